@@ -1,0 +1,76 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+#   make demo     train the main job twice, stock and fused, side by side
+#   make test     run all tests
+#   make lint     what .ci/run checks besides the tests
+#   make format   rewrite the sources in the project's format
+#   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
+#   make bench    the README's benchmark
+#   make native   rebuild the library only (PY=... for an environment of your own)
+#   make clean    remove everything that these commands made
+#
+# Each sets up what it needs in .venv (no root) and repeats only what has changed.
+#   TENSORFLOW=tensorflow   the full package; tensorflow-cpu by default, which is much smaller
+#   PYTHON=python3.12       the Python to make .venv with; the first fitting one by default
+#   ARGS=...                passed on: make test ARGS="-k frame", make bench ARGS="--rounds 1"
+
+TENSORFLOW ?= tensorflow-cpu
+PYTHON ?=
+ARGS ?=
+RUNS ?= 10000000
+VENV := .venv
+BIN := $(VENV)/bin
+
+export TENSORFLOW PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help environment native demo test lint format fuzz bench clean
+# A target that fails must not be taken for made.
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+environment:
+	@.ci/environment $(VENV)
+
+ifdef PY
+native:
+	$(PY) setup.py build_ext --inplace
+else
+native: environment
+endif
+
+demo: environment
+	$(BIN)/python examples/demo.py $(ARGS)
+
+# -v: each test is named before it runs, so a slow one is not silent.
+test: environment
+	$(BIN)/python -m pytest -v $(ARGS)
+
+lint: environment
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	find cc \( -name '*.h' -o -name '*.cc' \) -print0 | sort -z | \
+	  xargs -0 $(BIN)/clang-format --dry-run -Werror
+
+format: environment
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find cc \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format -i
+
+# The frame uses no TensorFlow header, so its programs build without the plugin.
+fuzz: environment
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S cc/frame -B build/frame -G Ninja
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/frame
+	build/frame/frame_fuzz_standalone $(RUNS) 1
+
+bench: environment
+	$(BIN)/python benchmarks/fuse_recv.py --workload features --features 300 --workers 1 --ps 2 \
+	  --batch 64 --steps 60 --rounds 5 --json build/fuse_recv.json $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi
+	find tf_fuse tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

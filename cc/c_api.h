@@ -1,0 +1,34 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The C functions that Python calls. Strings and buffers that they return are
+// freed with tf_fuse_free().
+
+#ifndef TF_FUSE_CC_C_API_H_
+#define TF_FUSE_CC_C_API_H_
+
+#include <stddef.h>
+
+#define TF_FUSE_EXPORT __attribute__((visibility("default")))
+
+extern "C" {
+
+// The version of the package that this library was built for, as in
+// pyproject.toml. The string lives as long as the library.
+TF_FUSE_EXPORT const char* tf_fuse_version();
+
+// The counters of this process: one JSON object.
+TF_FUSE_EXPORT char* tf_fuse_metrics_json();
+
+// Partitions a placed graph and runs the fuse_recv pass on it, without a
+// cluster. `request` is a serialized tf_fuse.v1.RewriteRequest; the result, of
+// *result_size bytes, a serialized tf_fuse.v1.RewriteResponse (which carries
+// errors too). Null only when memory is exhausted.
+TF_FUSE_EXPORT char* tf_fuse_rewrite(const char* request, size_t request_size,
+                                     size_t* result_size);
+
+TF_FUSE_EXPORT void tf_fuse_free(char* memory);
+
+}  // extern "C"
+
+#endif  // TF_FUSE_CC_C_API_H_

@@ -1,0 +1,262 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "frame/frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "frame/wire.h"
+
+namespace tf_fuse {
+namespace frame {
+namespace {
+
+using std::to_string;
+
+// Sums of sizes below this cannot overflow uint64.
+constexpr uint64_t kMaxAnyBytes = uint64_t{1} << 62;
+constexpr size_t kMinMessageLimit = 64;
+
+std::string SlotPrefix(size_t slot) { return "slot " + to_string(slot) + ": "; }
+
+std::string Is(const char* what, uint64_t actual, const char* relation,
+               uint64_t expected) {
+  return std::string(what) + " is " + to_string(actual) + ", " + relation +
+         " " + to_string(expected);
+}
+
+// Replaces what is not UTF-8 by '?' and cuts to `limit` bytes, saying so.
+std::string CleanMessage(std::string_view message, size_t limit) {
+  limit = std::max(limit, kMinMessageLimit);
+  std::string text(message);
+  for (size_t i = 0; (i += wire::Utf8ValidPrefix(
+                          std::string_view(text).substr(i))) < text.size();) {
+    text[i] = '?';
+  }
+  if (text.size() <= limit) return text;
+  const std::string note =
+      "... (cut from " + to_string(text.size()) + " bytes)";
+  size_t keep = limit - note.size();
+  while (keep > 0 && (static_cast<uint8_t>(text[keep]) & 0xC0) == 0x80) --keep;
+  text.resize(keep);
+  return text + note;
+}
+
+}  // namespace
+
+const char* ErrorKindName(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kOk:
+      return "Ok";
+    case ErrorKind::kTruncated:
+      return "Truncated";
+    case ErrorKind::kBadMagic:
+      return "BadMagic";
+    case ErrorKind::kUnsupportedVersion:
+      return "UnsupportedVersion";
+    case ErrorKind::kCorrupt:
+      return "Corrupt";
+    case ErrorKind::kLimitExceeded:
+      return "LimitExceeded";
+    case ErrorKind::kUnexpectedSlots:
+      return "UnexpectedSlots";
+    case ErrorKind::kInvalidArgument:
+      return "InvalidArgument";
+  }
+  return "Unknown";
+}
+
+// ---------------------------------------------------------------------------
+// FrameBuilder
+
+void FrameBuilder::Reserve(size_t slots) {
+  constexpr size_t kUsualRank = 4;
+  slots_.reserve(slots);
+  dims_.reserve(slots * kUsualRank);
+}
+
+void FrameBuilder::Clear() {
+  slots_.clear();
+  dims_.clear();
+  messages_.clear();
+  error_ = Status();
+  header_bytes_ = 0;
+  total_bytes_ = 0;
+  finished_ = false;
+}
+
+void FrameBuilder::Fail(const std::string& message) {
+  if (error_.ok()) {
+    error_ = Status(ErrorKind::kInvalidArgument,
+                    SlotPrefix(slots_.size()) + message);
+  }
+}
+
+bool FrameBuilder::AppendDims(const int64_t* dims, size_t rank,
+                              int64_t* elements) {
+  if (rank > kMaxRank) {
+    Fail(Is("rank", rank, "above the maximum of", kMaxRank));
+    return false;
+  }
+  *elements = 1;
+  for (size_t i = 0; i < rank; ++i) {
+    if (!wire::MultiplyDim(dims[i], elements)) {
+      Fail("dimension " + to_string(i) + " is " + to_string(dims[i]) +
+           (dims[i] < 0 ? ", must not be negative"
+                        : ", too many elements for int64"));
+      return false;
+    }
+  }
+  dims_.insert(dims_.end(), dims, dims + rank);
+  return true;
+}
+
+size_t FrameBuilder::AddRaw(uint32_t dtype, const int64_t* dims, size_t rank,
+                            uint64_t bytes, bool is_dead) {
+  finished_ = false;
+  Slot slot;
+  slot.encoding = Encoding::kRaw;
+  slot.dtype_or_code = dtype;
+  slot.is_dead = is_dead;
+  slot.bytes = is_dead ? 0 : bytes;
+  int64_t elements = 0;
+  if (AppendDims(dims, rank, &elements)) {
+    slot.rank = static_cast<uint8_t>(rank);
+    if (!is_dead && limits_.element_bytes != nullptr) {
+      const uint64_t element = limits_.element_bytes(dtype);
+      uint64_t expected = 0;
+      if (element == 0) {
+        Fail("dtype " + to_string(dtype) + " cannot travel as raw bytes");
+      } else if (__builtin_mul_overflow(static_cast<uint64_t>(elements),
+                                        element, &expected) ||
+                 expected != bytes) {
+        Fail(Is("payload size", bytes, "but dims and dtype need", elements) +
+             " elements of " + to_string(element) + " bytes");
+      }
+    }
+  }
+  slots_.push_back(slot);
+  return slots_.size() - 1;
+}
+
+size_t FrameBuilder::AddBeside(uint32_t dtype, const int64_t* dims,
+                               size_t rank) {
+  finished_ = false;
+  Slot slot;
+  slot.encoding = Encoding::kBeside;
+  slot.dtype_or_code = dtype;
+  int64_t elements = 0;
+  if (AppendDims(dims, rank, &elements)) slot.rank = static_cast<uint8_t>(rank);
+  slots_.push_back(slot);
+  return slots_.size() - 1;
+}
+
+size_t FrameBuilder::AddStatus(uint32_t code, std::string_view message) {
+  finished_ = false;
+  Slot slot;
+  slot.encoding = Encoding::kStatus;
+  slot.dtype_or_code = code;
+  if (code == 0 || code > kMaxStatusCode) {
+    Fail(Is("status code", code, "must be 1 to", kMaxStatusCode));
+  }
+  const std::string text = CleanMessage(message, limits_.max_message_bytes);
+  slot.message_begin = messages_.size();
+  slot.bytes = text.size();
+  messages_ += text;
+  slots_.push_back(slot);
+  return slots_.size() - 1;
+}
+
+Status FrameBuilder::Finish(uint64_t* total_bytes) {
+  finished_ = false;
+  *total_bytes = 0;
+  if (!error_.ok()) return error_;
+  const uint64_t limit = std::min(limits_.max_total_bytes, kMaxAnyBytes);
+  const uint64_t header = kFixedHeaderBytes + kSlotRecordBytes * slots_.size() +
+                          sizeof(int64_t) * dims_.size();
+  constexpr uint64_t kMaxHeader = std::numeric_limits<uint32_t>::max();
+  if (header > kMaxHeader || header > limit) {
+    return Status(ErrorKind::kLimitExceeded,
+                  Is("frame header size", header, "above the limit of",
+                     std::min(kMaxHeader, limit)) +
+                      " bytes for " + to_string(slots_.size()) + " slots");
+  }
+  uint64_t end = header;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    slot.offset = 0;
+    if (slot.bytes == 0) continue;
+    const uint64_t offset = wire::AlignUp(end, kPayloadAlignment);
+    if (offset > limit || slot.bytes > limit - offset) {
+      return Status(ErrorKind::kLimitExceeded,
+                    SlotPrefix(i) + "payload of " + to_string(slot.bytes) +
+                        " bytes at offset " + to_string(offset) +
+                        " ends above the frame limit of " + to_string(limit) +
+                        " bytes");
+    }
+    slot.offset = offset;
+    end = offset + slot.bytes;
+  }
+  header_bytes_ = header;
+  total_bytes_ = end;
+  finished_ = true;
+  *total_bytes = end;
+  return Status();
+}
+
+void FrameBuilder::WriteHeader(uint8_t* out) const {
+  if (!finished_) return;
+  wire::Store<uint32_t>(out + wire::kMagicAt, kMagic);
+  wire::Store<uint16_t>(out + wire::kVersionAt, kVersion);
+  wire::Store<uint16_t>(out + wire::kFlagsAt, 0);
+  wire::Store<uint32_t>(out + wire::kHeaderBytesAt,
+                        static_cast<uint32_t>(header_bytes_));
+  wire::Store<uint32_t>(out + wire::kSlotCountAt,
+                        static_cast<uint32_t>(slots_.size()));
+  wire::Store<uint64_t>(out + wire::kTotalBytesAt, total_bytes_);
+  wire::Store<uint64_t>(out + wire::kReservedAt, 0);
+  uint8_t* record = out + kFixedHeaderBytes;
+  const int64_t* dims = dims_.data();
+  uint64_t end = header_bytes_;
+  for (const Slot& slot : slots_) {
+    record[wire::kSlotEncodingAt] = static_cast<uint8_t>(slot.encoding);
+    record[wire::kSlotFlagsAt] = slot.is_dead ? wire::kDeadFlag : 0;
+    record[wire::kSlotRankAt] = slot.rank;
+    record[wire::kSlotReservedAt] = 0;
+    wire::Store<uint32_t>(record + wire::kSlotDtypeAt, slot.dtype_or_code);
+    wire::Store<uint64_t>(record + wire::kSlotOffsetAt, slot.offset);
+    wire::Store<uint64_t>(record + wire::kSlotBytesAt, slot.bytes);
+    record += wire::kSlotDimsAt;
+    for (size_t i = 0; i < slot.rank; ++i, record += sizeof(int64_t)) {
+      wire::Store<int64_t>(record, *dims++);
+    }
+    if (slot.bytes == 0) continue;
+    // The buffer comes uninitialised; what lies between payloads must not
+    // carry another process's memory over the wire.
+    std::memset(out + end, 0, slot.offset - end);
+    end = slot.offset + slot.bytes;
+    if (slot.encoding == Encoding::kStatus) {
+      std::memcpy(out + slot.offset, messages_.data() + slot.message_begin,
+                  slot.bytes);
+    }
+  }
+}
+
+void FrameBuilder::CopyPayload(size_t slot, const void* source,
+                               uint8_t* out) const {
+  if (!finished_ || slot >= slots_.size()) return;
+  const Slot& s = slots_[slot];
+  if (s.encoding != Encoding::kRaw || s.bytes == 0) return;
+  std::memcpy(out + s.offset, source, s.bytes);
+}
+
+std::string_view DecodedFrame::message(size_t slot) const {
+  const DecodedSlot& s = slots_[slot];
+  if (s.encoding != Encoding::kStatus || s.payload_bytes == 0) return {};
+  return {reinterpret_cast<const char*>(payload(slot)), s.payload_bytes};
+}
+
+}  // namespace frame
+}  // namespace tf_fuse

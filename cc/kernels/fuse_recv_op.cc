@@ -1,0 +1,128 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The op _FuseRecv (RFC 20200411-fuse_recv calls it _RecvV2): receives many
+// tensors of one other task with one call.
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "transport/fuse_rendezvous.h"
+#include "transport/fused_keys.h"
+
+namespace tf_fuse {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+
+// Stateful, like _Recv: it must be neither folded, nor merged with its equal.
+REGISTER_OP("_FuseRecv")
+    .Output("tensors: tensor_types")
+    .Attr("tensor_types: list(type) >= 1")
+    .Attr("tensor_names: list(string) >= 1")
+    .Attr("send_device: string")
+    .Attr("send_device_incarnation: int")
+    .Attr("recv_device: string")
+    .Attr("client_terminated: bool = false")
+    .Attr("copy_out: list(bool) = []")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+    .Doc(R"doc(
+Receives the named tensors from send_device on recv_device, in one RPC.
+
+tensors: The tensors received, in the order of tensor_names.
+tensor_names: The names of the tensors, as in _Send and _Recv.
+send_device: The name of the device sending the tensors.
+send_device_incarnation: The current incarnation of send_device.
+recv_device: The name of the device receiving the tensors.
+client_terminated: Always false: receives of fed values are not fused.
+copy_out: Per tensor, whether its value may be kept longer than the step, and so
+  must not share memory with the others. Empty means that none is.
+)doc");
+
+namespace {
+
+class FuseRecvOp : public AsyncOpKernel {
+ public:
+  explicit FuseRecvOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+    auto keys = std::make_shared<FusedKeys>();
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("send_device", &keys->send_device));
+    int64_t incarnation = 0;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("send_device_incarnation", &incarnation));
+    keys->send_device_incarnation = static_cast<uint64_t>(incarnation);
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("recv_device", &keys->recv_device));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_names", &keys->tensor_names));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_types", &keys->types));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("copy_out", &keys->copy_out));
+    OP_REQUIRES(ctx,
+                keys->copy_out.empty() ||
+                    keys->copy_out.size() == keys->types.size(),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "_FuseRecv: copy_out has ", keys->copy_out.size(),
+                    " entries for ", keys->types.size(), " tensors")));
+    OP_REQUIRES_OK(ctx, FinishFusedKeys(keys.get()));
+    keys_ = std::move(keys);
+  }
+
+  void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
+    auto* rendezvous = dynamic_cast<FuseRendezvous*>(ctx->rendezvous());
+    OP_REQUIRES_ASYNC(
+        ctx, rendezvous != nullptr,
+        absl::FailedPreconditionError(absl::StrCat(
+            "fused receive of ", DescribeFusedKeys(*keys_),
+            ": this task does not run the protocol 'grpc+fuse'. Start its "
+            "server with protocol='grpc+fuse', or switch do_fuse_recv off.")),
+        done);
+    tensorflow::Rendezvous::Args args;
+    args.device_context = ctx->op_device_context();
+    args.alloc_attrs.set_on_host(true);
+    args.cancellation_manager = ctx->cancellation_manager();
+    rendezvous->RecvFusedAsync(
+        keys_, ctx->frame_iter(), args,
+        [ctx, keys = keys_, done = std::move(done)](
+            const absl::Status& status, std::vector<Slot> slots) {
+          if (!status.ok()) {
+            ctx->SetStatus(status);
+          } else {
+            SetOutputs(ctx, *keys, &slots);
+          }
+          done();
+        });
+  }
+
+ private:
+  static void SetOutputs(OpKernelContext* ctx, const FusedKeys& keys,
+                         std::vector<Slot>* slots) {
+    for (size_t i = 0; i < slots->size(); ++i) {
+      Slot& slot = (*slots)[i];
+      if (slot.is_dead) {
+        // The executor lets only a _Recv or a Switch leave an output empty. The
+        // pass never fuses a receive that may be dead, so this is a defect.
+        ctx->SetStatus(absl::InternalError(absl::StrCat(
+            "fused receive of ", DescribeFusedKeys(keys), ": tensor ",
+            keys.tensor_names[i],
+            " is dead, but was found to be always live when the graph was "
+            "rewritten. Please report this; switch do_fuse_recv off to go "
+            "on.")));
+        return;
+      }
+      ctx->set_output(static_cast<int>(i), std::move(slot.tensor));
+    }
+  }
+
+  std::shared_ptr<const FusedKeys> keys_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("_FuseRecv").Device(tensorflow::DEVICE_CPU),
+                        FuseRecvOp);
+
+}  // namespace
+
+}  // namespace tf_fuse

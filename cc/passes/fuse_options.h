@@ -1,0 +1,27 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options that reach every process inside the ConfigProto.
+
+#ifndef TF_FUSE_CC_PASSES_FUSE_OPTIONS_H_
+#define TF_FUSE_CC_PASSES_FUSE_OPTIONS_H_
+
+#include "tensorflow/core/protobuf/config.pb.h"
+
+namespace tf_fuse {
+
+// The name of the custom graph optimizer whose parameter_map carries our
+// options. tf_fuse/options.py writes it.
+inline constexpr char kOptimizerName[] = "tf_fuse";
+
+struct FuseOptions {
+  bool do_fuse_recv = false;
+};
+
+// All off unless `config` says otherwise. Keys that this version does not know
+// are ignored: a newer coordinator may send them.
+FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_PASSES_FUSE_OPTIONS_H_

@@ -1,0 +1,179 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/fuse_recv_analysis.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "passes/liveness.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace tf_fuse {
+
+using tensorflow::Node;
+
+namespace {
+
+// Operations that may wait for another step, another worker, or the user's own
+// code.
+bool MayBlock(const Node& node) {
+  static const char* const kParts[] = {
+      "Queue",     "Barrier", "Accumulator", "Stage",   "Collective",
+      "PyFunc",    "Iterator", "Rendezvous",  "Dataset", "Mutex"};
+  return std::any_of(std::begin(kParts), std::end(kParts), [&](const char* p) {
+    return absl::StrContains(node.type_string(), p);
+  });
+}
+
+// What is above each node.
+struct Ancestry {
+  std::vector<int> depth;
+  // Index of the set of blocking nodes at or above the node; 0 is empty.
+  std::vector<int> blockers;
+  // A receive above it has no visible sender, so its depth is unknown.
+  std::vector<bool> partly_unseen;
+};
+
+Ancestry ComputeAncestry(const PartitionView& view) {
+  Ancestry result;
+  result.depth.assign(view.size(), 0);
+  result.blockers.assign(view.size(), 0);
+  result.partly_unseen.assign(view.size(), false);
+  std::map<std::set<NodeId>, int> interned = {{{}, 0}};
+  std::vector<std::set<NodeId>> sets = {{}};
+  std::vector<bool> is_remote(view.size(), false);
+  std::vector<bool> is_unseen(view.size(), false);
+  for (const Receive& receive : view.receives()) {
+    is_remote[receive.node] = !receive.same_task;
+    is_unseen[receive.node] =
+        receive.send == kNoNode && !receive.client_terminated;
+  }
+  for (const NodeId id : view.topological_order()) {
+    int depth = 0;
+    std::set<int> above;
+    bool unseen = is_unseen[id];
+    for (const PartitionView::Edge& edge : view.in_edges(id)) {
+      if (edge.is_back_edge) continue;
+      depth = std::max(depth, result.depth[edge.node]);
+      above.insert(result.blockers[edge.node]);
+      unseen = unseen || result.partly_unseen[edge.node];
+    }
+    result.depth[id] = depth + (is_remote[id] ? 1 : 0);
+    result.partly_unseen[id] = unseen;
+    const bool blocks = MayBlock(*view.node(id));
+    if (!blocks && above.size() == 1) {
+      result.blockers[id] = *above.begin();
+      continue;
+    }
+    std::set<NodeId> set;
+    for (const int index : above) {
+      set.insert(sets[index].begin(), sets[index].end());
+    }
+    if (blocks) set.insert(id);
+    auto [it, inserted] =
+        interned.emplace(std::move(set), static_cast<int>(sets.size()));
+    if (inserted) sets.push_back(it->first);
+    result.blockers[id] = it->second;
+  }
+  return result;
+}
+
+// The reason to leave a receive alone that lies in the receive itself, or "".
+std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
+                        const Ancestry& ancestry, const Receive& receive) {
+  // A fed or fetched value: the client waits for it under its own key.
+  if (receive.client_terminated) return skip::kClientTerminated;
+  // The device context of other devices has to copy the value.
+  if (DeviceTypeOf(receive.recv_device) != "CPU" ||
+      DeviceTypeOf(receive.send_device) != "CPU") {
+    return skip::kNotCpu;
+  }
+  // Its key depends on the call frame of the function.
+  bool host_memory = false;
+  if (TryGetNodeAttr(view.node(receive.node)->attrs(), "_hostmem_sendrecv",
+                     &host_memory) &&
+      host_memory) {
+    return skip::kHostMemory;
+  }
+  // Strings, resources and variants are no flat bytes.
+  if (!tensorflow::DataTypeCanUseMemcpy(receive.dtype)) return skip::kType;
+  // What is above it is not known, and so neither is its depth.
+  if (ancestry.partly_unseen[receive.node]) return skip::kSenderNotVisible;
+  if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;
+  // Its key changes from iteration to iteration.
+  if (!view.frame(receive.node).empty()) return skip::kLoopFrame;
+  // Only a _Recv or a Switch may leave an output empty.
+  if (liveness.MayBeDead(receive.node)) return skip::kMayBeDead;
+  return "";
+}
+
+}  // namespace
+
+FusePlan PlanFusedReceives(const PartitionView& view,
+                           const AnalysisOptions& options) {
+  FusePlan plan;
+  const bool cyclic = view.size() > 0 && view.topological_order().empty();
+  if (cyclic) {
+    for (const Receive& receive : view.receives()) {
+      plan.skipped.push_back({&receive, skip::kCyclicGraph});
+    }
+    return plan;
+  }
+  const Liveness liveness(view);
+  const Ancestry ancestry = ComputeAncestry(view);
+  std::map<std::string, std::string> task_blockers;
+  auto task_blocker = [&](const std::string& task) -> const std::string& {
+    auto it = task_blockers.find(task);
+    if (it == task_blockers.end()) {
+      std::string reason =
+          options.receiver_blocker ? options.receiver_blocker(task) : "";
+      it = task_blockers.emplace(task, std::move(reason)).first;
+    }
+    return it->second;
+  };
+
+  using Key = std::tuple<std::string, std::string, int, int>;
+  std::map<Key, std::vector<const Receive*>> candidates;
+  for (const Receive& receive : view.receives()) {
+    if (receive.same_task) {
+      ++plan.local_receives;
+      continue;
+    }
+    const std::string reason =
+        FindBlocker(view, liveness, ancestry, receive);
+    if (!reason.empty()) {
+      plan.skipped.push_back({&receive, reason});
+      continue;
+    }
+    const int depth = options.grouping == Grouping::kDepth
+                          ? ancestry.depth[receive.node]
+                          : 0;
+    candidates[{receive.send_device, receive.recv_device, depth,
+                ancestry.blockers[receive.node]}]
+        .push_back(&receive);
+  }
+  for (auto& [key, receives] : candidates) {
+    const auto& [send_device, recv_device, depth, blockers] = key;
+    // One receive gains nothing from a frame.
+    std::string reason = receives.size() < 2 ? skip::kAlone : "";
+    if (reason.empty()) reason = task_blocker(TaskOfDevice(recv_device));
+    if (!reason.empty()) {
+      for (const Receive* receive : receives) {
+        plan.skipped.push_back({receive, reason});
+      }
+      continue;
+    }
+    std::sort(receives.begin(), receives.end(),
+              [](const Receive* a, const Receive* b) {
+                return a->tensor_name < b->tensor_name;
+              });
+    plan.groups.push_back({send_device, recv_device, depth, receives});
+  }
+  return plan;
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,85 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decides which receives are fused. Pure: looks at the graph, changes nothing.
+
+#ifndef TF_FUSE_CC_PASSES_FUSE_RECV_ANALYSIS_H_
+#define TF_FUSE_CC_PASSES_FUSE_RECV_ANALYSIS_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "passes/partition_view.h"
+
+namespace tf_fuse {
+
+// Why a receive is left alone. The texts are part of the metrics and of
+// `explain`; docs/fuse_recv.md describes each.
+namespace skip {
+inline constexpr char kMayBeDead[] = "may_be_dead";
+inline constexpr char kLoopFrame[] = "loop_frame";
+inline constexpr char kClientTerminated[] = "client_terminated";
+inline constexpr char kNotCpu[] = "not_cpu";
+inline constexpr char kHostMemory[] = "host_memory";
+inline constexpr char kType[] = "type_not_raw";
+inline constexpr char kAlone[] = "alone";
+inline constexpr char kWouldCycle[] = "would_cycle";
+inline constexpr char kSenderNotVisible[] = "sender_not_visible";
+inline constexpr char kCyclicGraph[] = "cyclic_graph";
+inline constexpr char kUnreachableNode[] = "unreachable_node";
+inline constexpr char kPeerPlain[] = "peer_without_plugin";
+inline constexpr char kPeerUnreachable[] = "peer_unreachable";
+inline constexpr char kNoFuseServer[] = "no_fuse_server";
+}  // namespace skip
+
+struct SkippedReceive {
+  const Receive* receive = nullptr;
+  std::string reason;
+};
+
+// Receives that become one _FuseRecv, in the order of its outputs.
+struct FuseGroup {
+  std::string send_device;
+  std::string recv_device;
+  int depth = 0;
+  std::vector<const Receive*> receives;
+};
+
+struct FusePlan {
+  std::vector<FuseGroup> groups;
+  std::vector<SkippedReceive> skipped;
+  int local_receives = 0;
+};
+
+// How receives of the same two devices are split into groups. kAll ignores
+// depth, and so asks for cycles: it is there to test the verifier.
+enum class Grouping { kDepth, kAll };
+
+struct AnalysisOptions {
+  Grouping grouping = Grouping::kDepth;
+  // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.
+  // Called at most once per task.
+  std::function<std::string(const std::string& task)> receiver_blocker;
+};
+
+// The plan refers to receives of `view`, which must outlive it. A receive is
+// fused with others of the same send device, receive device, depth and blocking
+// ancestors, when each of them is certainly live.
+//
+// The depth of a receive is 1 + the largest depth among the receives above its
+// sender. Two receives of equal depth cannot wait for one another, and
+// contracting all groups at once leaves the graph acyclic, because depth grows
+// along every path through a receive.
+//
+// Blocking ancestors are operations that may wait for something that is no edge
+// of the graph, such as another step (QueueDequeue). Receives that do not hang
+// on the same ones are kept apart: one must not wait for what only another
+// waits for.
+FusePlan PlanFusedReceives(const PartitionView& view,
+                           const AnalysisOptions& options);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_PASSES_FUSE_RECV_ANALYSIS_H_

@@ -1,0 +1,180 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/fuse_recv_pass.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "passes/fuse_options.h"
+#include "passes/fuse_recv_rewrite.h"
+#include "passes/fuse_recv_verifier.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/public/session_options.h"
+#include "transport/fuse_server.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+namespace {
+
+class ReportLog {
+ public:
+  void Add(v1::FuseReport report) {
+    std::lock_guard<std::mutex> lock(mu_);
+    reports_.push_back(std::move(report));
+    if (reports_.size() > kMaxReports) reports_.pop_front();
+  }
+  std::vector<v1::FuseReport> Get() const {
+    std::lock_guard<std::mutex> lock(mu_);
+    return {reports_.begin(), reports_.end()};
+  }
+  static ReportLog* Global() {
+    static ReportLog* log = new ReportLog;
+    return log;
+  }
+
+ private:
+  mutable std::mutex mu_;
+  std::deque<v1::FuseReport> reports_;
+};
+
+// A worker that was sent its partition as a function runs this pass on it once
+// more. Whoever sent it has seen the whole graph, and has decided.
+bool WasSeenBefore(const PartitionGraphs& partitions) {
+  for (const auto& [name, graph] : partitions) {
+    for (const tensorflow::Node* node : graph->op_nodes()) {
+      if (node->type_string() == "_FuseRecv" ||
+          node->attrs().Find(kSkipReasonAttr) != nullptr) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool HasRemoteReceive(const PartitionGraphs& partitions) {
+  for (const auto& [name, graph] : partitions) {
+    for (const tensorflow::Node* node : graph->op_nodes()) {
+      if (node->IsRecv()) return true;
+    }
+  }
+  return false;
+}
+
+std::string BlockerOfTask(const std::string& task) {
+  switch (ProbePeers({task})[task]) {
+    case PeerState::kFused:
+      return "";
+    case PeerState::kPlain:
+      return skip::kPeerPlain;
+    case PeerState::kUnreachable:
+      return skip::kPeerUnreachable;
+  }
+  return skip::kPeerUnreachable;
+}
+
+void WarnOnceThatProtocolIsPlain() {
+  static std::atomic<bool> warned{false};
+  if (warned.exchange(true)) return;
+  LOG(WARNING) << "tf_fuse: do_fuse_recv is on, but this task does not run the "
+                  "protocol 'grpc+fuse', so its functions stay as they are. "
+                  "Start its server with protocol='grpc+fuse' (rpc_layer of a "
+                  "cluster resolver).";
+}
+
+void CountReport(const v1::FuseReport& report) {
+  Metrics* metrics = Metrics::Get();
+  metrics->functions.fetch_add(1);
+  metrics->groups.fetch_add(report.groups_size());
+  for (const auto& group : report.groups()) {
+    metrics->fused_receives.fetch_add(group.slots_size());
+  }
+  std::map<std::string, int64_t> reasons;
+  for (const auto& skipped : report.skips()) ++reasons[skipped.reason()];
+  for (const auto& [reason, count] : reasons) {
+    metrics->AddSkipped(reason, count);
+  }
+}
+
+}  // namespace
+
+absl::Status FuseReceives(const PartitionGraphs& partitions,
+                          const AnalysisOptions& options,
+                          v1::FuseReport* report) {
+  auto view = PartitionView::Build(partitions);
+  if (!view.ok()) return view.status();
+  FusePlan plan = PlanFusedReceives(*view, options);
+  const int dropped = DropGroupsThatCloseCycles(*view, &plan);
+  if (dropped > 0 && options.grouping == Grouping::kDepth) {
+    LOG(ERROR) << "tf_fuse: " << dropped
+               << " groups by depth would have closed a cycle and were left "
+                  "alone. The results are right; please report this.";
+  }
+  report->set_partitions(static_cast<int>(partitions.size()));
+  return ApplyFusePlan(*view, plan, partitions, report);
+}
+
+std::vector<v1::FuseReport> RecentReports() {
+  return ReportLog::Global()->Get();
+}
+
+namespace {
+
+class FuseRecvPass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(
+      const tensorflow::GraphOptimizationPassOptions& options) override {
+    // Without session options nobody can have asked for it. (TF1 sessions run
+    // this pass on the partitions of one worker, and without options.)
+    if (options.partition_graphs == nullptr ||
+        options.session_options == nullptr) {
+      return absl::OkStatus();
+    }
+    if (!ParseFuseOptions(options.session_options->config).do_fuse_recv) {
+      return absl::OkStatus();
+    }
+    const PartitionGraphs& partitions = *options.partition_graphs;
+    if (WasSeenBefore(partitions) || !HasRemoteReceive(partitions)) {
+      return absl::OkStatus();
+    }
+    AnalysisOptions analysis;
+    analysis.receiver_blocker = &BlockerOfTask;
+    if (!HasFuseServer()) {
+      WarnOnceThatProtocolIsPlain();
+      analysis.receiver_blocker = [](const std::string&) {
+        return std::string(skip::kNoFuseServer);
+      };
+    }
+    v1::FuseReport report;
+    if (options.function_def != nullptr) {
+      report.set_function_name(options.function_def->signature().name());
+    }
+    const absl::Status status = FuseReceives(partitions, analysis, &report);
+    if (!status.ok()) {
+      // A graph that we cannot read is run as it is.
+      LOG(WARNING) << "tf_fuse: left the function '" << report.function_name()
+                   << "' alone: " << status;
+      Metrics::Get()->AddSkipped("unreadable_graph", 1);
+      return absl::OkStatus();
+    }
+    CountReport(report);
+    VLOG(1) << "tf_fuse: " << report.function_name() << ": "
+            << report.groups_size() << " groups, " << report.skips_size()
+            << " receives left";
+    ReportLog::Global()->Add(std::move(report));
+    return absl::OkStatus();
+  }
+};
+
+REGISTER_OPTIMIZATION(
+    tensorflow::OptimizationPassRegistry::POST_PARTITIONING, 10, FuseRecvPass);
+
+}  // namespace
+
+}  // namespace tf_fuse

@@ -1,0 +1,43 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fuse_recv pass: groups the _Recv nodes of a partitioned graph and replaces
+// each group by one _FuseRecv.
+//
+// Requires    all partitions of the graph (the process that runs a tf.function
+//             has them), and tasks that run the protocol grpc+fuse.
+// Guarantees  the values and the errors of the graph; no cycle across
+//             partitions; the same groups in every process.
+// Before      _Recv "a" -> x; _Recv "b" -> y
+// After       _FuseRecv {a, b}: 0 -> x, 1 -> y
+// Switched    by do_fuse_recv (fuse_options.h).
+//
+// In order: PartitionView (what there is), PlanFusedReceives (analysis),
+// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite).
+
+#ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_
+#define TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "passes/fuse_recv_analysis.h"
+#include "passes/partition_view.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+
+namespace tf_fuse {
+
+// Runs the four steps on `partitions`.
+absl::Status FuseReceives(const PartitionGraphs& partitions,
+                          const AnalysisOptions& options,
+                          v1::FuseReport* report);
+
+// The reports of the functions that were last rewritten in this process, oldest
+// first, at most kMaxReports.
+inline constexpr size_t kMaxReports = 64;
+std::vector<v1::FuseReport> RecentReports();
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_

@@ -1,0 +1,227 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/fuse_recv_rewrite.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tf_fuse {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+using tensorflow::NodeDef;
+
+const char kSkipReasonAttr[] = "_tf_fuse_skip";
+
+namespace {
+
+// A name without characters that node names cannot hold: "ps_1".
+std::string ShortTask(const std::string& device) {
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed)) return "x";
+  return absl::StrCat(parsed.job, "_", parsed.task);
+}
+
+// Kernels of these are done with their inputs when they return. (AssignVariableOp
+// is not among them: the variable takes the tensor over as its value.)
+bool ConsumesAtOnce(const Node& node) {
+  const std::string& op = node.type_string();
+  if (op == "AssignVariableOp" || op == "Assign") return false;
+  return absl::StartsWith(op, "Resource") || absl::StartsWith(op, "Assign") ||
+         absl::StartsWith(op, "Scatter") || op == "_Send" ||
+         op == "_HostSend" || op == "Assert";
+}
+
+// Kernels of these may return memory of their input.
+bool MayShareMemory(const Node& node) {
+  static const auto* const kOps = new std::set<std::string>{
+      "Bitcast",   "CheckNumerics",  "Concat",        "ConcatV2",
+      "Cast",      "EnsureShape",    "Enter",         "Exit",
+      "ExpandDims", "Identity",      "IdentityN",     "Merge",
+      "NextIteration", "Pack",       "PreventGradient", "Reshape",
+      "Slice",     "Snapshot",       "Split",         "SplitV",
+      "Squeeze",   "StopGradient",   "StridedSlice",  "Switch",
+      "Transpose", "Unpack",         "_SwitchN"};
+  return kOps->count(node.type_string()) > 0;
+}
+
+bool HasVariantOutput(const Node& node) {
+  return std::any_of(node.output_types().begin(), node.output_types().end(),
+                     [](tensorflow::DataType type) {
+                       return type == tensorflow::DT_VARIANT;
+                     });
+}
+
+// Whether a consumer may hold the value longer than the step: a queue, a stack,
+// a TensorList, a value that a function returns.
+bool MayBeKept(const Node& recv) {
+  std::vector<const Node*> pending = {&recv};
+  std::set<const Node*> seen = {&recv};
+  while (!pending.empty()) {
+    const Node* node = pending.back();
+    pending.pop_back();
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge()) continue;
+      const Node* dst = edge->dst();
+      if (!dst->IsOp()) continue;
+      if (dst->IsRetval() || HasVariantOutput(*dst)) return true;
+      if (dst->op_def().is_stateful() && !ConsumesAtOnce(*dst)) return true;
+      if (MayShareMemory(*dst) && seen.insert(dst).second) {
+        pending.push_back(dst);
+      }
+    }
+  }
+  return false;
+}
+
+NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
+                       const std::string& name) {
+  const Node* first = view.node(group.receives[0]->node);
+  tensorflow::DataTypeVector types;
+  std::vector<std::string> names;
+  std::vector<bool> copy_out;
+  bool any_copy = false;
+  for (const Receive* receive : group.receives) {
+    types.push_back(receive->dtype);
+    names.push_back(receive->tensor_name);
+    copy_out.push_back(MayBeKept(*view.node(receive->node)));
+    any_copy = any_copy || copy_out.back();
+  }
+  if (!any_copy) copy_out.clear();
+  NodeDef def;
+  def.set_name(name);
+  def.set_op("_FuseRecv");
+  def.set_device(first->requested_device());
+  AddNodeAttr("tensor_types", types, &def);
+  AddNodeAttr("tensor_names", names, &def);
+  AddNodeAttr("send_device", group.send_device, &def);
+  AddNodeAttr("send_device_incarnation",
+              group.receives[0]->send_device_incarnation, &def);
+  AddNodeAttr("recv_device", group.recv_device, &def);
+  AddNodeAttr("client_terminated", false, &def);
+  AddNodeAttr("copy_out", copy_out, &def);
+  return def;
+}
+
+void MoveEdges(Graph* graph, Node* recv, Node* fused, int output) {
+  // A copy: the edges change under the loop.
+  const std::vector<const Edge*> in(recv->in_edges().begin(),
+                                    recv->in_edges().end());
+  for (const Edge* edge : in) {
+    if (edge->src()->IsOp()) graph->AddControlEdge(edge->src(), fused);
+  }
+  const std::vector<const Edge*> out(recv->out_edges().begin(),
+                                     recv->out_edges().end());
+  for (const Edge* edge : out) {
+    Node* dst = edge->dst();
+    const int dst_input = edge->dst_input();
+    const bool control = edge->IsControlEdge();
+    graph->RemoveEdge(edge);
+    if (!dst->IsOp()) continue;
+    if (control) {
+      graph->AddControlEdge(fused, dst);
+    } else {
+      graph->AddEdge(fused, output, dst, dst_input);
+    }
+  }
+  graph->RemoveNode(recv);
+}
+
+void FillSlot(const PartitionView& view, const Receive& receive,
+              v1::FuseReport::Slot* slot) {
+  slot->set_tensor_name(receive.tensor_name);
+  slot->set_dtype(tensorflow::DataTypeString(receive.dtype));
+  slot->set_recv_node(view.node(receive.node)->name());
+  if (receive.send == kNoNode) return;
+  for (const PartitionView::Edge& edge : view.in_edges(receive.send)) {
+    if (edge.dst_input == 0) {
+      slot->set_sender_node(view.node(edge.node)->name());
+    }
+  }
+}
+
+void FillReport(const PartitionView& view, const FusePlan& plan,
+                const std::vector<std::string>& names,
+                v1::FuseReport* report) {
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const FuseGroup& group = plan.groups[g];
+    v1::FuseReport::Group* out = report->add_groups();
+    out->set_node(names[g]);
+    out->set_send_device(group.send_device);
+    out->set_recv_device(group.recv_device);
+    out->set_depth(group.depth);
+    for (const Receive* receive : group.receives) {
+      FillSlot(view, *receive, out->add_slots());
+    }
+  }
+  for (const SkippedReceive& skipped : plan.skipped) {
+    v1::FuseReport::Skip* out = report->add_skips();
+    out->set_reason(skipped.reason);
+    out->set_send_device(skipped.receive->send_device);
+    out->set_recv_device(skipped.receive->recv_device);
+    FillSlot(view, *skipped.receive, out->mutable_slot());
+  }
+  report->set_local_receives(plan.local_receives);
+}
+
+}  // namespace
+
+absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
+                           const PartitionGraphs& partitions,
+                           v1::FuseReport* report) {
+  std::vector<std::string> names;
+  std::set<std::string> taken;
+  for (NodeId id = 0; id < view.size(); ++id) {
+    taken.insert(view.node(id)->name());
+  }
+  for (const FuseGroup& group : plan.groups) {
+    const std::string prefix =
+        absl::StrCat("tf_fuse/", ShortTask(group.send_device), "_to_",
+                     ShortTask(group.recv_device), "/depth_", group.depth);
+    std::string name = prefix;
+    for (int i = 1; !taken.insert(name).second; ++i) {
+      name = absl::StrCat(prefix, "_", i);
+    }
+    names.push_back(name);
+  }
+  FillReport(view, plan, names, report);
+  for (const SkippedReceive& skipped : plan.skipped) {
+    Node* node = view.node(skipped.receive->node);
+    node->ClearAttr(kSkipReasonAttr);
+    node->AddAttr(kSkipReasonAttr, skipped.reason);
+  }
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const FuseGroup& group = plan.groups[g];
+    const NodeId first = group.receives[0]->node;
+    Graph* graph = partitions.at(view.partition(first)).get();
+    absl::Status status;
+    Node* fused = graph->AddNode(BuildFusedNode(view, group, names[g]),
+                                 &status);
+    if (!status.ok()) return status;
+    if (view.node(first)->has_assigned_device_name()) {
+      fused->set_assigned_device_name(view.node(first)->assigned_device_name());
+    }
+    for (size_t i = 0; i < group.receives.size(); ++i) {
+      MoveEdges(graph, view.node(group.receives[i]->node), fused,
+                static_cast<int>(i));
+    }
+    if (fused->in_edges().empty()) {
+      graph->AddControlEdge(graph->source_node(), fused);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_fuse

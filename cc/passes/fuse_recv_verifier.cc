@@ -1,0 +1,78 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/fuse_recv_verifier.h"
+
+#include <vector>
+
+namespace tf_fuse {
+
+namespace {
+
+// Index of the first group on a cycle of the contracted graph, or -1. All nodes
+// of a group become one; the nodes that a topological sort from both ends
+// cannot remove are those on cycles, or between two of them.
+int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
+  std::vector<int> block(view.size(), -1);
+  int blocks = 0;
+  for (const FuseGroup& group : plan.groups) {
+    for (const Receive* receive : group.receives) {
+      block[receive->node] = blocks;
+    }
+    ++blocks;
+  }
+  for (int& b : block) {
+    if (b < 0) b = blocks++;
+  }
+  std::vector<std::vector<int>> successors(blocks);
+  std::vector<std::vector<int>> predecessors(blocks);
+  for (NodeId id = 0; id < view.size(); ++id) {
+    for (const PartitionView::Edge& edge : view.in_edges(id)) {
+      if (edge.is_back_edge) continue;
+      successors[block[edge.node]].push_back(block[id]);
+      predecessors[block[id]].push_back(block[edge.node]);
+    }
+  }
+  std::vector<bool> removed(blocks, false);
+  auto peel = [&](const std::vector<std::vector<int>>& from,
+                  const std::vector<std::vector<int>>& to) {
+    std::vector<size_t> waiting(blocks, 0);
+    std::vector<int> ready;
+    for (int b = 0; b < blocks; ++b) {
+      if (removed[b]) continue;
+      for (const int other : from[b]) waiting[b] += removed[other] ? 0 : 1;
+      if (waiting[b] == 0) ready.push_back(b);
+    }
+    while (!ready.empty()) {
+      const int b = ready.back();
+      ready.pop_back();
+      removed[b] = true;
+      for (const int other : to[b]) {
+        if (!removed[other] && --waiting[other] == 0) ready.push_back(other);
+      }
+    }
+  };
+  peel(predecessors, successors);
+  peel(successors, predecessors);
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (!removed[g]) return static_cast<int>(g);
+  }
+  return -1;
+}
+
+}  // namespace
+
+int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan) {
+  int dropped = 0;
+  for (int g = FindGroupOnCycle(view, *plan); g >= 0;
+       g = FindGroupOnCycle(view, *plan)) {
+    for (const Receive* receive : plan->groups[g].receives) {
+      plan->skipped.push_back({receive, skip::kWouldCycle});
+    }
+    plan->groups.erase(plan->groups.begin() + g);
+    ++dropped;
+  }
+  return dropped;
+}
+
+}  // namespace tf_fuse

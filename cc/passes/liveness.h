@@ -1,0 +1,93 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which nodes may be dead: an untaken branch of a conditional sends its tensors
+// as "dead", and so do all nodes below it.
+//
+// For every node a *condition* is computed: a conjunction of literals
+// "predicate P has value v" under which the node is live. The empty condition
+// means that the node is live in every step. What cannot be expressed becomes a
+// literal of its own, so the answer errs towards "may be dead".
+//
+//   Switch(data, P)   output v: condition(data) and condition(P) and P == v
+//   Merge(a, b)       a or b; C and P==0, C and P==1 together give C
+//   Enter … Exit      a loop whose variables stay live as long as it runs gives
+//                     the condition under which it is entered
+//   Send -> Recv      passed on
+//   anything else     the conjunction over all inputs, control inputs included
+//
+// (XLA's deadness analysis has the same aim within one graph; this one follows
+// predicates across partitions.)
+
+#ifndef TF_FUSE_CC_PASSES_LIVENESS_H_
+#define TF_FUSE_CC_PASSES_LIVENESS_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "passes/partition_view.h"
+
+namespace tf_fuse {
+
+class Liveness {
+ public:
+  // REQUIRES: view.topological_order() is not empty unless the view is.
+  explicit Liveness(const PartitionView& view);
+
+  // False only if every output of the node is live in every step. A Switch may
+  // always be dead.
+  bool MayBeDead(NodeId id) const { return conditions_[id] != kAlways; }
+
+ private:
+  struct Literal {
+    int predicate = 0;  // Index of a tensor, or of an unknown if negative.
+    int value = 0;
+    bool operator<(const Literal& other) const {
+      return std::tie(predicate, value) <
+             std::tie(other.predicate, other.value);
+    }
+    bool operator==(const Literal& other) const {
+      return predicate == other.predicate && value == other.value;
+    }
+  };
+  using Conjunction = std::vector<Literal>;  // Sorted, without repetition.
+  using ConditionId = int;
+  static constexpr ConditionId kAlways = 0;
+  static const Literal kTooLong;
+
+  ConditionId Intern(Conjunction literals);
+  ConditionId And(ConditionId a, ConditionId b);
+  ConditionId Unknown(NodeId id);
+  // The condition of one output: differs from the node's for a Switch.
+  ConditionId OfEdge(const PartitionView::Edge& edge);
+  ConditionId OfInputs(NodeId id);
+  ConditionId OfMerge(NodeId id);
+  ConditionId OfLoopMerge(NodeId id);
+  ConditionId OfExit(NodeId id);
+  ConditionId Compute(NodeId id);
+
+  // The tensor that a predicate input stems from, through Identity and Recv.
+  int PredicateIndex(NodeId switch_id);
+
+  void ComputeAll();
+  // Frames in which a value that goes round the loop may die on the way.
+  std::set<std::string> FindUnsteadyFrames();
+
+  const PartitionView& view_;
+  std::vector<ConditionId> conditions_;
+  std::map<Conjunction, ConditionId> interned_;
+  std::vector<Conjunction> conjunctions_;
+  std::map<std::pair<NodeId, int>, int> predicates_;
+  std::vector<int> predicate_arity_;
+  std::set<int> loop_predicates_;
+  std::map<std::string, ConditionId> frame_entry_;
+  std::set<std::string> unsteady_frames_;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_PASSES_LIVENESS_H_

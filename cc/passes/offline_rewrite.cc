@@ -1,0 +1,221 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/offline_rewrite.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "passes/fuse_recv_pass.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/common_runtime/device_set.h"
+#include "tensorflow/core/common_runtime/graph_constructor.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/common_runtime/partitioning_utils.h"
+#include "tensorflow/core/common_runtime/placer.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/public/session_options.h"
+#include "tensorflow/core/util/device_name_utils.h"
+
+namespace tf_fuse {
+
+using tensorflow::Graph;
+using tensorflow::GraphDef;
+using tensorflow::OptimizationPassRegistry;
+
+namespace {
+
+// A device that exists by name only: enough to place and partition.
+class NamedDevice : public tensorflow::Device {
+ public:
+  static std::unique_ptr<NamedDevice> Create(const std::string& name) {
+    tensorflow::DeviceNameUtils::ParsedName parsed;
+    tensorflow::DeviceNameUtils::ParseFullName(name, &parsed);
+    tensorflow::DeviceAttributes attributes;
+    attributes.set_name(name);
+    attributes.set_device_type(parsed.type);
+    attributes.set_incarnation(1);
+    return std::unique_ptr<NamedDevice>(new NamedDevice(attributes));
+  }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  tensorflow::Allocator* GetAllocator(
+      tensorflow::AllocatorAttributes attributes) override {
+    return nullptr;
+  }
+
+ private:
+  explicit NamedDevice(const tensorflow::DeviceAttributes& attributes)
+      : Device(nullptr, attributes) {}
+};
+
+struct NamedDevices {
+  std::vector<std::unique_ptr<NamedDevice>> owned;
+  tensorflow::DeviceSet set;
+  const tensorflow::Device* first = nullptr;
+};
+
+void CollectDevice(const std::string& device, std::set<std::string>* names) {
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (device.empty() ||
+      !tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) ||
+      !parsed.has_job) {
+    return;
+  }
+  if (!parsed.has_replica) parsed.replica = 0;
+  if (!parsed.has_task) parsed.task = 0;
+  if (!parsed.has_type) parsed.type = "CPU";
+  if (!parsed.has_id) parsed.id = 0;
+  parsed.has_replica = parsed.has_task = parsed.has_type = parsed.has_id = true;
+  names->insert(tensorflow::DeviceNameUtils::ParsedNameToString(parsed));
+}
+
+absl::Status FindDevices(const GraphDef& graph_def, NamedDevices* devices) {
+  std::set<std::string> names;
+  for (const auto& node : graph_def.node()) {
+    CollectDevice(node.device(), &names);
+  }
+  for (const auto& function : graph_def.library().function()) {
+    for (const auto& node : function.node_def()) {
+      CollectDevice(node.device(), &names);
+    }
+  }
+  if (names.empty()) {
+    return absl::InvalidArgumentError(
+        "no node of the graph names a device of a job (such as "
+        "/job:ps/task:0), so there is nothing to partition");
+  }
+  // Every task has a CPU.
+  for (const std::string& name : std::set<std::string>(names)) {
+    CollectDevice(TaskOfDevice(name), &names);
+  }
+  for (const std::string& name : names) {
+    devices->owned.push_back(NamedDevice::Create(name));
+    devices->set.AddDevice(devices->owned.back().get());
+  }
+  devices->first = devices->owned.front().get();
+  devices->set.set_client_device(devices->owned.front().get());
+  return absl::OkStatus();
+}
+
+absl::Status PartitionGraphDef(const GraphDef& graph_def,
+                               PartitionGraphs* partitions) {
+  NamedDevices devices;
+  absl::Status status = FindDevices(graph_def, &devices);
+  if (!status.ok()) return status;
+  tensorflow::FunctionLibraryDefinition library(
+      tensorflow::OpRegistry::Global(), graph_def.library());
+  auto graph = std::make_unique<Graph>(library);
+  tensorflow::GraphConstructorOptions constructor;
+  constructor.allow_internal_ops = true;
+  constructor.add_default_attributes = true;
+  status = ConvertGraphDefToGraph(constructor, graph_def, graph.get());
+  if (!status.ok()) return status;
+
+  tensorflow::SessionOptions session_options;
+  tensorflow::GraphOptimizationPassOptions options;
+  options.session_options = &session_options;
+  options.graph = &graph;
+  options.flib_def = &library;
+  options.device_set = &devices.set;
+  options.is_function_graph = true;
+  status = OptimizationPassRegistry::Global()->RunGrouping(
+      OptimizationPassRegistry::PRE_PLACEMENT, options);
+  if (!status.ok()) return status;
+  tensorflow::Placer placer(graph.get(), "", &library, &devices.set,
+                            devices.first, /*allow_soft_placement=*/true,
+                            /*log_device_placement=*/false);
+  status = placer.Run();
+  if (!status.ok()) return status;
+  for (const auto grouping : {OptimizationPassRegistry::POST_PLACEMENT,
+                              OptimizationPassRegistry::POST_REWRITE_FOR_EXEC}) {
+    status =
+        OptimizationPassRegistry::Global()->RunGrouping(grouping, options);
+    if (!status.ok()) return status;
+  }
+  return tensorflow::PartitionFunctionGraph(devices.set, std::move(graph),
+                                            partitions);
+}
+
+absl::Status ReadPartitions(const v1::RewriteRequest& request,
+                            PartitionGraphs* partitions) {
+  for (const auto& [device, bytes] : request.partitions()) {
+    GraphDef graph_def;
+    if (!graph_def.ParseFromString(bytes)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the partition of ", device, " is no GraphDef"));
+    }
+    auto graph = std::make_unique<Graph>(tensorflow::OpRegistry::Global());
+    tensorflow::GraphConstructorOptions constructor;
+    constructor.allow_internal_ops = true;
+    constructor.expect_device_spec = true;
+    absl::Status status =
+        ConvertGraphDefToGraph(constructor, graph_def, graph.get());
+    if (!status.ok()) return status;
+    (*partitions)[device] = std::move(graph);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Rewrite(const v1::RewriteRequest& request,
+                     v1::RewriteResponse* response) {
+  PartitionGraphs partitions;
+  absl::Status status;
+  if (request.partitions().empty()) {
+    GraphDef graph_def;
+    if (!graph_def.ParseFromString(request.graph_def())) {
+      return absl::InvalidArgumentError("graph_def is no GraphDef");
+    }
+    status = PartitionGraphDef(graph_def, &partitions);
+  } else {
+    status = ReadPartitions(request, &partitions);
+  }
+  if (!status.ok()) return status;
+  for (const auto& [device, graph] : partitions) {
+    GraphDef before;
+    graph->ToGraphDef(&before);
+    (*response->mutable_before())[device] = before.SerializeAsString();
+  }
+  AnalysisOptions options;
+  if (request.grouping() == "all") {
+    options.grouping = Grouping::kAll;
+  } else if (!request.grouping().empty() && request.grouping() != "depth") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "grouping is 'depth' or 'all', got '", request.grouping(), "'"));
+  }
+  const std::set<std::string> plain(request.plain_tasks().begin(),
+                                    request.plain_tasks().end());
+  options.receiver_blocker = [&plain](const std::string& task) {
+    return plain.count(task) > 0 ? std::string(skip::kPeerPlain) : "";
+  };
+  status = FuseReceives(partitions, options, response->mutable_report());
+  if (!status.ok()) return status;
+  for (const auto& [device, graph] : partitions) {
+    GraphDef after;
+    graph->ToGraphDef(&after);
+    (*response->mutable_after())[device] = after.SerializeAsString();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string RewriteOffline(const std::string& serialized_request) {
+  v1::RewriteRequest request;
+  v1::RewriteResponse response;
+  if (!request.ParseFromString(serialized_request)) {
+    response.set_error("the request is no tf_fuse.v1.RewriteRequest");
+  } else {
+    const absl::Status status = Rewrite(request, &response);
+    if (!status.ok()) response.set_error(status.ToString());
+  }
+  return response.SerializeAsString();
+}
+
+}  // namespace tf_fuse

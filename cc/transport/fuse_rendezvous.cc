@@ -1,0 +1,264 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/fuse_rendezvous.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_session.h"
+#include "tensorflow/core/platform/logging.h"
+#include "transport/fuse_status.h"
+#include "transport/metrics.h"
+#include "transport/plain_peers.h"
+#include "transport/recv_call.h"
+
+namespace tf_fuse {
+
+using tensorflow::Device;
+using tensorflow::DeviceNameUtils;
+using tensorflow::Rendezvous;
+using tensorflow::Tensor;
+
+// The state of one fused receive, shared by its RPCs.
+struct FuseRendezvous::FusedRecv {
+  std::shared_ptr<const FusedKeys> keys;
+  tensorflow::FrameAndIter frame_iter;
+  Args args;
+  FusedDone done;
+  std::vector<Slot> slots;
+  // Of RecvSingles.
+  std::atomic<size_t> remaining{0};
+  absl::Mutex mu;
+  absl::Status status ABSL_GUARDED_BY(mu);
+  std::vector<size_t> failed ABSL_GUARDED_BY(mu);
+
+  void Fail(const absl::Status& error, const std::vector<size_t>& indices) {
+    Metrics::Get()->errors.fetch_add(1);
+    done(NameFailedTensors(error, *keys, indices), {});
+  }
+};
+
+FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
+                               int64_t step_id)
+    : BaseRemoteRendezvous(env, step_id) {}
+
+void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
+                                    const tensorflow::FrameAndIter& frame_iter,
+                                    const Args& args, FusedDone done) {
+  auto recv = std::make_shared<FusedRecv>();
+  recv->keys = std::move(keys);
+  recv->frame_iter = frame_iter;
+  recv->args = args;
+  recv->done = std::move(done);
+  const FusedKeys& k = *recv->keys;
+
+  tensorflow::WorkerSession* session = this->session();
+  if (session == nullptr) {
+    recv->Fail(absl::InternalError("fused receive before initialization"), {});
+    return;
+  }
+  if (PlainPeers::Get()->Contains(k.send_task, k.send_device_incarnation)) {
+    Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
+    recv->slots.resize(k.tensor_names.size());
+    RecvSingles(std::move(recv), AllIndices(k));
+    return;
+  }
+  Device* device = nullptr;
+  absl::Status status =
+      session->device_mgr()->LookupDevice(k.recv_device, &device);
+  std::unique_ptr<RecvCall> call;
+  if (status.ok()) {
+    call = std::make_unique<RecvCall>(session->GetSharedWorkerCache(),
+                                      k.send_task, step_id_, device,
+                                      args.alloc_attrs);
+    status = call->Init();
+  }
+  if (!status.ok()) {
+    recv->Fail(status, AllIndices(k));
+    return;
+  }
+  call->request()->set_rendezvous_key(kFusedRendezvousKey);
+  auto* options = call->request()->mutable_transport_options();
+  if (frame_iter == tensorflow::FrameAndIter(0, 0)) {
+    options->set_type_url(kFusedRequestTypeUrl);
+    options->set_value(k.root_request);
+  } else {
+    options->PackFrom(BuildRequest(k, frame_iter));
+  }
+
+  // RegisterCall makes an abort or a cancellation reach the RPC.
+  RegisterCall(call.get(), args);
+  if (!call->status().ok()) {
+    DeregisterCall(call.get(), args);
+    call->ReleaseWorker();
+    recv->Fail(call->status(), AllIndices(k));
+    return;
+  }
+  Ref();
+  RecvCall* raw_call = call.release();
+  raw_call->Start([this, recv = std::move(recv), raw_call]() mutable {
+    std::unique_ptr<RecvCall> call(raw_call);
+    DeregisterCall(call.get(), recv->args);
+    // The session may go away as soon as `done` ran: release first.
+    call->ReleaseWorker();
+    OnFrame(std::move(recv), call->status(), call->tensor());
+    call.reset();
+    Unref();
+  });
+}
+
+void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
+                             const absl::Status& status, const Tensor& frame) {
+  const FusedKeys& keys = *recv->keys;
+  if (IsAnswerOfPlainPeer(status)) {
+    if (PlainPeers::Get()->Insert(keys.send_task,
+                                  keys.send_device_incarnation)) {
+      LOG(WARNING) << "tf_fuse: " << keys.send_task
+                   << " does not serve fused receives (it runs the protocol "
+                      "'grpc', not 'grpc+fuse'); its tensors are received one "
+                      "by one from now on.";
+    }
+    Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
+    recv->slots.resize(keys.tensor_names.size());
+    RecvSingles(std::move(recv), AllIndices(keys));
+    return;
+  }
+  if (!status.ok()) {
+    recv->Fail(status, FailedIndices(status, keys));
+    return;
+  }
+  Metrics* metrics = Metrics::Get();
+  metrics->fused_rpcs.fetch_add(1, std::memory_order_relaxed);
+  metrics->tensors.fetch_add(keys.tensor_names.size(),
+                             std::memory_order_relaxed);
+  metrics->bytes.fetch_add(frame.TotalBytes(), std::memory_order_relaxed);
+  const absl::Status unpacked =
+      UnpackFrame(frame, keys.types, keys.copy_out, &recv->slots);
+  if (!unpacked.ok()) {
+    recv->Fail(unpacked, AllIndices(keys));
+    return;
+  }
+  std::vector<size_t> beside;
+  for (size_t i = 0; i < recv->slots.size(); ++i) {
+    if (recv->slots[i].beside) beside.push_back(i);
+  }
+  if (beside.empty()) {
+    recv->done(absl::OkStatus(), std::move(recv->slots));
+    return;
+  }
+  metrics->beside_tensors.fetch_add(beside.size(), std::memory_order_relaxed);
+  RecvSingles(std::move(recv), beside);
+}
+
+void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
+                                 const std::vector<size_t>& indices) {
+  recv->remaining = indices.size();
+  auto finish_one = [recv] {
+    if (recv->remaining.fetch_sub(1) != 1) return;
+    absl::Status status;
+    std::vector<size_t> failed;
+    {
+      absl::MutexLock lock(&recv->mu);
+      status = recv->status;
+      failed = recv->failed;
+    }
+    if (status.ok()) {
+      recv->done(status, std::move(recv->slots));
+    } else {
+      std::sort(failed.begin(), failed.end());
+      recv->Fail(status, failed);
+    }
+  };
+  for (const size_t index : indices) {
+    ParsedKey parsed;
+    const absl::Status status =
+        ParseSlotKey(*recv->keys, index, recv->frame_iter, &parsed);
+    auto on_tensor = [recv, index, finish_one](const absl::Status& status,
+                                               const Args&, const Args&,
+                                               const Tensor& tensor,
+                                               bool is_dead) {
+      if (status.ok()) {
+        Slot& slot = recv->slots[index];
+        slot.tensor = tensor;
+        slot.is_dead = is_dead;
+        slot.beside = false;
+      } else {
+        absl::MutexLock lock(&recv->mu);
+        recv->status.Update(status);
+        recv->failed.push_back(index);
+      }
+      finish_one();
+    };
+    if (status.ok()) {
+      RecvFromRemoteAsync(parsed, recv->args, std::move(on_tensor));
+    } else {
+      on_tensor(status, Args(), Args(), Tensor(), false);
+    }
+  }
+}
+
+void FuseRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
+                                         const Args& args, DoneCallback done) {
+  std::string task;
+  std::string device_name;
+  absl::Status status;
+  if (!DeviceNameUtils::SplitDeviceName(parsed.src_device, &task,
+                                        &device_name)) {
+    status = absl::InternalError(absl::StrCat(
+        parsed.src_device, " is invalid remote source device."));
+  }
+  tensorflow::WorkerSession* session = this->session();
+  if (status.ok() && session == nullptr) {
+    status = absl::InternalError("receive before initialization");
+  }
+  Device* device = nullptr;
+  std::unique_ptr<RecvCall> call;
+  if (status.ok()) {
+    status = session->device_mgr()->LookupDevice(parsed.dst_device, &device);
+  }
+  if (status.ok()) {
+    call = std::make_unique<RecvCall>(session->GetSharedWorkerCache(), task,
+                                      step_id_, device, args.alloc_attrs);
+    status = call->Init();
+  }
+  if (!status.ok()) {
+    done(status, Args(), args, Tensor(), false);
+    return;
+  }
+  call->request()->set_rendezvous_key(std::string(parsed.FullKey()));
+  RegisterCall(call.get(), args);
+  if (!call->status().ok()) {
+    DeregisterCall(call.get(), args);
+    call->ReleaseWorker();
+    done(call->status(), Args(), args, Tensor(), false);
+    return;
+  }
+  Metrics::Get()->single_rpcs.fetch_add(1, std::memory_order_relaxed);
+  Ref();
+  RecvCall* raw_call = call.release();
+  raw_call->Start([this, raw_call, args, done = std::move(done)] {
+    std::unique_ptr<RecvCall> call(raw_call);
+    DeregisterCall(call.get(), args);
+    call->ReleaseWorker();
+    done(call->status(), Args(), args, call->tensor(), call->is_dead());
+    call.reset();
+    Unref();
+  });
+}
+
+FuseRendezvousMgr::FuseRendezvousMgr(const tensorflow::WorkerEnv* env)
+    : BaseRendezvousMgr(env) {}
+
+tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous>
+FuseRendezvousMgr::Create(int64_t step_id, const tensorflow::WorkerEnv* env) {
+  return tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous>(
+      new FuseRendezvous(env, step_id));
+}
+
+}  // namespace tf_fuse

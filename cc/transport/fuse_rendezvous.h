@@ -1,0 +1,64 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rendezvous of the protocol "grpc+fuse": TensorFlow's own, plus a receive
+// of many tensors in one RPC.
+
+#ifndef TF_FUSE_CC_TRANSPORT_FUSE_RENDEZVOUS_H_
+#define TF_FUSE_CC_TRANSPORT_FUSE_RENDEZVOUS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/core/framework/control_flow.h"
+#include "transport/fused_keys.h"
+#include "transport/tensor_frame.h"
+
+namespace tf_fuse {
+
+class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
+ public:
+  // One slot per key, in order; empty unless the status is OK. The status keeps
+  // the sender's code and payloads, and its message names the failing tensors.
+  using FusedDone =
+      std::function<void(const absl::Status&, std::vector<Slot> slots)>;
+
+  FuseRendezvous(const tensorflow::WorkerEnv* env, int64_t step_id);
+
+  // Receives all tensors of `keys` with one RPC, or one by one from a peer that
+  // lacks the plugin. Calls `done` exactly once, on any thread.
+  void RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
+                      const tensorflow::FrameAndIter& frame_iter,
+                      const Args& args, FusedDone done);
+
+ protected:
+  void RecvFromRemoteAsync(const ParsedKey& parsed, const Args& args,
+                           DoneCallback done) override;
+
+ private:
+  struct FusedRecv;
+
+  ~FuseRendezvous() override = default;
+
+  void OnFrame(std::shared_ptr<FusedRecv> recv, const absl::Status& status,
+               const tensorflow::Tensor& frame);
+  // Receives the slots that have no value yet, one RPC each, then finishes.
+  void RecvSingles(std::shared_ptr<FusedRecv> recv,
+                   const std::vector<size_t>& indices);
+};
+
+class FuseRendezvousMgr : public tensorflow::BaseRendezvousMgr {
+ public:
+  explicit FuseRendezvousMgr(const tensorflow::WorkerEnv* env);
+
+ protected:
+  tsl::core::RefCountPtr<tensorflow::BaseRemoteRendezvous> Create(
+      int64_t step_id, const tensorflow::WorkerEnv* env) override;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_FUSE_RENDEZVOUS_H_

@@ -1,0 +1,251 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/fuse_server.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "frame/frame.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
+#include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/logging.h"
+#include "transport/fuse_rendezvous.h"
+#include "transport/fuse_status.h"
+#include "transport/fuse_worker.h"
+#include "transport/recv_call.h"
+#include "transport/tensor_frame.h"
+
+namespace tf_fuse {
+
+namespace {
+
+using tensorflow::ServerDef;
+using tensorflow::WorkerCacheFactoryOptions;
+using tensorflow::WorkerCacheInterface;
+
+constexpr char kProtocol[] = "grpc+fuse";
+
+// A peer that does not answer is treated as one without the plugin. It delays
+// the first run of a function by this much, and no later one.
+constexpr int kProbeTimeoutMs = 5000;
+
+class FuseServer;
+
+// The servers of this process. Tests may run several.
+class ServerRegistry {
+ public:
+  void Add(FuseServer* server) {
+    absl::MutexLock lock(&mu_);
+    servers_.push_back(server);
+  }
+  void Remove(FuseServer* server) {
+    absl::MutexLock lock(&mu_);
+    servers_.erase(std::remove(servers_.begin(), servers_.end(), server),
+                   servers_.end());
+  }
+  bool empty() const {
+    absl::MutexLock lock(&mu_);
+    return servers_.empty();
+  }
+  // The newest server: in a process that has only one, that one.
+  std::shared_ptr<WorkerCacheInterface> ProbeCache(tensorflow::Device** device);
+
+  static ServerRegistry* Get() {
+    static ServerRegistry* registry = new ServerRegistry;
+    return registry;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::vector<FuseServer*> servers_ ABSL_GUARDED_BY(mu_);
+};
+
+class FuseServer : public tensorflow::GrpcServer {
+ public:
+  FuseServer(const ServerDef& server_def, tensorflow::Env* env)
+      : GrpcServer(server_def, env) {}
+
+  ~FuseServer() override { ServerRegistry::Get()->Remove(this); }
+
+  absl::Status Init(tensorflow::DeviceMgr* local_device_mgr) {
+    tensorflow::GrpcServerOptions options;
+    options.local_device_mgr = local_device_mgr;
+    options.rendezvous_mgr_func = [](const tensorflow::WorkerEnv* env) {
+      return new FuseRendezvousMgr(env);
+    };
+    options.worker_func = [](tensorflow::WorkerEnv* env,
+                             const tensorflow::ConfigProto& config) {
+      return std::unique_ptr<tensorflow::GrpcWorker>(
+          new FuseWorker(env, config));
+    };
+    const absl::Status status = GrpcServer::Init(options);
+    if (status.ok()) ServerRegistry::Get()->Add(this);
+    return status;
+  }
+
+  // A cache of our own for the cluster as last seen, to ask peers with.
+  std::shared_ptr<WorkerCacheInterface> ProbeCache() {
+    absl::MutexLock lock(&cluster_mu_);
+    if (probe_cache_ == nullptr && has_cluster_) {
+      WorkerCacheInterface* cache = nullptr;
+      const absl::Status status =
+          GrpcServer::WorkerCacheFactory(cluster_, &cache);
+      if (!status.ok()) {
+        LOG(WARNING) << "tf_fuse: cannot reach the cluster's tasks: " << status;
+        return nullptr;
+      }
+      probe_cache_.reset(cache);
+    }
+    return probe_cache_;
+  }
+
+ protected:
+  // Called whenever a session or an eager context learns of the cluster.
+  absl::Status WorkerCacheFactory(const WorkerCacheFactoryOptions& options,
+                                  WorkerCacheInterface** cache) override {
+    {
+      absl::MutexLock lock(&cluster_mu_);
+      cluster_ = options;
+      has_cluster_ = !options.job_name.empty();
+      probe_cache_.reset();
+    }
+    return GrpcServer::WorkerCacheFactory(options, cache);
+  }
+
+ private:
+  absl::Mutex cluster_mu_;
+  WorkerCacheFactoryOptions cluster_ ABSL_GUARDED_BY(cluster_mu_);
+  bool has_cluster_ ABSL_GUARDED_BY(cluster_mu_) = false;
+  std::shared_ptr<WorkerCacheInterface> probe_cache_
+      ABSL_GUARDED_BY(cluster_mu_);
+};
+
+std::shared_ptr<WorkerCacheInterface> ServerRegistry::ProbeCache(
+    tensorflow::Device** device) {
+  absl::MutexLock lock(&mu_);
+  if (servers_.empty()) return nullptr;
+  *device = servers_.back()->worker_env()->device_mgr->HostCPU();
+  return servers_.back()->ProbeCache();
+}
+
+class FuseServerFactory : public tensorflow::ServerFactory {
+ public:
+  bool AcceptsOptions(const ServerDef& server_def) override {
+    return server_def.protocol() == kProtocol;
+  }
+
+  absl::Status NewServer(
+      const ServerDef& server_def, const Options& options,
+      std::unique_ptr<tensorflow::ServerInterface>* out_server) override {
+    auto server =
+        std::make_unique<FuseServer>(server_def, tensorflow::Env::Default());
+    const absl::Status status = server->Init(options.local_device_mgr);
+    if (!status.ok()) {
+      LOG(ERROR) << status;
+      return status;
+    }
+    *out_server = std::move(server);
+    return absl::OkStatus();
+  }
+};
+
+// The answers of one round of probes. Outlives late answers.
+struct Probes {
+  absl::Mutex mu;
+  std::map<std::string, PeerState> states ABSL_GUARDED_BY(mu);
+  size_t answers ABSL_GUARDED_BY(mu) = 0;
+};
+
+PeerState StateOf(const absl::Status& status) {
+  if (status.ok()) return PeerState::kFused;
+  // A version that cannot be served counts as no plugin: receive one by one.
+  if (IsAnswerOfPlainPeer(status) || absl::IsFailedPrecondition(status)) {
+    return PeerState::kPlain;
+  }
+  return PeerState::kUnreachable;
+}
+
+void StartProbe(const std::string& task,
+                const std::shared_ptr<WorkerCacheInterface>& cache,
+                tensorflow::Device* device,
+                const std::shared_ptr<Probes>& probes) {
+  auto record = [probes, task](PeerState state) {
+    absl::MutexLock lock(&probes->mu);
+    probes->states[task] = state;
+    ++probes->answers;
+  };
+  auto call = std::make_shared<RecvCall>(cache, task, /*step_id=*/0, device,
+                                         tensorflow::AllocatorAttributes());
+  if (!call->Init().ok()) {
+    record(PeerState::kUnreachable);
+    return;
+  }
+  v1::FuseRecvTensorRequest request;
+  request.set_frame_version(frame::kVersion);
+  call->request()->set_rendezvous_key(kFusedRendezvousKey);
+  call->request()->mutable_transport_options()->PackFrom(request);
+  call->SetTimeout(kProbeTimeoutMs);
+  RecvCall* raw_call = call.get();
+  raw_call->Start([call, record]() mutable {
+    call->ReleaseWorker();
+    record(StateOf(call->status()));
+    // The RPC layer still holds this closure: break the cycle.
+    call.reset();
+  });
+}
+
+tensorflow::ServerFactory* RegisterFactory() {
+  auto* factory = new FuseServerFactory;
+  tensorflow::ServerFactory::Register("TF_FUSE_GRPC_SERVER", factory);
+  return factory;
+}
+
+[[maybe_unused]] tensorflow::ServerFactory* const kFactory = RegisterFactory();
+
+}  // namespace
+
+const char* PeerStateName(PeerState state) {
+  switch (state) {
+    case PeerState::kFused:
+      return "fused";
+    case PeerState::kPlain:
+      return "plain";
+    case PeerState::kUnreachable:
+      return "unreachable";
+  }
+  return "unknown";
+}
+
+bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
+
+std::map<std::string, PeerState> ProbePeers(
+    const std::set<std::string>& tasks) {
+  std::map<std::string, PeerState> states;
+  for (const std::string& task : tasks) {
+    states[task] = PeerState::kUnreachable;
+  }
+  tensorflow::Device* device = nullptr;
+  const std::shared_ptr<WorkerCacheInterface> cache =
+      ServerRegistry::Get()->ProbeCache(&device);
+  if (cache == nullptr || device == nullptr) return states;
+  auto probes = std::make_shared<Probes>();
+  for (const std::string& task : tasks) StartProbe(task, cache, device, probes);
+  // The RPCs carry their own deadline; this one guards against a lost answer.
+  const size_t expected = tasks.size();
+  auto all_answered = [&probes, expected]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return probes->answers >= expected;
+  };
+  absl::MutexLock lock(&probes->mu);
+  probes->mu.AwaitWithTimeout(absl::Condition(&all_answered),
+                              absl::Milliseconds(2 * kProbeTimeoutMs));
+  for (const auto& [task, state] : probes->states) states[task] = state;
+  return states;
+}
+
+}  // namespace tf_fuse

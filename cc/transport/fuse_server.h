@@ -1,0 +1,36 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server of the protocol "grpc+fuse": TensorFlow's gRPC server with our
+// rendezvous and worker.
+
+#ifndef TF_FUSE_CC_TRANSPORT_FUSE_SERVER_H_
+#define TF_FUSE_CC_TRANSPORT_FUSE_SERVER_H_
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace tf_fuse {
+
+enum class PeerState {
+  kFused,        // Serves and runs fused receives.
+  kPlain,        // Answered, but does not have the plugin.
+  kUnreachable,  // Did not answer in time, or is not part of the cluster.
+};
+
+const char* PeerStateName(PeerState state);
+
+// Whether this process runs a server of ours. If it does not, its rendezvous is
+// TensorFlow's, and no graph may hold a _FuseRecv.
+bool HasFuseServer();
+
+// Asks each task ("/job:ps/replica:0/task:0") whether it has the plugin, all at
+// once, and waits for the answers. Never longer than a few seconds: see
+// kProbeTimeoutMs in the source.
+std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_FUSE_SERVER_H_

@@ -1,0 +1,99 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/fuse_status.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace tf_fuse {
+
+namespace {
+
+constexpr char kFailedPayload[] = "type.googleapis.com/tf_fuse.v1.FailedSlots";
+
+// gRPC carries an error in the trailing metadata, 8 KiB in all.
+constexpr size_t kMaxRangesBytes = 2048;
+
+// A message is shown to people; and TensorFlow cuts messages that cross an RPC
+// at 3 KiB.
+constexpr size_t kMaxNamedTensors = 1000;
+
+}  // namespace
+
+const char kFusedRequestTypeUrl[] =
+    "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest";
+
+std::vector<size_t> AllIndices(const FusedKeys& keys) {
+  std::vector<size_t> indices(keys.tensor_names.size());
+  for (size_t i = 0; i < indices.size(); ++i) indices[i] = i;
+  return indices;
+}
+
+absl::Status AttachFailedIndices(const absl::Status& status,
+                                 const std::vector<size_t>& indices) {
+  std::string ranges;
+  for (size_t i = 0; i < indices.size();) {
+    size_t j = i;
+    while (j + 1 < indices.size() && indices[j + 1] == indices[j] + 1) ++j;
+    absl::StrAppend(&ranges, ranges.empty() ? "" : ",", indices[i], "-",
+                    indices[j]);
+    i = j + 1;
+  }
+  absl::Status result = status;
+  // Without the payload the receiver names all tensors: more, never fewer.
+  if (ranges.size() <= kMaxRangesBytes) {
+    result.SetPayload(kFailedPayload, absl::Cord(ranges));
+  }
+  return result;
+}
+
+std::vector<size_t> FailedIndices(const absl::Status& status,
+                                  const FusedKeys& keys) {
+  const std::optional<absl::Cord> payload = status.GetPayload(kFailedPayload);
+  if (!payload.has_value()) return AllIndices(keys);
+  std::vector<size_t> indices;
+  const std::string text(*payload);
+  for (const auto range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    const std::vector<std::string> ends = absl::StrSplit(range, '-');
+    uint64_t first = 0;
+    uint64_t last = 0;
+    if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) ||
+        !absl::SimpleAtoi(ends[1], &last) ||
+        first > last || last >= keys.tensor_names.size() ||
+        (!indices.empty() && first <= indices.back())) {
+      return AllIndices(keys);  // Not what we wrote: trust nothing of it.
+    }
+    for (uint64_t i = first; i <= last; ++i) indices.push_back(i);
+  }
+  return indices;
+}
+
+absl::Status NameFailedTensors(const absl::Status& status,
+                               const FusedKeys& keys,
+                               const std::vector<size_t>& indices) {
+  std::string message = absl::StrCat(status.message(), "\n\t [[fused receive of ",
+                                     DescribeFusedKeys(keys), "; failed: ");
+  const size_t named = std::min(indices.size(), kMaxNamedTensors);
+  for (size_t i = 0; i < named; ++i) {
+    absl::StrAppend(&message, i == 0 ? "" : ", ",
+                    keys.tensor_names[indices[i]]);
+  }
+  if (named < indices.size()) {
+    absl::StrAppend(&message, " and ", indices.size() - named, " more");
+  }
+  absl::StrAppend(&message, "]]");
+  absl::Status result(status.code(), message);
+  status.ForEachPayload([&result](auto type_url, const absl::Cord& payload) {
+    if (type_url != kFailedPayload) result.SetPayload(type_url, payload);
+  });
+  return result;
+}
+
+}  // namespace tf_fuse

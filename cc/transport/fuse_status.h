@@ -1,0 +1,41 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Statuses of fused receives: which tensors failed, without losing anything that
+// TensorFlow's error handling looks at (code, payloads).
+
+#ifndef TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_
+#define TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "transport/fused_keys.h"
+
+namespace tf_fuse {
+
+extern const char kFusedRequestTypeUrl[];
+
+// 0, 1, …: every slot of `keys`.
+std::vector<size_t> AllIndices(const FusedKeys& keys);
+
+// The sender's side: returns `status` with the failing slots in a payload, as
+// ranges ("0-3,7"), because gRPC limits an error to a few kilobytes.
+absl::Status AttachFailedIndices(const absl::Status& status,
+                                 const std::vector<size_t>& indices);
+
+// The receiver's side: the slots in that payload, or all if there is none (the
+// RPC itself failed).
+std::vector<size_t> FailedIndices(const absl::Status& status,
+                                  const FusedKeys& keys);
+
+// Returns `status` with a message that names each of the failing tensors.
+// Keeps the code and the payloads (but for ours).
+absl::Status NameFailedTensors(const absl::Status& status,
+                               const FusedKeys& keys,
+                               const std::vector<size_t>& indices);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_

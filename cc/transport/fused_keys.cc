@@ -1,0 +1,125 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/fused_keys.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "frame/frame.h"
+#include "tensorflow/core/util/device_name_utils.h"
+#include "transport/tensor_frame.h"
+
+namespace tf_fuse {
+
+using tensorflow::DeviceNameUtils;
+using tensorflow::FrameAndIter;
+using tensorflow::Rendezvous;
+
+const char kFusedRendezvousKey[] = "tf_fuse.v1.FuseRecvTensor";
+
+absl::Status FinishFusedKeys(FusedKeys* keys) {
+  std::string device;
+  if (!DeviceNameUtils::SplitDeviceName(keys->send_device, &keys->send_task,
+                                        &device)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "_FuseRecv: send_device is no full device name: '", keys->send_device,
+        "'"));
+  }
+  DeviceNameUtils::ParsedName parsed;
+  if (!DeviceNameUtils::ParseFullName(keys->recv_device, &parsed)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "_FuseRecv: recv_device is no device name: '", keys->recv_device, "'"));
+  }
+  if (keys->tensor_names.size() != keys->types.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("_FuseRecv: ", keys->tensor_names.size(),
+                     " tensor_names but ", keys->types.size(), " types"));
+  }
+  if (!BuildRequest(*keys, FrameAndIter(0, 0))
+           .SerializeToString(&keys->root_request)) {
+    return absl::InvalidArgumentError(
+        "_FuseRecv: the names of the tensors do not fit into one request");
+  }
+  return absl::OkStatus();
+}
+
+v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
+                                       const FrameAndIter& frame_iter) {
+  v1::FuseRecvTensorRequest request;
+  request.set_frame_version(frame::kVersion);
+  request.set_send_device(keys.send_device);
+  request.set_send_device_incarnation(keys.send_device_incarnation);
+  request.set_recv_device(keys.recv_device);
+  request.set_frame_id(frame_iter.frame_id);
+  request.set_iteration(frame_iter.iter_id);
+  request.mutable_tensor_names()->Reserve(
+      static_cast<int>(keys.tensor_names.size()));
+  for (const std::string& name : keys.tensor_names) {
+    request.add_tensor_names(name);
+  }
+  return request;
+}
+
+absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
+                          const FrameAndIter& frame_iter,
+                          Rendezvous::ParsedKey* parsed) {
+  return Rendezvous::ParseKey(
+      Rendezvous::CreateKey(keys.send_device, keys.send_device_incarnation,
+                            keys.recv_device, keys.tensor_names[index],
+                            frame_iter),
+      parsed);
+}
+
+absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
+    const std::string& serialized) {
+  v1::FuseRecvTensorRequest request;
+  if (!request.ParseFromString(serialized)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: not parseable, ", serialized.size(), " bytes"));
+  }
+  if (request.frame_version() < frame::kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "FuseRecvTensorRequest: the receiver reads frames up to version ",
+        request.frame_version(), ", this task writes version ",
+        frame::kVersion, "; install the same tf_fuse on both"));
+  }
+  if (request.tensor_names_size() > static_cast<int>(kMaxSlots)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: ", request.tensor_names_size(),
+        " tensor names, at most ", kMaxSlots, " are served"));
+  }
+  auto parsed = std::make_shared<ParsedKeys>();
+  parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0
+                                        ? request.max_packed_tensor_bytes()
+                                        : kDefaultMaxPackedTensorBytes;
+  parsed->frame_version = request.frame_version();
+  parsed->keys.resize(request.tensor_names_size());
+  const FrameAndIter frame_iter(request.frame_id(), request.iteration());
+  for (int i = 0; i < request.tensor_names_size(); ++i) {
+    const std::string key = Rendezvous::CreateKey(
+        request.send_device(), request.send_device_incarnation(),
+        request.recv_device(), request.tensor_names(i), frame_iter);
+    absl::Status status = Rendezvous::ParseKey(key, &parsed->keys[i]);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("FuseRecvTensorRequest: tensor ", i, " of ",
+                       request.tensor_names_size(), ": ", status.message()));
+    }
+  }
+  return std::shared_ptr<const ParsedKeys>(std::move(parsed));
+}
+
+bool IsAnswerOfPlainPeer(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) &&
+         absl::StrContains(status.message(), "rendezvous key") &&
+         absl::StrContains(status.message(), kFusedRendezvousKey);
+}
+
+std::string DescribeFusedKeys(const FusedKeys& keys) {
+  return absl::StrCat(keys.tensor_names.size(), " tensors from ",
+                      keys.send_device, " to ", keys.recv_device);
+}
+
+}  // namespace tf_fuse

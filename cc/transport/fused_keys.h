@@ -1,0 +1,76 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rendezvous keys of one fused receive.
+
+#ifndef TF_FUSE_CC_TRANSPORT_FUSED_KEYS_H_
+#define TF_FUSE_CC_TRANSPORT_FUSED_KEYS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tensorflow/core/framework/control_flow.h"
+#include "tensorflow/core/framework/rendezvous.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+
+namespace tf_fuse {
+
+// What a _FuseRecv kernel knows when it is built. Immutable afterwards, so that
+// one kernel may run for several steps and iterations at once.
+struct FusedKeys {
+  std::string send_device;
+  uint64_t send_device_incarnation = 0;
+  std::string recv_device;
+  std::vector<std::string> tensor_names;
+  tensorflow::DataTypeVector types;
+  // Slots whose value may be kept longer than the step; empty means none.
+  std::vector<bool> copy_out;
+  // The task of send_device, "/job:ps/replica:0/task:0".
+  std::string send_task;
+  // Serialized FuseRecvTensorRequest for the root frame: it is the same in
+  // every step, and so can be recognised by the sender.
+  std::string root_request;
+};
+
+// Fills send_task and root_request. Errors: InvalidArgument for device names
+// that are not fully specified.
+absl::Status FinishFusedKeys(FusedKeys* keys);
+
+v1::FuseRecvTensorRequest BuildRequest(
+    const FusedKeys& keys, const tensorflow::FrameAndIter& frame_iter);
+
+// The rendezvous key of tensor `index`.
+absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
+                          const tensorflow::FrameAndIter& frame_iter,
+                          tensorflow::Rendezvous::ParsedKey* parsed);
+
+// The sender's side: all keys of a request, parsed.
+struct ParsedKeys {
+  std::vector<tensorflow::Rendezvous::ParsedKey> keys;
+  uint64_t max_packed_tensor_bytes = 0;
+  uint32_t frame_version = 0;
+};
+
+// Errors: InvalidArgument for a malformed request or too many keys.
+absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
+    const std::string& serialized);
+
+// The value of RecvTensorRequest.rendezvous_key beside a fused request. It is
+// no valid key, so that a peer without the plugin rejects it untouched.
+extern const char kFusedRendezvousKey[];
+
+// Whether `status` is the answer of a peer without the plugin to a fused
+// request.
+bool IsAnswerOfPlainPeer(const absl::Status& status);
+
+// A short text for messages and traces: "300 tensors from /job:ps/... to ...".
+std::string DescribeFusedKeys(const FusedKeys& keys);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_FUSED_KEYS_H_

@@ -1,0 +1,55 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+void Metrics::AddSkipped(const std::string& reason, int64_t count) {
+  std::lock_guard<std::mutex> lock(mu_);
+  skipped_[reason] += count;
+}
+
+std::string Metrics::ToJson() const {
+  std::string out = "{";
+  auto add = [&out](const char* name, const std::atomic<int64_t>& value) {
+    out += std::string("\"") + name + "\": " + std::to_string(value.load()) +
+           ", ";
+  };
+  add("fused_rpcs", fused_rpcs);
+  add("single_rpcs", single_rpcs);
+  add("tensors", tensors);
+  add("bytes", bytes);
+  add("beside_tensors", beside_tensors);
+  add("copied_tensors", copied_tensors);
+  add("fallbacks", fallbacks);
+  add("errors", errors);
+  add("served_rpcs", served_rpcs);
+  add("served_tensors", served_tensors);
+  add("served_bytes", served_bytes);
+  add("served_errors", served_errors);
+  add("served_probes", served_probes);
+  add("cancelled_requests", cancelled_requests);
+  add("rejected_requests", rejected_requests);
+  add("pending_requests", pending_requests);
+  add("functions", functions);
+  add("groups", groups);
+  add("fused_receives", fused_receives);
+  out += "\"skipped\": {";
+  std::lock_guard<std::mutex> lock(mu_);
+  const char* separator = "";
+  for (const auto& [reason, count] : skipped_) {
+    out += separator + ("\"" + reason + "\": ") + std::to_string(count);
+    separator = ", ";
+  }
+  out += "}}";
+  return out;
+}
+
+Metrics* Metrics::Get() {
+  // Never destroyed: server threads may count while the process exits.
+  static Metrics* metrics = new Metrics;
+  return metrics;
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,55 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counters of this process. They only grow; readers take differences.
+
+#ifndef TF_FUSE_CC_TRANSPORT_METRICS_H_
+#define TF_FUSE_CC_TRANSPORT_METRICS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace tf_fuse {
+
+struct Metrics {
+  // Receiving side.
+  std::atomic<int64_t> fused_rpcs{0};       // RPCs that carried a frame.
+  std::atomic<int64_t> single_rpcs{0};      // RPCs that carried one tensor.
+  std::atomic<int64_t> tensors{0};          // Tensors received in frames.
+  std::atomic<int64_t> bytes{0};            // Bytes of those frames.
+  std::atomic<int64_t> beside_tensors{0};   // Too large for a frame: sent singly.
+  std::atomic<int64_t> copied_tensors{0};   // Copied out of a frame.
+  std::atomic<int64_t> fallbacks{0};        // Fused receives done one by one.
+  std::atomic<int64_t> errors{0};           // Fused receives that failed.
+  // Sending side.
+  std::atomic<int64_t> served_rpcs{0};
+  std::atomic<int64_t> served_tensors{0};
+  std::atomic<int64_t> served_bytes{0};
+  std::atomic<int64_t> served_errors{0};
+  std::atomic<int64_t> served_probes{0};
+  std::atomic<int64_t> cancelled_requests{0};
+  std::atomic<int64_t> rejected_requests{0};  // Malformed, or over a limit.
+  std::atomic<int64_t> pending_requests{0};   // A gauge: waiting for tensors.
+  // The pass.
+  std::atomic<int64_t> functions{0};          // Graphs that the pass looked at.
+  std::atomic<int64_t> groups{0};             // _FuseRecv nodes made.
+  std::atomic<int64_t> fused_receives{0};     // _Recv nodes they replaced.
+
+  void AddSkipped(const std::string& reason, int64_t count);
+
+  // One JSON object; keys are the names above, plus "skipped": {reason: n}.
+  std::string ToJson() const;
+
+  static Metrics* Get();
+
+ private:
+  mutable std::mutex mu_;
+  std::map<std::string, int64_t> skipped_;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_METRICS_H_

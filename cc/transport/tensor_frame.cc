@@ -1,0 +1,169 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/tensor_frame.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+using tensorflow::DataType;
+using tensorflow::Tensor;
+using tensorflow::TensorBuffer;
+using tensorflow::TensorShape;
+
+namespace {
+
+// A window on a frame that keeps the frame alive.
+class FrameView : public TensorBuffer {
+ public:
+  FrameView(const Tensor& frame, uint64_t offset, uint64_t bytes)
+      : TensorBuffer(const_cast<char*>(frame.tensor_data().data()) + offset),
+        frame_(frame),
+        bytes_(bytes) {}
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  // Not owning keeps kernels from forwarding the buffer into their output, and
+  // variables from adopting it: a variable would keep the whole frame alive.
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(
+      tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(bytes_));
+    description->set_allocator_name("tf_fuse_frame");
+  }
+
+ private:
+  const Tensor frame_;
+  const uint64_t bytes_;
+};
+
+absl::Status SlotError(size_t index, const std::string& text) {
+  return absl::DataLossError(absl::StrCat("slot ", index, ": ", text));
+}
+
+}  // namespace
+
+size_t RawElementBytes(uint32_t dtype) {
+  if (!tensorflow::DataType_IsValid(static_cast<int>(dtype))) return 0;
+  const auto type = static_cast<DataType>(dtype);
+  // Sub-byte types (int4, uint4) fill one byte per element in memory.
+  if (!tensorflow::DataTypeCanUseMemcpy(type)) return 0;
+  return static_cast<size_t>(tensorflow::DataTypeSize(type));
+}
+
+absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
+  frame::EncodeLimits limits;
+  limits.element_bytes = &RawElementBytes;
+  frame::FrameBuilder builder(limits);
+  builder.Reserve(slots.size());
+  for (const Slot& slot : slots) {
+    const auto dims = slot.tensor.shape().dim_sizes();
+    if (slot.beside) {
+      builder.AddBeside(slot.tensor.dtype(), dims.data(), dims.size());
+    } else {
+      builder.AddRaw(slot.tensor.dtype(), dims.data(), dims.size(),
+                     slot.is_dead ? 0 : slot.tensor.TotalBytes(), slot.is_dead);
+    }
+  }
+  uint64_t total_bytes = 0;
+  const frame::Status laid_out = builder.Finish(&total_bytes);
+  if (!laid_out.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot pack a frame: ", laid_out.message()));
+  }
+  Tensor buffer(tensorflow::DT_UINT8,
+                TensorShape({static_cast<int64_t>(total_bytes)}));
+  if (!buffer.IsInitialized()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "out of memory for a frame of ", total_bytes, " bytes"));
+  }
+  auto* out = reinterpret_cast<uint8_t*>(
+      const_cast<char*>(buffer.tensor_data().data()));
+  builder.WriteHeader(out);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (builder.payload_bytes(i) == 0) continue;
+    builder.CopyPayload(i, slots[i].tensor.tensor_data().data(), out);
+  }
+  *frame = std::move(buffer);
+  return absl::OkStatus();
+}
+
+absl::Status UnpackFrame(const Tensor& frame,
+                         const tensorflow::DataTypeVector& expected_types,
+                         const std::vector<bool>& copy_out,
+                         std::vector<Slot>* slots) {
+  if (frame.dtype() != tensorflow::DT_UINT8 || frame.dims() != 1) {
+    return absl::DataLossError(absl::StrCat(
+        "the answer is no frame: expected a uint8 vector, got ",
+        tensorflow::DataTypeString(frame.dtype()), " of shape ",
+        frame.shape().DebugString()));
+  }
+  frame::DecodeLimits limits;
+  limits.element_bytes = &RawElementBytes;
+  limits.expected_slots = static_cast<int64_t>(expected_types.size());
+  limits.max_slots = kMaxSlots;
+  frame::DecodedFrame decoded;
+  const auto bytes = frame.tensor_data();
+  const frame::Status status =
+      frame::Decode(reinterpret_cast<const uint8_t*>(bytes.data()),
+                    bytes.size(), limits, &decoded);
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("bad frame: ", status.message()));
+  }
+  slots->clear();
+  slots->resize(decoded.size());
+  for (size_t i = 0; i < decoded.size(); ++i) {
+    const frame::DecodedSlot& in = decoded[i];
+    Slot& out = (*slots)[i];
+    if (in.encoding == frame::Encoding::kStatus) {
+      return absl::Status(static_cast<absl::StatusCode>(in.status_code),
+                          decoded.message(i));
+    }
+    const auto dtype = static_cast<DataType>(in.dtype);
+    out.is_dead = in.is_dead;
+    out.beside = in.encoding == frame::Encoding::kBeside;
+    // A dead value has no type of its own: nothing looks at it.
+    if (out.is_dead) continue;
+    if (dtype != expected_types[i]) {
+      return SlotError(
+          i, absl::StrCat("expected ",
+                          tensorflow::DataTypeString(expected_types[i]),
+                          ", the frame holds ",
+                          tensorflow::DataTypeString(dtype)));
+    }
+    if (out.beside) continue;
+    TensorShape shape;
+    const frame::DimsView dims = decoded.dims(i);
+    const absl::Status shaped = TensorShape::BuildTensorShape(
+        absl::Span<const int64_t>(dims.data, dims.size), &shape);
+    if (!shaped.ok()) return SlotError(i, std::string(shaped.message()));
+    if (in.payload_bytes == 0 || (!copy_out.empty() && copy_out[i])) {
+      Tensor copy(dtype, shape);
+      if (!copy.IsInitialized()) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "out of memory for ", in.payload_bytes, " bytes of slot ", i));
+      }
+      if (in.payload_bytes != 0) {
+        std::memcpy(const_cast<char*>(copy.tensor_data().data()),
+                    decoded.payload(i), in.payload_bytes);
+        Metrics::Get()->copied_tensors.fetch_add(1, std::memory_order_relaxed);
+      }
+      out.tensor = std::move(copy);
+      continue;
+    }
+    auto* view = new FrameView(frame, in.payload_offset, in.payload_bytes);
+    out.tensor = Tensor(dtype, shape, view);
+    view->Unref();  // The tensor holds its own reference.
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,183 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One mode of a comparison in a process of its own; `examples/session.py` is the other side.
+
+    python -m examples.job '{"mode": "stock", "workload": "features", "workers": 1, "ps": 2}'
+
+Modes:
+
+* `stock`: protocol `grpc`, and `tf_fuse` never imported, here or in a task;
+* `fused`: protocol `grpc+fuse` and the option `do_fuse_recv`;
+* `count`: protocol `grpc+fuse` without the option: stock graphs, whose receives are counted;
+* `local`: no cluster.
+
+Commands come as JSON lines on stdin ({"run": STEPS} or {"evaluate": true}), events go as JSON
+lines to stdout. The process ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+MODES = ("stock", "fused", "count", "local")
+
+
+def emit(event: str, **fields: Any) -> None:
+    """Writes one event as a JSON line."""
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+def make_workload(spec: Mapping[str, Any]) -> Any:
+    """The workload a specification names.
+
+    Args:
+      spec: "workload" is features, rfc, adult or criteo; "options" are fields of its class; the
+        last two take "data": {"path", "rows"}, a file written by `encode_file`.
+
+    Raises:
+      ValueError: no such workload.
+      TypeError: an option the workload does not have.
+    """
+    from examples.features.model import Features
+    from examples.wide_deep.data.encode import SCHEMAS
+    from examples.wide_deep.workload import FileWorkload, Rfc
+
+    name, options = spec["workload"], dict(spec.get("options", {}))
+    if "hidden" in options:
+        options["hidden"] = tuple(options["hidden"])
+    if name == "features":
+        return Features(**options)
+    if name == "rfc":
+        return Rfc(**options)
+    if name in SCHEMAS:
+        return FileWorkload(_encoded(spec["data"], name), **options)
+    raise ValueError(f"no workload {name!r}; there are {sorted(['features', 'rfc', *SCHEMAS])}")
+
+
+def _encoded(data: Mapping[str, Any], schema: str) -> Any:
+    from examples.wide_deep.data.encode import SCHEMAS, Encoded
+
+    return Encoded(Path(data["path"]), int(data["rows"]), SCHEMAS[schema])
+
+
+def enable_fuse_recv() -> None:
+    """Loads the plugin and turns the fused receive on for functions traced from now on."""
+    import tensorflow as tf
+
+    import tf_fuse  # noqa: F401  (adds the key to TensorFlow's options)
+
+    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+
+
+def cluster_recv_rpcs() -> int:
+    """Receive RPCs that all tasks of the connected cluster have made so far, single and fused."""
+    import tf_fuse
+
+    per_task = tf_fuse.cluster_metrics()
+    return sum(task["fused_rpcs"] + task["single_rpcs"] for task in per_task.values())
+
+
+def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> None:
+    """Builds the mode's cluster and program, then carries out commands.
+
+    Args:
+      spec: "mode", "workload", "options", "workers", "ps", "synchronous", "log_dir", "evaluation"
+        (like "data"); all but the first two have defaults.
+      commands: gives the next command, waiting for it; the process ends inside when there is none.
+
+    Raises:
+      ValueError: no such mode or workload.
+    """
+    mode = spec["mode"]
+    if mode not in MODES:
+        raise ValueError(f"no mode {mode!r}; there are {list(MODES)}")
+    from examples import runner, standalone
+
+    if mode == "local":
+        workload = make_workload(spec)
+        _serve(spec, workload, runner.LocalRunner(workload), commands)
+        return
+    plugin = mode != "stock"
+    if mode == "fused":
+        enable_fuse_recv()
+    if plugin:
+        from tf_fuse.cluster import LocalCluster
+    else:
+        LocalCluster = standalone.cluster_package().LocalCluster
+    emit("starting", workers=spec.get("workers", 1), ps=spec.get("ps", 1))
+    with LocalCluster(
+        workers=spec.get("workers", 1),
+        ps=spec.get("ps", 1),
+        protocol="grpc+fuse" if plugin else "grpc",
+        log_dir=spec.get("log_dir"),
+    ) as cluster:
+        workload = make_workload(spec)
+        emit("building")
+        built = runner.ClusterRunner(
+            workload,
+            cluster.resolver(),
+            synchronous=spec.get("synchronous", False),
+            cpu_seconds=cluster.cpu_seconds,
+            recv_rpcs=cluster_recv_rpcs if plugin else None,
+        )
+        _serve(spec, workload, built, commands)
+
+
+def _serve(
+    spec: Mapping[str, Any], workload: Any, built: Any, commands: Callable[[], Mapping[str, Any]]
+) -> None:
+    emit("ready", pid=os.getpid(), plugin_loaded="tf_fuse" in sys.modules)
+    while command := commands():
+        if "run" in command:
+            on_steps = (lambda n: emit("steps", done=n)) if command.get("progress") else None
+            emit("round", **built.run(command["run"], on_steps).as_dict())
+        elif "evaluate" in command:
+            from examples.wide_deep.workload import evaluate
+            from examples.workload import snapshot
+
+            result = evaluate(
+                workload.config(),
+                snapshot(built.program),
+                _encoded(spec["evaluation"], spec["workload"]),
+            )
+            emit("evaluation", loss=result.loss, auc=result.auc, rows=result.rows)
+        else:
+            raise ValueError(f'unknown command {dict(command)}; expected "run" or "evaluate"')
+
+
+def main() -> None:
+    """Runs the specification in argv[1]; leaves with os._exit, as this process owns a server."""
+    pending: queue.Queue[Mapping[str, Any]] = queue.Queue()
+    finished = threading.Event()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            pending.put(json.loads(line))
+        # The caller is gone or done. When gone, a round may still run: nobody waits for it.
+        pending.put({})
+        finished.wait(timeout=2.0)
+        os._exit(0)
+
+    threading.Thread(target=listen, name="commands", daemon=True).start()
+    status = 1
+    try:
+        run(json.loads(sys.argv[1]), pending.get)
+        status = 0
+    except BaseException as e:  # reported to the caller, whatever it is; the process ends
+        emit("error", text=f"{type(e).__name__}: {e}", traceback=traceback.format_exc())
+    finally:
+        finished.set()
+        sys.stdout.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a workload in rounds of steps, on a cluster or in one process, and measures each round."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from examples.workload import Program, Workload
+
+OnSteps = Callable[[int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What one round of steps took.
+
+    Attributes:
+      steps: steps of all workers together.
+      seconds: wall time from the first schedule to the last step's end.
+      losses: one per step, in the order of scheduling (with one worker: of execution).
+      cpu_s: role ("coordinator", "worker", "ps") to CPU seconds of its processes; without a
+        cluster the only role is "local".
+      recv_rpcs: receive RPCs of all tasks; None when nothing counts them.
+    """
+
+    steps: int
+    seconds: float
+    losses: list[float]
+    cpu_s: dict[str, float]
+    recv_rpcs: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields and what follows from them: steps/s, CPU ms and receive RPCs per step."""
+        per_step = None if self.recv_rpcs is None else self.recv_rpcs / self.steps
+        return {
+            **dataclasses.asdict(self),
+            "steps_per_s": self.steps / self.seconds,
+            "recv_rpcs_per_step": per_step,
+            "cpu_ms_per_step": {r: s / self.steps * 1e3 for r, s in self.cpu_s.items()},
+        }
+
+
+class LocalRunner:
+    """One process, no cluster, no strategy: the floor."""
+
+    def __init__(self, workload: Workload):
+        """Builds the workload's program in this process."""
+        self.program: Program = workload.build()
+        self._iterator = iter(self.program.dataset(0, 1))
+        self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
+
+    def run(self, steps: int, on_steps: OnSteps | None = None) -> Round:
+        """Runs `steps` steps; `on_steps` gets the number done so far, now and then."""
+        losses = []
+        cpu_before, start = time.process_time(), time.perf_counter()
+        for done in range(1, steps + 1):
+            losses.append(self._step(self._iterator))
+            if on_steps and done % _chunk(steps) == 0:
+                on_steps(done)
+        seconds = time.perf_counter() - start
+        cpu = time.process_time() - cpu_before
+        return Round(steps, seconds, [float(loss) for loss in losses], {"local": cpu})
+
+
+class ClusterRunner:
+    """Workers and servers under ParameterServerStrategy; this process is the coordinator."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        resolver: Any,
+        *,
+        synchronous: bool = False,
+        cpu_seconds: Callable[[], Mapping[str, float]] | None = None,
+        recv_rpcs: Callable[[], int] | None = None,
+    ):
+        """Connects to the cluster and builds the workload's program on its servers.
+
+        Args:
+          workload: the job.
+          resolver: cluster resolver whose servers are running.
+          synchronous: wait for each step before the next is scheduled, so that losses follow one
+            order whatever the number of workers.
+          cpu_seconds: gives task name ("worker:0") to CPU seconds so far; None: not measured.
+          recv_rpcs: gives the cluster's receive RPCs so far; None: not counted.
+        """
+        # See tf_fuse/cluster/serve.py: a lost peer must be reported, not waited for.
+        os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+        self._strategy = tf.distribute.ParameterServerStrategy(
+            resolver, variable_partitioner=workload.partitioner()
+        )
+        self._workers = len(resolver.cluster_spec().as_dict()["worker"])
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
+        with self._strategy.scope():
+            self.program: Program = workload.build()
+        self._iterator = iter(self._coordinator.create_per_worker_dataset(self._dataset))
+        self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
+        self._synchronous = synchronous
+        self._cpu_seconds = cpu_seconds
+        self._recv_rpcs = recv_rpcs
+
+    def _dataset(self) -> tf.data.Dataset:
+        # The index is a placeholder that each worker's copy of the dataset fills in; with one
+        # worker it is left out, so that the graph is the same as in one process.
+        if self._workers == 1:
+            return self.program.dataset(0, 1)
+        worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+        return self.program.dataset(worker, self._workers)
+
+    def run(self, steps: int, on_steps: OnSteps | None = None) -> Round:
+        """Runs `steps` steps, all workers together.
+
+        Args:
+          steps: how many.
+          on_steps: called with the number done so far, about twenty times. The workers run dry
+            for a moment at each call; without it, only at the end.
+
+        Returns:
+          The round; its losses are fetched after the clock is stopped.
+        """
+        losses = []
+        chunk = 1 if self._synchronous else _chunk(steps) if on_steps else steps
+        rpcs_before = self._recv_rpcs() if self._recv_rpcs else 0
+        cpu_before, start = self._cpu(), time.perf_counter()
+        while len(losses) < steps:
+            for _ in range(min(chunk, steps - len(losses))):
+                losses.append(self._coordinator.schedule(self._step, args=(self._iterator,)))
+            self._coordinator.join()
+            if on_steps:
+                on_steps(len(losses))
+        seconds = time.perf_counter() - start
+        cpu = {role: after - cpu_before[role] for role, after in self._cpu().items()}
+        rpcs = self._recv_rpcs() - rpcs_before if self._recv_rpcs else None
+        return Round(steps, seconds, [float(loss.fetch()) for loss in losses], cpu, rpcs)
+
+    def _cpu(self) -> dict[str, float]:
+        by_role = {"coordinator": time.process_time()}
+        for task, seconds in (self._cpu_seconds() if self._cpu_seconds else {}).items():
+            role = task.partition(":")[0]
+            by_role[role] = by_role.get(role, 0.0) + seconds
+        return by_role
+
+
+def _chunk(steps: int) -> int:
+    return max(1, steps // 20)

@@ -1,0 +1,89 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training on a stock cluster gives, bit for bit, what one process gives; the examples work.
+
+The coordinator owns a server and cannot be taken down inside a process, so every run is a session.
+"""
+
+import pytest
+
+from examples import demo
+from examples.session import Session, SessionError
+from examples.wide_deep.train import prepare
+
+pytestmark = pytest.mark.cluster
+
+_STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return prepare("criteo", tmp_path_factory.mktemp("data"), rows=600)
+
+
+def _spec(mode, data, **changes):
+    spec = {
+        "mode": mode,
+        "workload": "criteo",
+        "ps": 2,
+        "data": data.train,
+        "evaluation": data.evaluation,
+        "options": {"batch": 32},
+    }
+    return {**spec, **changes}
+
+
+def _run(spec):
+    with Session(spec) as session:
+        ready = session.wait_ready()
+        result = session.run(_STEPS)
+        evaluation = session.evaluate() if "data" in spec else None
+    return ready, result, evaluation
+
+
+def test_losses_and_weights_equal_one_process(data):
+    ready, stock, stock_quality = _run(_spec("stock", data))
+    _, local, local_quality = _run(_spec("local", data))
+    assert ready["plugin_loaded"] is False
+    assert stock["losses"] == local["losses"]
+    assert len(set(stock["losses"])) == _STEPS  # it does train
+    assert stock_quality == local_quality
+    assert stock_quality["rows"] == 120
+    assert sorted(stock["cpu_s"]) == ["coordinator", "ps", "worker"]
+    assert stock["recv_rpcs"] is None
+
+
+@pytest.mark.parametrize(
+    ("workload", "options"),
+    [
+        ("features", {"features": 5, "batch": 16}),
+        ("rfc", {"embeddings": 4, "batch": 16, "shards": 3}),
+    ],
+)
+def test_benchmark_workloads_equal_one_process(workload, options):
+    spec = {"workload": workload, "options": options, "ps": 2}
+    _, stock, _ = _run({**spec, "mode": "stock"})
+    _, local, _ = _run({**spec, "mode": "local"})
+    assert stock["losses"] == pytest.approx(local["losses"], rel=0, abs=0)
+
+
+def test_two_workers_synchronously(data):
+    _, result, _ = _run(_spec("stock", data, workers=2, synchronous=True))
+    assert len(result["losses"]) == _STEPS
+
+
+def test_failure_reaches_the_caller(data):
+    with pytest.raises(SessionError) as caught:
+        _run(_spec("stock", data, options={"batch": 1000}))
+    assert "mode stock failed (exit status 1): ValueError: " in str(caught.value)
+    assert "480 rows, that is 0 batches of 1000; 1 worker(s) need one each" in str(caught.value)
+
+
+def test_demo_prints_a_table_and_writes_json(tmp_path, capsys):
+    out = tmp_path / "demo.json"
+    arguments = ["--modes", "stock", "local", "--rows", "600", "--batch", "32", "--steps", "4"]
+    assert demo.main([*arguments, "--rounds", "2", "--json", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "all 8 equal, bit for bit" in text
+    assert "receive RPCs per step" in text
+    assert '"workload": "criteo"' in out.read_text()

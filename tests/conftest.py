@@ -1,0 +1,38 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for all tests. Nothing here imports TensorFlow."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# What a user's shell may hold that would change what a child process does.
+_REMOVED = {"TF_CONFIG", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"}
+_REMOVED_PREFIXES = ("TF_FUSE_", "GRPC_")
+
+
+@pytest.fixture
+def isolated_env(tmp_path: Path) -> dict[str, str]:
+    """Environment variables for child processes, independent of the user's shell.
+
+    Returns:
+        A new dict: HOME is a fresh folder, TF_CONFIG and variables of ours and of gRPC are gone,
+        no proxy stands between loopback addresses, TensorFlow logs errors only and sees no GPU.
+    """
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _REMOVED and not name.startswith(_REMOVED_PREFIXES)
+    }
+    home = tmp_path / "home"
+    home.mkdir()
+    return {
+        **env,
+        "HOME": str(home),
+        "no_proxy": "localhost,127.0.0.1",
+        "NO_PROXY": "localhost,127.0.0.1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONUNBUFFERED": "1",
+    }

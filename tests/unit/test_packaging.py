@@ -1,0 +1,312 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the build leaves: exported symbols, build_info.json, wheel; and how it picks TensorFlow."""
+
+import email
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(importlib.util.find_spec("tf_fuse").origin).parent  # type: ignore[union-attr]
+LIBRARY = PACKAGE / "_lib" / "libtf_fuse.so"
+BOTH = ("tensorflow", "tensorflow-cpu")
+
+
+def _output(*command: str) -> str:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed (Debian package binutils)")
+    return subprocess.run(command, text=True, capture_output=True, check=True).stdout
+
+
+def _installed() -> dict[str, str]:
+    found = {}
+    for name in BOTH:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+# --- The library ---------------------------------------------------------------------------------
+
+
+def test_only_our_c_functions_are_exported() -> None:
+    lines = _output("nm", "-D", "--defined-only", str(LIBRARY)).splitlines()
+    symbols = [(kind, name) for _, kind, name in map(str.split, lines)]
+    assert ("T", "tf_fuse_version") in symbols
+    assert [
+        s for s in symbols if s[0] != "T" or not re.fullmatch(r"tf_fuse_[a-z0-9_]+", s[1])
+    ] == []
+
+
+def test_library_needs_both_parts_of_tensorflow_and_no_second_protobuf() -> None:
+    dynamic = _output("readelf", "--dynamic", "--wide", str(LIBRARY))
+    needed = set(re.findall(r"\(NEEDED\) .*\[(.*)\]", dynamic))
+    tensorflow = {name for name in needed if "tensorflow" in name}
+    assert tensorflow == {"libtensorflow_cc.so.2", "libtensorflow_framework.so.2"}
+    system = ("libstdc++.so", "libm.so", "libgcc_s.so", "libc.so", "ld-linux", "libpthread.so")
+    assert [name for name in needed - tensorflow if not name.startswith(system)] == []
+    # Nothing of the build machine gets into the library's search path.
+    assert re.findall(r"\((?:RUNPATH|RPATH)\) .*\[(.*)\]", dynamic) == ["$ORIGIN/../../tensorflow"]
+
+
+def test_build_info_describes_this_environment() -> None:
+    info = json.loads((LIBRARY.parent / "build_info.json").read_text())
+    assert sorted(info) == [
+        "compiler",
+        "cxx11_abi",
+        "protobuf",
+        "tensorflow",
+        "tensorflow_distribution",
+        "tensorflow_git_version",
+        "tf_fuse",
+    ]
+    assert info["tf_fuse"] == importlib.metadata.version("tf_fuse")
+    assert info["tensorflow"] in _installed().values()
+    assert info["tensorflow_distribution"] in BOTH
+    assert info["tensorflow_git_version"].startswith("v2.21.")
+    assert info["cxx11_abi"] == 1
+    assert info["protobuf"] == "6.31.1"
+    assert re.fullmatch(r"(GNU|Clang) \d+(\.\d+)+", info["compiler"])
+
+
+# --- The wheel -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel that the checkout builds against the TensorFlow of this environment."""
+    required = {"cmake": shutil.which("cmake"), "ninja": shutil.which("ninja")}
+    required["grpc_tools"] = importlib.util.find_spec("grpc_tools") and "found"
+    bin_dir = Path(sys.executable).parent
+    missing = [n for n, path in required.items() if not path and not (bin_dir / n).exists()]
+    if missing:
+        pytest.skip(f"build tools are not installed here: {', '.join(missing)}")
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    # A copy: the build must not see, or leave, anything in the checkout but the compiled objects,
+    # which are kept because they depend on nothing but the sources that are copied.
+    ignore = shutil.ignore_patterns(
+        ".git", ".venv", "build", "_lib", "*_pb2.py*", "__pycache__", ".*_cache"
+    )
+    shutil.copytree(ROOT, source, ignore=ignore)
+    # One file instead of the whole library: what is tested here is the packaging.
+    for path in sorted((source / "cc").rglob("*.cc")):
+        if path.name != "c_api.cc":
+            path.unlink()
+    (source / "cc" / "c_api.cc").write_text(
+        '#include "tf_fuse/v1/fuse_recv.pb.h"\n'
+        'extern "C" __attribute__((visibility("default"))) const char* tf_fuse_version() {\n'
+        "  return TF_FUSE_VERSION;\n}\n"
+    )
+    # A module that a former build left: it is gone from the sources and must not be packed.
+    for stale in (source / "build").glob("lib*"):
+        raise AssertionError(f"{stale} was copied")
+    tag = f"lib.linux-x86_64-cpython-{sys.version_info.major}{sys.version_info.minor}"
+    stale = source / "build" / tag / "tf_fuse" / "deleted_module.py"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
+        + ["--wheel-dir", str(folder), str(source)],
+        env={k: v for k, v in os.environ.items() if not k.startswith("TF_FUSE_")},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert done.returncode == 0, done.stdout
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_is_tagged_for_platform_and_python(wheel: zipfile.ZipFile) -> None:
+    version = importlib.metadata.version("tf_fuse")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    name = Path(str(wheel.filename)).name
+    assert name == f"tf_fuse-{version}-{python}-{python}-linux_x86_64.whl"
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tf_fuse").rglob("*.py")
+        if not path.name.endswith("_pb2.py")
+    }
+    protos = [path.stem for path in (ROOT / "proto" / "tf_fuse" / "v1").glob("*.proto")]
+    generated = {f"tf_fuse/v1/{stem}_pb2{end}" for stem in protos for end in (".py", ".pyi")}
+    native = {"tf_fuse/_lib/libtf_fuse.so", "tf_fuse/_lib/build_info.json"}
+    assert names == sources | generated | native | {"tf_fuse/py.typed"}
+    mode = wheel.getinfo("tf_fuse/_lib/libtf_fuse.so").external_attr >> 16
+    assert stat.S_IMODE(mode) == 0o755
+
+
+def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> None:
+    (name,) = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
+    metadata = email.message_from_bytes(wheel.read(name))
+    requires = [r for r in metadata.get_all("Requires-Dist", []) if r.startswith("tensorflow")]
+    here = next(name for name in BOTH if name in _installed())
+    assert [r.replace(" ", "") for r in requires] in (
+        [f"{here}<2.22,>=2.21"],
+        [f"{here}>=2.21,<2.22"],
+    )
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == "<3.14,>=3.11"
+    assert sorted(metadata.get_all("Provides-Extra", [])) == ["prometheus", "test", "torch"]
+
+
+# --- Choosing TensorFlow in setup.py -------------------------------------------------------------
+
+
+@pytest.fixture
+def setup_py() -> ModuleType:
+    """setup.py as a module; nothing runs on import."""
+    spec = importlib.util.spec_from_file_location("tf_fuse_setup", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def environments(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, str], dict[str, str]], None]:
+    """A function that sets what the target and the isolated environment seem to hold."""
+    monkeypatch.setenv("PYTHONPATH", "isolated")
+
+    def fake(target: dict[str, str], isolated: dict[str, str]) -> None:
+        def find(code: str, env: dict[str, str], *names: str) -> dict:
+            assert names == BOTH
+            where, versions = ("/i", isolated) if "PYTHONPATH" in env else ("/t", target)
+            return {"folder": f"{where}/tensorflow" if versions else None, "versions": versions}
+
+        monkeypatch.setattr(setup_py, "_python_json", find)
+
+    return fake
+
+
+Environments = Callable[[dict[str, str], dict[str, str]], None]
+
+
+@pytest.mark.parametrize(
+    ("target", "isolated", "expected"),
+    [
+        ({"tensorflow": "2.21.0"}, {}, ("/t/tensorflow", "tensorflow", True)),
+        ({"tensorflow-cpu": "2.21.0"}, {}, ("/t/tensorflow", "tensorflow-cpu", True)),
+        ({n: "2.21.0" for n in BOTH}, {}, ("/t/tensorflow", "tensorflow", True)),
+        ({}, {"tensorflow": "2.21.1"}, ("/i/tensorflow", "tensorflow", False)),
+        # The target's comes first: it is what the user's programs will load.
+        (
+            {"tensorflow-cpu": "2.21.0"},
+            {"tensorflow": "2.21.1"},
+            ("/t/tensorflow", "tensorflow-cpu", True),
+        ),
+    ],
+)
+def test_finds_tensorflow(
+    target: dict[str, str],
+    isolated: dict[str, str],
+    expected: tuple[str, str, bool],
+    setup_py: ModuleType,
+    environments: Environments,
+) -> None:
+    environments(target, isolated)
+    found = setup_py.TensorFlow.find()
+    assert (str(found.folder), found.distribution, found.lasting) == expected
+
+
+def test_finds_no_tensorflow(setup_py: ModuleType, environments: Environments) -> None:
+    environments({}, {})
+    assert setup_py.TensorFlow.find() is None
+
+
+def test_other_tensorflow_in_the_target_is_an_error(
+    setup_py: ModuleType, environments: Environments
+) -> None:
+    environments({"tensorflow-cpu": "2.20.1"}, {"tensorflow": "2.21.0"})
+    with pytest.raises(setup_py.BuildError) as caught:
+        setup_py.TensorFlow.find()
+    assert str(caught.value) == (
+        "\ntf_fuse: needs TensorFlow >=2.21,<2.22, but tensorflow-cpu 2.20.1 is installed in "
+        "/t/tensorflow.\nInstall a matching one first:\n"
+        '    python -m pip install "tensorflow-cpu>=2.21,<2.22"\n'
+    )
+
+
+def test_unknown_distribution_name_is_an_error(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_FUSE_TENSORFLOW", "tensorflow-gpu")
+    with pytest.raises(setup_py.BuildError) as caught:
+        setup_py.main()
+    assert str(caught.value) == (
+        "\ntf_fuse: TF_FUSE_TENSORFLOW is 'tensorflow-gpu'; it must be one of "
+        "('tensorflow', 'tensorflow-cpu').\n"
+    )
+
+
+def test_missing_compiler_is_an_error_with_the_command(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(setup_py.BuildError) as caught:
+        setup_py.compiler()
+    assert str(caught.value) == (
+        "\ntf_fuse: no C++ compiler was found (looked for g++, clang++, c++). Install one:\n"
+        "    sudo apt-get install g++\n"
+    )
+
+
+def test_jobs_are_limited_by_memory_and_by_the_standard_variable(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CMAKE_BUILD_PARALLEL_LEVEL", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(setup_py, "BYTES_PER_JOB", 1 << 60)
+    assert setup_py.jobs() == 1
+    monkeypatch.setattr(setup_py, "BYTES_PER_JOB", 1)
+    assert setup_py.jobs() == 64
+    monkeypatch.setenv("CMAKE_BUILD_PARALLEL_LEVEL", "3")
+    assert setup_py.jobs() == 3
+
+
+# --- Protocol buffers ----------------------------------------------------------------------------
+
+
+def test_other_protoc_is_an_error_with_both_versions(tmp_path: Path) -> None:
+    cmake = shutil.which("cmake", path=f"{os.environ['PATH']}:{Path(sys.executable).parent}")
+    if cmake is None:
+        pytest.skip("cmake is not installed here")
+    folder = importlib.util.find_spec("tensorflow").submodule_search_locations[0]  # type: ignore
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho libprotoc 29.0\n")
+    python.chmod(0o755)
+    done = subprocess.run(
+        [cmake, "-S", str(ROOT / "cc"), "-B", str(tmp_path / "build")]
+        + [f"-DPython3_EXECUTABLE={python}", f"-DTENSORFLOW_DIR={folder}"],
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 1
+    # CMake breaks long lines.
+    assert (
+        "protoc and TensorFlow's protobuf differ: grpc_tools has 'libprotoc 29.0', TensorFlow in "
+        f"{folder} was built with protobuf 6.31.1, which needs 'libprotoc 31.1'. Install the "
+        'matching one: python -m pip install "grpcio-tools>=1.74,<1.79"'
+    ) in " ".join(done.stderr.split())

@@ -1,0 +1,34 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the distributed training of stock TensorFlow communicate less.
+
+Importing this package loads the plugin: it adds the server protocol "grpc+fuse" and the option
+"do_fuse_recv" of `tf.config.optimizer.set_experimental_options`. Nothing changes until both are
+asked for.
+
+    import tensorflow as tf
+    import tf_fuse
+
+    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+"""
+
+from tf_fuse import _native
+from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
+from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
+
+_native.load()
+
+from tf_fuse import options  # noqa: E402 - the option is of no use before the library is there.
+
+options.install()
+
+__version__: str = _native.build_info()["tf_fuse"]
+
+__all__ = [
+    "LibraryMissingError",
+    "UnsupportedPlatformError",
+    "VersionMismatchError",
+    "cluster_metrics",
+    "cluster_reports",
+    "metrics",
+]

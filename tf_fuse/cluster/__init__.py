@@ -1,0 +1,13 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Local clusters of real processes, and the entry point a launched task runs.
+
+Importing this package does not import TensorFlow. It imports nothing of `tf_fuse` outside this
+folder either, so `examples/standalone.py` can load it by path in a process that must not have the
+plugin loaded.
+"""
+
+from .local_cluster import LocalCluster
+from .task_process import ClusterStartError
+
+__all__ = ["ClusterStartError", "LocalCluster"]

@@ -1,0 +1,246 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters of real processes on the loopback interface, for tests, demos and benchmarks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from .serve import FUSED_PROTOCOL
+from .task_process import PortTakenError, TaskProcess, end_all
+
+_HOST = "localhost"
+_PORT_ATTEMPTS = 5
+
+
+class LocalCluster:
+    """Workers and parameter servers as processes of this machine.
+
+    The calling process is the coordinator and no member of the cluster: pass `resolver()` to
+    `tf.distribute.ParameterServerStrategy`, which adds the calling process as the job `chief`.
+
+    No process outlives the caller, however the caller ends: each task holds the read end of a pipe
+    whose write end only the caller has. (A caller that forks without exec shares that end with its
+    child; start such children before the cluster.)
+
+        with LocalCluster(workers=2, ps=1) as cluster:
+            strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
+
+    Attributes:
+      log_dir: folder with one file per task, e.g. `worker-0.log`.
+    """
+
+    def __init__(
+        self,
+        workers: int = 1,
+        ps: int = 1,
+        protocol: str | Mapping[str, str] = FUSED_PROTOCOL,
+        log_dir: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        start_timeout_s: float = 120.0,
+        inter_op: int | None = None,
+        intra_op: int | None = None,
+    ):
+        """Starts every task and returns when all of them accept calls.
+
+        Args:
+          workers: number of workers, at least 1.
+          ps: number of parameter servers, at least 0.
+          protocol: what the servers speak, "grpc" or "grpc+fuse"; or a mapping from task
+            ("worker:0") or job ("ps") to it, a task's own entry before its job's.
+          log_dir: folder for the logs, created when absent; None for a temporary one, which is
+            removed on `close`, but kept when the `with` block ends by an exception.
+          env: environment variables for the tasks, added to the caller's.
+          start_timeout_s: seconds until all tasks must be ready.
+          inter_op: inter_op_parallelism_threads of each server; None for TensorFlow's default.
+          intra_op: intra_op_parallelism_threads of each server; None for TensorFlow's default.
+
+        Raises:
+          ValueError: a number is out of range, or a task has no protocol.
+          ClusterStartError: a task died or was not ready in time; the text has the end of its log.
+        """
+        if workers < 1 or ps < 0:
+            raise ValueError(
+                f"a cluster needs workers >= 1 and ps >= 0, got workers={workers} and ps={ps}"
+            )
+        counts = {"worker": workers, "ps": ps}
+        names = [(job, index) for job, count in counts.items() for index in range(count)]
+        self._protocol = protocol
+        protocols = {f"{job}:{index}": _protocol_of(protocol, job, index) for job, index in names}
+        self._keep_logs = log_dir is not None
+        self.log_dir = Path(log_dir or tempfile.mkdtemp(prefix="tf_fuse_cluster_"))
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        options: list[str] = []
+        if inter_op is not None:
+            options += ["--inter-op", str(inter_op)]
+        if intra_op is not None:
+            options += ["--intra-op", str(intra_op)]
+        self._tasks: dict[str, TaskProcess] = {}
+        for job, index in names:
+            log_path = self.log_dir / f"{job}-{index}.log"
+            log_path.unlink(missing_ok=True)
+            name = f"{job}:{index}"
+            self._tasks[name] = TaskProcess(job, index, protocols[name], log_path, options)
+        self._env = {**os.environ, **(env or {})}
+        self._start_timeout_s = start_timeout_s
+        self._cluster: dict[str, list[str]] = {}
+        try:
+            self._start_all(counts)
+        except BaseException:
+            self._keep_logs = True  # the error names them
+            self.close()
+            raise
+
+    def _start_all(self, counts: Mapping[str, int]) -> None:
+        """Starts the tasks; begins anew with other ports when somebody took one meanwhile."""
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            ports = iter(_free_ports(sum(counts.values())))
+            self._cluster = {
+                job: [f"{_HOST}:{next(ports)}" for _ in range(count)]
+                for job, count in counts.items()
+                if count
+            }
+            deadline = time.monotonic() + self._start_timeout_s
+            try:
+                for task in self._tasks.values():
+                    task.start(self._cluster, self._env)
+                for task in self._tasks.values():
+                    task.wait_ready(deadline)
+                return
+            except PortTakenError:
+                end_all(list(self._tasks.values()))
+                if attempt == _PORT_ATTEMPTS:
+                    raise
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._keep_logs = True
+        self.close()
+
+    @property
+    def cluster_spec(self) -> dict[str, list[str]]:
+        """Job name to the addresses of its tasks, by index; the coordinator is not in it."""
+        return {job: list(tasks) for job, tasks in self._cluster.items()}
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks' names, workers first: ["worker:0", ..., "ps:0", ...]."""
+        return list(self._tasks)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Task name to the id of its process (the last one, for a task that ended)."""
+        return {name: task.process.pid for name, task in self._tasks.items()}
+
+    @property
+    def protocols(self) -> dict[str, str]:
+        """Task name to the protocol its server speaks."""
+        return {name: task.protocol for name, task in self._tasks.items()}
+
+    def resolver(self, rpc_layer: str | None = None) -> Any:
+        """A cluster resolver for `tf.distribute.ParameterServerStrategy`.
+
+        Args:
+          rpc_layer: the coordinator's protocol; None for the cluster's, which is the entry "chief"
+            when protocols were given per task.
+
+        Returns:
+          A `tf.distribute.cluster_resolver.SimpleClusterResolver`.
+
+        Raises:
+          ValueError: protocols were given per task, without one for the chief.
+        """
+        import tensorflow as tf
+
+        return tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(self._cluster),
+            rpc_layer=rpc_layer or _protocol_of(self._protocol, "chief", 0),
+        )
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Task name to the user and system CPU seconds of its process so far (10 ms steps)."""
+        return {name: task.cpu_s() for name, task in self._tasks.items()}
+
+    def logs(self, task: str) -> str:
+        """All that a task has written, stdout and stderr."""
+        return self._task(task).log()
+
+    def kill(self, task: str) -> None:
+        """Kills a task's process (SIGKILL) and waits for its end."""
+        self._task(task).kill()
+
+    def stop(self, task: str) -> None:
+        """Stops a task's process (SIGSTOP): it keeps its connections and answers nothing."""
+        self._task(task).signal(signal.SIGSTOP)
+
+    def cont(self, task: str) -> None:
+        """Lets a stopped task go on (SIGCONT)."""
+        self._task(task).signal(signal.SIGCONT)
+
+    def restart(self, task: str) -> None:
+        """Starts a task anew on its port, killing it first when it still runs; waits until ready.
+
+        Raises:
+          ClusterStartError: it died or was not ready in time, or its port was taken meanwhile.
+        """
+        process = self._task(task)
+        process.kill()
+        process.start(self._cluster, self._env)
+        process.wait_ready(time.monotonic() + self._start_timeout_s)
+
+    def close(self) -> None:
+        """Ends every task, also a stopped one, and removes temporary logs; may be repeated."""
+        end_all(list(self._tasks.values()))
+        if not self._keep_logs:
+            shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def _task(self, name: str) -> TaskProcess:
+        if name not in self._tasks:
+            raise KeyError(f"no task {name!r} in this cluster; it has {self.tasks}")
+        return self._tasks[name]
+
+
+def _protocol_of(protocol: str | Mapping[str, str], job: str, index: int) -> str:
+    if isinstance(protocol, str):
+        return protocol
+    for key in (f"{job}:{index}", job):
+        if key in protocol:
+            return protocol[key]
+    unknown = sorted(k for k in protocol if not re.fullmatch(r"(worker|ps|chief)(:\d+)?", k))
+    raise ValueError(
+        f"no protocol for {job}:{index}: give one for '{job}:{index}' or for '{job}'; got "
+        f"{dict(protocol)}" + (f", where {unknown} name no task" if unknown else "")
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Distinct free ports, asked from the system; all are held until the last is known."""
+    sockets = []
+    try:
+        for _ in range(count):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            sockets.append(sock)
+            sock.bind(("", 0))
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()

@@ -1,0 +1,322 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one task of a cluster: reads TF_CONFIG, starts the task's server, serves until killed.
+
+Two ways to start it:
+
+* `python -m tf_fuse run`, the launcher's command;
+* `python tf_fuse/cluster/serve.py`, by path. With the protocol `grpc` this imports TensorFlow only
+  and never `tf_fuse`, so the process is a stock TensorFlow server.
+
+TF_CONFIG is TensorFlow's own format; `rpc_layer` chooses the protocol (`grpc` when absent):
+
+    TF_CONFIG='{"cluster": {"worker": ["a:2222"], "ps": ["b:2222"]},
+                "task": {"type": "ps", "index": 0}, "rpc_layer": "grpc+fuse"}'
+
+Only the standard library is imported at module level: this file must run outside its package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+STOCK_PROTOCOL = "grpc"
+FUSED_PROTOCOL = "grpc+fuse"
+READY_PREFIX = "tf_fuse serve: ready"
+
+EXIT_OK = 0
+EXIT_CONFIG = 2
+EXIT_START_FAILED = 3
+EXIT_PORT_IN_USE = 4
+
+_EXAMPLE = (
+    'TF_CONFIG=\'{"cluster": {"worker": ["host:2222"], "ps": ["host:2223"]}, '
+    '"task": {"type": "worker", "index": 0}, "rpc_layer": "grpc+fuse"}\''
+)
+
+
+class ConfigError(ValueError):
+    """TF_CONFIG is missing or does not describe this task."""
+
+
+class PortInUseError(OSError):
+    """The task's port is taken by another process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskConfig:
+    """What one task needs to know.
+
+    Attributes:
+      cluster: job name to the addresses ("host:port") of its tasks, by index.
+      job: this task's job name, a key of `cluster`.
+      index: this task's place in `cluster[job]`.
+      protocol: "grpc" or "grpc+fuse" (or another protocol TensorFlow has a server for).
+    """
+
+    cluster: dict[str, dict[int, str]]
+    job: str
+    index: int
+    protocol: str
+
+    @property
+    def name(self) -> str:
+        """The task as "job:index"."""
+        return f"{self.job}:{self.index}"
+
+    @property
+    def address(self) -> str:
+        """The task's own address, "host:port"."""
+        return self.cluster[self.job][self.index]
+
+    @property
+    def port(self) -> int:
+        """The port the task's server listens on."""
+        return int(self.address.rpartition(":")[2])
+
+
+def parse_tf_config(text: str | None) -> TaskConfig:
+    """Parses and checks TF_CONFIG.
+
+    Args:
+      text: the value of TF_CONFIG, or None when it is not set.
+
+    Returns:
+      The task's configuration.
+
+    Raises:
+      ConfigError: TF_CONFIG is missing, not JSON, or its task is not in its cluster; the text says
+        what was found and what was expected.
+    """
+    if not text or not text.strip():
+        raise ConfigError(f"TF_CONFIG is not set; expected something like {_EXAMPLE}")
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ConfigError(f"TF_CONFIG is not JSON: {e}; found {text[:200]!r}") from e
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"TF_CONFIG must be a JSON object, found {type(config).__name__}")
+    cluster = _parse_cluster(config.get("cluster"))
+    task = config.get("task")
+    if not isinstance(task, Mapping) or "type" not in task or "index" not in task:
+        raise ConfigError(
+            'TF_CONFIG["task"] must be {"type": JOB, "index": NUMBER}, found ' + json.dumps(task)
+        )
+    job, index = task["type"], task["index"]
+    if not isinstance(job, str) or job not in cluster:
+        raise ConfigError(
+            f'TF_CONFIG["task"]["type"] is {job!r}, but TF_CONFIG["cluster"] has the jobs '
+            f"{sorted(cluster)}"
+        )
+    if isinstance(index, bool) or not isinstance(index, int | str) or not str(index).isdigit():
+        raise ConfigError(f'TF_CONFIG["task"]["index"] must be a whole number, found {index!r}')
+    if int(index) not in cluster[job]:
+        raise ConfigError(
+            f'TF_CONFIG["task"]["index"] is {index}, but TF_CONFIG["cluster"]["{job}"] has the '
+            f"indices {sorted(cluster[job])}"
+        )
+    protocol = config.get("rpc_layer") or STOCK_PROTOCOL
+    if not isinstance(protocol, str):
+        raise ConfigError(f'TF_CONFIG["rpc_layer"] must be a string, found {protocol!r}')
+    return TaskConfig(cluster, job, int(index), protocol)
+
+
+def _parse_cluster(cluster: Any) -> dict[str, dict[int, str]]:
+    """Checks TF_CONFIG["cluster"]; a job is a list of addresses or an object from index to one."""
+    if not isinstance(cluster, Mapping) or not cluster:
+        raise ConfigError(
+            'TF_CONFIG["cluster"] must be an object of job name to addresses, found '
+            + json.dumps(cluster)
+        )
+    parsed: dict[str, dict[int, str]] = {}
+    for job, tasks in cluster.items():
+        if isinstance(tasks, list):
+            by_index = dict(enumerate(tasks))
+        elif isinstance(tasks, Mapping) and all(str(k).isdigit() for k in tasks):
+            by_index = {int(k): v for k, v in tasks.items()}
+        else:
+            raise ConfigError(
+                f'TF_CONFIG["cluster"]["{job}"] must be a list of "host:port", found '
+                + json.dumps(tasks)
+            )
+        for index, address in by_index.items():
+            host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise ConfigError(
+                    f'TF_CONFIG["cluster"]["{job}"][{index}] must be "host:port" with a port from '
+                    f"1 to 65535, found {address!r}"
+                )
+        parsed[job] = by_index
+    return parsed
+
+
+def check_port(config: TaskConfig) -> None:
+    """Raises PortInUseError when the task's port cannot be bound on this machine.
+
+    TensorFlow binds every address of the machine, so the wildcard address is what is tried.
+    SO_REUSEADDR is set as gRPC sets it: a port in TIME_WAIT is free, a listening one is not.
+    """
+    try:
+        family = socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("", config.port))
+    except OSError as e:
+        if e.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                errno.EADDRINUSE,
+                f"port {config.port} of task {config.name} (address {config.address}) is in use "
+                "by another process on this machine; stop that process or give the task another "
+                'port in TF_CONFIG["cluster"] of every task',
+            ) from e
+        if e.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            raise
+        # No IPv6 on this machine after all: TensorFlow's own bind gives the answer.
+
+
+def start_server(
+    config: TaskConfig, inter_op: int | None = None, intra_op: int | None = None
+) -> Any:
+    """Starts the task's TensorFlow server; imports tf_fuse first when the protocol asks for it.
+
+    Args:
+      config: the task.
+      inter_op: threads that run ops; None keeps TensorFlow's default.
+      intra_op: threads one op may use; None keeps TensorFlow's default.
+
+    Returns:
+      The running `tf.distribute.Server`. The process must leave with `os._exit`: TensorFlow does
+      not support stopping a server.
+
+    Raises:
+      PortInUseError: the port is taken.
+      ImportError: the protocol is "grpc+fuse" and the plugin cannot be loaded.
+      tf.errors.OpError: TensorFlow has no server for the protocol, or cannot start it.
+    """
+    check_port(config)
+    # Without this a worker whose peer died waits for it instead of reporting the failure to the
+    # coordinator (tf.distribute.experimental.ParameterServerStrategy asks for it).
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    import tensorflow as tf
+
+    if config.protocol == FUSED_PROTOCOL:
+        import tf_fuse  # noqa: F401  (loading the plugin registers the protocol)
+    session_config = tf.compat.v1.ConfigProto()
+    if inter_op is not None:
+        session_config.inter_op_parallelism_threads = inter_op
+    if intra_op is not None:
+        session_config.intra_op_parallelism_threads = intra_op
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(config.cluster),
+            job_name=config.job,
+            task_index=config.index,
+            protocol=config.protocol,
+            config=session_config,
+        )
+    except tf.errors.OpError:
+        check_port(config)  # somebody may have taken it since the first look
+        raise
+
+
+def watch_lifeline(fd: int) -> None:
+    """Ends this process when the other end of the inherited pipe `fd` is closed.
+
+    The kernel closes the parent's end however the parent dies, SIGKILL included, so no task
+    outlives the process that started it.
+    """
+
+    def wait() -> None:
+        while os.read(fd, 1):
+            pass
+        os._exit(EXIT_OK)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tf_fuse run", description="Run the task that TF_CONFIG describes, until killed."
+    )
+    parser.add_argument("--protocol", help="instead of TF_CONFIG's rpc_layer")
+    parser.add_argument("--inter-op", type=int, help="inter_op_parallelism_threads of the server")
+    parser.add_argument("--intra-op", type=int, help="intra_op_parallelism_threads of the server")
+    parser.add_argument("--ready-fd", type=int, help="file descriptor to write the ready line to")
+    parser.add_argument("--lifeline-fd", type=int, help="leave when this pipe's other end closes")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the task that TF_CONFIG describes.
+
+    Prints one line, `tf_fuse serve: ready task=... address=... protocol=... pid=...`, once the
+    server accepts calls (also to --ready-fd, which is then closed).
+
+    Args:
+      argv: command line without the program's name; None for the process's own.
+
+    Returns:
+      An exit status when the server could not be started (2 configuration, 3 start, 4 port in use);
+      otherwise the call does not return.
+    """
+    args = _parser().parse_args(argv)
+    if args.lifeline_fd is not None:
+        watch_lifeline(args.lifeline_fd)
+    try:
+        config = parse_tf_config(os.environ.get("TF_CONFIG"))
+        if args.protocol:
+            config = dataclasses.replace(config, protocol=args.protocol)
+    except ConfigError as e:
+        return _fail(EXIT_CONFIG, str(e))
+    # Python's handler would only run once the C++ wait below returned, that is never.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        server = start_server(config, args.inter_op, args.intra_op)
+    except PortInUseError as e:
+        return _fail(EXIT_PORT_IN_USE, e.strerror)
+    except Exception as e:  # any reason not to start is reported the same way, with the task
+        return _fail(
+            EXIT_START_FAILED,
+            f"cannot start task {config.name} at {config.address} with protocol "
+            f"{config.protocol!r}: {type(e).__name__}: {e}",
+        )
+    line = (
+        f"{READY_PREFIX} task={config.name} address={config.address} "
+        f"protocol={config.protocol} pid={os.getpid()}"
+    )
+    print(line, flush=True)
+    if args.ready_fd is not None:
+        with contextlib.suppress(BrokenPipeError):  # the launcher stopped listening
+            os.write(args.ready_fd, line.encode() + b"\n")
+        os.close(args.ready_fd)
+    server.join()
+    os._exit(EXIT_OK)
+
+
+def _fail(status: int, text: str) -> int:
+    print(f"tf_fuse serve: error: {text}", file=sys.stderr, flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    # Run by path, Python puts this folder first on sys.path: its modules are no top-level modules.
+    # In its place goes the folder that holds the package, for `import tf_fuse`.
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    _status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_status)

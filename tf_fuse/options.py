@@ -1,0 +1,157 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `tf.config.optimizer.set_experimental_options` that are ours.
+
+Stock TensorFlow stores unknown keys and drops them when it builds the `ConfigProto`. We extend the
+eager context so that our keys travel in that proto, as the parameters of a custom graph optimizer
+named "tf_fuse". The proto reaches every process that runs a function, so no environment variable is
+needed; a process without the plugin ignores the entry.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+OPTIMIZER_NAME = "tf_fuse"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key: its type and what it does."""
+
+    key: str
+    type: type
+    doc: str
+
+
+OPTIONS: dict[str, Option] = {
+    option.key: option
+    for option in (
+        Option(
+            "do_fuse_recv",
+            bool,
+            "Receive the tensors of one task together, in one RPC per graph level. Needs servers "
+            "that run the protocol 'grpc+fuse'. Applies to functions called from then on.",
+        ),
+    )
+}
+
+# What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.
+_STOCK_KEYS = frozenset(
+    {
+        "arithmetic_optimization",
+        "auto_mixed_precision",
+        "auto_mixed_precision_mkl",
+        "auto_mixed_precision_onednn_bfloat16",
+        "constant_folding",
+        "debug_stripper",
+        "dependency_optimization",
+        "disable_meta_optimizer",
+        "disable_model_pruning",
+        "function_optimization",
+        "implementation_selector",
+        "layout_optimizer",
+        "loop_optimization",
+        "min_graph_nodes",
+        "pin_to_host_optimization",
+        "remapping",
+        "scoped_allocator_optimization",
+        "shape_optimization",
+        "use_plugin_optimizers",
+    }
+)
+
+
+def validate(options: Mapping[str, Any]) -> None:
+    """Checks the keys and values that are ours; leaves all others to TensorFlow.
+
+    Args:
+      options: what was passed to `set_experimental_options`.
+
+    Raises:
+      ValueError: a key is a misspelling of one of ours; the text has the nearest right key.
+      TypeError: a value has the wrong type; the text has both types.
+    """
+    for key, value in options.items():
+        option = OPTIONS.get(key)
+        if option is not None:
+            if type(value) is not option.type:
+                raise TypeError(
+                    f"the option {key!r} of tf_fuse takes a {option.type.__name__}, got "
+                    f"{value!r} of type {type(value).__name__}"
+                )
+            continue
+        if key in _STOCK_KEYS or not isinstance(key, str):
+            continue
+        folded = key.lower().replace("-", "_")
+        nearest = difflib.get_close_matches(folded, [*OPTIONS, *sorted(_STOCK_KEYS)], 1, 0.7)
+        if nearest and nearest[0] in OPTIONS:
+            raise ValueError(
+                f"unknown option {key!r}; did you mean {nearest[0]!r}? The options of tf_fuse are: "
+                + ", ".join(sorted(OPTIONS))
+            )
+
+
+def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
+    """Writes our options that are on into a ConfigProto; nothing if all are off.
+
+    Args:
+      config: a `tf.compat.v1.ConfigProto`, changed in place. An entry of ours that it holds
+        already is replaced.
+      options: all experimental options, ours and TensorFlow's.
+    """
+    rewrite = config.graph_options.rewrite_options
+    kept = [entry for entry in rewrite.custom_optimizers if entry.name != OPTIMIZER_NAME]
+    had_entry = len(kept) != len(rewrite.custom_optimizers)
+    ours = {key: options[key] for key in sorted(OPTIONS) if options.get(key)}
+    if had_entry:
+        entries = [entry.SerializeToString() for entry in kept]
+        del rewrite.custom_optimizers[:]
+        for entry in entries:
+            rewrite.custom_optimizers.add().ParseFromString(entry)
+    if not ours:
+        return
+    entry = rewrite.custom_optimizers.add()
+    entry.name = OPTIMIZER_NAME
+    for key, value in ours.items():
+        entry.parameter_map[key].b = value
+
+
+def install() -> None:
+    """Extends TensorFlow's eager context, once per process."""
+    from tensorflow.python.eager import context as context_module
+
+    cls = context_module.Context
+    if getattr(cls, "_tf_fuse_installed", False):
+        return
+    stock_config = cls.config.fget
+    stock_get = cls.get_optimizer_experimental_options
+    stock_set = cls.set_optimizer_experimental_options
+
+    def config(self: Any) -> Any:
+        proto = stock_config(self)
+        stored = self._optimizer_experimental_options
+        if any(key in stored for key in OPTIONS):
+            add_to_config(proto, stored)
+        return proto
+
+    def get_options(self: Any) -> dict[str, Any]:
+        options = stock_get(self)
+        stored = self._optimizer_experimental_options
+        options.update({key: stored[key] for key in sorted(OPTIONS) if key in stored})
+        return options
+
+    def set_options(self: Any, options: Mapping[str, Any]) -> None:
+        validate(options)
+        stock_set(self, options)
+
+    config.__doc__ = cls.config.__doc__
+    get_options.__doc__ = stock_get.__doc__
+    set_options.__doc__ = stock_set.__doc__
+    cls.config = property(config)
+    cls.get_optimizer_experimental_options = get_options
+    cls.set_optimizer_experimental_options = set_options
+    cls._tf_fuse_installed = True
