@@ -25,7 +25,8 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test lint format fuzz bench clean
+.PHONY: help environment native demo test format fuzz bench clean
+.PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
 
@@ -49,10 +50,19 @@ demo: environment
 test: environment
 	$(BIN)/python -m pytest -v $(ARGS)
 
-lint: environment
+# Targets of their own, so that --keep-going shows the findings of all.
+lint: lint-ruff lint-format lint-mypy lint-clang-format
+
+lint-ruff: environment
 	$(BIN)/ruff check .
+
+lint-format: environment
 	$(BIN)/ruff format --check .
+
+lint-mypy: environment
 	$(BIN)/mypy
+
+lint-clang-format: environment
 	find cc \( -name '*.h' -o -name '*.cc' \) -print0 | sort -z | \
 	  xargs -0 $(BIN)/clang-format --dry-run -Werror
 

@@ -108,12 +108,10 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     plugin = mode != "stock"
     if mode == "fused":
         enable_fuse_recv()
-    if plugin:
-        from tf_fuse.cluster import LocalCluster
-    else:
-        LocalCluster = standalone.cluster_package().LocalCluster
+    # By path in every mode: it is the same code, and `stock` must not import tf_fuse.
+    local_cluster = standalone.cluster_package().LocalCluster
     emit("starting", workers=spec.get("workers", 1), ps=spec.get("ps", 1))
-    with LocalCluster(
+    with local_cluster(
         workers=spec.get("workers", 1),
         ps=spec.get("ps", 1),
         protocol="grpc+fuse" if plugin else "grpc",

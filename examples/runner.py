@@ -125,7 +125,7 @@ class ClusterRunner:
         Returns:
           The round; its losses are fetched after the clock is stopped.
         """
-        losses = []
+        losses: list[Any] = []
         chunk = 1 if self._synchronous else _chunk(steps) if on_steps else steps
         rpcs_before = self._recv_rpcs() if self._recv_rpcs else 0
         cpu_before, start = self._cpu(), time.perf_counter()

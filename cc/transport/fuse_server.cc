@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/blocking_counter.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "frame/frame.h"
@@ -53,6 +53,8 @@ class ServerRegistry {
     absl::MutexLock lock(&mu_);
     return servers_.empty();
   }
+  // The tasks that this process runs.
+  std::set<std::string> LocalTasks() const;
   // The newest server: in a process that has only one, that one.
   std::shared_ptr<WorkerCacheInterface> ProbeCache(tensorflow::Device** device);
 
@@ -87,6 +89,12 @@ class FuseServer : public tensorflow::GrpcServer {
     const absl::Status status = GrpcServer::Init(options);
     if (status.ok()) ServerRegistry::Get()->Add(this);
     return status;
+  }
+
+  std::string task() const {
+    return absl::StrCat("/job:", server_def().job_name(), "/replica:",
+                        server_def().replica(), "/task:",
+                        server_def().task_index());
   }
 
   // A cache of our own for the cluster as last seen, to ask peers with.
@@ -125,6 +133,13 @@ class FuseServer : public tensorflow::GrpcServer {
   std::shared_ptr<WorkerCacheInterface> probe_cache_
       ABSL_GUARDED_BY(cluster_mu_);
 };
+
+std::set<std::string> ServerRegistry::LocalTasks() const {
+  absl::MutexLock lock(&mu_);
+  std::set<std::string> tasks;
+  for (const FuseServer* server : servers_) tasks.insert(server->task());
+  return tasks;
+}
 
 std::shared_ptr<WorkerCacheInterface> ServerRegistry::ProbeCache(
     tensorflow::Device** device) {
@@ -227,17 +242,27 @@ bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 std::map<std::string, PeerState> ProbePeers(
     const std::set<std::string>& tasks) {
   std::map<std::string, PeerState> states;
+  std::set<std::string> remote;
+  const std::set<std::string> local = ServerRegistry::Get()->LocalTasks();
   for (const std::string& task : tasks) {
+    if (local.count(task) > 0) {
+      states[task] = PeerState::kFused;
+      continue;
+    }
     states[task] = PeerState::kUnreachable;
+    remote.insert(task);
   }
+  if (remote.empty()) return states;
   tensorflow::Device* device = nullptr;
   const std::shared_ptr<WorkerCacheInterface> cache =
       ServerRegistry::Get()->ProbeCache(&device);
   if (cache == nullptr || device == nullptr) return states;
   auto probes = std::make_shared<Probes>();
-  for (const std::string& task : tasks) StartProbe(task, cache, device, probes);
+  for (const std::string& task : remote) {
+    StartProbe(task, cache, device, probes);
+  }
   // The RPCs carry their own deadline; this one guards against a lost answer.
-  const size_t expected = tasks.size();
+  const size_t expected = remote.size();
   auto all_answered = [&probes, expected]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return probes->answers >= expected;
   };

@@ -3,10 +3,11 @@
 
 #include "transport/recv_call.h"
 
+#include <atomic>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
 
 namespace tf_fuse {
@@ -35,24 +36,25 @@ absl::Status RecvCall::Init() {
 
 void RecvCall::Start(std::function<void()> recv_done) {
   response_.InitAlloc(device_, alloc_attrs_);
-  auto abort_checked = std::make_shared<absl::Notification>();
-  worker_->RecvTensorAsync(
-      &options_, &request_, &response_,
-      [this, abort_checked,
-       recv_done = std::move(recv_done)](const absl::Status& status) {
-        // The callback may destroy this call: wait until the look below is
-        // over.
-        abort_checked->WaitForNotification();
-        if (!status.ok()) {
-          absl::MutexLock lock(&mu_);
-          status_.Update(status);
-        }
-        recv_done();
-      });
-  // An abort that came before the RPC registered its cancellation did not
-  // reach it: look again.
+  // `recv_done` may destroy this call, so it must wait for the look below. The
+  // answer may come before that look, or even on this thread: whoever is second
+  // runs it, and nobody blocks.
+  auto pending = std::make_shared<std::atomic<int>>(2);
+  auto finish_one = [pending, recv_done = std::move(recv_done)] {
+    if (pending->fetch_sub(1) == 1) recv_done();
+  };
+  worker_->RecvTensorAsync(&options_, &request_, &response_,
+                           [this, finish_one](const absl::Status& status) {
+                             if (!status.ok()) {
+                               absl::MutexLock lock(&mu_);
+                               status_.Update(status);
+                             }
+                             finish_one();
+                           });
+  // An abort that came before the RPC registered its cancellation did not reach
+  // it: look again.
   if (!status().ok()) options_.StartCancel();
-  abort_checked->Notify();
+  finish_one();
 }
 
 void RecvCall::StartAbort(const absl::Status& status) {

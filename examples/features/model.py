@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `features` workload: one embedding table per feature, one linear layer, plain SGD.
 
-Each feature costs three transfers per step (ids to the server, rows back, gradient to the server) and
-two ops (a gather and a scatter); everything else is a handful of ops on the whole batch. So the step
-time on a cluster is what the transfers cost, and `local` is the floor.
+Each feature costs three transfers per step (ids to the server, rows back, gradient to the server)
+and two ops (a gather and a scatter); everything else is a handful of ops on the whole batch. So
+the step time on a cluster is what the transfers cost, and `local` is the floor.
 
-The backward pass is written out: logit = concat(rows) . w, so the gradient of all rows is one outer
-product, which one Split hands to the tables. Automatic differentiation of the concatenation would add
-a Slice per feature, work that has nothing to do with what is measured.
+The backward pass is written out: logit = concat(rows) . w, so the gradient of all rows is one
+outer product, which one Split hands to the tables. Automatic differentiation of the concatenation
+would add a Slice per feature, work that has nothing to do with what is measured.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables and dense weights that live on parameter servers, each with its optimizer.
 
-The optimizers are TensorFlow's fused update ops, called where the variable lives: one op per variable
-and step, and its state beside the variable. (Keras 3 optimizers do neither under parameter servers.)
-Hyper-parameters are constants on the server, so they are never sent.
+The optimizers are TensorFlow's fused update ops, called where the variable lives: one op per
+variable and step, and its state beside the variable. (Keras 3 optimizers do neither under
+parameter servers.) Hyper-parameters are constants on the server, so they are never sent.
 
 Everything is deterministic: ids are made unique before the gradient is applied, so no two threads
 add to one row.
@@ -146,7 +146,7 @@ class Dense:
         for shard, slots, part in zip(self._shards, self._slots, grads, strict=True):
             self._optimizer.apply_dense(shard, slots, part)
 
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> dict[str, Shards]:
         """Name to variable, state included."""
         return _named(self.name, self._shards, self._slots)
 
@@ -207,7 +207,7 @@ class Table:
             part = rows if looked_up.positions is None else tf.gather(rows, looked_up.positions[i])
             self._optimizer.apply_sparse(self._shards[i], self._slots[i], ids, part)
 
-    def variables(self) -> dict[str, Any]:
+    def variables(self) -> dict[str, Shards]:
         """Name to variable, state included."""
         return _named(self.name, self._shards, self._slots)
 
@@ -234,7 +234,7 @@ def _shards_of(variable: Any) -> list[Any]:
     return list(getattr(variable, "variables", [variable]))
 
 
-def _named(name: str, shards: list[Any], slots: list[dict[str, Any]]) -> dict[str, Any]:
+def _named(name: str, shards: list[Any], slots: list[dict[str, Any]]) -> dict[str, Shards]:
     named = {name: Shards(shards)}
     for slot in slots[0]:
         named[f"{name}/{slot}"] = Shards([per_shard[slot] for per_shard in slots])

@@ -13,11 +13,12 @@ consist of many small receives.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import tensorflow as tf
 
-from examples.wide_deep.layers import Adagrad, Dense, Ftrl, Table
+from examples.wide_deep.layers import Adagrad, Dense, Ftrl, Shards, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +52,8 @@ class WideDeepConfig:
     columns: tuple[Column, ...]
     numeric: int
     hidden: tuple[int, ...] = (64, 32)
-    wide: Ftrl = Ftrl()
-    deep: Adagrad = Adagrad()
+    wide: Ftrl = dataclasses.field(default_factory=Ftrl)
+    deep: Adagrad = dataclasses.field(default_factory=Adagrad)
     seed: int = 1
 
 
@@ -75,7 +76,7 @@ class WideDeep(tf.Module):
         self._bias = Dense("wide/bias", (1,), 0.0, c.seed, c.wide)
         widths = [sum(col.dim for col in c.columns) + c.numeric, *c.hidden, 1]
         self._layers = []
-        for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+        for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
             bound = math.sqrt(6.0 / (fan_in + fan_out))  # Glorot and Bengio, 2010
             self._layers.append(
                 (
@@ -87,10 +88,15 @@ class WideDeep(tf.Module):
     def _dense(self) -> list[Dense]:
         return [self._wide_numeric, self._bias, *(w for layer in self._layers for w in layer)]
 
-    def variables_by_name(self) -> dict:
+    def variables_by_name(self) -> dict[str, Shards]:
         """Name to shards of every variable, optimizer state included, sorted by name."""
-        named: dict = {}
-        for part in [*self._wide_tables, *self._deep_tables.values(), *self._dense()]:
+        named: dict[str, Shards] = {}
+        parts: list[Table | Dense] = [
+            *self._wide_tables,
+            *self._deep_tables.values(),
+            *self._dense(),
+        ]
+        for part in parts:
             named.update(part.variables())
         return dict(sorted(named.items()))
 

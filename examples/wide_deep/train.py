@@ -6,9 +6,9 @@
     python -m examples.wide_deep.train --dataset criteo --rows 50000 --workers 2 --ps 2
     python -m examples.wide_deep.train --mode local --dataset criteo --rows 50000
 
-Without --train the data is synthetic. With TF_CONFIG set and `--mode cluster` it is the coordinator of
-the cluster described there, whose tasks run `python -m tf_fuse run`; the encoded data file must then
-be at the same path on every worker (--work-dir).
+Without --train the data is synthetic. With TF_CONFIG set and `--mode cluster` it is the
+coordinator of the cluster described there, whose tasks run `python -m tf_fuse run`; the encoded
+data file must then be at the same path on every worker (--work-dir).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class FileProgram:
         self.model = WideDeep(job.config())
 
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
-        """Elements (label [batch], numeric [batch, n], ids [batch, columns]), read on the worker."""
+        """Elements (label [batch], numeric [batch, n], ids [batch, columns])."""
         return self._job.data.dataset(self._job.batch, worker, workers)
 
     def step(self, element: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:

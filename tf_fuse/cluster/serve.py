@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         server = start_server(config, args.inter_op, args.intra_op)
     except PortInUseError as e:
-        return _fail(EXIT_PORT_IN_USE, e.strerror)
+        return _fail(EXIT_PORT_IN_USE, str(e.strerror))
     except Exception as e:  # any reason not to start is reported the same way, with the task
         return _fail(
             EXIT_START_FAILED,

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reader of the UCI Adult census files, `adult.data` and `adult.test`.
 
-Fifteen comma-separated columns, a space after each comma, `?` for a missing value. The test file begins
-with the line `|1x3 Cross validator` and its labels end in a dot.
-Source: Kohavi, "Scaling Up the Accuracy of Naive-Bayes Classifiers", KDD 1996.
+Fifteen comma-separated columns, a space after each comma, `?` for a missing value. The test file
+begins with the line `|1x3 Cross validator` and its labels end in a dot. Source: Kohavi, "Scaling
+Up the Accuracy of Naive-Bayes Classifiers", KDD 1996.
 """
 
 from __future__ import annotations

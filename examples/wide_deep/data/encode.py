@@ -5,8 +5,8 @@
 The coordinator encodes a data file once; each worker then reads whole batches from the encoded file
 with one op, so neither Python nor the coordinator is on the path of a step.
 
-One record is 4 * (1 + numeric + columns) bytes, little-endian: the label and the numbers as float32,
-then one int32 id per column.
+One record is 4 * (1 + numeric + columns) bytes, little-endian: the label and the numbers as
+float32, then one int32 id per column.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
     python -m examples.wide_deep.data.synthetic --rows 1000000 --skew 1.2 --out criteo.tsv
 
 Categories follow a bounded Zipf law: the k-th most frequent of `cardinality` has probability
-proportional to 1 / k^skew. Each category has a weight, and the label is drawn from the logistic function of their
-sum, so a model has something to learn and AUC means something. The first n rows are the same whatever
-the number of rows. Only `Generator.random` is drawn from, whose stream NumPy keeps between versions.
+proportional to 1 / k^skew. Each category has a weight, and the label is drawn from the logistic
+function of their sum, so a model has something to learn and AUC means something. The first n rows
+are the same whatever the number of rows. Only `Generator.random` is drawn from, whose stream
+NumPy keeps between versions.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = data.criteo() if args.format == "criteo" else data.adult()
     opener = gzip.open if args.out.suffix == ".gz" else open
     out: IO[str]
-    with opener(args.out, "wt", encoding="utf-8") as out:  # type: ignore[operator]
+    with opener(args.out, "wt", encoding="utf-8") as out:
         if args.header and args.format == "criteo":
             out.write(separator.join(criteo.COLUMNS) + "\n")
         for row in track(rows, "writing", total=args.rows):
