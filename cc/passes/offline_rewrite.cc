@@ -58,26 +58,42 @@ class NamedDevice : public tensorflow::Device {
 struct NamedDevices {
   std::vector<std::unique_ptr<NamedDevice>> owned;
   tensorflow::DeviceSet set;
-  const tensorflow::Device* first = nullptr;
+  // Where nodes without a device run.
+  tensorflow::Device* fallback = nullptr;
 };
 
-void CollectDevice(const std::string& device, std::set<std::string>* names) {
+// The full name of a device of a job, or "" if `device` names none.
+std::string FullDeviceName(const std::string& device) {
   tensorflow::DeviceNameUtils::ParsedName parsed;
   if (device.empty() ||
       !tensorflow::DeviceNameUtils::ParseFullName(device, &parsed) ||
       !parsed.has_job) {
-    return;
+    return "";
   }
   if (!parsed.has_replica) parsed.replica = 0;
   if (!parsed.has_task) parsed.task = 0;
   if (!parsed.has_type) parsed.type = "CPU";
   if (!parsed.has_id) parsed.id = 0;
   parsed.has_replica = parsed.has_task = parsed.has_type = parsed.has_id = true;
-  names->insert(tensorflow::DeviceNameUtils::ParsedNameToString(parsed));
+  return tensorflow::DeviceNameUtils::ParsedNameToString(parsed);
 }
 
-absl::Status FindDevices(const GraphDef& graph_def, NamedDevices* devices) {
+void CollectDevice(const std::string& device, std::set<std::string>* names) {
+  std::string name = FullDeviceName(device);
+  if (!name.empty()) names->insert(std::move(name));
+}
+
+absl::Status FindDevices(const GraphDef& graph_def,
+                         const std::string& default_device,
+                         NamedDevices* devices) {
+  const std::string default_name = FullDeviceName(default_device);
+  if (default_name.empty() && !default_device.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "default_device is '", default_device,
+        "', which names no device of a job (such as /job:worker/task:0)"));
+  }
   std::set<std::string> names;
+  CollectDevice(default_name, &names);
   for (const auto& node : graph_def.node()) {
     CollectDevice(node.device(), &names);
   }
@@ -98,16 +114,20 @@ absl::Status FindDevices(const GraphDef& graph_def, NamedDevices* devices) {
   for (const std::string& name : names) {
     devices->owned.push_back(NamedDevice::Create(name));
     devices->set.AddDevice(devices->owned.back().get());
+    if (name == default_name) devices->fallback = devices->owned.back().get();
   }
-  devices->first = devices->owned.front().get();
-  devices->set.set_client_device(devices->owned.front().get());
+  if (devices->fallback == nullptr) {
+    devices->fallback = devices->owned.front().get();
+  }
+  devices->set.set_client_device(devices->fallback);
   return absl::OkStatus();
 }
 
 absl::Status PartitionGraphDef(const GraphDef& graph_def,
+                               const std::string& default_device,
                                PartitionGraphs* partitions) {
   NamedDevices devices;
-  absl::Status status = FindDevices(graph_def, &devices);
+  absl::Status status = FindDevices(graph_def, default_device, &devices);
   if (!status.ok()) return status;
   tensorflow::FunctionLibraryDefinition library(
       tensorflow::OpRegistry::Global(), graph_def.library());
@@ -129,7 +149,7 @@ absl::Status PartitionGraphDef(const GraphDef& graph_def,
       OptimizationPassRegistry::PRE_PLACEMENT, options);
   if (!status.ok()) return status;
   tensorflow::Placer placer(graph.get(), "", &library, &devices.set,
-                            devices.first, /*allow_soft_placement=*/true,
+                            devices.fallback, /*allow_soft_placement=*/true,
                             /*log_device_placement=*/false);
   status = placer.Run();
   if (!status.ok()) return status;
@@ -172,7 +192,8 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
     if (!graph_def.ParseFromString(request.graph_def())) {
       return absl::InvalidArgumentError("graph_def is no GraphDef");
     }
-    status = PartitionGraphDef(graph_def, &partitions);
+    status = PartitionGraphDef(graph_def, request.default_device(),
+                               &partitions);
   } else {
     status = ReadPartitions(request, &partitions);
   }

@@ -61,7 +61,10 @@ def test_table_update_is_adagrad_on_summed_duplicates(sizes):
     touched = np.isin(np.arange(7), ids.numpy())[:, np.newaxis]
     accumulator = 0.1 + summed**2
     expected = np.where(touched, start - 0.5 * summed / np.sqrt(accumulator), start)
-    found = {k: np.concatenate([s.numpy() for s in v.variables]) for k, v in table.variables().items()}  # fmt: skip
+    found = {
+        name: np.concatenate([shard.numpy() for shard in shards.variables])
+        for name, shards in table.variables().items()
+    }
     assert sorted(found) == ["t", "t/accumulator"]
     np.testing.assert_allclose(found["t"], expected, rtol=1e-6)
     np.testing.assert_allclose(
@@ -87,7 +90,8 @@ def test_wide_deep_gradients_match_automatic_differentiation():
     def loss_of(w: dict) -> tf.Tensor:
         columns = [("a", 0), ("b", 1), ("axb", 2)]
         wide = tf.add_n([tf.gather(w[f"wide/{n}"], ids[:, i]) for n, i in columns])
-        deep = tf.concat([*(tf.gather(w[f"deep/{n}"], ids[:, i]) for n, i in columns[:2]), numeric], 1)  # fmt: skip
+        rows = [tf.gather(w[f"deep/{n}"], ids[:, i]) for n, i in columns[:2]]
+        deep = tf.concat([*rows, numeric], axis=1)
         hidden = tf.nn.relu(deep @ w["deep/layer_0/kernel"] + w["deep/layer_0/bias"])
         deep = hidden @ w["deep/layer_1/kernel"] + w["deep/layer_1/bias"]
         logits = deep + wide + w["wide/bias"] + numeric @ w["wide/numeric"]

@@ -1,0 +1,229 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what the fuse_recv pass does to a graph, in this process and without a cluster.
+
+    import tf_fuse.explain
+
+    result = tf_fuse.explain.explain_function(step.get_concrete_function(), device="/job:worker")
+    for group in result.report.groups:
+        print(group.send_device, "->", group.recv_device, len(group.slots))
+
+The graph goes through TensorFlow's own placer and partitioner, and then through the same code that
+runs in a worker. What differs from a run: Grappler has not optimized the graph, and every task is
+taken to run the protocol "grpc+fuse" unless `plain_tasks` says otherwise.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tf_fuse import _native
+
+#: Name of a NoOp in a saved graph whose device is where nodes without a device run.
+DEFAULT_DEVICE_NODE = "tf_fuse_default_device"
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What went in and what came out.
+
+    Attributes:
+      before: device to `tf.compat.v1.GraphDef`, as the partitioner made them; by device, sorted.
+      after: the same devices, after the pass.
+      report: a `tf_fuse.v1.fuse_recv_pb2.FuseReport`: the groups, and the receives left alone.
+    """
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+    report: Any
+
+
+def rewrite(
+    graph: Any,
+    plain_tasks: Iterable[str] = (),
+    grouping: str = "depth",
+    default_device: str | None = None,
+) -> Rewrite:
+    """Partitions a graph by device and runs the fuse_recv pass on it.
+
+    Args:
+      graph: a `tf.compat.v1.GraphDef`; or a mapping from device to GraphDef, for a graph that is
+        partitioned already. Devices name a job ("/job:ps/task:0"); replica 0, task 0 and CPU:0 are
+        supplied where they are missing.
+      plain_tasks: tasks ("/job:ps/replica:0/task:0") to be treated as lacking the plugin.
+      grouping: "depth", what runs use; or "all", which ignores depth and so shows the verifier at
+        work.
+      default_device: where nodes without a device run, unless a resource or a colocation places
+        them. None for what a NoOp named `DEFAULT_DEVICE_NODE` names, and without one the first
+        device of the job "worker", and without that the first device in sorted order. Must be
+        None for a mapping.
+
+    Returns:
+      The graphs before and after, and the report.
+
+    Raises:
+      TypeError: `graph` is neither a GraphDef nor a mapping of them.
+      ValueError: the graph cannot be read, placed or partitioned; the text is TensorFlow's.
+    """
+    from tensorflow.core.framework import graph_pb2
+
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    request = fuse_recv_pb2.RewriteRequest(plain_tasks=sorted(plain_tasks), grouping=grouping)
+    if isinstance(graph, graph_pb2.GraphDef):
+        request.graph_def = graph.SerializeToString(deterministic=True)
+        request.default_device = default_device or _default_device(graph)
+    elif isinstance(graph, Mapping):
+        if default_device is not None:
+            raise ValueError(
+                f"default_device is {default_device!r}, but a graph that is partitioned already "
+                "has a device for every node"
+            )
+        if not graph:
+            raise ValueError("there is no partition: the mapping is empty")
+        for device, partition in sorted(graph.items()):
+            request.partitions[device] = partition.SerializeToString(deterministic=True)
+    else:
+        raise TypeError(
+            "graph must be a tf.compat.v1.GraphDef or a mapping from device to GraphDef, got "
+            f"{type(graph).__name__}"
+        )
+    response = fuse_recv_pb2.RewriteResponse.FromString(_call(request.SerializeToString()))
+    if response.error:
+        raise ValueError(response.error)
+    return Rewrite(
+        before={k: graph_pb2.GraphDef.FromString(v) for k, v in sorted(response.before.items())},
+        after={k: graph_pb2.GraphDef.FromString(v) for k, v in sorted(response.after.items())},
+        report=response.report,
+    )
+
+
+def explain_function(
+    concrete_function: Any, device: str | None = None, plain_tasks: Iterable[str] = ()
+) -> Rewrite:
+    """Runs the pass on the graph of a traced `tf.function`.
+
+    Args:
+      concrete_function: what `get_concrete_function` returns.
+      device: the device that the function is called under, e.g. "/job:worker/task:0"; see
+        `placed_graph`.
+      plain_tasks: see `rewrite`.
+
+    Returns:
+      See `rewrite`.
+
+    Raises:
+      ValueError: the graph cannot be placed or partitioned.
+    """
+    return rewrite(placed_graph(concrete_function, device), plain_tasks)
+
+
+def save_function(
+    concrete_function: Any, path: str | os.PathLike[str], device: str | None = None
+) -> None:
+    """Writes a traced function to a file that `python -m tf_fuse explain` reads.
+
+    Args:
+      concrete_function: what `get_concrete_function` returns.
+      path: the file, by convention *.pb: one serialized GraphDef.
+      device: see `explain_function`.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    graph = placed_graph(concrete_function, device)
+    Path(path).write_bytes(graph.SerializeToString(deterministic=True))
+
+
+def placed_graph(concrete_function: Any, device: str | None = None) -> Any:
+    """Builds a GraphDef in which every variable is where the function's variables are.
+
+    Args:
+      concrete_function: what `get_concrete_function` returns.
+      device: the device that the function is called under, which is where nodes without a device
+        run; None to choose as `rewrite` does.
+
+    Returns:
+      A `tf.compat.v1.GraphDef`: inputs and captured values are nodes `_Arg`, outputs are nodes
+      `_Retval`, and static shapes are in the attribute `_output_shapes`.
+    """
+    import tensorflow as tf
+
+    graph = concrete_function.graph
+    graph_def = graph.as_graph_def(add_shapes=True)
+    by_name = {node.name: node for node in graph_def.node}
+    captured = {internal.op.name: external for external, internal in graph.captures}
+    for index, tensor in enumerate(graph.inputs):
+        node = by_name[tensor.op.name]
+        external = captured.get(node.name)
+        if external is not None and tensor.dtype == tf.resource:
+            node.device = external.device or ""
+        shapes = node.attr["_output_shapes"]
+        node.op = "_Arg"
+        node.attr.clear()
+        node.attr["_output_shapes"].CopyFrom(shapes)
+        node.attr["T"].type = tensor.dtype.as_datatype_enum
+        node.attr["index"].i = index
+    for index, tensor in enumerate(graph.outputs):
+        add_output(graph_def, tensor.name, tensor.dtype.as_datatype_enum, index)
+    if device:
+        graph_def.node.add(name=DEFAULT_DEVICE_NODE, op="NoOp", device=device)
+    return graph_def
+
+
+def add_output(graph_def: Any, tensor: str, dtype: int, index: int) -> None:
+    """Adds a node `_Retval` that takes a tensor out of a graph.
+
+    Args:
+      graph_def: the GraphDef, changed in place.
+      tensor: the tensor's name, "node:output".
+      dtype: its type, a `DataType` enum value.
+      index: number of the output.
+    """
+    node = graph_def.node.add(name=f"tf_fuse_output_{index}", op="_Retval", input=[tensor])
+    node.attr["T"].type = dtype
+    node.attr["index"].i = index
+
+
+def _default_device(graph_def: Any) -> str:
+    """Chooses where nodes without a device run; "" for the first device in sorted order."""
+    from tensorflow.python.framework import device_spec
+
+    devices = {node.device for node in graph_def.node}
+    for function in graph_def.library.function:
+        devices.update(node.device for node in function.node_def)
+    for node in graph_def.node:
+        if node.name == DEFAULT_DEVICE_NODE and node.op == "NoOp":
+            return node.device
+    workers = [
+        (spec.replica or 0, spec.task or 0)
+        for spec in map(device_spec.DeviceSpecV2.from_string, sorted(devices))
+        if spec.job == "worker"
+    ]
+    if not workers:
+        return ""
+    replica, task = min(workers)
+    return f"/job:worker/replica:{replica}/task:{task}/device:CPU:0"
+
+
+def _call(request: bytes) -> bytes:
+    """Calls tf_fuse_rewrite of the library."""
+    library = _native.library()
+    function = library.tf_fuse_rewrite
+    function.restype = ctypes.c_void_p
+    function.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
+    library.tf_fuse_free.restype = None
+    library.tf_fuse_free.argtypes = [ctypes.c_void_p]
+    size = ctypes.c_size_t()
+    result = function(request, len(request), ctypes.byref(size))
+    if not result:
+        raise MemoryError("tf_fuse_rewrite: no memory for the result")
+    try:
+        return ctypes.string_at(result, size.value)
+    finally:
+        library.tf_fuse_free(result)
