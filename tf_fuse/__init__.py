@@ -18,9 +18,11 @@ from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
 
 _native.load()
 
-from tf_fuse import options  # noqa: E402 - the option is of no use before the library is there.
+# The options are of no use before the library is there.
+from tf_fuse import handle_packing, options  # noqa: E402
 
 options.install()
+handle_packing.install(options.packs_handles)
 
 __version__: str = _native.build_info()["tf_fuse"]
 

@@ -36,6 +36,12 @@ OPTIONS: dict[str, Option] = {
             "Receive the tensors of one task together, in one RPC per graph level. Needs servers "
             "that run the protocol 'grpc+fuse'. Applies to functions called from then on.",
         ),
+        Option(
+            "do_pack_handles",
+            bool,
+            "Pass the handles of a server's variables to a function as one value. On unless set "
+            "to False, but only together with do_fuse_recv.",
+        ),
     )
 }
 
@@ -118,6 +124,12 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
     entry.name = OPTIMIZER_NAME
     for key, value in ours.items():
         entry.parameter_map[key].b = value
+
+
+def packs_handles(context: Any) -> bool:
+    """Whether a function that this context calls gets its handles packed."""
+    options = context._optimizer_experimental_options
+    return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
 
 
 def install() -> None:

@@ -18,9 +18,18 @@ using tensorflow::Node;
 
 namespace {
 
+bool CallsFunction(const Node& node) {
+  return std::any_of(node.attrs().begin(), node.attrs().end(),
+                     [](const auto& attr) {
+                       return attr.second.has_func() ||
+                              attr.second.list().func_size() > 0;
+                     });
+}
+
 // Operations that may wait for another step, another worker, or the user's own
-// code.
+// code. A function with side effects may hold such an operation.
 bool MayBlock(const Node& node) {
+  if (node.op_def().is_stateful() && CallsFunction(node)) return true;
   static const char* const kParts[] = {
       "Queue",     "Barrier", "Accumulator", "Stage",   "Collective",
       "PyFunc",    "Iterator", "Rendezvous",  "Dataset", "Mutex"};
@@ -136,7 +145,7 @@ FusePlan PlanFusedReceives(const PartitionView& view,
     return it->second;
   };
 
-  using Key = std::tuple<std::string, std::string, int, int>;
+  using Key = std::tuple<std::string, std::string, int64_t, int, int>;
   std::map<Key, std::vector<const Receive*>> candidates;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
@@ -152,12 +161,13 @@ FusePlan PlanFusedReceives(const PartitionView& view,
     const int depth = options.grouping == Grouping::kDepth
                           ? ancestry.depth[receive.node]
                           : 0;
-    candidates[{receive.send_device, receive.recv_device, depth,
+    candidates[{receive.send_device, receive.recv_device,
+                receive.send_device_incarnation, depth,
                 ancestry.blockers[receive.node]}]
         .push_back(&receive);
   }
   for (auto& [key, receives] : candidates) {
-    const auto& [send_device, recv_device, depth, blockers] = key;
+    const auto& [send_device, recv_device, incarnation, depth, blockers] = key;
     // One receive gains nothing from a frame.
     std::string reason = receives.size() < 2 ? skip::kAlone : "";
     if (reason.empty()) reason = task_blocker(TaskOfDevice(recv_device));

@@ -83,11 +83,10 @@ Liveness::ConditionId Liveness::Unknown(NodeId id) {
   return Intern({{-1 - id, 0}});
 }
 
-int Liveness::PredicateIndex(NodeId switch_id) {
-  // Input 1 of Switch, RefSwitch and _SwitchN selects the output.
-  std::pair<NodeId, int> source = {switch_id, -1};
-  for (const PartitionView::Edge& edge : view_.in_edges(switch_id)) {
-    if (edge.dst_input == 1) source = {edge.node, edge.src_output};
+std::pair<NodeId, int> Liveness::StemOf(NodeId id, int input) const {
+  std::pair<NodeId, int> source = {id, -1};
+  for (const PartitionView::Edge& edge : view_.in_edges(id)) {
+    if (edge.dst_input == input) source = {edge.node, edge.src_output};
   }
   while (PassesValueOn(*view_.node(source.first))) {
     const PartitionView::Edge* data = nullptr;
@@ -97,6 +96,12 @@ int Liveness::PredicateIndex(NodeId switch_id) {
     if (data == nullptr) break;
     source = {data->node, data->src_output};
   }
+  return source;
+}
+
+int Liveness::PredicateIndex(NodeId switch_id) {
+  // Input 1 of Switch, RefSwitch and _SwitchN selects the output.
+  const std::pair<NodeId, int> source = StemOf(switch_id, 1);
   const int outputs = view_.node(switch_id)->num_outputs();
   auto [it, inserted] = predicates_.emplace(
       source, static_cast<int>(predicate_arity_.size()));
@@ -114,16 +119,16 @@ int Liveness::PredicateIndex(NodeId switch_id) {
 Liveness::ConditionId Liveness::OfEdge(const PartitionView::Edge& edge) {
   const ConditionId condition = conditions_[edge.node];
   if (!IsSwitchNode(*view_.node(edge.node))) return condition;
-  // A control edge from a Switch follows no single output.
-  if (edge.src_output == Graph::kControlSlot) return condition;
-  const int predicate = PredicateIndex(edge.node);
   // The node's own condition is that of its inputs plus an unknown (its outputs
   // are never all live); replace the unknown by what the output says.
   Conjunction literals = conjunctions_[condition];
   const Literal unknown = {-1 - edge.node, 0};
   literals.erase(std::remove(literals.begin(), literals.end(), unknown),
                  literals.end());
-  literals.push_back({predicate, edge.src_output});
+  // A control edge from a Switch is live whichever output is.
+  if (edge.src_output != Graph::kControlSlot) {
+    literals.push_back({PredicateIndex(edge.node), edge.src_output});
+  }
   return Intern(std::move(literals));
 }
 
@@ -137,13 +142,9 @@ Liveness::ConditionId Liveness::OfInputs(NodeId id) {
 
 Liveness::ConditionId Liveness::OfMerge(NodeId id) {
   std::set<Conjunction> alternatives;
-  ConditionId control = kAlways;
   for (const PartitionView::Edge& edge : view_.in_edges(id)) {
-    if (edge.src_output == Graph::kControlSlot) {
-      control = And(control, OfEdge(edge));
-    } else {
-      alternatives.insert(conjunctions_[OfEdge(edge)]);
-    }
+    if (edge.src_output == Graph::kControlSlot) continue;
+    alternatives.insert(conjunctions_[OfEdge(edge)]);
   }
   // C and P==0, …, C and P==n-1 together are C; repeat for nested conditionals.
   bool changed = true;
@@ -179,15 +180,46 @@ Liveness::ConditionId Liveness::OfMerge(NodeId id) {
           return std::includes(c.begin(), c.end(), weakest.begin(),
                                weakest.end());
         });
-    if (implied) return And(Intern(weakest), control);
+    if (implied) return Intern(weakest);
   }
-  return And(Unknown(id), control);
+  return Unknown(id);
 }
 
 Liveness::ConditionId Liveness::OfLoopMerge(NodeId id) {
+  ConditionId condition = kAlways;
+  for (const PartitionView::Edge& edge : view_.in_edges(id)) {
+    if (edge.is_back_edge || edge.src_output == Graph::kControlSlot) continue;
+    condition = And(condition, OfEdge(edge));
+  }
   return unsteady_frames_.count(view_.frame(id)) > 0
-             ? And(Unknown(id), OfInputs(id))
-             : OfInputs(id);
+             ? And(Unknown(id), condition)
+             : condition;
+}
+
+bool Liveness::HoldsInLoop(const Conjunction& literals,
+                           ConditionId entry) const {
+  const Conjunction& allowed = conjunctions_[entry];
+  return std::all_of(
+      literals.begin(), literals.end(), [&](const Literal& literal) {
+        return (literal.value == 1 &&
+                loop_predicates_.count(literal.predicate) > 0) ||
+               std::binary_search(allowed.begin(), allowed.end(), literal);
+      });
+}
+
+bool Liveness::LeavesWhenLoopEnds(NodeId exit) const {
+  const auto [switch_id, output] = StemOf(exit, 0);
+  if (!IsSwitchNode(*view_.node(switch_id)) || output != 0) return false;
+  const NodeId predicate = StemOf(switch_id, 1).first;
+  if (!view_.node(predicate)->IsLoopCond() ||
+      view_.frame(predicate) != view_.frame(exit)) {
+    return false;
+  }
+  Conjunction literals = conjunctions_[conditions_[switch_id]];
+  const Literal unknown = {-1 - switch_id, 0};
+  literals.erase(std::remove(literals.begin(), literals.end(), unknown),
+                 literals.end());
+  return HoldsInLoop(literals, frame_entry_.at(view_.frame(exit)));
 }
 
 Liveness::ConditionId Liveness::OfExit(NodeId id) {
@@ -195,9 +227,10 @@ Liveness::ConditionId Liveness::OfExit(NodeId id) {
   // has ended", which happens in every step that enters it.
   auto it = frame_entry_.find(view_.frame(id));
   if (it == frame_entry_.end()) return Unknown(id);
-  return unsteady_frames_.count(view_.frame(id)) > 0
-             ? And(Unknown(id), it->second)
-             : it->second;
+  if (unsteady_frames_.count(view_.frame(id)) > 0 || !LeavesWhenLoopEnds(id)) {
+    return And(Unknown(id), it->second);
+  }
+  return it->second;
 }
 
 Liveness::ConditionId Liveness::Compute(NodeId id) {
@@ -235,15 +268,8 @@ std::set<std::string> Liveness::FindUnsteadyFrames() {
       }
       // What comes round may depend on the loop going on, and on what the loop
       // was entered under; on nothing else.
-      const Conjunction& allowed = conjunctions_[entry->second];
-      for (const Literal& literal : conjunctions_[OfEdge(edge)]) {
-        if (loop_predicates_.count(literal.predicate) > 0 &&
-            literal.value == 1) {
-          continue;
-        }
-        if (!std::binary_search(allowed.begin(), allowed.end(), literal)) {
-          unsteady.insert(frame);
-        }
+      if (!HoldsInLoop(conjunctions_[OfEdge(edge)], entry->second)) {
+        unsteady.insert(frame);
       }
     }
   }

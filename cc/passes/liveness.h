@@ -9,8 +9,10 @@
 // means that the node is live in every step. What cannot be expressed becomes a
 // literal of its own, so the answer errs towards "may be dead".
 //
-//   Switch(data, P)   output v: condition(data) and condition(P) and P == v
-//   Merge(a, b)       a or b; C and P==0, C and P==1 together give C
+//   Switch(data, P)   output v: condition(data) and condition(P) and P == v;
+//                     a control edge from it: condition(data) and condition(P)
+//   Merge(a, b)       a or b; C and P==0, C and P==1 together give C. Control
+//                     inputs, live or dead, make it wait, but not dead
 //   Enter … Exit      a loop whose variables stay live as long as it runs gives
 //                     the condition under which it is entered
 //   Send -> Recv      passed on
@@ -68,9 +70,16 @@ class Liveness {
   ConditionId OfMerge(NodeId id);
   ConditionId OfLoopMerge(NodeId id);
   ConditionId OfExit(NodeId id);
+  // Whether the Exit takes its value from a Switch on the loop's own LoopCond,
+  // and that one is reached whenever the loop is entered.
+  bool LeavesWhenLoopEnds(NodeId exit) const;
+  // Whether `literals` hold in every iteration of a loop entered under `entry`.
+  bool HoldsInLoop(const Conjunction& literals, ConditionId entry) const;
   ConditionId Compute(NodeId id);
 
-  // The tensor that a predicate input stems from, through Identity and Recv.
+  // The tensor that input number `input` of the node stems from, through
+  // Identity, Send and Recv; {id, -1} if there is no such input.
+  std::pair<NodeId, int> StemOf(NodeId id, int input) const;
   int PredicateIndex(NodeId switch_id);
 
   void ComputeAll();

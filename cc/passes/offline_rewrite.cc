@@ -123,15 +123,17 @@ absl::Status FindDevices(const GraphDef& graph_def,
   return absl::OkStatus();
 }
 
-absl::Status PartitionGraphDef(const GraphDef& graph_def,
-                               const std::string& default_device,
-                               PartitionGraphs* partitions) {
+// The partitions refer to `library`, which must outlive them.
+absl::Status PartitionGraphDef(
+    const GraphDef& graph_def, const std::string& default_device,
+    std::unique_ptr<tensorflow::FunctionLibraryDefinition>* library,
+    PartitionGraphs* partitions) {
   NamedDevices devices;
   absl::Status status = FindDevices(graph_def, default_device, &devices);
   if (!status.ok()) return status;
-  tensorflow::FunctionLibraryDefinition library(
+  *library = std::make_unique<tensorflow::FunctionLibraryDefinition>(
       tensorflow::OpRegistry::Global(), graph_def.library());
-  auto graph = std::make_unique<Graph>(library);
+  auto graph = std::make_unique<Graph>(**library);
   tensorflow::GraphConstructorOptions constructor;
   constructor.allow_internal_ops = true;
   constructor.add_default_attributes = true;
@@ -142,13 +144,13 @@ absl::Status PartitionGraphDef(const GraphDef& graph_def,
   tensorflow::GraphOptimizationPassOptions options;
   options.session_options = &session_options;
   options.graph = &graph;
-  options.flib_def = &library;
+  options.flib_def = library->get();
   options.device_set = &devices.set;
   options.is_function_graph = true;
   status = OptimizationPassRegistry::Global()->RunGrouping(
       OptimizationPassRegistry::PRE_PLACEMENT, options);
   if (!status.ok()) return status;
-  tensorflow::Placer placer(graph.get(), "", &library, &devices.set,
+  tensorflow::Placer placer(graph.get(), "", library->get(), &devices.set,
                             devices.fallback, /*allow_soft_placement=*/true,
                             /*log_device_placement=*/false);
   status = placer.Run();
@@ -185,6 +187,7 @@ absl::Status ReadPartitions(const v1::RewriteRequest& request,
 
 absl::Status Rewrite(const v1::RewriteRequest& request,
                      v1::RewriteResponse* response) {
+  std::unique_ptr<tensorflow::FunctionLibraryDefinition> library;
   PartitionGraphs partitions;
   absl::Status status;
   if (request.partitions().empty()) {
@@ -192,7 +195,7 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
     if (!graph_def.ParseFromString(request.graph_def())) {
       return absl::InvalidArgumentError("graph_def is no GraphDef");
     }
-    status = PartitionGraphDef(graph_def, request.default_device(),
+    status = PartitionGraphDef(graph_def, request.default_device(), &library,
                                &partitions);
   } else {
     status = ReadPartitions(request, &partitions);

@@ -152,16 +152,18 @@ absl::Status PartitionView::JoinSendsAndReceives() {
 }
 
 void PartitionView::JoinFrames() {
-  std::map<std::string, std::vector<NodeId>> enters;
+  std::map<std::string, std::vector<NodeId>> feeders;
   for (NodeId id = 0; id < size(); ++id) {
-    if (node(id)->IsEnter()) enters[frame(id)].push_back(id);
+    if (node(id)->IsEnter() || node(id)->IsNextIteration()) {
+      feeders[frame(id)].push_back(id);
+    }
   }
   for (NodeId id = 0; id < size(); ++id) {
     if (!node(id)->IsExit()) continue;
     // BuildControlFlowInfo() counts an Exit to the frame it leaves.
-    for (const NodeId enter : enters[frame(id)]) {
+    for (const NodeId feeder : feeders[frame(id)]) {
       nodes_[id].in_edges.push_back(
-          {enter, Graph::kControlSlot, Graph::kControlSlot, false});
+          {feeder, Graph::kControlSlot, Graph::kControlSlot, false});
     }
   }
 }

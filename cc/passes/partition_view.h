@@ -66,8 +66,8 @@ class PartitionView {
   // The loop frame that the node runs in; empty for the outermost.
   const std::string& frame(NodeId id) const { return nodes_[id].frame; }
   // Includes the edge from a Send to its Recv (as data), and an edge to each
-  // Exit from each Enter of the same frame in any partition (as control): what
-  // goes round a loop may leave it by any exit.
+  // Exit from each Enter and NextIteration of the same frame in any partition
+  // (as control): what enters a loop or goes round it may leave it by any exit.
   const std::vector<Edge>& in_edges(NodeId id) const {
     return nodes_[id].in_edges;
   }

@@ -1,0 +1,280 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sends one handle per server and step instead of one per variable.
+
+A `tf.function` on parameter servers captures the resource handle of every variable. TensorFlow
+passes all of them anew in each step: the coordinator to the worker, and the worker to each server.
+With 300 variables that costs more than the fused receives of the same step. But captures never
+change, so their handles are packed once on each server (TfFuse>PackHandles), and the function is
+given a twin that takes the packs and unpacks them where the variables live:
+
+    f(x, v0, v1, ..., v299)    ->    f_packed(x, pack_of_ps0, pack_of_ps1)
+
+The body is the same, node for node, so are the values. A call whose handles are not those that were
+packed runs the function itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_log = logging.getLogger("tf_fuse")
+
+# Below this many handles per call there is nothing to gain.
+MIN_HANDLES = 8
+_SUFFIX = b"__tf_fuse_packed"
+_UNPACK_OP = "TfFuse>UnpackHandles"
+
+
+@dataclass
+class _Packed:
+    """A function's twin and what stands for its packed arguments."""
+
+    name: bytes
+    handles: list[tuple[int, Any]]  # Argument's position and the tensor that was packed.
+    kept: list[int]  # Positions of the arguments that are passed on.
+    packs: list[Any]
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """The twin's arguments, or None if a handle is not the one that was packed."""
+        for position, handle in self.handles:
+            if inputs[position] is not handle:
+                return None
+        return [inputs[position] for position in self.kept] + self.packs
+
+
+class HandlePacker:
+    """Keeps the twins of one eager context. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Starts without twins."""
+        self._lock = threading.Lock()
+        # None: not worth packing, or found impossible.
+        self._functions: dict[bytes, _Packed | None] = {}
+
+    def call(
+        self,
+        context: Any,
+        call: Callable[[Any, bytes, Sequence[Any], int], Any],
+        name: bytes,
+        inputs: Sequence[Any],
+        num_outputs: int,
+    ) -> Any:
+        """Calls the twin of a function if it has one, and the function itself otherwise.
+
+        Args:
+          context: the eager context.
+          call: stock `Context.call_function`.
+          name: of the function.
+          inputs: its arguments, captures included.
+          num_outputs: number of its results.
+
+        Returns:
+          What `call` returns.
+        """
+        packed = self._packed(context, name, inputs)
+        arguments = packed.arguments(inputs) if packed else None
+        if packed is None:
+            return call(context, name, inputs, num_outputs)
+        if arguments is None:
+            self.forget(context, name, remember=True)
+            return call(context, name, inputs, num_outputs)
+        from tensorflow.python.framework import errors
+
+        try:
+            return call(context, packed.name, arguments, num_outputs)
+        except (errors.NotFoundError, errors.InvalidArgumentError) as error:
+            # A task that came back without the plugin cannot make the twin, and says so before
+            # anything ran.
+            if "Op type not registered" not in str(error) or "TfFuse>" not in str(error):
+                raise
+            _log.warning("tf_fuse: handles are passed one by one from now on: %s", error.message)
+            self.forget(context, name, remember=True)
+            return call(context, name, inputs, num_outputs)
+
+    def forget(self, context: Any, name: bytes, remember: bool = False) -> None:
+        """Drops the twin of a function.
+
+        Args:
+          context: the eager context.
+          name: of the function.
+          remember: never make it again.
+        """
+        with self._lock:
+            packed = self._functions.pop(name, None)
+            if remember:
+                self._functions[name] = None
+        if packed is not None and context.has_function(packed.name):
+            context.remove_function(packed.name)
+
+    def _packed(self, context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
+        try:
+            return self._functions[name]
+        except KeyError:
+            pass
+        with self._lock:
+            if name not in self._functions:
+                self._functions[name] = _pack(context, name, inputs)
+            return self._functions[name]
+
+
+def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
+    """Makes the twin of a function, or returns None if that gains nothing."""
+    from tensorflow.python.framework import dtypes, errors
+
+    by_device: dict[str, list[int]] = defaultdict(list)
+    for position, tensor in enumerate(inputs):
+        if getattr(tensor, "dtype", None) == dtypes.resource and _is_remote(context, tensor):
+            by_device[tensor.device].append(position)
+    if sum(len(positions) for positions in by_device.values()) < MIN_HANDLES:
+        return None
+    groups = sorted(by_device.items())
+    try:
+        packs = [_pack_on(device, [inputs[p] for p in positions]) for device, positions in groups]
+    except errors.NotFoundError as error:
+        _log.warning(
+            "tf_fuse: a server does not have the plugin; handles are passed one by one: %s",
+            error.message,
+        )
+        return None
+    definition = packed_definition(context.get_function_def(name), groups)
+    context.add_function_def(definition)
+    positions = sorted(position for _, group in groups for position in group)
+    packed = set(positions)
+    return _Packed(
+        name=definition.signature.name.encode(),
+        handles=[(position, inputs[position]) for position in positions],
+        kept=[position for position in range(len(inputs)) if position not in packed],
+        packs=packs,
+    )
+
+
+def _is_remote(context: Any, tensor: Any) -> bool:
+    from tensorflow.python.framework import device
+
+    device_name = getattr(tensor, "device", None)
+    if not device_name:
+        return False
+    there = device.DeviceSpec.from_string(device_name)
+    here = device.DeviceSpec.from_string(context.host_address_space())
+    return there.device_type == "CPU" and (there.job, there.task) != (here.job, here.task)
+
+
+def _pack_on(device: str, handles: Sequence[Any]) -> Any:
+    """Packs handles on the task that has them; returns a remote scalar variant."""
+    from tensorflow.python.framework import ops
+
+    from tf_fuse import _native
+
+    with ops.init_scope(), ops.device(device):
+        return _native.load().tf_fuse_pack_handles(list(handles))
+
+
+def packed_definition(definition: Any, groups: Iterable[tuple[str, Sequence[int]]]) -> Any:
+    """Builds the twin's FunctionDef.
+
+    Args:
+      definition: the function's FunctionDef; not changed.
+      groups: device and positions of the arguments that are packed there, in order.
+
+    Returns:
+      A FunctionDef that takes the other arguments, then one variant per group.
+    """
+    twin = type(definition)()
+    twin.CopyFrom(definition)
+    signature = twin.signature
+    signature.name = definition.signature.name + _SUFFIX.decode()
+    del signature.input_arg[:]
+    twin.arg_attr.clear()
+    twin.resource_arg_unique_id.clear()
+
+    renamed: dict[str, tuple[str, str]] = {}  # Argument to its node and its output.
+    packed: set[int] = set()
+    arguments = definition.signature.input_arg
+    for number, (_, positions) in enumerate(groups):
+        packed.update(positions)
+        for output, position in enumerate(positions):
+            node = f"tf_fuse_unpack_{number}"
+            renamed[arguments[position].name] = (node, f"{node}:handles:{output}")
+    for position, argument in enumerate(arguments):
+        if position in packed:
+            continue
+        if position in definition.arg_attr:
+            twin.arg_attr[len(signature.input_arg)].CopyFrom(definition.arg_attr[position])
+        signature.input_arg.add().CopyFrom(argument)
+
+    for node_def in twin.node_def:
+        _rename_inputs(node_def, renamed)
+    for result, source in twin.ret.items():
+        if source in renamed:
+            twin.ret[result] = renamed[source][1]
+    for number, (device, positions) in enumerate(groups):
+        argument = signature.input_arg.add()
+        argument.name = f"tf_fuse_pack_{number}"
+        argument.type = 21  # DT_VARIANT
+        node_def = twin.node_def.add()
+        node_def.name = f"tf_fuse_unpack_{number}"
+        node_def.op = _UNPACK_OP
+        node_def.device = device
+        node_def.input.append(argument.name)
+        node_def.attr["N"].i = len(positions)
+    return twin
+
+
+def _rename_inputs(node_def: Any, renamed: dict[str, tuple[str, str]]) -> None:
+    for i, source in enumerate(node_def.input):
+        if source in renamed:
+            node_def.input[i] = renamed[source][1]
+        elif source.startswith("^") and source[1:] in renamed:
+            node_def.input[i] = "^" + renamed[source[1:]][0]
+    # Nodes that are placed where an argument is, are placed where it is unpacked.
+    if "_class" in node_def.attr:
+        groups = node_def.attr["_class"].list.s
+        for i, group in enumerate(groups):
+            name = group.removeprefix(b"loc:@").decode()
+            if name in renamed:
+                groups[i] = b"loc:@" + renamed[name][0].encode()
+
+
+def install(is_on: Callable[[Any], bool]) -> None:
+    """Extends TensorFlow's eager context, once per process.
+
+    Args:
+      is_on: whether handles are to be packed, given the context.
+    """
+    from tensorflow.python.eager import context as context_module
+
+    cls = context_module.Context
+    if getattr(cls, "_tf_fuse_packs_handles", False):
+        return
+    stock_call = cls.call_function
+    stock_remove = cls.remove_function
+
+    def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        if len(tensor_inputs) < MIN_HANDLES or not is_on(self):
+            return stock_call(self, name, tensor_inputs, num_outputs)
+        return _packer_of(self).call(self, stock_call, name, tensor_inputs, num_outputs)
+
+    def remove_function(self: Any, name: Any) -> None:
+        stock_remove(self, name)
+        packer = getattr(self, "_tf_fuse_packer", None)
+        if packer is not None:
+            packer.forget(self, name if isinstance(name, bytes) else name.encode())
+
+    call_function.__doc__ = stock_call.__doc__
+    remove_function.__doc__ = stock_remove.__doc__
+    cls.call_function = call_function
+    cls.remove_function = remove_function
+    cls._tf_fuse_packs_handles = True
+
+
+def _packer_of(context: Any) -> HandlePacker:
+    packer = getattr(context, "_tf_fuse_packer", None)
+    if packer is None:
+        packer = context._tf_fuse_packer = HandlePacker()
+    return packer
