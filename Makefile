@@ -44,7 +44,7 @@ native: environment
 endif
 
 demo: environment
-	$(BIN)/python examples/demo.py $(ARGS)
+	$(BIN)/python -u -m examples.demo $(ARGS)
 
 # -v: each test is named before it runs, so a slow one is not silent.
 test: environment

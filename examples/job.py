@@ -108,6 +108,8 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     plugin = mode != "stock"
     if mode == "fused":
         enable_fuse_recv()
+    elif plugin:
+        import tf_fuse  # noqa: F401  (registers the protocol in this process)
     # By path in every mode: it is the same code, and `stock` must not import tf_fuse.
     local_cluster = standalone.cluster_package().LocalCluster
     emit("starting", workers=spec.get("workers", 1), ps=spec.get("ps", 1))
