@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,11 @@ def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
 
     by_device: dict[str, list[int]] = defaultdict(list)
     for position, tensor in enumerate(inputs):
-        if getattr(tensor, "dtype", None) == dtypes.resource and _is_remote(context, tensor):
+        if (
+            getattr(tensor, "dtype", None) == dtypes.resource
+            and _is_remote(context, tensor)
+            and _value_of(tensor) is not None
+        ):
             by_device[tensor.device].append(position)
     if sum(len(positions) for positions in by_device.values()) < MIN_HANDLES:
         return None
@@ -142,7 +146,8 @@ def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
             error.message,
         )
         return None
-    definition = packed_definition(context.get_function_def(name), groups)
+    values = {p: value for _, ps in groups for p in ps if (value := _value_of(inputs[p]))}
+    definition = packed_definition(context.get_function_def(name), groups, values)
     context.add_function_def(definition)
     positions = sorted(position for _, group in groups for position in group)
     packed = set(positions)
@@ -165,6 +170,18 @@ def _is_remote(context: Any, tensor: Any) -> bool:
     return there.device_type == "CPU" and (there.job, there.task) != (here.job, here.task)
 
 
+def _value_of(handle: Any) -> tuple[int, Any] | None:
+    """What a handle refers to: DataType number and TensorShapeProto; None if not one known value.
+
+    TensorFlow's graph optimizations look at it, so the twin has to know it too: without it the
+    graph would be optimized otherwise, and its values could differ in the last bit.
+    """
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    return data.shape_and_type[0].dtype, data.shape_and_type[0].shape
+
+
 def _pack_on(device: str, handles: Sequence[Any]) -> Any:
     """Packs handles on the task that has them; returns a remote scalar variant."""
     from tensorflow.python.framework import ops
@@ -175,12 +192,17 @@ def _pack_on(device: str, handles: Sequence[Any]) -> Any:
         return _native.load().tf_fuse_pack_handles(list(handles))
 
 
-def packed_definition(definition: Any, groups: Iterable[tuple[str, Sequence[int]]]) -> Any:
+def packed_definition(
+    definition: Any,
+    groups: Iterable[tuple[str, Sequence[int]]],
+    values: Mapping[int, tuple[int, Any]],
+) -> Any:
     """Builds the twin's FunctionDef.
 
     Args:
       definition: the function's FunctionDef; not changed.
       groups: device and positions of the arguments that are packed there, in order.
+      values: position to the DataType number and TensorShapeProto of what a packed handle is of.
 
     Returns:
       A FunctionDef that takes the other arguments, then one variant per group.
@@ -223,6 +245,10 @@ def packed_definition(definition: Any, groups: Iterable[tuple[str, Sequence[int]
         node_def.device = device
         node_def.input.append(argument.name)
         node_def.attr["N"].i = len(positions)
+        for position in positions:
+            dtype, shape = values[position]
+            node_def.attr["dtypes"].list.type.append(dtype)
+            node_def.attr["shapes"].list.shape.add().CopyFrom(shape)
     return twin
 
 

@@ -27,6 +27,33 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Variant;
 
+namespace {
+
+absl::Status InferHandleShapes(tensorflow::shape_inference::InferenceContext* c) {
+  std::vector<tensorflow::DataType> dtypes;
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  absl::Status status = c->GetAttr("dtypes", &dtypes);
+  status.Update(c->GetAttr("shapes", &shapes));
+  if (!status.ok()) return status;
+  const size_t outputs = static_cast<size_t>(c->num_outputs());
+  if (dtypes.size() != outputs || shapes.size() != outputs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "TfFuse>UnpackHandles: ", outputs, " handles, but ", dtypes.size(),
+        " dtypes and ", shapes.size(), " shapes"));
+  }
+  for (size_t i = 0; i < outputs; ++i) {
+    tensorflow::shape_inference::ShapeHandle shape;
+    status = c->MakeShapeFromPartialTensorShape(shapes[i], &shape);
+    if (!status.ok()) return status;
+    c->set_output(static_cast<int>(i), c->Scalar());
+    c->set_output_handle_shapes_and_types(static_cast<int>(i),
+                                          {{shape, dtypes[i]}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 REGISTER_OP("TfFuse>PackHandles")
     .Input("handles: N * resource")
     .Output("pack: variant")
@@ -47,15 +74,18 @@ REGISTER_OP("TfFuse>UnpackHandles")
     .Input("pack: variant")
     .Output("handles: N * resource")
     .Attr("N: int >= 1")
+    .Attr("dtypes: list(type)")
+    .Attr("shapes: list(shape)")
     .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
-      return absl::OkStatus();
-    })
+    .SetShapeFn(InferHandleShapes)
     .Doc(R"doc(
 Returns the handles of a pack, in the order in which they were packed.
 
 pack: What TfFuse>PackHandles returned on this task.
+dtypes: Per handle, the type of the value that it refers to.
+shapes: Per handle, the shape of that value. TensorFlow's graph optimizations look
+  at both, so without them the graph would be optimized otherwise, and its values
+  could differ in the last bit.
 )doc");
 
 namespace {

@@ -1,0 +1,188 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Coordinators as processes of their own, and what they report to the tests.
+
+A process can be the coordinator of one cluster in its life and must leave with `os._exit`, so a test
+module runs itself as a script: the script runs its cases on one cluster and prints a JSON line for
+each; the tests look at the lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PREFIX = "tf_fuse_case "
+_REMOVED = {"TF_CONFIG", "PYTHONHOME", "PYTHONSTARTUP"}
+_TIMEOUT_S = 200
+
+MODES = ("stock", "off", "on")
+
+
+def run(script: str, *args: object) -> dict[str, Any]:
+    """Runs a module of cases as a script.
+
+    Args:
+      script: the module's `__file__`.
+      args: its command line.
+
+    Returns:
+      What each case emitted, by name; a case that raised has the one key "raised".
+
+    Raises:
+      AssertionError: the script did not reach its end; the text has its output.
+    """
+    env = {k: v for k, v in os.environ.items() if k not in _REMOVED and not k.startswith("GRPC_")}
+    env |= {
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")]),
+        "PYTHONUNBUFFERED": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "no_proxy": "localhost,127.0.0.1",
+        "NO_PROXY": "localhost,127.0.0.1",
+    }
+    command = [sys.executable, script, *map(str, args)]
+    # A file, not a pipe: it may be read after a timeout, and is never full.
+    done = subprocess.run(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    lines = [x.split(_PREFIX, 1)[1] for x in done.stdout.splitlines() if _PREFIX in x]
+    cases = dict(json.loads(line) for line in lines)
+    assert done.returncode == 0 and "end" in cases, (
+        f"{command} ended with status {done.returncode} after the cases {sorted(cases)}:\n"
+        + done.stdout[-6000:]
+    )
+    return cases
+
+
+def finish(cases: dict[str, Callable[[], Any]]) -> None:
+    """Runs the cases of a script in order, prints what each returns, and ends the process."""
+    for name, case in cases.items():
+        try:
+            value = case()
+        except Exception as error:
+            traceback.print_exc()
+            value = {"raised": type(error).__name__, "text": str(error)}
+        emit(name, value)
+    emit("end", True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def emit(name: str, value: Any) -> None:
+    """Prints the result of a case."""
+    print(_PREFIX + json.dumps([name, value]), flush=True)
+
+
+def exact(value: Any) -> Any:
+    """A JSON form of nested arrays that is equal only for the same types, shapes and bits."""
+    import numpy as np
+
+    if isinstance(value, dict):
+        return {key: exact(value[key]) for key in sorted(value)}
+    if isinstance(value, (list, tuple)):
+        return [exact(item) for item in value]
+    array = np.asarray(value)
+    bits = [repr(x) for x in array.ravel()] if array.dtype == object else array.tobytes().hex()
+    return [str(array.dtype), list(array.shape), bits]
+
+
+def wait_until(what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """Asks until the answer is true or the time is over; returns the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := what()) and time.monotonic() < deadline:
+        time.sleep(0.05)  # between two questions; nothing depends on its length
+    return answer
+
+
+class Job:
+    """A cluster and its coordinator, in this process.
+
+    Attributes:
+      cluster: the `LocalCluster`.
+      coordinator: the `ClusterCoordinator`.
+    """
+
+    def __init__(self, mode: str, workers: int, ps: int, protocol: Any = None):
+        """Starts and connects.
+
+        Args:
+          mode: "stock" (the plugin is not imported), "off" (imported, option not set) or "on".
+          workers: number of workers.
+          ps: number of parameter servers.
+          protocol: as in `LocalCluster`; None for what the mode needs.
+        """
+        import tensorflow as tf
+
+        self.mode = mode
+        if mode == "stock":
+            from examples.standalone import cluster_package
+
+            cluster_type = cluster_package().LocalCluster
+        else:
+            import tf_fuse  # noqa: F401  (loads the plugin)
+            from tf_fuse.cluster import LocalCluster as cluster_type
+        if mode == "on":
+            tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+        protocol = protocol or ("grpc" if mode == "stock" else "grpc+fuse")
+        self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol)
+        self.strategy = tf.distribute.ParameterServerStrategy(self.cluster.resolver())
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+
+    def variables(self, values: list[Any], **kwargs: Any) -> list[Any]:
+        """Variables, placed on the servers in turn."""
+        import tensorflow as tf
+
+        with self.strategy.scope():
+            return [tf.Variable(value, **kwargs) for value in values]
+
+    def call(self, function: Any, args: tuple = ()) -> Any:
+        """Runs a `tf.function` on a worker; returns what it returns, fetched."""
+        result = self.coordinator.schedule(function, args=args)
+        self.coordinator.join()
+        return result.fetch()
+
+    def total(self) -> dict[str, Any]:
+        """The counters of all tasks, summed; reasons for skipping as "skipped:reason"."""
+        sums: dict[str, Any] = defaultdict(int)
+        if self.mode == "stock":
+            return sums
+        import tf_fuse
+
+        for counters in tf_fuse.cluster_metrics().values():
+            for key, value in counters.items():
+                if key == "skipped":
+                    for reason, count in value.items():
+                        sums[f"skipped:{reason}"] += count
+                elif isinstance(value, int):
+                    sums[key] += value
+        return sums
+
+    def counted(self, action: Callable[[], Any]) -> dict[str, Any]:
+        """Runs an action; returns what the counters of the cluster grew by (zeros left out)."""
+        before = self.total()
+        value = action()
+        after = self.total()
+        growth = {key: after[key] - before[key] for key in sorted(after)}
+        return {
+            "value": exact(value),
+            "counters": {key: count for key, count in growth.items() if count},
+        }
