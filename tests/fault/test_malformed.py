@@ -1,0 +1,228 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A server of "grpc+fuse" answers every malformed request with an error, and goes on serving."""
+
+import sys
+
+import pytest
+from fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
+_TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__)
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "text"),
+    [
+        ("garbage", "INVALID_ARGUMENT", "FuseRecvTensorRequest: not parseable, 5 bytes"),
+        (
+            "frame_version_0",
+            "FAILED_PRECONDITION",
+            "the receiver reads frames up to version 0, this task writes version 1",
+        ),
+        ("unknown_device", "INVALID_ARGUMENT", "/job:ps/replica:0/task:0/device:CPU:7"),
+        ("not_a_device", "INVALID_ARGUMENT", "FuseRecvTensorRequest: tensor 0 of 2: "),
+        ("wrong_incarnation", "ABORTED", "RecvTensor expects a different device incarnation"),
+        ("wrong_job", "INVALID_ARGUMENT", "/job:elsewhere/replica:0/task:0/device:CPU:0"),
+        ("semicolons", "INVALID_ARGUMENT", "FuseRecvTensorRequest: tensor 1 of 2: "),
+        ("too_many_names", "INVALID_ARGUMENT", "1048577 tensor names, at most 1048576"),
+        ("duplicate_request", "ABORTED", "request_id 77"),
+    ],
+)
+def test_rejected(cases, case, code, text):
+    assert cases[case]["code"] == code
+    assert text in cases[case]["details"]
+    assert cases[case]["counters"].get("rejected_requests") == 1
+    assert "served_rpcs" not in cases[case]["counters"]
+
+
+def test_probe_is_answered(cases):
+    assert cases["probe"]["code"] == "OK"
+    assert cases["probe"]["counters"]["served_probes"] == 1
+
+
+def test_other_type_url_is_left_to_tensorflow(cases):
+    assert cases["other_type_url"]["code"] == "INVALID_ARGUMENT"
+    assert "Invalid  rendezvous key: no key" in cases["other_type_url"]["details"]
+    assert "rejected_requests" not in cases["other_type_url"]["counters"]
+
+
+@pytest.mark.parametrize(
+    "case", ["unknown_step", "many_names", "nul_bytes", "empty_and_equal_names"]
+)
+def test_wait_for_what_never_comes_ends_with_the_client(cases, case):
+    assert cases[case]["code"] == "DEADLINE_EXCEEDED"
+    assert cases[case]["cancelled"] == 1
+
+
+def test_random_bytes(cases):
+    # Random bytes that are a valid message are a probe or a key that cannot be parsed.
+    assert set(cases["random"]["codes"]) <= {"INVALID_ARGUMENT", "FAILED_PRECONDITION"}
+    assert sum(cases["random"]["codes"].values()) == 200
+    assert cases["random"]["counters"]["rejected_requests"] == 200
+
+
+def test_steps_after_all_that_are_fused_and_right(cases):
+    assert cases["step_after"]["sum"] == cases["step_before"]["sum"] == 276.0
+    assert cases["step_after"]["counters"]["fused_rpcs"] == 1
+    assert cases["step_after"]["counters"]["served_rpcs"] == 1
+    assert cases["alive"] is True
+
+
+def test_waiting_requests_end_with_their_step(cases):
+    assert cases["pending"] == {"while_waiting": 4, "after_cleanup": 0}
+
+
+def _main():
+    import random
+
+    import grpc
+    import tensorflow as tf
+    from tensorflow.core.protobuf import worker_pb2
+
+    import tf_fuse
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    job = coordinator.Job("on", 1, 1)
+    ps_task = "/job:ps/replica:0/task:0"
+    channel = grpc.insecure_channel(
+        job.cluster.cluster_spec["ps"][0], [("grpc.max_send_message_length", 1 << 30)]
+    )
+    recv_tensor = channel.unary_unary(
+        "/tensorflow.WorkerService/RecvTensor",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=lambda data: data,
+    )
+    clean_up = channel.unary_unary(
+        "/tensorflow.WorkerService/CleanupGraph",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=worker_pb2.CleanupGraphResponse.FromString,
+    )
+    status = channel.unary_unary(
+        "/tensorflow.WorkerService/GetStatus",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=worker_pb2.GetStatusResponse.FromString,
+    )
+    attributes = status(worker_pb2.GetStatusRequest()).device_attributes
+    incarnation = next(x.incarnation for x in attributes if x.device_type == "CPU")
+    request_ids = iter(range(1000, 100_000))
+
+    def on_ps():
+        return tf_fuse.cluster_metrics()[ps_task]
+
+    def send(value, type_url=_TYPE_URL, step=99, request_id=None, timeout=20):
+        request = worker_pb2.RecvTensorRequest(
+            step_id=step, rendezvous_key="no key", request_id=request_id or next(request_ids)
+        )
+        request.transport_options.type_url = type_url
+        request.transport_options.value = value
+        try:
+            recv_tensor(request, timeout=timeout)
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+        return "OK", ""
+
+    def request(names=("a", "b"), **fields):
+        values = {
+            "frame_version": 1,
+            "send_device": f"{ps_task}/device:CPU:0",
+            "send_device_incarnation": incarnation,
+            "recv_device": _WORKER,
+            "tensor_names": names,
+        } | fields
+        return fuse_recv_pb2.FuseRecvTensorRequest(**values).SerializeToString()
+
+    def growth(before):
+        now = on_ps()
+        return {k: v - before[k] for k, v in now.items() if k != "skipped" and v != before[k]}
+
+    def refused(value, **kwargs):
+        def case():
+            before = on_ps()
+            code, details = send(value, **kwargs)
+            return {"code": code, "details": details, "counters": growth(before)}
+
+        return case
+
+    def given_up(value, step):
+        def case():
+            before = on_ps()["cancelled_requests"]
+            code, details = send(value, step=step, timeout=3)
+            cancelled = coordinator.wait_until(lambda: on_ps()["cancelled_requests"] - before)
+            return {"code": code, "details": details, "cancelled": cancelled}
+
+        return case
+
+    def duplicate():
+        # The first one waits for a tensor that never comes, and is given up.
+        send(request(), step=104, request_id=77, timeout=1)
+        coordinator.wait_until(lambda: on_ps()["cancelled_requests"] == 1)
+        return refused(request(), step=104, request_id=77)()
+
+    def random_bytes():
+        rng = random.Random(2026)
+        before, codes = on_ps(), {}
+        for _ in range(200):
+            code, _ = send(rng.randbytes(rng.randint(1, 300)))
+            codes[code] = codes.get(code, 0) + 1
+        return {"codes": codes, "counters": growth(before)}
+
+    variables = job.variables([tf.range(3.0) + 8 * i for i in range(5)])
+
+    @tf.function
+    def total():
+        return tf.reduce_sum(tf.add_n([v.read_value() for v in variables]) + 7.0)
+
+    job.call(total)
+
+    def step():
+        result = []
+        counters = job.counted(lambda: result.append(float(job.call(total))))["counters"]
+        return {"sum": result[0], "counters": counters}
+
+    def pending():
+        before = on_ps()["pending_requests"]
+        for number in range(100, 106):
+            clean_up(worker_pb2.CleanupGraphRequest(step_id=number))
+        coordinator.wait_until(lambda: on_ps()["pending_requests"] == 0)
+        return {"while_waiting": before, "after_cleanup": on_ps()["pending_requests"]}
+
+    device = f"{ps_task}/device:CPU:"
+    coordinator.finish(
+        {
+            "step_before": step,
+            "garbage": refused(b"\xff\xff\xff\xff\xff"),
+            "frame_version_0": refused(request(frame_version=0)),
+            "unknown_device": refused(request(send_device=device + "7")),
+            "not_a_device": refused(request(send_device="nowhere")),
+            "wrong_incarnation": refused(request(send_device_incarnation=incarnation ^ 1)),
+            "wrong_job": refused(
+                request(send_device="/job:elsewhere/replica:0/task:0/device:CPU:0")
+            ),
+            "semicolons": refused(request(names=["a", "b;c;d;e;f"])),
+            "too_many_names": refused(request(names=[""] * (2**20 + 1))),
+            "duplicate_request": duplicate,
+            "probe": refused(request(names=[])),
+            "other_type_url": refused(request(), type_url="type.googleapis.com/some.Other"),
+            "unknown_step": given_up(request(), 100),
+            "many_names": given_up(request(names=[f"t{i}" for i in range(100_000)]), 101),
+            "nul_bytes": given_up(request(names=["a\0b", "\0"]), 102),
+            "empty_and_equal_names": given_up(request(names=["", "", ""]), 103),
+            "random": random_bytes,
+            "step_after": step,
+            "pending": pending,
+            "alive": lambda: job.cluster._tasks["ps:0"].process.poll() is None,
+        }
+    )
+
+
+if __name__ == "__main__":
+    assert len(sys.argv) == 1
+    _main()
