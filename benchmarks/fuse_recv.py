@@ -3,6 +3,9 @@
 """What fused receives gain: stock TensorFlow, fused, and one process without a cluster, in turn.
 
     python benchmarks/fuse_recv.py --workload features --features 300 --json features.json
+    python benchmarks/fuse_recv.py --workload rfc --json rfc.json
+    python benchmarks/fuse_recv.py --workload adult --data adult.data --json adult.json
+    python benchmarks/fuse_recv.py --workload nothing --json nothing.json
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -13,38 +16,49 @@ option off, where every receive is a single one and is counted.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.console import Console  # noqa: E402
+from rich.progress import Progress  # noqa: E402
+from rich.table import Table  # noqa: E402
 
-from examples.demo import count_stock_recv_rpcs, summarize
-from examples.session import Session, SessionError
-from examples.wide_deep.data.common import DataError
-from examples.wide_deep.train import prepare
+from examples import compare  # noqa: E402
+from examples.progress import display  # noqa: E402
+from examples.session import Session, SessionError  # noqa: E402
+from examples.wide_deep.data.common import DataError  # noqa: E402
+from examples.wide_deep.train import prepare  # noqa: E402
 
 MODES = ("stock", "fused", "local")
-_WARM_UP_STEPS = 20
-# Batch, workers and servers when they are not given. `rfc` is the setting of the FuseRecv RFC.
-_DEFAULTS = {
-    "features": {"batch": 64, "workers": 1, "ps": 2},
-    "rfc": {"batch": 128, "workers": 5, "ps": 1},
-    "adult": {"batch": 64, "workers": 1, "ps": 2},
+# What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
+_DEFAULTS: dict[str, dict[str, int]] = {
+    "features": {"features": 300, "batch": 64, "workers": 1, "ps": 2, "steps": 60},
+    "rfc": {"features": 40, "batch": 128, "workers": 5, "ps": 1, "steps": 60},
+    "adult": {"batch": 64, "workers": 1, "ps": 2, "steps": 60},
+    "nothing": {"batch": 64, "workers": 1, "ps": 1, "steps": 400},
 }
+# Which field of the workload --features is.
+_FEATURES_FIELD = {"features": "features", "rfc": "embeddings"}
+_SETTINGS = ("features", "workers", "ps", "batch", "steps", "rounds", "seed")
 
 
-def specification(args: argparse.Namespace, work_dir: str) -> dict[str, Any]:
-    """The session's specification (see `examples.job.run`), without the mode.
+def specification(
+    args: argparse.Namespace, work_dir: str, on_rows: Callable[[int], None] | None = None
+) -> dict[str, Any]:
+    """The sessions' specification (see `examples.job.run`), without the mode.
+
+    Args:
+      args: the command line.
+      work_dir: folder for encoded data.
+      on_rows: called with the number of rows encoded so far.
 
     Raises:
       DataError: a data file is missing or malformed.
@@ -55,109 +69,196 @@ def specification(args: argparse.Namespace, work_dir: str) -> dict[str, Any]:
         "ps": args.ps,
         "options": {"batch": args.batch, "seed": args.seed},
     }
-    if args.workload == "features":
-        spec["options"]["features"] = args.features
+    if args.workload in _FEATURES_FIELD:
+        spec["options"][_FEATURES_FIELD[args.workload]] = args.features
     if args.workload == "adult":
-        folder = os.environ.get("TF_FUSE_DATA")
-        found = args.data or (Path(folder) / "adult" / "adult.data" if folder else None)
-        data = prepare("adult", work_dir, train=found, rows=20_000, seed=args.seed)
-        spec |= {"data": data.train, "evaluation": data.evaluation}
+        data = prepare(
+            "adult", work_dir, train=args.data, rows=20_000, seed=args.seed, on_rows=on_rows
+        )
+        spec |= {"data": data.train, "source": data.source}
     return spec
 
 
-def compare(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
-    """Runs all modes in turn; returns what `--json` writes.
+def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
+    """Runs all modes in turn.
+
+    Args:
+      args: the command line.
+      progress: gets a task per mode.
+      work_dir: folder for encoded data.
+
+    Returns:
+      What `--json` writes.
 
     Raises:
       DataError: a data file is missing or malformed.
       SessionError: a mode's process failed.
     """
-    spec = specification(args, work_dir)
-    rounds: dict[str, list[dict[str, Any]]] = {mode: [] for mode in args.modes}
-    with contextlib.ExitStack() as stack:
-        sessions, bars = {}, {}
-        for mode in args.modes:
-            bars[mode] = progress.add_task(f"{mode}: starting", total=args.rounds * args.steps)
-            sessions[mode] = stack.enter_context(Session({**spec, "mode": mode}))
-        for mode in args.modes:
-            sessions[mode].wait_ready()
-            progress.update(bars[mode], description=f"{mode}: warming up")
-            sessions[mode].run(_WARM_UP_STEPS * args.workers)
-        for number in range(args.rounds):
-            # Neither mode always comes first.
-            for mode in args.modes if number % 2 == 0 else reversed(args.modes):
-                progress.update(bars[mode], description=f"{mode}: running")
-                rounds[mode].append(sessions[mode].run(args.steps))
-                progress.update(bars[mode], description=f"{mode}: waiting")
-                progress.advance(bars[mode], args.steps)
-    modes = {mode: summarize(rounds[mode]) for mode in args.modes}
-    if "stock" in modes and "fused" in modes:
-        bar = progress.add_task("counting the stock receives", total=None)
-        modes["stock"]["recv_rpcs_per_step"] = count_stock_recv_rpcs(spec)
-        progress.update(bar, total=1, completed=1)
+    if args.workload == "adult":
+        bar = progress.add_task("encoding rows", total=None)
+        spec = specification(args, work_dir, lambda n: progress.update(bar, completed=n))
+        progress.update(bar, total=spec["data"]["rows"], completed=spec["data"]["rows"])
+    else:
+        spec = specification(args, work_dir)
+    source = spec.pop("source", None)
+
+    def counters(mode: str, session: Session) -> dict[str, Any]:
+        return pass_counters(session.metrics())
+
+    rounds, passes = compare.run_in_turn(
+        {mode: compare.Variant({**spec, "mode": mode}) for mode in args.modes},
+        args.rounds,
+        args.steps,
+        progress,
+        counters,
+    )
+    modes = {mode: mode_numbers(mode, rounds[mode]) for mode in args.modes}
+    if "fused" in modes:
+        modes["fused"]["pass"] = passes["fused"]
+    if {"stock", "fused"} <= set(modes):
+        modes["stock"]["recv_rpcs_per_step"] = compare.count_stock_recv_rpcs(spec, progress)
     return {
         "workload": args.workload,
-        "settings": {
-            key: getattr(args, key)
-            for key in ("features", "workers", "ps", "batch", "steps", "rounds", "seed")
-        },
-        "machine": {"cpus": os.cpu_count()},
+        "settings": {key: getattr(args, key) for key in _SETTINGS},
+        **({"data": source} if source else {}),
+        "machine": machine(),
         "modes": modes,
-        **ratios(modes, args.workers),
+        **compare.ratios(modes),
+        **comparison_of_rounds(rounds),
+        **comparison_of_losses(modes, args.workers),
     }
 
 
-def ratios(modes: dict[str, Any], workers: int) -> dict[str, Any]:
-    """The ratios of medians.
+def mode_numbers(mode: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One mode's numbers, with the same keys for each.
+
+    The one process of `local` counts as a worker, without servers and without receives.
+    """
+    numbers = compare.summarize(rounds)
+    if mode == "local":
+        numbers["recv_rpcs_per_step"] = 0.0
+        numbers["cpu_ms_per_step"] = {"worker": numbers["cpu_ms_per_step"]["local"], "ps": 0.0}
+    return numbers
+
+
+def pass_counters(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the pass did, all tasks together.
 
     Args:
-      modes: mode to `summarize`'s numbers.
-      workers: number of workers; with one, the order of updates is fixed and so are the losses.
+      tasks: task to counters, as `tf_fuse.cluster_metrics`.
 
     Returns:
-      speedup (fused over stock, steps/s), rpc_reduction (1 - fused over stock), vs_local (time of
-      fused over local) and, with one worker, losses_equal.
+      groups, fused_receives, skipped {reason: receives}, fallbacks and errors.
     """
-    out: dict[str, Any] = {}
-    rate = {mode: numbers["steps_per_s"]["median"] for mode, numbers in modes.items()}
+    keys = ("groups", "fused_receives", "fallbacks", "errors")
+    out: dict[str, Any] = {key: sum(t[key] for t in tasks.values()) for key in keys}
+    skipped: dict[str, int] = {}
+    for counters in tasks.values():
+        for reason, count in counters["skipped"].items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    return {**out, "skipped": dict(sorted(skipped.items()))}
+
+
+def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The speedup of each round by itself, {median, min, max}: what drifts meets both modes."""
+    if not {"stock", "fused"} <= set(rounds):
+        return {}
+    pairs = zip(rounds["stock"], rounds["fused"], strict=True)
+    return {
+        "speedup_by_round": compare.spread(f["steps_per_s"] / s["steps_per_s"] for s, f in pairs)
+    }
+
+
+def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], workers: int) -> dict[str, Any]:
+    """How far the losses are apart; with several workers the order of updates is not fixed.
+
+    Returns:
+      max_loss_difference (mode to the largest difference from the first mode's) and losses_equal
+      (fused against stock, to the last bit). Empty with several workers.
+    """
+    if workers != 1 or len(modes) < 2:
+        return {}
+    out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
     if {"stock", "fused"} <= set(modes):
-        out["speedup"] = rate["fused"] / rate["stock"]
-        stock_rpcs = modes["stock"]["recv_rpcs_per_step"]
-        fused_rpcs = modes["fused"]["recv_rpcs_per_step"]
-        if stock_rpcs and fused_rpcs is not None:
-            out["rpc_reduction"] = 1 - fused_rpcs / stock_rpcs
-        if workers == 1:
-            out["losses_equal"] = modes["stock"]["losses"] == modes["fused"]["losses"]
-    if {"local", "fused"} <= set(modes):
-        out["vs_local"] = rate["local"] / rate["fused"]
+        out["losses_equal"] = modes["stock"]["losses"] == modes["fused"]["losses"]
     return out
 
 
-def render(result: dict[str, Any]) -> Table:
+def machine() -> dict[str, Any]:
+    """What the numbers were made on: cores, processor and memory."""
+    import psutil
+
+    model = ""
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "cpus": os.cpu_count(),
+        "processor": model,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+
+
+def render(result: Mapping[str, Any]) -> Table:
     """The result as a table, a row per mode."""
     settings = result["settings"]
+    features = f", {settings['features']} features" if settings["features"] else ""
     table = Table(
-        title=f"{result['workload']}: {settings['workers']} worker(s), {settings['ps']} server(s), "
-        f"batch {settings['batch']}"
+        title=f"{result['workload']}{features}: {settings['workers']} worker(s), "
+        f"{settings['ps']} server(s), batch {settings['batch']}, {settings['rounds']} rounds of "
+        f"{settings['steps']} steps"
     )
-    for column in ("mode", "steps/s median", "min", "max", "receive RPCs per step",
-                   "CPU ms per step: workers", "servers"):  # fmt: skip
-        table.add_column(column, justify="left" if column == "mode" else "right")
+    table.add_column("mode")
+    for column in ("steps/s\nmedian", "min", "max", "receive RPCs\nper step",
+                   "CPU ms per step\nworkers", "servers"):  # fmt: skip
+        table.add_column(column, justify="right")
     for mode, numbers in result["modes"].items():
         rate, cpu = numbers["steps_per_s"], numbers["cpu_ms_per_step"]
         rpcs = numbers["recv_rpcs_per_step"]
         table.add_row(
             mode,
             *(f"{rate[key]:.1f}" for key in ("median", "min", "max")),
-            "-" if rpcs is None else f"{rpcs:.1f}",
-            f"{cpu['worker']:.1f}" if "worker" in cpu else f"{cpu['local']:.1f} (all)",
-            f"{cpu['ps']:.1f}" if "ps" in cpu else "-",
+            "not counted" if rpcs is None else f"{rpcs:.1f}",
+            f"{cpu['worker']:.1f}",
+            f"{cpu['ps']:.1f}",
         )
     return table
 
 
-def plot(result: dict[str, Any], path: Path) -> None:
-    """Draws steps/s per mode: the median, with a line from minimum to maximum."""
+def conclusion(result: Mapping[str, Any]) -> str:
+    """The ratios and the losses, for people."""
+    lines = []
+    if "speedup" in result:
+        by_round = result["speedup_by_round"]
+        lines.append(
+            f"speedup        {result['speedup']:.2f} (of medians; by round {by_round['min']:.2f} to "
+            f"{by_round['max']:.2f})"
+        )
+    if "rpc_reduction" in result:
+        lines.append(f"rpc_reduction  {result['rpc_reduction']:.2%} fewer receive RPCs")
+    if "vs_local" in result:
+        lines.append(f"vs_local       {result['vs_local']:.2f} times the time of one process")
+    if "losses_equal" in result:
+        steps = len(result["modes"]["stock"]["losses"])
+        lines.append(
+            f"losses         all {steps} equal, bit for bit, stock and fused"
+            if result["losses_equal"]
+            else f"losses         NOT EQUAL: {result['max_loss_difference']}"
+        )
+    elif len(result["modes"]) > 1 and result["settings"]["workers"] > 1:
+        lines.append("losses         not compared: the order of several workers' updates varies")
+    return "\n".join(lines)
+
+
+def plot(result: Mapping[str, Any], path: Path) -> None:
+    """Draws steps/s per mode: the median, with a line from minimum to maximum.
+
+    Args:
+      result: what `measure` returned.
+      path: the picture; its ending chooses the format.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3), layout="constrained")
@@ -169,56 +270,76 @@ def plot(result: dict[str, Any], path: Path) -> None:
         [rate["median"] - rate["min"] for rate in rates],
         [rate["max"] - rate["median"] for rate in rates],
     ]
-    axes.bar(names, medians, yerr=spans, capsize=4)
+    bars = axes.bar(names, medians, yerr=spans, capsize=4)
+    axes.bar_label(bars, fmt="%.1f", label_type="center")
     axes.set_ylabel("steps per second")
     axes.set_title(result["workload"])
     figure.savefig(path)
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line, and fills in what the workload decides."""
     parser = argparse.ArgumentParser(description="Compare stock, fused and local training steps.")
     parser.add_argument("--workload", choices=sorted(_DEFAULTS), default="features")
-    parser.add_argument("--features", type=int, default=300, help="tables, for --workload features")
+    parser.add_argument("--features", type=int, help="tables (features) or embeddings (rfc)")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--ps", type=int)
     parser.add_argument("--batch", type=int)
-    parser.add_argument("--steps", type=int, default=60, help="per round, all workers together")
+    parser.add_argument("--steps", type=int, help="per round, all workers together")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path, help="picture of the steps per second")
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--plot", type=Path, help="write a picture of the steps per second here")
     args = parser.parse_args(argv)
-    for key, value in _DEFAULTS[args.workload].items():
+    for key in ("features", "batch", "workers", "ps", "steps"):
         if getattr(args, key) is None:
-            setattr(args, key, value)
+            setattr(args, key, _DEFAULTS[args.workload].get(key))
+    for key in ("features", "batch", "workers", "ps", "steps", "rounds"):
+        value = getattr(args, key)
+        if value is not None and value < 1:
+            parser.error(f"--{key} must be at least 1, got {value}")
+    if args.features is not None and args.workload not in _FEATURES_FIELD:
+        parser.error(f"--features is for {sorted(_FEATURES_FIELD)}, not for {args.workload}")
+    if args.data is not None and args.workload != "adult":
+        parser.error(f"--data is for the workload adult, not for {args.workload}")
+    if args.workload == "adult" and args.data is None and "TF_FUSE_DATA" in os.environ:
+        args.data = Path(os.environ["TF_FUSE_DATA"]) / "adult" / "adult.data"
+    args.modes = list(dict.fromkeys(args.modes))
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and prints its table; see --help."""
-    args = _parse(argv)
+    """Runs the benchmark and prints its table; see --help.
+
+    Returns:
+      0; or 1 when a mode failed, a file could not be read, or the losses of stock and fused, which
+      must be equal with one worker, are not.
+    """
+    args = parse(argv)
     console = Console()
-    columns = (SpinnerColumn(), *Progress.get_default_columns(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="tf_fuse_bench_") as work_dir:
         try:
-            with Progress(*columns, console=console) as progress:
-                result = compare(args, progress, work_dir)
+            with display(console) as progress:
+                result = measure(args, progress, work_dir)
         except (DataError, SessionError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
     console.print(render(result))
-    for key in ("speedup", "rpc_reduction", "vs_local", "losses_equal"):
-        if key in result:
-            value = result[key]
-            text = f"{value:.3f}" if isinstance(value, float) else str(value)
-            console.print(f"{key}: {text}", highlight=False)
+    console.print(conclusion(result), highlight=False)
+    for path in (args.json, args.plot):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
+        console.print(f"all numbers: {args.json}", highlight=False)
     if args.plot:
         plot(result, args.plot)
+        console.print(f"picture: {args.plot}", highlight=False)
+    if not result.get("losses_equal", True):
+        print("error: the losses of stock and fused differ", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -12,10 +12,8 @@ else the machine does meets both. Timed rounds follow an untimed one.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,68 +21,28 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
+from examples import compare
+from examples.progress import display
 from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import Prepared, prepare
 
-_WARM_UP_STEPS = 20
-_COUNTED_STEPS = 10
 _DATA_VARIABLE = "TF_FUSE_DATA"  # a folder with adult/adult.data and adult/adult.test
 
 
-def count_stock_recv_rpcs(spec: dict[str, Any], on_event: Any = None) -> float:
-    """Receive RPCs per step of the stock graphs.
-
-    TensorFlow does not count its receives. So the same graphs run for a few steps under the
-    protocol `grpc+fuse` with the option off: each receive is then a single one, and counted.
+def train(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
+    """Trains in every mode; see `main`'s options.
 
     Args:
-      spec: the stock session's specification.
-      on_event: see `Session`.
+      args: the command line.
+      progress: gets a task per mode.
+      work_dir: folder for the encoded data.
 
     Returns:
-      Receive RPCs of all tasks per step.
-
-    Raises:
-      SessionError: the process failed, e.g. because the plugin is missing.
-    """
-    with Session({**spec, "mode": "count"}, on_event=on_event) as session:
-        session.wait_ready()
-        session.run(_WARM_UP_STEPS)
-        return session.run(_COUNTED_STEPS)["recv_rpcs_per_step"]
-
-
-def summarize(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One mode's rounds as the numbers of the table.
-
-    Args:
-      rounds: `Round.as_dict()` of each timed round.
-
-    Returns:
-      steps_per_s {median, min, max}, recv_rpcs_per_step, cpu_ms_per_step by role, losses.
-    """
-    rates = [r["steps_per_s"] for r in rounds]
-    roles = sorted(rounds[0]["cpu_ms_per_step"])
-    counts = [r["recv_rpcs_per_step"] for r in rounds if r["recv_rpcs_per_step"] is not None]
-    return {
-        "steps_per_s": {
-            "median": statistics.median(rates),
-            "min": min(rates),
-            "max": max(rates),
-        },
-        "recv_rpcs_per_step": statistics.median(counts) if counts else None,
-        "cpu_ms_per_step": {
-            role: statistics.median(r["cpu_ms_per_step"][role] for r in rounds) for role in roles
-        },
-        "losses": [loss for r in rounds for loss in r["losses"]],
-    }
-
-
-def compare(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict[str, Any]:
-    """Runs the comparison; see `main`'s options.
+      What `--json` writes.
 
     Raises:
       DataError: a data file is missing or malformed.
@@ -99,37 +57,32 @@ def compare(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
         "evaluation": data.evaluation,
         "options": {"batch": args.batch, "seed": args.seed},
     }
-    results: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-        sessions, bars = {}, {}
-        for mode in args.modes:
-            bars[mode] = progress.add_task(f"{mode}: starting", total=args.rounds * args.steps)
-            sessions[mode] = stack.enter_context(Session({**spec, "mode": mode}))
-            sessions[mode].wait_ready()
-            progress.update(bars[mode], description=f"{mode}: tracing and warming up")
-            sessions[mode].run(_WARM_UP_STEPS)
-            progress.update(bars[mode], description=f"{mode}: waiting")
-        rounds: dict[str, list[dict[str, Any]]] = {mode: [] for mode in args.modes}
-        for number in range(args.rounds):
-            # A B, B A, A B: neither mode always comes first.
-            for mode in args.modes if number % 2 == 0 else reversed(args.modes):
-                progress.update(bars[mode], description=f"{mode}: training")
-                rounds[mode].append(sessions[mode].run(args.steps))
-                progress.update(bars[mode], description=f"{mode}: waiting")
-                progress.advance(bars[mode], args.steps)
-        for mode in args.modes:
-            progress.update(bars[mode], description=f"{mode}: evaluating")
-            scored = sessions[mode].evaluate()
-            results[mode] = {
-                **summarize(rounds[mode]),
-                "evaluation": {k: scored[k] for k in ("loss", "auc", "rows")},
-            }
-            progress.update(bars[mode], description=f"{mode}: done")
-    if {"stock", "fused"} <= set(args.modes):
-        bar = progress.add_task("counting the stock receives", total=None)
-        results["stock"]["recv_rpcs_per_step"] = count_stock_recv_rpcs(spec)
-        progress.update(bar, total=1, completed=1)
-    return {"workload": args.dataset, "data": data.source, "modes": results, **_ratios(results)}
+
+    def evaluate(mode: str, session: Session) -> dict[str, Any]:
+        scored = session.evaluate()
+        return {key: scored[key] for key in ("loss", "auc", "rows")}
+
+    rounds, evaluations = compare.run_in_turn(
+        {mode: compare.Variant({**spec, "mode": mode}) for mode in args.modes},
+        args.rounds,
+        args.steps,
+        progress,
+        evaluate,
+    )
+    modes = {
+        mode: {**compare.summarize(rounds[mode]), "evaluation": evaluations[mode]}
+        for mode in args.modes
+    }
+    if {"stock", "fused"} <= set(modes):
+        modes["stock"]["recv_rpcs_per_step"] = compare.count_stock_recv_rpcs(spec, progress)
+    settings = {key: getattr(args, key) for key in ("workers", "ps", "batch", "steps", "rounds")}
+    return {
+        "workload": args.dataset,
+        "data": data.source,
+        "settings": settings,
+        "modes": modes,
+        **compare.ratios(modes),
+    }
 
 
 def _prepare(args: argparse.Namespace, progress: Progress, work_dir: str) -> Prepared:
@@ -141,17 +94,6 @@ def _prepare(args: argparse.Namespace, progress: Progress, work_dir: str) -> Pre
     total = data.train["rows"] + data.evaluation["rows"]
     progress.update(bar, total=total, completed=total)
     return data
-
-
-def _ratios(modes: dict[str, Any]) -> dict[str, float]:
-    """Speedup (fused over stock, steps/s) and rpc_reduction (1 - fused over stock)."""
-    if not {"stock", "fused"} <= set(modes):
-        return {}
-    stock, fused = modes["stock"], modes["fused"]
-    ratios = {"speedup": fused["steps_per_s"]["median"] / stock["steps_per_s"]["median"]}
-    if stock["recv_rpcs_per_step"] and fused["recv_rpcs_per_step"] is not None:
-        ratios["rpc_reduction"] = 1 - fused["recv_rpcs_per_step"] / stock["recv_rpcs_per_step"]
-    return ratios
 
 
 def render(result: dict[str, Any]) -> Table:
@@ -195,16 +137,15 @@ def _conclusion(result: dict[str, Any], workers: int) -> str:
         lines.append(f"fused / stock: {result['speedup']:.2f}x steps per second")
     if "rpc_reduction" in result:
         lines.append(f"receive RPCs:  {result['rpc_reduction']:.1%} fewer")
-    losses = [numbers["losses"] for numbers in result["modes"].values()]
-    if workers == 1 and len(losses) > 1:
-        differences = [abs(a - b) for other in losses[1:] for a, b in zip(losses[0], other)]  # noqa: B905
-        worst = max(differences)
-        lines.append(
-            f"losses:        all {len(losses[0])} equal, bit for bit"
-            if worst == 0
-            else f"losses:        differ by at most {worst:.3g}"
-        )
-    elif len(losses) > 1:
+    if workers == 1 and len(result["modes"]) > 1:
+        steps = len(next(iter(result["modes"].values()))["losses"])
+        differences = compare.max_loss_differences(result["modes"])
+        if all(difference == 0 for difference in differences.values()):
+            lines.append(f"losses:        all {steps} equal, bit for bit")
+        else:
+            told = ", ".join(f"{mode} {value:.3g}" for mode, value in differences.items())
+            lines.append(f"losses:        differ from {next(iter(result['modes']))}'s by: {told}")
+    elif len(result["modes"]) > 1:
         lines.append(
             "losses:        with several workers the order of updates varies from run to run"
         )
@@ -228,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--modes", nargs="+", choices=("stock", "fused", "local"), default=["stock", "fused"]
     )
-    parser.add_argument("--json", type=Path, default=Path("demo.json"))
+    parser.add_argument("--json", type=Path, default=Path("build/demo.json"))
     args = parser.parse_args(argv)
     if args.data is None and args.dataset in (None, "adult") and found:
         args.dataset = "adult"
@@ -236,17 +177,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.eval = Path(found) / "adult" / "adult.test"
     args.dataset = args.dataset or ("adult" if args.data else "criteo")
     console = Console()
-    columns = (SpinnerColumn(), *Progress.get_default_columns(), MofNCompleteColumn(),
-               TimeElapsedColumn())  # fmt: skip
+    console.print(
+        f"Training wide & deep with {args.workers} worker(s) and {args.ps} parameter server(s), in "
+        f"turn: {', '.join(args.modes)}. This takes about two minutes on two cores.",
+        highlight=False,
+    )
     with tempfile.TemporaryDirectory(prefix="tf_fuse_demo_") as work_dir:
         try:
-            with Progress(*columns, console=console) as progress:
-                result = compare(args, progress, work_dir)
+            with display(console) as progress:
+                result = train(args, progress, work_dir)
         except (DataError, SessionError, ValueError) as e:
             print(f"error: {e}", file=sys.stderr)
             return 1
     console.print(render(result))
     console.print(_conclusion(result, args.workers), highlight=False)
+    args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps(result, indent=1) + "\n")
     console.print(f"all numbers: {args.json}", highlight=False)
     return 0

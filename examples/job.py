@@ -11,8 +11,8 @@ Modes:
 * `count`: protocol `grpc+fuse` without the option: stock graphs, whose receives are counted;
 * `local`: no cluster.
 
-Commands come as JSON lines on stdin ({"run": STEPS} or {"evaluate": true}), events go as JSON
-lines to stdout. The process ends when stdin does.
+Commands come as JSON lines on stdin ({"run": STEPS}, {"evaluate": true} or {"metrics": true}),
+events go as JSON lines to stdout. The process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     """The workload a specification names.
 
     Args:
-      spec: "workload" is features, rfc, adult or criteo; "options" are fields of its class; the
-        last two take "data": {"path", "rows"}, a file written by `encode_file`.
+      spec: "workload" is features, rfc, nothing, large, adult or criteo; "options" are fields of
+        its class; the last two take "data": {"path", "rows"}, a file written by `encode_file`.
 
     Raises:
       ValueError: no such workload.
       TypeError: an option the workload does not have.
     """
     from examples.features.model import Features
+    from examples.transfers import Large, Nothing
     from examples.wide_deep.data.encode import SCHEMAS
     from examples.wide_deep.workload import FileWorkload, Rfc
 
     name, options = spec["workload"], dict(spec.get("options", {}))
     if "hidden" in options:
         options["hidden"] = tuple(options["hidden"])
-    if name == "features":
-        return Features(**options)
-    if name == "rfc":
-        return Rfc(**options)
+    synthetic = {"features": Features, "rfc": Rfc, "nothing": Nothing, "large": Large}
+    if name in synthetic:
+        return synthetic[name](**options)
     if name in SCHEMAS:
         return FileWorkload(_encoded(spec["data"], name), **options)
-    raise ValueError(f"no workload {name!r}; there are {sorted(['features', 'rfc', *SCHEMAS])}")
+    raise ValueError(f"no workload {name!r}; there are {sorted([*synthetic, *SCHEMAS])}")
 
 
 def _encoded(data: Mapping[str, Any], schema: str) -> Any:
@@ -78,11 +78,23 @@ def enable_fuse_recv() -> None:
 
 
 def cluster_recv_rpcs() -> int:
-    """Receive RPCs that all tasks of the connected cluster have made so far, single and fused."""
+    """Receive RPCs that all tasks of the connected cluster have made so far, single and fused.
+
+    Raises:
+      RuntimeError: a task did not tell.
+    """
+    per_task = _cluster_metrics()
+    return sum(task["fused_rpcs"] + task["single_rpcs"] for task in per_task.values())
+
+
+def _cluster_metrics() -> dict[str, dict[str, Any]]:
     import tf_fuse
 
     per_task = tf_fuse.cluster_metrics()
-    return sum(task["fused_rpcs"] + task["single_rpcs"] for task in per_task.values())
+    for task, counters in per_task.items():
+        if "error" in counters:
+            raise RuntimeError(f"no counters from {task}: {counters['error']}")
+    return per_task
 
 
 def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> None:
@@ -149,8 +161,12 @@ def _serve(
                 _encoded(spec["evaluation"], spec["workload"]),
             )
             emit("evaluation", loss=result.loss, auc=result.auc, rows=result.rows)
+        elif "metrics" in command:
+            emit("metrics", tasks=_cluster_metrics() if "tf_fuse" in sys.modules else {})
         else:
-            raise ValueError(f'unknown command {dict(command)}; expected "run" or "evaluate"')
+            raise ValueError(
+                f'unknown command {dict(command)}; expected "run", "evaluate" or "metrics"'
+            )
 
 
 def main() -> None:
@@ -180,4 +196,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # Run by path, Python puts this folder first on sys.path: its modules are no top-level modules.
+    # In its place goes the checkout, and last: an installed tf_fuse has a library, while the
+    # checkout's need not have one.
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [p for p in sys.path if p != _folder] + [os.path.dirname(_folder)]
     main()

@@ -53,7 +53,7 @@ class Session:
         self._on_event = on_event
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "examples.job", json.dumps(dict(spec))],
+            [sys.executable, str(_ROOT / "examples" / "job.py"), json.dumps(dict(spec))],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -105,6 +105,15 @@ class Session:
         """
         self._send({"evaluate": True})
         return self._await("evaluation")
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Task to its counters, as `tf_fuse.cluster_metrics`; empty where the plugin is not loaded.
+
+        Raises:
+          SessionError: the process failed.
+        """
+        self._send({"metrics": True})
+        return self._await("metrics")["tasks"]
 
     def close(self) -> None:
         """Ends the process, and with it the cluster; may be repeated."""

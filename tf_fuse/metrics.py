@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of this process, and of every task of a connected cluster.
 
-Receiving side: `fused_rpcs` (RPCs that carried a frame of tensors), `single_rpcs` (RPCs that carried
+Receiving side: `fused_rpcs` (RPCs that carried a frame), `single_rpcs` (RPCs that carried
 one tensor), `tensors` and `bytes` (in frames), `beside_tensors` (too large for a frame, received
 singly), `copied_tensors` (copied out of a frame), `fallbacks` (fused receives done one by one,
 because the peer lacks the plugin), `errors` (fused receives that failed).

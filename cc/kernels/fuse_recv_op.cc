@@ -61,12 +61,12 @@ class FuseRecvOp : public AsyncOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_names", &keys->tensor_names));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_types", &keys->types));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("copy_out", &keys->copy_out));
-    OP_REQUIRES(ctx,
-                keys->copy_out.empty() ||
-                    keys->copy_out.size() == keys->types.size(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "_FuseRecv: copy_out has ", keys->copy_out.size(),
-                    " entries for ", keys->types.size(), " tensors")));
+    OP_REQUIRES(
+        ctx,
+        keys->copy_out.empty() || keys->copy_out.size() == keys->types.size(),
+        absl::InvalidArgumentError(
+            absl::StrCat("_FuseRecv: copy_out has ", keys->copy_out.size(),
+                         " entries for ", keys->types.size(), " tensors")));
     OP_REQUIRES_OK(ctx, FinishFusedKeys(keys.get()));
     keys_ = std::move(keys);
   }
@@ -86,8 +86,8 @@ class FuseRecvOp : public AsyncOpKernel {
     args.cancellation_manager = ctx->cancellation_manager();
     rendezvous->RecvFusedAsync(
         keys_, ctx->frame_iter(), args,
-        [ctx, keys = keys_, done = std::move(done)](
-            const absl::Status& status, std::vector<Slot> slots) {
+        [ctx, keys = keys_, done = std::move(done)](const absl::Status& status,
+                                                    std::vector<Slot> slots) {
           if (!status.ok()) {
             ctx->SetStatus(status);
           } else {

@@ -29,7 +29,8 @@ using tensorflow::Variant;
 
 namespace {
 
-absl::Status InferHandleShapes(tensorflow::shape_inference::InferenceContext* c) {
+absl::Status InferHandleShapes(
+    tensorflow::shape_inference::InferenceContext* c) {
   std::vector<tensorflow::DataType> dtypes;
   std::vector<tensorflow::PartialTensorShape> shapes;
   absl::Status status = c->GetAttr("dtypes", &dtypes);
@@ -37,9 +38,9 @@ absl::Status InferHandleShapes(tensorflow::shape_inference::InferenceContext* c)
   if (!status.ok()) return status;
   const size_t outputs = static_cast<size_t>(c->num_outputs());
   if (dtypes.size() != outputs || shapes.size() != outputs) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "TfFuse>UnpackHandles: ", outputs, " handles, but ", dtypes.size(),
-        " dtypes and ", shapes.size(), " shapes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("TfFuse>UnpackHandles: ", outputs, " handles, but ",
+                     dtypes.size(), " dtypes and ", shapes.size(), " shapes"));
   }
   for (size_t i = 0; i < outputs; ++i) {
     tensorflow::shape_inference::ShapeHandle shape;
@@ -129,14 +130,13 @@ class UnpackHandlesOp : public OpKernel {
                                  input.shape().DebugString())));
     const HandlePack* pack = input.scalar<Variant>()().get<HandlePack>();
     OP_REQUIRES(ctx, pack != nullptr,
-                absl::InvalidArgumentError(absl::StrCat(
-                    "expected a pack of handles, got ",
-                    input.scalar<Variant>()().TypeName())));
-    OP_REQUIRES(
-        ctx, static_cast<int>(pack->handles.size()) == num_outputs(),
-        absl::InvalidArgumentError(absl::StrCat(
-            "the pack holds ", pack->handles.size(), " handles, expected ",
-            num_outputs())));
+                absl::InvalidArgumentError(
+                    absl::StrCat("expected a pack of handles, got ",
+                                 input.scalar<Variant>()().TypeName())));
+    OP_REQUIRES(ctx, static_cast<int>(pack->handles.size()) == num_outputs(),
+                absl::InvalidArgumentError(
+                    absl::StrCat("the pack holds ", pack->handles.size(),
+                                 " handles, expected ", num_outputs())));
     for (int i = 0; i < num_outputs(); ++i) {
       ctx->set_output(i, pack->handles[i]);
     }

@@ -67,9 +67,9 @@ class ReportsOp : public OpKernel {
     const std::vector<v1::FuseReport> reports = RecentReports();
     Tensor* output = nullptr;
     OP_REQUIRES_OK(
-        ctx, ctx->allocate_output(
-                 0, TensorShape({static_cast<int64_t>(reports.size())}),
-                 &output));
+        ctx,
+        ctx->allocate_output(
+            0, TensorShape({static_cast<int64_t>(reports.size())}), &output));
     auto out = output->vec<tstring>();
     for (size_t i = 0; i < reports.size(); ++i) {
       out(static_cast<int64_t>(i)) = reports[i].SerializeAsString();

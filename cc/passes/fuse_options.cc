@@ -36,7 +36,8 @@ class OptionCarrier : public tensorflow::grappler::CustomGraphOptimizer {
   absl::Status Optimize(tensorflow::grappler::Cluster* cluster,
                         const tensorflow::grappler::GrapplerItem& item,
                         tensorflow::GraphDef* optimized_graph) override {
-    return absl::AbortedError("nothing to do: tf_fuse works after partitioning");
+    return absl::AbortedError(
+        "nothing to do: tf_fuse works after partitioning");
   }
 };
 

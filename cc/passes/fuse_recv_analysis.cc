@@ -19,11 +19,10 @@ using tensorflow::Node;
 namespace {
 
 bool CallsFunction(const Node& node) {
-  return std::any_of(node.attrs().begin(), node.attrs().end(),
-                     [](const auto& attr) {
-                       return attr.second.has_func() ||
-                              attr.second.list().func_size() > 0;
-                     });
+  return std::any_of(
+      node.attrs().begin(), node.attrs().end(), [](const auto& attr) {
+        return attr.second.has_func() || attr.second.list().func_size() > 0;
+      });
 }
 
 // Operations that may wait for another step, another worker, or the user's own
@@ -31,8 +30,8 @@ bool CallsFunction(const Node& node) {
 bool MayBlock(const Node& node) {
   if (node.op_def().is_stateful() && CallsFunction(node)) return true;
   static const char* const kParts[] = {
-      "Queue",     "Barrier", "Accumulator", "Stage",   "Collective",
-      "PyFunc",    "Iterator", "Rendezvous",  "Dataset", "Mutex"};
+      "Queue",  "Barrier",  "Accumulator", "Stage",   "Collective",
+      "PyFunc", "Iterator", "Rendezvous",  "Dataset", "Mutex"};
   return std::any_of(std::begin(kParts), std::end(kParts), [&](const char* p) {
     return absl::StrContains(node.type_string(), p);
   });
@@ -152,15 +151,13 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       ++plan.local_receives;
       continue;
     }
-    const std::string reason =
-        FindBlocker(view, liveness, ancestry, receive);
+    const std::string reason = FindBlocker(view, liveness, ancestry, receive);
     if (!reason.empty()) {
       plan.skipped.push_back({&receive, reason});
       continue;
     }
-    const int depth = options.grouping == Grouping::kDepth
-                          ? ancestry.depth[receive.node]
-                          : 0;
+    const int depth =
+        options.grouping == Grouping::kDepth ? ancestry.depth[receive.node] : 0;
     candidates[{receive.send_device, receive.recv_device,
                 receive.send_device_incarnation, depth,
                 ancestry.blockers[receive.node]}]

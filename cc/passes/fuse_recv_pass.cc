@@ -172,8 +172,8 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
   }
 };
 
-REGISTER_OPTIMIZATION(
-    tensorflow::OptimizationPassRegistry::POST_PARTITIONING, 10, FuseRecvPass);
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_PARTITIONING,
+                      10, FuseRecvPass);
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fuse_recv pass: groups the _Recv nodes of a partitioned graph and replaces
-// each group by one _FuseRecv.
+// The fuse_recv pass: groups the _Recv nodes of a partitioned graph and
+// replaces each group by one _FuseRecv.
 //
 // Requires    all partitions of the graph (the process that runs a tf.function
 //             has them), and tasks that run the protocol grpc+fuse.

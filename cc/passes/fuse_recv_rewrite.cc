@@ -34,8 +34,9 @@ std::string ShortTask(const std::string& device) {
   return absl::StrCat(parsed.job, "_", parsed.task);
 }
 
-// Kernels of these are done with their inputs when they return. (AssignVariableOp
-// is not among them: the variable takes the tensor over as its value.)
+// Kernels of these are done with their inputs when they return.
+// (AssignVariableOp is not among them: the variable takes the tensor over as
+// its value.)
 bool ConsumesAtOnce(const Node& node) {
   const std::string& op = node.type_string();
   if (op == "AssignVariableOp" || op == "Assign") return false;
@@ -47,21 +48,20 @@ bool ConsumesAtOnce(const Node& node) {
 // Kernels of these may return memory of their input.
 bool MayShareMemory(const Node& node) {
   static const auto* const kOps = new std::set<std::string>{
-      "Bitcast",   "CheckNumerics",  "Concat",        "ConcatV2",
-      "Cast",      "EnsureShape",    "Enter",         "Exit",
-      "ExpandDims", "Identity",      "IdentityN",     "Merge",
-      "NextIteration", "Pack",       "PreventGradient", "Reshape",
-      "Slice",     "Snapshot",       "Split",         "SplitV",
-      "Squeeze",   "StopGradient",   "StridedSlice",  "Switch",
-      "Transpose", "Unpack",         "_SwitchN"};
+      "Bitcast",       "CheckNumerics", "Concat",          "ConcatV2",
+      "Cast",          "EnsureShape",   "Enter",           "Exit",
+      "ExpandDims",    "Identity",      "IdentityN",       "Merge",
+      "NextIteration", "Pack",          "PreventGradient", "Reshape",
+      "Slice",         "Snapshot",      "Split",           "SplitV",
+      "Squeeze",       "StopGradient",  "StridedSlice",    "Switch",
+      "Transpose",     "Unpack",        "_SwitchN"};
   return kOps->count(node.type_string()) > 0;
 }
 
 bool HasVariantOutput(const Node& node) {
-  return std::any_of(node.output_types().begin(), node.output_types().end(),
-                     [](tensorflow::DataType type) {
-                       return type == tensorflow::DT_VARIANT;
-                     });
+  return std::any_of(
+      node.output_types().begin(), node.output_types().end(),
+      [](tensorflow::DataType type) { return type == tensorflow::DT_VARIANT; });
 }
 
 // Whether a consumer may hold the value longer than the step: a queue, a stack,
@@ -153,8 +153,7 @@ void FillSlot(const PartitionView& view, const Receive& receive,
 }
 
 void FillReport(const PartitionView& view, const FusePlan& plan,
-                const std::vector<std::string>& names,
-                v1::FuseReport* report) {
+                const std::vector<std::string>& names, v1::FuseReport* report) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const FuseGroup& group = plan.groups[g];
     v1::FuseReport::Group* out = report->add_groups();
@@ -207,8 +206,8 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
     const NodeId first = group.receives[0]->node;
     Graph* graph = partitions.at(view.partition(first)).get();
     absl::Status status;
-    Node* fused = graph->AddNode(BuildFusedNode(view, group, names[g]),
-                                 &status);
+    Node* fused =
+        graph->AddNode(BuildFusedNode(view, group, names[g]), &status);
     if (!status.ok()) return status;
     if (view.node(first)->has_assigned_device_name()) {
       fused->set_assigned_device_name(view.node(first)->assigned_device_name());

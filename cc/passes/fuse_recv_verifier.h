@@ -11,10 +11,10 @@
 
 namespace tf_fuse {
 
-// Contracts all groups of `plan` over all partitions. While that closes a cycle,
-// drops the first group (in the plan's order) that lies on one: its receives
-// move to `plan->skipped` with the reason skip::kWouldCycle. Returns the number
-// of groups dropped; 0 for every plan that groups by depth.
+// Contracts all groups of `plan` over all partitions. While that closes a
+// cycle, drops the first group (in the plan's order) that lies on one: its
+// receives move to `plan->skipped` with the reason skip::kWouldCycle. Returns
+// the number of groups dropped; 0 for every plan that groups by depth.
 int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan);
 
 }  // namespace tf_fuse

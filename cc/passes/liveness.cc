@@ -50,15 +50,15 @@ void Liveness::ComputeAll() {
   for (const NodeId id : view_.topological_order()) {
     conditions_[id] = Compute(id);
     if (!view_.node(id)->IsEnter()) continue;
-    auto [it, inserted] = frame_entry_.emplace(view_.frame(id), conditions_[id]);
+    auto [it, inserted] =
+        frame_entry_.emplace(view_.frame(id), conditions_[id]);
     if (!inserted) it->second = And(it->second, conditions_[id]);
   }
 }
 
 Liveness::ConditionId Liveness::Intern(Conjunction literals) {
   std::sort(literals.begin(), literals.end());
-  literals.erase(std::unique(literals.begin(), literals.end()),
-                 literals.end());
+  literals.erase(std::unique(literals.begin(), literals.end()), literals.end());
   auto [it, inserted] = interned_.emplace(
       literals, static_cast<ConditionId>(conjunctions_.size()));
   if (inserted) conjunctions_.push_back(std::move(literals));
@@ -103,8 +103,8 @@ int Liveness::PredicateIndex(NodeId switch_id) {
   // Input 1 of Switch, RefSwitch and _SwitchN selects the output.
   const std::pair<NodeId, int> source = StemOf(switch_id, 1);
   const int outputs = view_.node(switch_id)->num_outputs();
-  auto [it, inserted] = predicates_.emplace(
-      source, static_cast<int>(predicate_arity_.size()));
+  auto [it, inserted] =
+      predicates_.emplace(source, static_cast<int>(predicate_arity_.size()));
   if (inserted) predicate_arity_.push_back(outputs);
   // Used with different numbers of outputs: then no set of values is complete.
   if (predicate_arity_[it->second] != outputs) {

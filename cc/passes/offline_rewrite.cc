@@ -155,10 +155,10 @@ absl::Status PartitionGraphDef(
                             /*log_device_placement=*/false);
   status = placer.Run();
   if (!status.ok()) return status;
-  for (const auto grouping : {OptimizationPassRegistry::POST_PLACEMENT,
-                              OptimizationPassRegistry::POST_REWRITE_FOR_EXEC}) {
-    status =
-        OptimizationPassRegistry::Global()->RunGrouping(grouping, options);
+  for (const auto grouping :
+       {OptimizationPassRegistry::POST_PLACEMENT,
+        OptimizationPassRegistry::POST_REWRITE_FOR_EXEC}) {
+    status = OptimizationPassRegistry::Global()->RunGrouping(grouping, options);
     if (!status.ok()) return status;
   }
   return tensorflow::PartitionFunctionGraph(devices.set, std::move(graph),

@@ -92,13 +92,13 @@ absl::Status PartitionView::AddPartition(int index, const Graph& graph) {
   const std::set<std::string> unknown(unreachable.begin(), unreachable.end());
   std::vector<Node*> nodes;
   for (Node* node : graph.op_nodes()) nodes.push_back(node);
-  std::sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) {
-    return a->name() < b->name();
-  });
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node* a, const Node* b) { return a->name() < b->name(); });
   std::vector<NodeId> ids(graph.num_node_ids(), kNoNode);
   for (Node* node : nodes) {
     ids[node->id()] = size();
-    nodes_.push_back({node, index,
+    nodes_.push_back({node,
+                      index,
                       unknown.count(node->name()) > 0
                           ? kUnknownFrame
                           : frames[node->id()].frame_name,
@@ -112,11 +112,11 @@ absl::Status PartitionView::AddPartition(int index, const Graph& graph) {
       in_edges.push_back({src, edge->src_output(), edge->dst_input(),
                           edge->src()->IsNextIteration()});
     }
-    std::sort(in_edges.begin(), in_edges.end(), [](const Edge& a,
-                                                   const Edge& b) {
-      return std::tie(a.dst_input, a.node, a.src_output) <
-             std::tie(b.dst_input, b.node, b.src_output);
-    });
+    std::sort(in_edges.begin(), in_edges.end(),
+              [](const Edge& a, const Edge& b) {
+                return std::tie(a.dst_input, a.node, a.src_output) <
+                       std::tie(b.dst_input, b.node, b.src_output);
+              });
   }
   return absl::OkStatus();
 }

@@ -74,9 +74,9 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
       session->device_mgr()->LookupDevice(k.recv_device, &device);
   std::unique_ptr<RecvCall> call;
   if (status.ok()) {
-    call = std::make_unique<RecvCall>(session->GetSharedWorkerCache(),
-                                      k.send_task, step_id_, device,
-                                      args.alloc_attrs);
+    call =
+        std::make_unique<RecvCall>(session->GetSharedWorkerCache(), k.send_task,
+                                   step_id_, device, args.alloc_attrs);
     status = call->Init();
   }
   if (!status.ok()) {
@@ -179,10 +179,9 @@ void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
     ParsedKey parsed;
     const absl::Status status =
         ParseSlotKey(*recv->keys, index, recv->frame_iter, &parsed);
-    auto on_tensor = [recv, index, finish_one](const absl::Status& status,
-                                               const Args&, const Args&,
-                                               const Tensor& tensor,
-                                               bool is_dead) {
+    auto on_tensor = [recv, index, finish_one](
+                         const absl::Status& status, const Args&, const Args&,
+                         const Tensor& tensor, bool is_dead) {
       if (status.ok()) {
         Slot& slot = recv->slots[index];
         slot.tensor = tensor;
@@ -210,8 +209,8 @@ void FuseRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   absl::Status status;
   if (!DeviceNameUtils::SplitDeviceName(parsed.src_device, &task,
                                         &device_name)) {
-    status = absl::InternalError(absl::StrCat(
-        parsed.src_device, " is invalid remote source device."));
+    status = absl::InternalError(
+        absl::StrCat(parsed.src_device, " is invalid remote source device."));
   }
   tensorflow::WorkerSession* session = this->session();
   if (status.ok() && session == nullptr) {

@@ -92,9 +92,9 @@ class FuseServer : public tensorflow::GrpcServer {
   }
 
   std::string task() const {
-    return absl::StrCat("/job:", server_def().job_name(), "/replica:",
-                        server_def().replica(), "/task:",
-                        server_def().task_index());
+    return absl::StrCat("/job:", server_def().job_name(),
+                        "/replica:", server_def().replica(),
+                        "/task:", server_def().task_index());
   }
 
   // A cache of our own for the cluster as last seen, to ask peers with.

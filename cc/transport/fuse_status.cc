@@ -65,8 +65,8 @@ std::vector<size_t> FailedIndices(const absl::Status& status,
     uint64_t first = 0;
     uint64_t last = 0;
     if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) ||
-        !absl::SimpleAtoi(ends[1], &last) ||
-        first > last || last >= keys.tensor_names.size() ||
+        !absl::SimpleAtoi(ends[1], &last) || first > last ||
+        last >= keys.tensor_names.size() ||
         (!indices.empty() && first <= indices.back())) {
       return AllIndices(keys);  // Not what we wrote: trust nothing of it.
     }
@@ -78,8 +78,9 @@ std::vector<size_t> FailedIndices(const absl::Status& status,
 absl::Status NameFailedTensors(const absl::Status& status,
                                const FusedKeys& keys,
                                const std::vector<size_t>& indices) {
-  std::string message = absl::StrCat(status.message(), "\n\t [[fused receive of ",
-                                     DescribeFusedKeys(keys), "; failed: ");
+  std::string message =
+      absl::StrCat(status.message(), "\n\t [[fused receive of ",
+                   DescribeFusedKeys(keys), "; failed: ");
   const size_t named = std::min(indices.size(), kMaxNamedTensors);
   for (size_t i = 0; i < named; ++i) {
     absl::StrAppend(&message, i == 0 ? "" : ", ",

@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Statuses of fused receives: which tensors failed, without losing anything that
-// TensorFlow's error handling looks at (code, payloads).
+// Statuses of fused receives: which tensors failed, without losing anything
+// that TensorFlow's error handling looks at (code, payloads).
 
 #ifndef TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_
 #define TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_

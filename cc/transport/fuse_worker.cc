@@ -75,8 +75,7 @@ struct FuseWorker::PendingFrame {
   void DeferLargeTensors();
 };
 
-void FuseWorker::PendingFrame::OnTensor(size_t index,
-                                        const absl::Status& error,
+void FuseWorker::PendingFrame::OnTensor(size_t index, const absl::Status& error,
                                         const Rendezvous::Args& args,
                                         const Tensor& tensor, bool is_dead) {
   {
@@ -155,9 +154,9 @@ void FuseWorker::PendingFrame::Finish() {
   callback(result);
 }
 
-// The receiver has gone or gave up. Answers and drops what has arrived; the local
-// receives end with the step. As in TensorFlow, the step itself is not aborted: a
-// transient network failure must not end it.
+// The receiver has gone or gave up. Answers and drops what has arrived; the
+// local receives end with the step. As in TensorFlow, the step itself is not
+// aborted: a transient network failure must not end it.
 void FuseWorker::PendingFrame::OnCancel(
     const std::shared_ptr<PendingFrame>& self) {
   std::vector<Slot> dropped;
@@ -169,8 +168,8 @@ void FuseWorker::PendingFrame::OnCancel(
     dropped.swap(self->slots);
   }
   Metrics::Get()->cancelled_requests.fetch_add(1);
-  // We are called with the lock of `options` held, and `done` deletes it: answer
-  // on another thread, once ClearCancelCallback() has seen us leave.
+  // We are called with the lock of `options` held, and `done` deletes it:
+  // answer on another thread, once ClearCancelCallback() has seen us leave.
   self->env->compute_pool->Schedule([self] {
     self->options->ClearCancelCallback();
     tensorflow::StatusCallback callback = std::move(self->done);
@@ -214,10 +213,11 @@ void FuseWorker::GrpcRecvTensorAsync(
     // All keys have the same source: one look is enough.
     tensorflow::Device* device = nullptr;
     status = PrepareRecvTensor((*keys)->keys[0], &device);
-    if (status.ok() && device->tensorflow_accelerator_device_info() != nullptr) {
-      status = absl::UnimplementedError(absl::StrCat(
-          "fused receives are served from host memory, not from ",
-          device->name()));
+    if (status.ok() &&
+        device->tensorflow_accelerator_device_info() != nullptr) {
+      status = absl::UnimplementedError(
+          absl::StrCat("fused receives are served from host memory, not from ",
+                       device->name()));
     }
   }
   if (!status.ok()) {

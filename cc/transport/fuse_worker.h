@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The worker service of the protocol "grpc+fuse": answers RecvTensor requests
-// that ask for many tensors (RFC 20200411-fuse_recv, "FuseRecvTensorHandlerRaw").
+// that ask for many tensors (RFC 20200411-fuse_recv,
+// "FuseRecvTensorHandlerRaw").
 
 #ifndef TF_FUSE_CC_TRANSPORT_FUSE_WORKER_H_
 #define TF_FUSE_CC_TRANSPORT_FUSE_WORKER_H_

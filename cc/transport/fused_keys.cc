@@ -23,9 +23,9 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
   std::string device;
   if (!DeviceNameUtils::SplitDeviceName(keys->send_device, &keys->send_task,
                                         &device)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "_FuseRecv: send_device is no full device name: '", keys->send_device,
-        "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("_FuseRecv: send_device is no full device name: '",
+                     keys->send_device, "'"));
   }
   DeviceNameUtils::ParsedName parsed;
   if (!DeviceNameUtils::ParseFullName(keys->recv_device, &parsed)) {
@@ -82,13 +82,13 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   if (request.frame_version() < frame::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "FuseRecvTensorRequest: the receiver reads frames up to version ",
-        request.frame_version(), ", this task writes version ",
-        frame::kVersion, "; install the same tf_fuse on both"));
+        request.frame_version(), ", this task writes version ", frame::kVersion,
+        "; install the same tf_fuse on both"));
   }
   if (request.tensor_names_size() > static_cast<int>(kMaxSlots)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "FuseRecvTensorRequest: ", request.tensor_names_size(),
-        " tensor names, at most ", kMaxSlots, " are served"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("FuseRecvTensorRequest: ", request.tensor_names_size(),
+                     " tensor names, at most ", kMaxSlots, " are served"));
   }
   auto parsed = std::make_shared<ParsedKeys>();
   parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0

@@ -13,8 +13,8 @@ void Metrics::AddSkipped(const std::string& reason, int64_t count) {
 std::string Metrics::ToJson() const {
   std::string out = "{";
   auto add = [&out](const char* name, const std::atomic<int64_t>& value) {
-    out += std::string("\"") + name + "\": " + std::to_string(value.load()) +
-           ", ";
+    out +=
+        std::string("\"") + name + "\": " + std::to_string(value.load()) + ", ";
   };
   add("fused_rpcs", fused_rpcs);
   add("single_rpcs", single_rpcs);

@@ -16,14 +16,15 @@ namespace tf_fuse {
 
 struct Metrics {
   // Receiving side.
-  std::atomic<int64_t> fused_rpcs{0};       // RPCs that carried a frame.
-  std::atomic<int64_t> single_rpcs{0};      // RPCs that carried one tensor.
-  std::atomic<int64_t> tensors{0};          // Tensors received in frames.
-  std::atomic<int64_t> bytes{0};            // Bytes of those frames.
-  std::atomic<int64_t> beside_tensors{0};   // Too large for a frame: sent singly.
-  std::atomic<int64_t> copied_tensors{0};   // Copied out of a frame.
-  std::atomic<int64_t> fallbacks{0};        // Fused receives done one by one.
-  std::atomic<int64_t> errors{0};           // Fused receives that failed.
+  std::atomic<int64_t> fused_rpcs{0};   // RPCs that carried a frame.
+  std::atomic<int64_t> single_rpcs{0};  // RPCs that carried one tensor.
+  std::atomic<int64_t> tensors{0};      // Tensors received in frames.
+  std::atomic<int64_t> bytes{0};        // Bytes of those frames.
+  std::atomic<int64_t> beside_tensors{
+      0};  // Too large for a frame: sent singly.
+  std::atomic<int64_t> copied_tensors{0};  // Copied out of a frame.
+  std::atomic<int64_t> fallbacks{0};       // Fused receives done one by one.
+  std::atomic<int64_t> errors{0};          // Fused receives that failed.
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
   std::atomic<int64_t> served_tensors{0};
@@ -34,9 +35,9 @@ struct Metrics {
   std::atomic<int64_t> rejected_requests{0};  // Malformed, or over a limit.
   std::atomic<int64_t> pending_requests{0};   // A gauge: waiting for tensors.
   // The pass.
-  std::atomic<int64_t> functions{0};          // Graphs that the pass looked at.
-  std::atomic<int64_t> groups{0};             // _FuseRecv nodes made.
-  std::atomic<int64_t> fused_receives{0};     // _Recv nodes they replaced.
+  std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
+  std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.
+  std::atomic<int64_t> fused_receives{0};  // _Recv nodes they replaced.
 
   void AddSkipped(const std::string& reason, int64_t count);
 

@@ -82,8 +82,8 @@ absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
   Tensor buffer(tensorflow::DT_UINT8,
                 TensorShape({static_cast<int64_t>(total_bytes)}));
   if (!buffer.IsInitialized()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "out of memory for a frame of ", total_bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory for a frame of ", total_bytes, " bytes"));
   }
   auto* out = reinterpret_cast<uint8_t*>(
       const_cast<char*>(buffer.tensor_data().data()));
@@ -101,10 +101,10 @@ absl::Status UnpackFrame(const Tensor& frame,
                          const std::vector<bool>& copy_out,
                          std::vector<Slot>* slots) {
   if (frame.dtype() != tensorflow::DT_UINT8 || frame.dims() != 1) {
-    return absl::DataLossError(absl::StrCat(
-        "the answer is no frame: expected a uint8 vector, got ",
-        tensorflow::DataTypeString(frame.dtype()), " of shape ",
-        frame.shape().DebugString()));
+    return absl::DataLossError(
+        absl::StrCat("the answer is no frame: expected a uint8 vector, got ",
+                     tensorflow::DataTypeString(frame.dtype()), " of shape ",
+                     frame.shape().DebugString()));
   }
   frame::DecodeLimits limits;
   limits.element_bytes = &RawElementBytes;
@@ -134,10 +134,9 @@ absl::Status UnpackFrame(const Tensor& frame,
     if (out.is_dead) continue;
     if (dtype != expected_types[i]) {
       return SlotError(
-          i, absl::StrCat("expected ",
-                          tensorflow::DataTypeString(expected_types[i]),
-                          ", the frame holds ",
-                          tensorflow::DataTypeString(dtype)));
+          i, absl::StrCat(
+                 "expected ", tensorflow::DataTypeString(expected_types[i]),
+                 ", the frame holds ", tensorflow::DataTypeString(dtype)));
     }
     if (out.beside) continue;
     TensorShape shape;

@@ -80,12 +80,50 @@ def test_waiting_requests_end_with_their_step(cases):
     assert cases["pending"] == {"while_waiting": 4, "after_cleanup": 0}
 
 
+def _worker_messages():
+    """The messages of tensorflow/core/protobuf/worker.proto, which TensorFlow ships no Python for.
+
+    Fields of a message type are left as bytes: the encoding is the same.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tf_fuse_test_worker.proto", package="tf_fuse_test", syntax="proto3"
+    )
+    for name, fields in {
+        "RecvTensorRequest": [
+            ("step_id", 1, kind.TYPE_INT64),
+            ("rendezvous_key", 2, kind.TYPE_STRING),
+            ("transport_options", 6, kind.TYPE_BYTES),
+            ("request_id", 7, kind.TYPE_INT64),
+        ],
+        "CleanupGraphRequest": [("step_id", 1, kind.TYPE_INT64)],
+        "GetStatusRequest": [],
+        "GetStatusResponse": [("device_attributes", 1, kind.TYPE_BYTES)],
+    }.items():
+        message = file.message_type.add(name=name)
+        for field, number, field_type in fields:
+            repeated = field == "device_attributes"
+            label = kind.LABEL_REPEATED if repeated else kind.LABEL_OPTIONAL
+            message.field.add(name=field, number=number, type=field_type, label=label)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"tf_fuse_test.{message.name}")
+        )
+        for message in file.message_type
+    }
+
+
 def _main():
     import random
 
     import grpc
     import tensorflow as tf
-    from tensorflow.core.protobuf import worker_pb2
+    from google.protobuf import any_pb2
+    from tensorflow.core.framework import device_attributes_pb2
 
     import tf_fuse
     from tf_fuse.v1 import fuse_recv_pb2
@@ -95,22 +133,20 @@ def _main():
     channel = grpc.insecure_channel(
         job.cluster.cluster_spec["ps"][0], [("grpc.max_send_message_length", 1 << 30)]
     )
-    recv_tensor = channel.unary_unary(
-        "/tensorflow.WorkerService/RecvTensor",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=lambda data: data,
-    )
-    clean_up = channel.unary_unary(
-        "/tensorflow.WorkerService/CleanupGraph",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=worker_pb2.CleanupGraphResponse.FromString,
-    )
-    status = channel.unary_unary(
-        "/tensorflow.WorkerService/GetStatus",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=worker_pb2.GetStatusResponse.FromString,
-    )
-    attributes = status(worker_pb2.GetStatusRequest()).device_attributes
+    messages = _worker_messages()
+
+    def method(name):
+        return channel.unary_unary(
+            f"/tensorflow.WorkerService/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+
+    recv_tensor, clean_up = method("RecvTensor"), method("CleanupGraph")
+    answer = method("GetStatus")(messages["GetStatusRequest"]())
+    attributes = [
+        device_attributes_pb2.DeviceAttributes.FromString(data)
+        for data in messages["GetStatusResponse"].FromString(answer).device_attributes
+    ]
     incarnation = next(x.incarnation for x in attributes if x.device_type == "CPU")
     request_ids = iter(range(1000, 100_000))
 
@@ -118,11 +154,12 @@ def _main():
         return tf_fuse.cluster_metrics()[ps_task]
 
     def send(value, type_url=_TYPE_URL, step=99, request_id=None, timeout=20):
-        request = worker_pb2.RecvTensorRequest(
-            step_id=step, rendezvous_key="no key", request_id=request_id or next(request_ids)
+        request = messages["RecvTensorRequest"](
+            step_id=step,
+            rendezvous_key="no key",
+            transport_options=any_pb2.Any(type_url=type_url, value=value).SerializeToString(),
+            request_id=request_id or next(request_ids),
         )
-        request.transport_options.type_url = type_url
-        request.transport_options.value = value
         try:
             recv_tensor(request, timeout=timeout)
         except grpc.RpcError as error:
@@ -190,7 +227,7 @@ def _main():
     def pending():
         before = on_ps()["pending_requests"]
         for number in range(100, 106):
-            clean_up(worker_pb2.CleanupGraphRequest(step_id=number))
+            clean_up(messages["CleanupGraphRequest"](step_id=number))
         coordinator.wait_until(lambda: on_ps()["pending_requests"] == 0)
         return {"while_waiting": before, "after_cleanup": on_ps()["pending_requests"]}
 

@@ -39,9 +39,7 @@ def use(on: str, name: str, *values: tf.Tensor) -> tf.Tensor:
         return tf.add_n([tf.identity(v, name=f"{name}_in{i}") for i, v in enumerate(values)], name)
 
 
-def node(
-    name: str, op: str, inputs: list[str], on: str, /, **attrs: Any
-) -> node_def_pb2.NodeDef:
+def node(name: str, op: str, inputs: list[str], on: str, /, **attrs: Any) -> node_def_pb2.NodeDef:
     """A NodeDef; attributes are a DType, bool, int, str, or a list of DTypes."""
     result = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=on)
     for key, value in attrs.items():
@@ -133,3 +131,11 @@ def structure(graph: graph_pb2.GraphDef) -> list[str]:
         control = sorted(i for i in n.input if i.startswith("^"))
         lines.append(f"{n.name} = {n.op}({', '.join(data + control)})")
     return sorted(lines)
+
+
+def verdicts(result: Rewrite) -> dict[str, str]:
+    """Node whose value is received -> "fused", or the reason why it is received singly."""
+    found = {slot: "fused" for group in groups(result) for slot in group}
+    for skip in result.report.skips:
+        found[skip.slot.sender_node] = skip.reason
+    return dict(sorted(found.items()))

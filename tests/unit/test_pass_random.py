@@ -98,9 +98,7 @@ class _Builder:
             self.rng.choices(branches[1], k=count),
             strict=True,
         )
-        return [
-            self.merge(list(p), self._control(branches[0] + branches[1], 0.3)) for p in pairs
-        ]
+        return [self.merge(list(p), self._control(branches[0] + branches[1], 0.3)) for p in pairs]
 
     def likeness_of_conditional(self, values: list[str]) -> str:
         """A Merge of both outputs of two Switches, whose predicates may differ."""
@@ -274,9 +272,7 @@ def _stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ())
         return needed <= fired
 
     while True:
-        new = {
-            name for name in nodes.keys() - fired if all(map(ready, partner.get(name, [name])))
-        }
+        new = {name for name in nodes.keys() - fired if all(map(ready, partner.get(name, [name])))}
         if not new:
             return nodes.keys() - fired
         fired |= new

@@ -1,0 +1,278 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Functions whose values must not depend on how tensors travel.
+
+Each case makes its variables and functions anew, so that a change of the option applies to it, and
+returns a list of values. `Bench.call` runs a function on each worker in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scripted
+import tensorflow as tf
+
+Case = Callable[["Bench"], list[Any]]
+CASES: dict[str, Case] = {}
+
+# Of cc/transport/tensor_frame.h, kDefaultMaxPackedTensorBytes.
+MAX_PACKED_BYTES = 1 << 20
+READS_PER_SERVER = 10
+
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+
+
+def case(function: Case) -> Case:
+    """Registers a case under its function's name."""
+    CASES[function.__name__] = function
+    return function
+
+
+class Bench:
+    """A connected cluster, and what its tasks counted during the calls of a case."""
+
+    def __init__(self, workers: int, ps: int, counts: bool, strategy: Any):
+        self.workers = [f"worker:{i}" for i in range(workers)]
+        self.ps = [f"ps:{i}" for i in range(ps)]
+        self.strategy = strategy
+        self.counted: list[dict[str, Any]] = []
+        self._counts = counts
+
+    def server(self, number: int) -> str:
+        """The device of a parameter server; numbers go round."""
+        return scripted.device(self.ps[number % len(self.ps)])
+
+    def variable(self, server: int, value: Any, dtype: Any = None) -> tf.Variable:
+        with tf.device(self.server(server)):
+            return tf.Variable(value, dtype=dtype)
+
+    def call(self, function: Any, *args: Any, on: list[str] | None = None) -> list[Any]:
+        """Calls a function on each worker, or on the tasks `on`; returns all its values, flat."""
+        values = []
+        for task in on or self.workers:
+            before = scripted.metrics() if self._counts else {}
+            with tf.device(scripted.device(task)):
+                results = tf.nest.flatten(function(*args))
+            values += [result.numpy() for result in results if result is not None]
+            if self._counts:
+                self.counted.append(scripted.difference(before, scripted.metrics()))
+        return values
+
+
+def _numbers(dtype: str, seed: int, shape: tuple[int, ...] = (3,)) -> tf.Tensor:
+    values = np.random.default_rng(seed).integers(0, 100, shape)
+    if dtype == "bool":
+        return tf.constant(values % 2 == 0)
+    return tf.cast(tf.constant(values), dtype)
+
+
+@case
+def reads(bench: Bench) -> list[Any]:
+    """Many variables, read twice; the counters of the second call are those of a steady step."""
+    variables = [
+        bench.variable(i, _numbers("float32", i, (2, 5)))
+        for i in range(READS_PER_SERVER * len(bench.ps))
+    ]
+
+    @tf.function
+    def read():
+        return [v * 2.0 for v in variables]
+
+    return bench.call(read) + bench.call(read)
+
+
+@case
+def dtypes(bench: Bench) -> list[Any]:
+    """All types that may be copied as bytes."""
+    variables = [
+        (bench.variable(0, _numbers(dtype, 2 * i)), bench.variable(1, _numbers(dtype, 2 * i + 1)))
+        for i, dtype in enumerate(DTYPES)
+    ]
+
+    @tf.function
+    def read():
+        return [tf.stack(pair) for pair in variables]
+
+    return bench.call(read)
+
+
+@case
+def shapes(bench: Bench) -> list[Any]:
+    """Scalars, tensors without elements, of high rank, and around the limit of a frame."""
+    fits = MAX_PACKED_BYTES // 4
+    shapes = ((), (0, 3), (2, 0, 5), (1,), (1, 2, 1, 3, 1, 2), (fits,), (fits + 1,), (3, fits))
+    variables = [bench.variable(0, _numbers("float32", i, s)) for i, s in enumerate(shapes)]
+
+    @tf.function
+    def read():
+        return [v + 1.0 for v in variables]
+
+    return bench.call(read) + bench.call(read)
+
+
+@case
+def strings(bench: Bench) -> list[Any]:
+    """Strings travel one by one, beside a frame of numbers."""
+    texts = [bench.variable(0, [f"text {i}", "", "ä\0b"]) for i in range(2)]
+    numbers = [bench.variable(0, _numbers("float32", i)) for i in range(2)]
+
+    @tf.function
+    def read():
+        return [tf.strings.join([t, "!"]) for t in texts], [n - 1.0 for n in numbers]
+
+    return bench.call(read)
+
+
+@case
+def gradients(bench: Bench) -> list[Any]:
+    """Tables and weights, read, and updated by scatter_sub, assign_sub and assign."""
+    servers = range(2 * len(bench.ps))
+    tables = [bench.variable(i, _numbers("float32", i, (7, 4)) / 9.0) for i in servers]
+    weights = [bench.variable(i, _numbers("float32", 50 + i, (4, 3)) / 11.0) for i in servers]
+    last = [bench.variable(i, tf.zeros([4, 3])) for i in servers]
+    ids = tf.constant([0, 3, 3, 6])
+    labels = _numbers("float32", 99, (4, 3)) / 7.0
+
+    @tf.function
+    def step(ids, labels):
+        with tf.GradientTape() as tape:
+            rows = [tf.gather(t, ids) for t in tables]
+            out = tf.add_n([tf.matmul(r, w) for r, w in zip(rows, weights, strict=True)])
+            loss = tf.reduce_sum(tf.square(tf.tanh(out) - labels))
+        grads = tape.gradient(loss, [*tables, *weights])
+        for table, grad in zip(tables, grads[: len(tables)], strict=True):
+            table.scatter_sub(tf.IndexedSlices(0.1 * grad.values, grad.indices))
+        for weight, kept, grad in zip(weights, last, grads[len(tables) :], strict=True):
+            weight.assign_sub(0.1 * grad)
+            kept.assign(grad)
+        return loss
+
+    losses = bench.call(step, ids, labels) + bench.call(step, ids, labels)
+    return losses + [v.numpy() for v in (*tables, *weights, *last)]
+
+
+@case
+def kept_values(bench: Bench) -> list[Any]:
+    """Variables that take over what was received; they must not keep the frame."""
+    kept = [bench.variable(0, tf.zeros([8])) for _ in range(3)]
+    added = bench.variable(0, tf.zeros([8]))
+
+    @tf.function
+    def store(x):
+        for i, v in enumerate(kept):
+            v.assign(x * float(i + 1))
+        added.assign_add(x * 4.0)
+        return x * 5.0
+
+    values = bench.call(store, _numbers("float32", 1, (8,)))
+    values += bench.call(store, _numbers("float32", 2, (8,)))
+    return values + [v.numpy() for v in (*kept, added)]
+
+
+@case
+def branches(bench: Bench) -> list[Any]:
+    """A tf.cond whose branches read variables on two servers: one side is dead."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
+    common = [bench.variable(i, _numbers("float32", 20 + i)) for i in range(4)]
+
+    @tf.function
+    def choose(flag):
+        chosen = tf.cond(
+            flag,
+            lambda: [v * 3.0 + 1.0 for v in left],
+            lambda: [v * 5.0 - 1.0 for v in right],
+        )
+        return chosen, [v + chosen[0] for v in common]
+
+    return [
+        value for flag in (True, False, True) for value in bench.call(choose, tf.constant(flag))
+    ]
+
+
+@case
+def loops(bench: Bench) -> list[Any]:
+    """A tf.while_loop that reads and updates remote variables in its body."""
+    steps = [bench.variable(i, _numbers("float32", i)) for i in range(3)]
+    total = bench.variable(1, tf.zeros([3]))
+    after = [bench.variable(0, _numbers("float32", 30 + i)) for i in range(2)]
+
+    @tf.function
+    def loop(n):
+        def body(i, x):
+            total.assign_add(x)
+            return i + 1, x + tf.add_n([s * float(k + 1) for k, s in enumerate(steps)])
+
+        i, x = tf.while_loop(lambda i, _: i < n, body, (tf.constant(0), tf.zeros([3])))
+        return i, x, [v * x for v in after]
+
+    values = bench.call(loop, tf.constant(0)) + bench.call(loop, tf.constant(5))
+    return [*values, total.numpy()]
+
+
+@case
+def nested(bench: Bench) -> list[Any]:
+    """Functions in functions, called twice with different arguments."""
+    variables = [bench.variable(i, _numbers("float32", i)) for i in range(4)]
+
+    @tf.function
+    def inner(scale):
+        return tf.add_n([v * scale for v in variables])
+
+    @tf.function
+    def middle(scale):
+        return inner(scale) + inner(scale + 1.0)
+
+    @tf.function
+    def outer(scale):
+        return middle(scale), [v - inner(scale) for v in variables]
+
+    return bench.call(outer, tf.constant(2.0))
+
+
+@case
+def python_function(bench: Bench) -> list[Any]:
+    """A tf.py_function runs in the coordinator's process, which receives like a worker."""
+    variables = [bench.variable(i, _numbers("float32", i)) for i in range(4)]
+    seen = []
+
+    def look(*values):
+        seen.append(len(values))
+        return tf.add_n(values)
+
+    @tf.function
+    def run():
+        total = tf.py_function(look, [v * 2.0 for v in variables], tf.float32)
+        total.set_shape([3])
+        return total, [v + total for v in variables]
+
+    values = bench.call(run, on=["chief:0"])
+    return [*values, np.array(seen)]
+
+
+@case
+def scheduled(bench: Bench) -> list[Any]:
+    """ClusterCoordinator.schedule with a dataset per worker; sums of whole numbers commute."""
+    variables = [bench.variable(i, _numbers("int64", i)) for i in range(4)]
+    total = bench.variable(1, tf.zeros([3], tf.int64))
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
+
+    @tf.function
+    def step(iterator):
+        x = tf.reduce_sum(next(iterator))
+        total.assign_add(x * tf.add_n([v + 0 for v in variables]))
+        return x
+
+    def dataset():
+        return tf.data.Dataset.from_tensors(tf.constant([1, 2], tf.int64)).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    results = [coordinator.schedule(step, args=(iterator,)) for _ in range(6)]
+    coordinator.join()
+    return [*(result.fetch() for result in results), total.numpy()]

@@ -1,0 +1,83 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks without the plugin beside tasks with it: the values are right, and it is said once."""
+
+import sys
+
+import pytest
+from fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_STEPS = 4
+_PLAIN = {"plain_ps": "ps:1", "plain_worker": "worker:1"}
+
+
+@pytest.fixture(scope="module", params=sorted(_PLAIN))
+def case(request):
+    return request.param, coordinator.run(__file__, request.param)
+
+
+def test_training_is_right(case):
+    # Each step adds 0.5 to each of 10 variables that begin as 0..9, and returns their sum before.
+    assert case[1]["training"] == {
+        "sums": [45.0 + 5.0 * step for step in range(_STEPS)],
+        "variables": [i + 0.5 * _STEPS for i in range(10)],
+    }
+
+
+def test_plain_task_is_not_asked_for_frames(case):
+    name, results = case
+    total = results["counters"]
+    assert total["fused_rpcs"] > 0  # the others still are
+    assert "errors" not in total
+    if name == "plain_ps":
+        # The worker asked once, and received one by one ever after.
+        assert total["fallbacks"] > 0
+    else:
+        assert total["skipped:peer_without_plugin"] > 0
+
+
+def test_one_line_says_so(case):
+    name, results = case
+    expected = {"worker:0": 1} if name == "plain_ps" else {}
+    assert results["warnings"] == expected
+
+
+def _main(name):
+    import tensorflow as tf
+
+    protocol = {"worker": "grpc+fuse", "ps": "grpc+fuse", "chief": "grpc+fuse"}
+    protocol[_PLAIN[name]] = "grpc"
+    workers = 1 if name == "plain_ps" else 2
+    job = coordinator.Job("on", workers, 2, protocol)
+    vs = job.variables([float(i) for i in range(10)])
+
+    @tf.function
+    def step():
+        total = tf.add_n([v.read_value() for v in vs])
+        with tf.control_dependencies([total]):
+            for v in vs:
+                v.assign_add(0.5)
+        return tf.identity(total)
+
+    def training():
+        sums = []
+        for i in range(_STEPS):
+            with tf.device(f"/job:worker/replica:0/task:{i % workers}"):
+                sums.append(float(step()))
+        return {"sums": sums, "variables": [float(v.numpy()) for v in vs]}
+
+    def warnings():
+        text = "does not serve fused receives"
+        counts = {task: job.cluster.logs(task).count(text) for task in job.cluster.tasks}
+        return {task: count for task, count in counts.items() if count}
+
+    def counters():
+        return {key: count for key, count in job.total().items() if count}
+
+    coordinator.finish({"training": training, "counters": counters, "warnings": warnings})
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

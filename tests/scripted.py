@@ -1,0 +1,180 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Coordinators in processes of their own.
+
+TensorFlow cannot stop a server inside a process, so a process connects to one cluster in its life.
+A test that needs a cluster therefore runs a script, which starts the cluster, runs many cases, and
+prints one JSON line per case; the tests then look at the lines.
+
+Of the test's side: `run`. Of the script's side: `main`, `emit` and the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+_BOOT = "import sys, runpy; sys.path[:0] = sys.argv[2:4]; runpy.run_path(sys.argv[1], run_name='__main__')"
+
+# No wait of a script is longer; a hang then ends with the stacks of all threads.
+DEADLINE_S = 60.0
+
+
+def run(script: Path, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Runs a script to its end.
+
+    Args:
+      script: path of a Python file that calls `main`.
+      spec: handed to the script.
+      env: the whole environment of the script.
+
+    Returns:
+      What it emitted, in order.
+
+    Raises:
+      AssertionError: it failed, or took too long; the text has the end of its stderr.
+    """
+    command = [sys.executable, "-c", _BOOT, str(script), str(ROOT), str(ROOT / "tests")]
+    done = subprocess.run(
+        [*command, json.dumps(spec)],
+        cwd=ROOT,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=4 * DEADLINE_S,
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.splitlines()[-60:])
+        raise AssertionError(f"{script.name} {spec} ended with {done.returncode}:\n{tail}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def emit(case: str, **fields: Any) -> None:
+    """Prints one case."""
+    print(json.dumps({"case": case, **fields}), flush=True)
+
+
+def main(body: Callable[[dict[str, Any]], None]) -> None:
+    """Calls `body` with the specification, then ends the process, as a server's owner must."""
+    faulthandler.dump_traceback_later(3.5 * DEADLINE_S, exit=True)
+    status = 0
+    try:
+        body(json.loads(sys.argv[4]))
+    except BaseException:  # reported, and the exit status says so
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+@contextlib.contextmanager
+def cluster(mode: str, workers: int, ps: int, **options: Any) -> Iterator[Any]:
+    """A local cluster to which this process is connected as the chief.
+
+    Args:
+      mode: "stock" (protocol grpc, tf_fuse never imported), or "plugin".
+      workers: number of workers.
+      ps: number of servers.
+      **options: of LocalCluster; `protocol` maps tasks to protocols.
+
+    Yields:
+      The cluster, with a `strategy` beside its own attributes.
+    """
+    from examples import standalone
+
+    local_cluster = standalone.cluster_package().LocalCluster
+    protocol = options.pop("protocol", "grpc" if mode == "stock" else "grpc+fuse")
+    # As ParameterServerStrategy wants it: a dead task is an error, not a wait.
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+    with local_cluster(workers, ps, protocol, **options) as started:
+        import tensorflow as tf
+
+        if mode != "stock":
+            import tf_fuse  # noqa: F401  (registers the protocol)
+        started.strategy = tf.distribute.ParameterServerStrategy(started.resolver())
+        yield started
+
+
+def set_fuse_recv(on: bool, **others: bool) -> None:
+    """Sets the option for functions called from now on."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"do_fuse_recv": on, **others})
+
+
+def device(task: str) -> str:
+    """The CPU of a task: "ps:1" to "/job:ps/replica:0/task:1/device:CPU:0"."""
+    job, _, index = task.partition(":")
+    return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
+
+
+def metrics() -> dict[str, dict[str, Any]]:
+    """Counters by short task name ("ps:1"); without the tasks that have none."""
+    import tf_fuse
+
+    counters = {}
+    for task, counted in tf_fuse.cluster_metrics().items():
+        job, _, index = task.removeprefix("/job:").partition("/replica:0/task:")
+        counters[f"{job}:{index}"] = counted
+    return counters
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """What grew between two readings of `metrics`, by task; only what is not 0."""
+    result: dict[str, Any] = {}
+    for task in sorted(after):
+        grown: dict[str, Any] = {}
+        old = before.get(task, {})
+        for key, value in after[task].items():
+            if key == "skipped":
+                past = old.get(key, {})
+                new = {k: n - past.get(k, 0) for k, n in value.items() if n != past.get(k, 0)}
+                if new:
+                    grown[key] = new
+            elif key == "error":
+                grown[key] = value
+            elif value != old.get(key, 0):
+                grown[key] = value - old.get(key, 0)
+        result[task] = grown
+    return result
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Polls until `condition` is truthy, and returns what it gave.
+
+    Raises:
+      TimeoutError: it was not within the deadline.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {DEADLINE_S} s: {what}")
+        time.sleep(0.02)
+    return value
+
+
+def exact(value: Any) -> Any:
+    """A tensor or array as JSON that differs whenever a bit differs."""
+    import numpy as np
+
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    if array.dtype == object:
+        data = repr(array.tolist())
+    else:
+        data = array.tobytes().hex()
+    if len(data) > 400:
+        data = "sha256 " + hashlib.sha256(data.encode()).hexdigest()
+    return [str(array.dtype), list(array.shape), data]

@@ -1,0 +1,108 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `tf.config.optimizer.set_experimental_options` that are ours."""
+
+import re
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+import tf_fuse  # noqa: F401  (installs the options)
+from tf_fuse import options
+
+
+@pytest.fixture(autouse=True)
+def fresh_options(monkeypatch):
+    """Options of each test start empty, and the process's own come back after it."""
+    monkeypatch.setattr(context.context(), "_optimizer_experimental_options", {})
+
+
+def _set(values):
+    tf.config.optimizer.set_experimental_options(values)
+
+
+def _entries():
+    """Our entries in the ConfigProto that TensorFlow would send: name to parameters."""
+    rewrite = context.context().config.graph_options.rewrite_options
+    return {
+        entry.name: {key: value.b for key, value in entry.parameter_map.items()}
+        for entry in rewrite.custom_optimizers
+    }
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_round_trip(value):
+    _set({"do_fuse_recv": value})
+    assert tf.config.optimizer.get_experimental_options()["do_fuse_recv"] is value
+
+
+def test_unset_option_is_not_reported():
+    assert "do_fuse_recv" not in tf.config.optimizer.get_experimental_options()
+
+
+def test_config_has_an_entry_only_when_on():
+    assert _entries() == {}
+    _set({"do_fuse_recv": True})
+    assert _entries() == {"tf_fuse": {"do_fuse_recv": True}}
+    _set({"do_fuse_recv": False})
+    assert _entries() == {}
+
+
+def test_stock_keys_are_untouched():
+    _set({"constant_folding": False, "do_fuse_recv": True, "min_graph_nodes": -1})
+    found = tf.config.optimizer.get_experimental_options()
+    assert found["constant_folding"] is False
+    rewrite = context.context().config.graph_options.rewrite_options
+    assert rewrite.constant_folding == rewrite.OFF
+    assert rewrite.min_graph_nodes == -1
+    _set({"constant_folding": True})
+    assert _entries() == {"tf_fuse": {"do_fuse_recv": True}}, "options add up, as TensorFlow's do"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("do_fuse_recieve", "do_fuse_recv"),
+        ("do_fuse_receive", "do_fuse_recv"),
+        ("Do-Fuse-Recv", "do_fuse_recv"),
+        ("do_pack_handle", "do_pack_handles"),
+    ],
+)
+def test_misspelt_key_is_refused_with_the_right_one(key, meant):
+    with pytest.raises(ValueError) as caught:
+        _set({"constant_folding": True, key: True})
+    assert str(caught.value) == (
+        f"unknown option {key!r}; did you mean {meant!r}? "
+        "The options of tf_fuse are: do_fuse_recv, do_pack_handles"
+    )
+    assert context.context()._optimizer_experimental_options == {}, "nothing was set"
+
+
+@pytest.mark.parametrize("key", ["layout_optimizer", "some_future_key_of_tensorflow"])
+def test_other_keys_are_left_to_tensorflow(key):
+    options.validate({key: True})
+
+
+@pytest.mark.parametrize(("value", "name"), [(1, "int"), ("on", "str"), (None, "NoneType")])
+def test_wrong_type_is_refused(value, name):
+    text = f"the option 'do_fuse_recv' of tf_fuse takes a bool, got {value!r} of type {name}"
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
+        _set({"do_fuse_recv": value})
+
+
+def test_other_custom_optimizers_stay():
+    config = tf.compat.v1.ConfigProto()
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    optimizers.add(name="tf_fuse").parameter_map["do_fuse_recv"].b = False
+    optimizers.add(name="other").parameter_map["level"].i = 3
+    options.add_to_config(config, {"do_fuse_recv": True, "do_pack_handles": False})
+    assert [entry.name for entry in optimizers] == ["other", "tf_fuse"]
+    assert optimizers[0].parameter_map["level"].i == 3
+    assert {k: v.b for k, v in optimizers[1].parameter_map.items()} == {"do_fuse_recv": True}
+
+
+def test_install_twice_is_install_once():
+    before = context.Context.config
+    options.install()
+    assert context.Context.config is before
