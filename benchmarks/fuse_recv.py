@@ -27,15 +27,15 @@ from typing import Any
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console  # noqa: E402
-from rich.progress import Progress  # noqa: E402
-from rich.table import Table  # noqa: E402
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 
-from examples import compare  # noqa: E402
-from examples.progress import display  # noqa: E402
-from examples.session import Session, SessionError  # noqa: E402
-from examples.wide_deep.data.common import DataError  # noqa: E402
-from examples.wide_deep.train import prepare  # noqa: E402
+from examples import compare
+from examples.progress import display
+from examples.session import Session, SessionError
+from examples.wide_deep.data.common import DataError
+from examples.wide_deep.train import prepare
 
 MODES = ("stock", "fused", "local")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
@@ -207,8 +207,8 @@ def render(result: Mapping[str, Any]) -> Table:
     features = f", {settings['features']} features" if settings["features"] else ""
     table = Table(
         title=f"{result['workload']}{features}: {settings['workers']} worker(s), "
-        f"{settings['ps']} server(s), batch {settings['batch']}, {settings['rounds']} rounds of "
-        f"{settings['steps']} steps"
+        f"{settings['ps']} server(s), batch {settings['batch']}\n"
+        f"{settings['rounds']} rounds of {settings['steps']} steps"
     )
     table.add_column("mode")
     for column in ("steps/s\nmedian", "min", "max", "receive RPCs\nper step",
@@ -233,8 +233,8 @@ def conclusion(result: Mapping[str, Any]) -> str:
     if "speedup" in result:
         by_round = result["speedup_by_round"]
         lines.append(
-            f"speedup        {result['speedup']:.2f} (of medians; by round {by_round['min']:.2f} to "
-            f"{by_round['max']:.2f})"
+            f"speedup        {result['speedup']:.2f} (of medians; by round "
+            f"{by_round['min']:.2f} to {by_round['max']:.2f})"
         )
     if "rpc_reduction" in result:
         lines.append(f"rpc_reduction  {result['rpc_reduction']:.2%} fewer receive RPCs")

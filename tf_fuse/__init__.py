@@ -12,19 +12,26 @@ asked for.
     tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
 """
 
+import sys as _sys
+
 from tf_fuse import _native
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
 
-_native.load()
+# Python runs this file before the module that `-m` names, with "-m" as the first argument.
+# `python -m tf_fuse doctor` has to start where the library cannot be loaded: it reports why.
+_is_doctor = _sys.argv[:2] == ["-m", "doctor"]
 
-# The options are of no use before the library is there.
-from tf_fuse import handle_packing, options  # noqa: E402
+if not _is_doctor:
+    _native.load()
 
-options.install()
-handle_packing.install(options.packs_handles)
+    # The options are of no use before the library is there.
+    from tf_fuse import handle_packing, options
 
-__version__: str = _native.build_info()["tf_fuse"]
+    options.install()
+    handle_packing.install(options.packs_handles)
+
+__version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"
 
 __all__ = [
     "LibraryMissingError",

@@ -18,13 +18,6 @@ using tensorflow::Node;
 
 namespace {
 
-bool CallsFunction(const Node& node) {
-  return std::any_of(
-      node.attrs().begin(), node.attrs().end(), [](const auto& attr) {
-        return attr.second.has_func() || attr.second.list().func_size() > 0;
-      });
-}
-
 // Operations that may wait for another step, another worker, or the user's own
 // code. A function with side effects may hold such an operation.
 bool MayBlock(const Node& node) {

@@ -41,20 +41,67 @@ bool ConsumesAtOnce(const Node& node) {
   const std::string& op = node.type_string();
   if (op == "AssignVariableOp" || op == "Assign") return false;
   return absl::StartsWith(op, "Resource") || absl::StartsWith(op, "Assign") ||
-         absl::StartsWith(op, "Scatter") || op == "_Send" ||
+         absl::StartsWith(op, "Scatter") || absl::StartsWith(op, "Apply") ||
+         absl::StartsWith(op, "SparseApply") || op == "_Send" ||
          op == "_HostSend" || op == "Assert";
 }
 
-// Kernels of these may return memory of their input.
+// Kernels of these may return memory of their input, some only for certain
+// attributes or shapes (AddN of one value, Sum over no dimension). Kernels that
+// write their result over an input need not be here: a frame's views say that
+// they do not own their memory.
 bool MayShareMemory(const Node& node) {
-  static const auto* const kOps = new std::set<std::string>{
-      "Bitcast",       "CheckNumerics", "Concat",          "ConcatV2",
-      "Cast",          "EnsureShape",   "Enter",           "Exit",
-      "ExpandDims",    "Identity",      "IdentityN",       "Merge",
-      "NextIteration", "Pack",          "PreventGradient", "Reshape",
-      "Slice",         "Snapshot",      "Split",           "SplitV",
-      "Squeeze",       "StopGradient",  "StridedSlice",    "Switch",
-      "Transpose",     "Unpack",        "_SwitchN"};
+  static const auto* const kOps =
+      new std::set<std::string>{"AddN",
+                                "All",
+                                "Any",
+                                "Bitcast",
+                                "BroadcastTo",
+                                "CheckNumerics",
+                                "CheckNumericsV2",
+                                "Cast",
+                                "Concat",
+                                "ConcatV2",
+                                "Conj",
+                                "EnsureShape",
+                                "Enter",
+                                "Exit",
+                                "ExpandDims",
+                                "GuaranteeConst",
+                                "Identity",
+                                "IdentityN",
+                                "Max",
+                                "Mean",
+                                "Merge",
+                                "Min",
+                                "MirrorPad",
+                                "NextIteration",
+                                "Pack",
+                                "Pad",
+                                "PadV2",
+                                "PlaceholderWithDefault",
+                                "PreventGradient",
+                                "Prod",
+                                "Reshape",
+                                "Reverse",
+                                "ReverseV2",
+                                "Roll",
+                                "Round",
+                                "Select",
+                                "SelectV2",
+                                "Slice",
+                                "Snapshot",
+                                "Split",
+                                "SplitV",
+                                "Squeeze",
+                                "StopGradient",
+                                "StridedSlice",
+                                "Sum",
+                                "Switch",
+                                "Tile",
+                                "Transpose",
+                                "Unpack",
+                                "_SwitchN"};
   return kOps->count(node.type_string()) > 0;
 }
 
@@ -62,6 +109,13 @@ bool HasVariantOutput(const Node& node) {
   return std::any_of(
       node.output_types().begin(), node.output_types().end(),
       [](tensorflow::DataType type) { return type == tensorflow::DT_VARIANT; });
+}
+
+// It may have state that its OpDef does not tell of, or return its input.
+bool HasHiddenState(const Node& node) {
+  const auto& inputs = node.input_types();
+  return std::any_of(inputs.begin(), inputs.end(), &tensorflow::IsRefType) ||
+         CallsFunction(node);
 }
 
 // Whether a consumer may hold the value longer than the step: a queue, a stack,
@@ -77,7 +131,10 @@ bool MayBeKept(const Node& recv) {
       const Node* dst = edge->dst();
       if (!dst->IsOp()) continue;
       if (dst->IsRetval() || HasVariantOutput(*dst)) return true;
-      if (dst->op_def().is_stateful() && !ConsumesAtOnce(*dst)) return true;
+      if ((dst->op_def().is_stateful() || HasHiddenState(*dst)) &&
+          !ConsumesAtOnce(*dst)) {
+        return true;
+      }
       if (MayShareMemory(*dst) && seen.insert(dst).second) {
         pending.push_back(dst);
       }

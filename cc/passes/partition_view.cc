@@ -59,6 +59,13 @@ std::string TaskOfDevice(const std::string& device) {
   return task;
 }
 
+bool CallsFunction(const tensorflow::Node& node) {
+  return std::any_of(
+      node.attrs().begin(), node.attrs().end(), [](const auto& attr) {
+        return attr.second.has_func() || attr.second.list().func_size() > 0;
+      });
+}
+
 std::string DeviceTypeOf(const std::string& device) {
   tensorflow::DeviceNameUtils::ParsedName parsed;
   if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed)) return "";

@@ -101,6 +101,9 @@ class PartitionView {
 // whole name if it is no full device name.
 std::string TaskOfDevice(const std::string& device);
 
+// Whether the node runs functions: its attributes name one.
+bool CallsFunction(const tensorflow::Node& node);
+
 // "CPU" of "/job:ps/replica:0/task:1/device:CPU:0".
 std::string DeviceTypeOf(const std::string& device);
 

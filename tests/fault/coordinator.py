@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coordinators as processes of their own, and what they report to the tests.
 
-A process can be the coordinator of one cluster in its life and must leave with `os._exit`, so a test
+A process can be the coordinator of one cluster in its life and must leave with `os._exit`: a test
 module runs itself as a script: the script runs its cases on one cluster and prints a JSON line for
 each; the tests look at the lines.
 """
@@ -45,6 +45,7 @@ def run(script: str, *args: object) -> dict[str, Any]:
     env |= {
         "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")]),
         "PYTHONUNBUFFERED": "1",
+        "GRPC_FAIL_FAST": "use_caller",  # a dead server is an error, nothing to wait for
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
         "no_proxy": "localhost,127.0.0.1",

@@ -332,7 +332,7 @@ def test_nested_loops(control_flow):
 
 
 def _loop(in_body, before_exit, frame="loop"):
-    """while (i < 3) {...}, by hand; returns the value that leaves.
+    """Makes while (i < 3) {...} by hand; returns the value that leaves.
 
     Args:
       in_body: takes the value in the loop, returns what goes round.

@@ -1,8 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the fuse_recv pass: one case for each, and one for each reason to skip."""
-
-import random
+"""What the fuse_recv pass fuses, what it leaves and why, and what the graphs look like after."""
 
 import pytest
 import tensorflow as tf
@@ -26,273 +24,407 @@ from pass_testing import (
     trace,
     use,
     v1,
+    verdicts,
 )
 from tensorflow.core.framework import graph_pb2
 
 from tf_fuse.explain import rewrite
 
 
-def _pair(names: str, from_: str, to: str, dtype: tf.DType = tf.float32, **more):
-    """For each letter: a value on `from_`, its _Send, and its _Recv on `to`."""
-    made = []
-    for name in names:
-        made.append(const(name, from_, dtype))
-        made.append(send(name, name, from_, to, dtype, **more))
-        made.append(recv(name, from_, to, dtype, **more))
-    return made
+def _pair(tensor, value, from_, to, **more):
+    return [send(tensor, value, from_, to, **more), recv(tensor, from_, to, **more)]
 
 
-def _exchange():
-    """Two values of each of two servers to a worker, and two results back to one server."""
-    x, y = source(PS0, "x"), source(PS0, "y")
-    z, w = source(PS1, "z"), source(PS1, "w")
-    one, two = use(W0, "one", x, z), use(W0, "two", y, w)
-    use(PS0, "back", one, two)
-
-
-def test_receives_of_one_server_become_one_in_both_directions():
-    result = rewrite(trace(_exchange))
-    assert sorted_groups(result) == [["one", "two"], ["w", "z"], ["x", "y"]]
-    assert skips(result) == {}
-    directions = [(g.send_device, g.recv_device, g.depth) for g in result.report.groups]
-    assert sorted(directions) == [(PS0, W0, 1), (PS1, W0, 1), (W0, PS0, 2)]
-    assert result.report.partitions == 3
-    for graph in result.after.values():
-        assert nodes_of(graph, "_Recv") == []
-    for name, graph in result.before.items():
-        assert nodes_of(result.after[name], "_Send") == nodes_of(graph, "_Send")
-
-
-def test_fused_node_stands_where_its_receives_stood():
-    result = rewrite(
-        partitions(*_pair("ab", PS0, W0), node("u", "Identity", ["recv_b"], W0, T=tf.float32))
-    )
-    assert structure(result.after[PS0]) == structure(result.before[PS0])
-    assert structure(result.after[W0]) == [
-        "tf_fuse/ps_0_to_worker_0/depth_1 = _FuseRecv()",
-        "u = Identity(tf_fuse/ps_0_to_worker_0/depth_1:1)",
+def _two(from_=PS0, to=W0, **more):
+    """Two values sent from one task to another."""
+    dtype = more.get("dtype", tf.float32)
+    return [
+        const("x", from_, dtype),
+        const("y", from_, dtype),
+        *_pair("x", "x", from_, to, **more),
+        *_pair("y", "y", from_, to, **more),
     ]
+
+
+def test_graph_before_and_after():
+    add = node("sum", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2)
+    result = rewrite(partitions(*_two(), add))
+    server = ["send_x = _Send(x)", "send_y = _Send(y)", "x = Placeholder()", "y = Placeholder()"]
+    assert {k: structure(g) for k, g in result.before.items()} == {
+        PS0: server,
+        W0: ["recv_x = _Recv()", "recv_y = _Recv()", "sum = AddN(recv_x, recv_y)"],
+    }
+    name = "tf_fuse/ps_0_to_worker_0/depth_1"
+    assert {k: structure(g) for k, g in result.after.items()} == {
+        PS0: server,
+        W0: [f"sum = AddN({name}, {name}:1)", f"{name} = _FuseRecv()"],
+    }
     (fused,) = nodes_of(result.after[W0], "_FuseRecv")
     assert fused.device == W0
-    assert list(fused.attr["tensor_names"].list.s) == [b"a", b"b"]
     assert list(fused.attr["tensor_types"].list.type) == [tf.float32.as_datatype_enum] * 2
+    assert fused.attr["tensor_names"].list.s == [b"x", b"y"]
     assert fused.attr["send_device"].s.decode() == PS0
     assert fused.attr["recv_device"].s.decode() == W0
     assert fused.attr["send_device_incarnation"].i == 1
+    assert fused.attr["client_terminated"].b is False
+    assert fused.attr["copy_out"].list.b == []
+    (group,) = result.report.groups
+    assert (group.node, group.send_device, group.recv_device) == (name, PS0, W0)
+    assert group.depth == 1
+    assert [(s.tensor_name, s.dtype, s.sender_node, s.recv_node) for s in group.slots] == [
+        ("x", "float", "x", "recv_x"),
+        ("y", "float", "y", "recv_y"),
+    ]
+    assert not result.report.skips
+    assert result.report.partitions == 2
+    assert result.report.local_receives == 0
 
 
-def test_values_of_different_types_share_a_group():
-    result = rewrite(
-        partitions(*_pair("a", PS0, W0), *_pair("b", PS0, W0, tf.int64), *_pair("c", PS0, W0))
-    )
-    assert groups(result) == [["a", "b", "c"]]
-    assert [s.dtype for s in result.report.groups[0].slots] == ["float", "int64", "float"]
-
-
-def test_chain_of_depths_makes_one_group_each():
+def test_both_directions_and_several_tasks():
     def build():
-        values = [source(PS0, "a0"), source(PS0, "b0")]
-        for level, on in enumerate([W0, PS0, W0], start=1):
-            a = use(on, f"a{level}", *values)
-            values = [a, use(on, f"b{level}", *values)]
+        weights = [source(on, f"w{i}_{t}") for t, on in enumerate((PS0, PS1)) for i in range(2)]
+        for t, worker in enumerate((W0, W1)):
+            gradients = [use(worker, f"g{i}_{t}", w) for i, w in enumerate(weights)]
+            for i, gradient in enumerate(gradients):
+                with tf.device((PS0, PS1)[i // 2]):
+                    tf.identity(gradient, name=f"update{i}_{t}")
 
     result = rewrite(trace(build))
-    assert sorted_groups(result) == [["a0", "b0"], ["a1", "b1"], ["a2", "b2"]]
-    assert sorted(g.depth for g in result.report.groups) == [1, 2, 3]
+    assert sorted_groups(result) == [
+        ["g0_0", "g1_0"],
+        ["g0_1", "g1_1"],
+        ["g2_0", "g3_0"],
+        ["g2_1", "g3_1"],
+        ["w0_0", "w1_0"],
+        ["w0_0", "w1_0"],
+        ["w0_1", "w1_1"],
+        ["w0_1", "w1_1"],
+    ]
+    assert [(g.depth, g.node) for g in result.report.groups] == [
+        (1, "tf_fuse/ps_0_to_worker_0/depth_1"),
+        (1, "tf_fuse/ps_0_to_worker_1/depth_1"),
+        (1, "tf_fuse/ps_1_to_worker_0/depth_1"),
+        (1, "tf_fuse/ps_1_to_worker_1/depth_1"),
+        (2, "tf_fuse/worker_0_to_ps_0/depth_2"),
+        (2, "tf_fuse/worker_0_to_ps_1/depth_2"),
+        (2, "tf_fuse/worker_1_to_ps_0/depth_2"),
+        (2, "tf_fuse/worker_1_to_ps_1/depth_2"),
+    ]
+    assert skips(result) == {}
+    for graph in result.after.values():
+        assert not nodes_of(graph, "_Recv")
 
 
-def test_receivers_are_kept_apart():
-    result = rewrite(partitions(*_pair("ab", PS0, W0), *_pair("cd", PS0, W1)))
-    assert sorted_groups(result) == [["a", "b"], ["c", "d"]]
+def test_chain_worker_server_worker_is_split_by_depth():
+    # The lookup of an embedding: keys go to the server, rows come back. The weights that the server
+    # sends at once must not wait for the rows.
+    def build():
+        weights = [source(PS0, name) for name in ("w0", "w1")]
+        keys = [source(W0, name) for name in ("k0", "k1")]
+        rows = [use(PS0, f"r{i}", k) for i, k in enumerate(keys)]
+        use(W0, "loss", *weights, *rows)
+
+    result = rewrite(trace(build))
+    found = {tuple(g): r.depth for g, r in zip(groups(result), result.report.groups, strict=True)}
+    assert found == {("w0", "w1"): 1, ("k0", "k1"): 1, ("r0", "r1"): 2}
 
 
-def test_receives_within_a_task_are_counted_and_left():
-    gpu = device("worker", 0, "GPU")
-    result = rewrite(partitions(*_pair("ab", W0, gpu)))
-    assert (groups(result), skips(result), result.report.local_receives) == ([], {}, 2)
+def test_a_receive_that_is_alone_stays():
+    # One goes to each of two tasks.
+    nodes = [const("x", PS0), const("y", PS0)]
+    result = rewrite(partitions(*nodes, *_pair("x", "x", PS0, W0), *_pair("y", "y", PS0, W1)))
+    assert skips(result) == {"alone": ["x", "y"]}
+    assert not any(nodes_of(graph, "_FuseRecv") for graph in result.after.values())
 
 
-def test_control_edges_move_to_the_fused_node():
-    result = rewrite(
-        partitions(
-            *_pair("ab", PS0, W0)[:2],
-            recv("a", PS0, W0, control=("before",)),
-            *_pair("b", PS0, W0),
-            node("before", "NoOp", [], W0),
-            node("after", "NoOp", ["^recv_a", "^recv_b"], W0),
-        )
-        if False
-        else partitions(
-            const("a", PS0),
-            send("a", "a", PS0, W0),
-            recv("a", PS0, W0, control=("before",)),
-            *_pair("b", PS0, W0),
-            node("before", "NoOp", [], W0),
-            node("after", "NoOp", ["^recv_a", "^recv_b"], W0),
-        )
-    )
+def test_receives_within_a_task_are_no_rpcs():
+    other = "/job:worker/replica:0/task:0/device:CPU:1"
+    result = rewrite(partitions(*_two(other, W0)))
+    assert result.report.local_receives == 2
+    assert not result.report.groups
+    assert not result.report.skips
+    assert result.after == result.before
+
+
+def test_control_edges_go_to_the_fused_receive_and_on_from_it():
+    nodes = [
+        *_two()[:3],
+        send("y", "y", PS0, W0),
+        const("first", W0),
+        const("second", W0),
+        recv("x", PS0, W0, control=("first",)),
+        recv("y", PS0, W0, control=("first", "second")),
+        node("after_x", "NoOp", ["^recv_x"], W0),
+        node("after_y", "Identity", ["recv_y", "^recv_x"], W0, T=tf.float32),
+    ]
+    result = rewrite(partitions(*nodes))
+    name = "tf_fuse/ps_0_to_worker_0/depth_1"
     assert structure(result.after[W0]) == [
-        "after = NoOp(^tf_fuse/ps_0_to_worker_0/depth_1)",
-        "before = NoOp()",
-        "tf_fuse/ps_0_to_worker_0/depth_1 = _FuseRecv(^before)",
+        f"after_x = NoOp(^{name})",
+        f"after_y = Identity({name}:1, ^{name})",
+        "first = Placeholder()",
+        "second = Placeholder()",
+        f"{name} = _FuseRecv(^first, ^second)",
     ]
 
 
-def test_control_edges_across_tasks_are_received_together():
-    def build():
-        with tf.device(PS0):
-            first, second = v1.placeholder(tf.float32, (), "p"), v1.placeholder(tf.float32, (), "q")
-        with tf.device(W0):
-            with tf.control_dependencies([first]):
-                tf.no_op("after_first")
-            with tf.control_dependencies([second]):
-                tf.no_op("after_second")
-
-    result = rewrite(trace(build))
-    assert list(map(len, groups(result))) == [2]
-    assert skips(result) == {}
-
-
-def _shared(*waits: str):
-    """Values a, b on a server, each below the blocking operation named at its place ("" none)."""
-    made = []
-    for queue in sorted(set(waits) - {""}):
-        made.append(node(f"{queue}_handle", "FIFOQueueV2", [], PS0, component_types=[tf.float32]))
-        made.append(
-            node(queue, "QueueDequeueV2", [f"{queue}_handle"], PS0, component_types=[tf.float32])
-        )
-    for name, wait in zip("abcd", waits, strict=False):
-        on = [f"^{wait}"] if wait else []
-        made.append(node(name, "Placeholder", on, PS0, dtype=tf.float32))
-        made.append(send(name, name, PS0, W0))
-        made.append(recv(name, PS0, W0))
-    return partitions(*made)
+def test_depth_counts_control_edges_too():
+    # y is received only after b came, which the server sends only after x has arrived there.
+    nodes = [
+        const("x", W0),
+        *_pair("x", "x", W0, PS0),
+        const("y", PS0),
+        const("z", PS0),
+        node("b", "Identity", ["recv_x"], PS0, T=tf.float32),
+        *_pair("b", "b", PS0, W0),
+        send("y", "y", PS0, W0),
+        recv("y", PS0, W0, control=("recv_b",)),
+        *_pair("z", "z", PS0, W0),
+    ]
+    assert verdicts(rewrite(partitions(*nodes))) == dict.fromkeys("bxyz", "alone")
 
 
-def test_receives_below_different_blocking_operations_are_kept_apart():
-    result = rewrite(_shared("", "", "q", "q"))
-    assert sorted_groups(result) == [["a", "b"], ["c", "d"]]
-    result = rewrite(_shared("q", "r", "q", "r"))
-    assert sorted_groups(result) == [["a", "c"], ["b", "d"]]
-    assert skips(rewrite(_shared("", "q"))) == {"alone": ["a", "b"]}
-
-
-@pytest.mark.parametrize(
-    ("op", "kept"), [("AssignVariableOp", True), ("AssignAddVariableOp", False)]
-)
-def test_value_that_a_variable_takes_over_is_copied_out_of_the_frame(op, kept):
-    result = rewrite(
-        partitions(
-            *_pair("ab", W0, PS0),
-            node("var", "VarHandleOp", [], PS0, dtype=tf.float32),
-            node("same", "Identity", ["recv_a"], PS0, T=tf.float32),
-            node("assign", op, ["var", "same"], PS0, dtype=tf.float32),
-            node("neg", "Neg", ["recv_b"], PS0, T=tf.float32),
-        )
-    )
-    (fused,) = nodes_of(result.after[PS0], "_FuseRecv")
-    assert list(fused.attr["copy_out"].list.b) == ([True, False] if kept else [])
-
-
-def test_order_of_nodes_does_not_matter():
-    graph = trace(_exchange)
-    first = rewrite(graph)
-    rng = random.Random(0)
-    for _ in range(5):
-        nodes = list(graph.node)
-        rng.shuffle(nodes)
-        again = rewrite(graph_pb2.GraphDef(versions=graph.versions, node=nodes))
-        assert groups(again) == groups(first)
-        assert [g.node for g in again.report.groups] == [g.node for g in first.report.groups]
-
-
-# One case for each reason to leave a receive alone.
-
-
-def test_alone():
-    result = rewrite(partitions(*_pair("a", PS0, W0), *_pair("b", PS1, W0)))
-    assert (groups(result), skips(result)) == ([], {"alone": ["a", "b"]})
-    assert structure(result.after[W0]) == structure(result.before[W0])
+def test_names_that_are_taken_are_not_used_again():
+    name = "tf_fuse/ps_0_to_worker_0/depth_1"
+    result = rewrite(partitions(*_two(), const(name, PS0)))
+    assert [g.node for g in result.report.groups] == [f"{name}_1"]
 
 
 def test_client_terminated():
-    result = rewrite(
-        partitions(*_pair("ab", PS0, W0), *_pair("cd", PS0, W0, client_terminated=True))
-    )
-    assert (groups(result), skips(result)) == ([["a", "b"]], {"client_terminated": ["c", "d"]})
+    result = rewrite(partitions(*_two(client_terminated=True)))
+    assert skips(result) == {"client_terminated": ["x", "y"]}
 
 
-def test_not_cpu():
-    ps_gpu, worker_gpu = device("ps", 0, "GPU"), device("worker", 0, "GPU")
-    result = rewrite(partitions(*_pair("ab", ps_gpu, W0), *_pair("cd", PS0, worker_gpu)))
-    assert (groups(result), skips(result)) == ([], {"not_cpu": ["a", "b", "c", "d"]})
+@pytest.mark.parametrize(
+    ("from_", "to"), [(device("ps", 0, "GPU"), W0), (PS0, device("worker", 0, "GPU"))]
+)
+def test_not_cpu(from_, to):
+    assert skips(rewrite(partitions(*_two(from_, to)))) == {"not_cpu": ["x", "y"]}
 
 
-@pytest.mark.parametrize("dtype", [tf.string, tf.resource, tf.variant])
+@pytest.mark.parametrize("dtype", [tf.string, tf.variant, tf.resource])
 def test_type_not_raw(dtype):
-    result = rewrite(partitions(*_pair("ab", PS0, W0), *_pair("cd", PS0, W0, dtype)))
-    assert (groups(result), skips(result)) == ([["a", "b"]], {"type_not_raw": ["c", "d"]})
+    result = rewrite(partitions(*_two(dtype=dtype)))
+    assert skips(result) == {"type_not_raw": ["x", "y"]}
+
+
+@pytest.mark.parametrize("dtype", [tf.bool, tf.int32, tf.float64, tf.bfloat16, tf.complex64])
+def test_types_that_are_raw(dtype):
+    result = rewrite(partitions(*_two(dtype=dtype)))
+    assert groups(result) == [["x", "y"]]
+    (fused,) = nodes_of(result.after[W0], "_FuseRecv")
+    assert list(fused.attr["tensor_types"].list.type) == [dtype.as_datatype_enum] * 2
 
 
 def test_host_memory():
-    result = rewrite(
-        partitions(*_pair("ab", PS0, W0), *_pair("cd", PS0, W0, _hostmem_sendrecv=True))
-    )
-    assert (groups(result), skips(result)) == ([["a", "b"]], {"host_memory": ["c", "d"]})
+    nodes = _two()
+    for n in nodes:
+        if n.op == "_Recv":
+            n.op = "_HostRecv"
+            n.attr["_hostmem_sendrecv"].b = True
+    assert skips(rewrite(partitions(*nodes))) == {"host_memory": ["x", "y"]}
+
+
+def test_loop_frame():
+    def build():
+        def body(i, a):
+            with tf.device(PS0):
+                b, c = tf.tanh(a, name="b"), tf.sin(a, name="c")
+            return i + 1, b + c
+
+        with tf.device(W0):
+            v1.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.zeros([2])])
+
+    found = verdicts(rewrite(trace(build)))
+    inside = {name.split("/")[-1]: verdict for name, verdict in found.items()}
+    assert inside["b"] == inside["c"] == "loop_frame"
+    assert "fused" not in inside.values()
+
+
+def test_may_be_dead():
+    nodes = [
+        const("p", PS0, tf.bool),
+        const("x", PS0),
+        node("switch", "Switch", ["x", "p"], PS0, T=tf.float32),
+        *_pair("no", "switch", PS0, W0),
+        *_pair("yes", "switch:1", PS0, W0),
+    ]
+    assert [s.reason for s in rewrite(partitions(*nodes)).report.skips] == ["may_be_dead"] * 2
 
 
 def test_sender_not_visible():
-    # What hangs on a value from nowhere has no known depth either.
-    result = rewrite(
-        partitions(
-            recv("x", PS1, PS0),
-            node("c", "Identity", ["recv_x"], PS0, T=tf.float32),
-            send("c", "c", PS0, W0),
-            recv("c", PS0, W0),
-            *_pair("ab", PS0, W0),
-        )
-    )
-    assert (groups(result), skips(result)) == ([["a", "b"]], {"sender_not_visible": ["", "c"]})
+    # What hangs on a receive whose sender is not there has an unknown depth as well.
+    nodes = [
+        *_two(),
+        node("up", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2),
+        node("up2", "Identity", ["recv_x"], W0, T=tf.float32),
+        *_pair("up", "up", W0, PS1),
+        *_pair("up2", "up2", W0, PS1),
+    ]
+    assert sorted_groups(rewrite(partitions(*nodes))) == [["up", "up2"], ["x", "y"]]
+    seen = partitions(*nodes)
+    del seen[PS0]
+    result = rewrite(seen)
+    assert not result.report.groups
+    assert [s.reason for s in result.report.skips] == ["sender_not_visible"] * 4
+    assert {s.slot.tensor_name for s in result.report.skips} == {"x", "y", "up", "up2"}
 
 
 def test_peer_without_plugin():
-    graph = trace(_exchange)
-    result = rewrite(graph, plain_tasks=["/job:ps/replica:0/task:0"])
-    # A sender without the plugin is for the receiver to find out, at run time.
-    assert sorted_groups(result) == [["w", "z"], ["x", "y"]]
-    assert skips(result) == {"peer_without_plugin": ["one", "two"]}
-
-
-def _crossing():
-    return partitions(
-        *_pair("a", PS0, W0),
-        send("b", "recv_a", W0, PS0),
-        recv("b", W0, PS0),
-        send("c", "recv_b", PS0, W0),
-        recv("c", PS0, W0),
+    nodes = [*_two(), *_two(PS1, W1)]
+    for n in nodes[6:]:
+        n.name = n.name.replace("x", "a").replace("y", "b")
+        n.input[:] = [i.replace("x", "a").replace("y", "b") for i in n.input]
+    graphs = partitions(*nodes)
+    assert sorted_groups(rewrite(graphs)) == [["a", "b"], ["x", "y"]]
+    result = rewrite(graphs, plain_tasks=["/job:worker/replica:0/task:1"])
+    assert verdicts(result) == {
+        "a": "peer_without_plugin",
+        "b": "peer_without_plugin",
+        "x": "fused",
+        "y": "fused",
+    }
+    assert (
+        rewrite(graphs, plain_tasks=["/job:ps/replica:0/task:0"]).report == rewrite(graphs).report
     )
 
 
 def test_would_cycle():
-    result = rewrite(_crossing(), grouping="all")
-    assert groups(result) == []
-    assert skips(result) == {"alone": ["recv_a"], "would_cycle": ["a", "recv_b"]}
-    assert skips(rewrite(_crossing())) == {"alone": ["a", "recv_a", "recv_b"]}
+    # a goes to the worker and comes back as b, without which c is not sent: a and c together would
+    # wait for themselves.
+    nodes = [
+        const("a", PS0),
+        *_pair("a", "a", PS0, W0),
+        node("b", "Identity", ["recv_a"], W0, T=tf.float32),
+        *_pair("b", "b", W0, PS0),
+        node("c", "Identity", ["recv_b"], PS0, T=tf.float32),
+        *_pair("c", "c", PS0, W0),
+    ]
+    result = rewrite(partitions(*nodes), grouping="all")
+    assert verdicts(result) == {"a": "would_cycle", "b": "alone", "c": "would_cycle"}
+    assert structure(result.after[W0]) == structure(result.before[W0])
+    assert verdicts(rewrite(partitions(*nodes))) == dict.fromkeys("abc", "alone")
 
 
 def test_cyclic_graph():
-    result = rewrite(
-        partitions(
-            node("a", "Identity", ["recv_b"], PS0, T=tf.float32),
-            send("a", "a", PS0, W0),
-            recv("a", PS0, W0),
-            send("b", "recv_a", W0, PS0),
-            recv("b", W0, PS0),
-        )
-    )
-    assert (groups(result), skips(result)) == ([], {"cyclic_graph": ["a", "recv_a"]})
+    nodes = [
+        node("a", "Identity", ["recv_b"], PS0, T=tf.float32),
+        *_pair("a", "a", PS0, W0),
+        node("b", "Identity", ["recv_a"], W0, T=tf.float32),
+        *_pair("b", "b", W0, PS0),
+        const("x", PS0),
+        const("y", PS0),
+        *_pair("x", "x", PS0, W0),
+        *_pair("y", "y", PS0, W0),
+    ]
+    result = rewrite(partitions(*nodes))
+    assert skips(result) == {"cyclic_graph": ["a", "b", "x", "y"]}
+    assert not result.report.groups
 
 
-def test_unknown_grouping_is_refused():
-    with pytest.raises(ValueError, match="grouping is 'depth' or 'all', got 'none'"):
-        rewrite(_crossing(), grouping="none")
+def test_receives_left_alone_are_marked():
+    result = rewrite(partitions(*_two(dtype=tf.string)))
+    marks = [n.attr["_tf_fuse_skip"].s for n in nodes_of(result.after[W0], "_Recv")]
+    assert marks == [b"type_not_raw"] * 2
+    assert not any("_tf_fuse_skip" in n.attr for n in nodes_of(result.before[W0], "_Recv"))
+
+
+def test_incarnations_are_kept_apart():
+    nodes = _two()
+    for n in nodes:
+        if n.name in ("send_y", "recv_y"):
+            n.attr["send_device_incarnation"].i = 2
+    assert skips(rewrite(partitions(*nodes))) == {"alone": ["x", "y"]}
+
+
+def _blocked(make_waiting):
+    """Values x, y that hang on nothing, and a, b that hang on what `make_waiting` makes on PS0."""
+
+    def build():
+        values = [source(PS0, name) for name in ("x", "y")]
+        with tf.device(PS0):
+            waiting = make_waiting()
+            late = [tf.identity(waiting, name=name) for name in ("a", "b")]
+        use(W0, "sum", *values, *late)
+
+    return sorted_groups(rewrite(trace(build)))
+
+
+def _dequeue(queue=None):
+    # From outside, since the op that makes a queue counts as one that may wait.
+    queue = v1.placeholder(tf.resource, ()) if queue is None else queue
+    (taken,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])
+    return tf.ensure_shape(taken, [2])
+
+
+def test_what_may_wait_for_another_step_is_kept_apart():
+    assert _blocked(_dequeue) == [["a", "b"], ["x", "y"]]
+
+
+def test_what_may_wait_inside_a_loop_is_kept_apart():
+    # The dequeued value reaches the exit only by going round.
+    def loop():
+        queue = v1.placeholder(tf.resource, ())
+        return v1.while_loop(
+            lambda i, _: i < 3,
+            lambda i, a: (i + 1, a + _dequeue(queue)),
+            [tf.constant(0), tf.zeros([2])],
+        )[1]
+
+    assert _blocked(loop) == [["a", "b"], ["x", "y"]]
+
+
+def test_what_may_wait_inside_a_function_is_kept_apart():
+    @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+    def waits(queue):
+        return _dequeue(queue)
+
+    assert _blocked(lambda: waits(v1.placeholder(tf.resource, ()))) == [["a", "b"], ["x", "y"]]
+
+
+def test_an_op_that_waits_for_nothing_keeps_nothing_apart():
+    assert _blocked(lambda: tf.random.uniform([2])) == [["a", "b", "x", "y"]]
+
+
+def test_two_queues_are_kept_apart():
+    def build():
+        for i in range(2):
+            with tf.device(PS0):
+                taken = tf.queue.FIFOQueue(1, [tf.float32], [[2]], name=f"queue{i}").dequeue()
+                a, b = tf.identity(taken, f"a{i}"), tf.identity(taken, f"b{i}")
+            use(W0, f"sum{i}", a, b)
+
+    assert sorted_groups(rewrite(trace(build))) == [["a0", "b0"], ["a1", "b1"]]
+
+
+@pytest.mark.parametrize(
+    ("graph", "error", "text"),
+    [
+        ("text", TypeError, "graph must be a tf.compat.v1.GraphDef or a mapping .*, got str"),
+        ({}, ValueError, "there is no partition: the mapping is empty"),
+        (graph_pb2.GraphDef(), ValueError, "no node of the graph names a device of a job"),
+        (partitions(const("x", W0), const("x", W0)), ValueError, "'x'"),
+        (partitions(send("x", "none", PS0, W0)), ValueError, "'none'"),
+    ],
+)
+def test_graphs_that_cannot_be_read(graph, error, text):
+    with pytest.raises(error, match=text):
+        rewrite(graph)
+
+
+def test_options_that_are_not_known():
+    with pytest.raises(ValueError, match="grouping is 'depth' or 'all', got 'size'"):
+        rewrite(partitions(*_two()), grouping="size")
+    graph = graph_pb2.GraphDef(node=[const("x", PS0)])
+    with pytest.raises(ValueError, match="default_device is 'CPU:0', which names no device of a"):
+        rewrite(graph, default_device="CPU:0")
+    with pytest.raises(ValueError, match="default_device is '/job:ps', but a graph that is part"):
+        rewrite(partitions(*_two()), default_device="/job:ps")
+
+
+def test_receive_without_an_attribute_that_it_needs():
+    nodes = _two()
+    (broken,) = (n for n in nodes if n.name == "recv_x")
+    del broken.attr["tensor_name"]
+    with pytest.raises(ValueError, match="tensor_name"):
+        rewrite(partitions(*nodes))

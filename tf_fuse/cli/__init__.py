@@ -1,0 +1,43 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of `python -m tf_fuse`.
+
+`doctor` starts even where the native library cannot be loaded, and then says how to mend that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="python -m tf_fuse")
+    commands = parser.add_subparsers(dest="command", required=True)
+    doctor = commands.add_parser("doctor", help="check whether tf_fuse will work here")
+    doctor.add_argument("--json", metavar="PATH", help="write the checks; - for standard output")
+    explain = commands.add_parser("explain", help="show what is fused in a graph, and what is not")
+    explain.add_argument(
+        "graph", nargs="?", help="GraphDef (.pb, .pbtxt) or SavedModel folder with devices"
+    )
+    explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
+    explain.add_argument("--example", choices=("features", "cond"), help="a bundled graph")
+    explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
+    commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
+    if arguments[:1] == ["run"]:
+        from tf_fuse.cluster import serve
+
+        return serve.main(arguments[1:])
+    args = parser.parse_args(arguments)
+    if args.command == "doctor":
+        from tf_fuse.cli import doctor as doctor_command
+
+        return doctor_command.run(args.json)
+    if (args.graph is None) == (args.example is None):
+        parser.error("explain takes a file or --example, one of both")
+    from tf_fuse.cli import explain as explain_command
+
+    return explain_command.run(args.graph, args.example, args.signature, args.json)
