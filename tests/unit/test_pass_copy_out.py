@@ -70,7 +70,6 @@ KEPT = {
     "stack": lambda x: tf.raw_ops.StackPushV2(
         handle=tf.raw_ops.StackV2(max_size=1, elem_type=tf.float32), elem=x
     ),
-    "TensorArray": lambda x: v1.TensorArray(tf.float32, 1).write(0, x),
     "staging area": lambda x: tf.raw_ops.Stage(values=[x]),
     "Python function": lambda x: v1.py_func(lambda y: y, [x], tf.float32),
     "identity": lambda x: KEPT["variable"](tf.identity(tf.identity(x))),
