@@ -25,7 +25,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_BOOT = "import sys, runpy; sys.path[:0] = sys.argv[2:4]; runpy.run_path(sys.argv[1], run_name='__main__')"
+_BOOT = (
+    "import sys, runpy; sys.path[:0] = sys.argv[2:4]; "
+    "runpy.run_path(sys.argv[1], run_name='__main__')"
+)
 
 # No wait of a script is longer; a hang then ends with the stacks of all threads.
 DEADLINE_S = 60.0
@@ -171,10 +174,7 @@ def exact(value: Any) -> Any:
     import numpy as np
 
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
-    if array.dtype == object:
-        data = repr(array.tolist())
-    else:
-        data = array.tobytes().hex()
+    data = repr(array.tolist()) if array.dtype == object else array.tobytes().hex()
     if len(data) > 400:
         data = "sha256 " + hashlib.sha256(data.encode()).hexdigest()
     return [str(array.dtype), list(array.shape), data]

@@ -36,7 +36,7 @@ def test_plain_task_is_not_asked_for_frames(case):
         assert total["fallbacks"] == _STEPS
         assert total["skipped:peer_without_plugin"] == 5
     else:
-        # The plain worker instantiates its own steps, and knows nothing of the pass. Nor can it take
+        # The plain worker instantiates its own steps, and knows nothing of the pass. Nor can it take  # noqa: E501
         # packed handles, so the other worker has seen the step with and without them.
         assert "fallbacks" not in total
         assert total["functions"] == 2
