@@ -4,12 +4,19 @@
 
 import pytest
 from google.protobuf import text_format
-from tensorflow.core.framework import function_pb2
+from tensorflow.core.framework import function_pb2, tensor_shape_pb2
 
 from tf_fuse.handle_packing import packed_definition
 
 _PS0 = "/job:ps/replica:0/task:0/device:CPU:0"
 _PS1 = "/job:ps/replica:0/task:1/device:CPU:0"
+
+_SHAPES = {
+    position: tensor_shape_pb2.TensorShapeProto(
+        dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=size)]
+    )
+    for position, size in ((1, 10), (2, 20), (4, 40))
+}
 
 _FUNCTION = """
 signature {
@@ -45,7 +52,9 @@ def definition():
 
 @pytest.fixture
 def twin(definition):
-    return packed_definition(definition, [(_PS0, [1, 4]), (_PS1, [2])])
+    # Positions 1, 2 and 4 hold a float, a double and an int32 variable.
+    values = {1: (1, _SHAPES[1]), 2: (2, _SHAPES[2]), 4: (3, _SHAPES[4])}
+    return packed_definition(definition, [(_PS0, [1, 4]), (_PS1, [2])], values)
 
 
 def _node(function, name):
@@ -76,12 +85,14 @@ def test_argument_attributes_move_with_their_argument(twin):
 
 
 def test_unpack_nodes_are_where_the_variables_are(twin):
-    for number, device, count in ((0, _PS0, 2), (1, _PS1, 1)):
+    for number, device, types, sizes in ((0, _PS0, [1, 3], [10, 40]), (1, _PS1, [2], [20])):
         node = _node(twin, f"tf_fuse_unpack_{number}")
         assert node.op == "TfFuse>UnpackHandles"
         assert node.device == device
         assert list(node.input) == [f"tf_fuse_pack_{number}"]
-        assert node.attr["N"].i == count
+        assert node.attr["N"].i == len(types)
+        assert list(node.attr["dtypes"].list.type) == types
+        assert [shape.dim[0].size for shape in node.attr["shapes"].list.shape] == sizes
 
 
 def test_inputs_controls_and_colocation_follow(twin):
