@@ -20,7 +20,10 @@ from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
 
 # Python runs this file before the module that `-m` names, with "-m" as the first argument.
 # `python -m tf_fuse doctor` has to start where the library cannot be loaded: it reports why.
-_is_doctor = _sys.argv[:2] == ["-m", "doctor"]
+# (The original arguments tell us from another package that has a command of this name.)
+_is_doctor = _sys.argv[:2] == ["-m", "doctor"] and bool(
+    {"tf_fuse", "-mtf_fuse"} & set(_sys.orig_argv)
+)
 
 if not _is_doctor:
     _native.load()

@@ -16,6 +16,7 @@ taken to run the protocol "grpc+fuse" unless `plain_tasks` says otherwise.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from tf_fuse import _native
 
 #: Name of a NoOp in a saved graph whose device is where nodes without a device run.
 DEFAULT_DEVICE_NODE = "tf_fuse_default_device"
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def rewrite(
 
     request = fuse_recv_pb2.RewriteRequest(plain_tasks=sorted(plain_tasks), grouping=grouping)
     if isinstance(graph, graph_pb2.GraphDef):
-        request.graph_def = graph.SerializeToString(deterministic=True)
+        inlined = _with_calls_to_inline(graph)
+        request.graph_def = inlined.SerializeToString(deterministic=True)
         request.default_device = default_device or _default_device(graph)
     elif isinstance(graph, Mapping):
         if default_device is not None:
@@ -188,6 +192,67 @@ def add_output(graph_def: Any, tensor: str, dtype: int, index: int) -> None:
     node = graph_def.node.add(name=f"tf_fuse_output_{index}", op="_Retval", input=[tensor])
     node.attr["T"].type = dtype
     node.attr["index"].i = index
+
+
+def known_bytes(result: Rewrite) -> dict[tuple[str, str], int | None]:
+    """Finds the sizes of the tensors that cross between devices.
+
+    Args:
+      result: what `rewrite` returned.
+
+    Returns:
+      (sending device, name of the tensor, as in the report) to the bytes of the value; None where
+      the graph does not say the whole shape. (It says it in the attribute `_output_shapes`, which
+      `placed_graph` and `as_graph_def(add_shapes=True)` write.)
+    """
+    sizes = {}
+    for device, partition in result.before.items():
+        nodes = {node.name: node for node in partition.node}
+        for node in partition.node:
+            if node.op in ("_Send", "_HostSend"):
+                size = _bytes_of(nodes, node.input[0], node.attr["T"].type)
+                sizes[device, node.attr["tensor_name"].s.decode()] = size
+    return sizes
+
+
+def _bytes_of(nodes: Mapping[str, Any], tensor: str, dtype: int) -> int | None:
+    """Finds the size of one output of a node; None where it is not known."""
+    from tensorflow.python.framework import dtypes
+
+    name, _, output = tensor.partition(":")
+    node = nodes[name]
+    if node.op == "Const":
+        shape = node.attr["value"].tensor.tensor_shape
+    else:
+        shapes = _attr(node, "_output_shapes").list.shape
+        if int(output or 0) >= len(shapes):
+            return None
+        shape = shapes[int(output or 0)]
+    if shape.unknown_rank or any(dim.size < 0 for dim in shape.dim):
+        return None
+    item = dtypes.as_dtype(dtype)
+    if item in (dtypes.string, dtypes.resource, dtypes.variant):
+        return None
+    return math.prod((dim.size for dim in shape.dim), start=item.size)
+
+
+def _attr(message: Any, key: str) -> Any:
+    """Reads an attribute that may not be there; `message.attr[key]` would add it."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    return message.attr[key] if key in message.attr else attr_value_pb2.AttrValue()
+
+
+def _with_calls_to_inline(graph_def: Any) -> Any:
+    """Returns a copy in which calls of functions are marked as Grappler marks them in a run."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    kept = {f.signature.name for f in copy.library.function if _attr(f, "_noinline").b}
+    for nodes in (copy.node, *(function.node_def for function in copy.library.function)):
+        for node in nodes:
+            if node.op in _CALLS and node.attr["f"].func.name not in kept:
+                node.attr["_lower_as_multi_device_function"].b = True
+    return copy
 
 
 def _default_device(graph_def: Any) -> str:

@@ -22,7 +22,9 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Stateful, like _Recv: it must be neither folded, nor merged with its equal.
+// Stateful, like _Recv: it must be neither folded, nor merged with its equal. Of
+// communication: else the executor replaces the error of a lost task by an
+// InternalError when a step is aborted, and the coordinator would not retry.
 REGISTER_OP("_FuseRecv")
     .Output("tensors: tensor_types")
     .Attr("tensor_types: list(type) >= 1")
@@ -33,6 +35,7 @@ REGISTER_OP("_FuseRecv")
     .Attr("client_terminated: bool = false")
     .Attr("copy_out: list(bool) = []")
     .SetIsStateful()
+    .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
 Receives the named tensors from send_device on recv_device, in one RPC.

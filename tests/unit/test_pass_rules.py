@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the fuse_recv pass fuses, what it leaves and why, and what the graphs look like after."""
 
+import random
+
 import pytest
 import tensorflow as tf
 from pass_testing import (
@@ -10,7 +12,6 @@ from pass_testing import (
     W0,
     W1,
     const,
-    device,
     groups,
     node,
     nodes_of,
@@ -129,14 +130,6 @@ def test_chain_worker_server_worker_is_split_by_depth():
     assert found == {("w0", "w1"): 1, ("k0", "k1"): 1, ("r0", "r1"): 2}
 
 
-def test_a_receive_that_is_alone_stays():
-    # One goes to each of two tasks.
-    nodes = [const("x", PS0), const("y", PS0)]
-    result = rewrite(partitions(*nodes, *_pair("x", "x", PS0, W0), *_pair("y", "y", PS0, W1)))
-    assert skips(result) == {"alone": ["x", "y"]}
-    assert not any(nodes_of(graph, "_FuseRecv") for graph in result.after.values())
-
-
 def test_receives_within_a_task_are_no_rpcs():
     other = "/job:worker/replica:0/task:0/device:CPU:1"
     result = rewrite(partitions(*_two(other, W0)))
@@ -168,6 +161,28 @@ def test_control_edges_go_to_the_fused_receive_and_on_from_it():
     ]
 
 
+def test_control_edges_across_tasks_are_received_together():
+    def build():
+        with tf.device(PS0):
+            first, second = v1.placeholder(tf.float32, (), "p"), v1.placeholder(tf.float32, (), "q")
+        with tf.device(W0):
+            for i, value in enumerate((first, second)):
+                with tf.control_dependencies([value]):
+                    tf.no_op(f"after{i}")
+
+    result = rewrite(trace(build))
+    assert list(map(len, groups(result))) == [2]
+    assert skips(result) == {}
+
+
+def test_values_of_different_types_share_a_group():
+    nodes = _two()
+    nodes += [const("z", PS0, tf.int64), *_pair("z", "z", PS0, W0, dtype=tf.int64)]
+    result = rewrite(partitions(*nodes))
+    assert groups(result) == [["x", "y", "z"]]
+    assert [s.dtype for s in result.report.groups[0].slots] == ["float", "float", "int64"]
+
+
 def test_depth_counts_control_edges_too():
     # y is received only after b came, which the server sends only after x has arrived there.
     nodes = [
@@ -190,143 +205,20 @@ def test_names_that_are_taken_are_not_used_again():
     assert [g.node for g in result.report.groups] == [f"{name}_1"]
 
 
-def test_client_terminated():
-    result = rewrite(partitions(*_two(client_terminated=True)))
-    assert skips(result) == {"client_terminated": ["x", "y"]}
-
-
-@pytest.mark.parametrize(
-    ("from_", "to"), [(device("ps", 0, "GPU"), W0), (PS0, device("worker", 0, "GPU"))]
-)
-def test_not_cpu(from_, to):
-    assert skips(rewrite(partitions(*_two(from_, to)))) == {"not_cpu": ["x", "y"]}
-
-
-@pytest.mark.parametrize("dtype", [tf.string, tf.variant, tf.resource])
-def test_type_not_raw(dtype):
-    result = rewrite(partitions(*_two(dtype=dtype)))
-    assert skips(result) == {"type_not_raw": ["x", "y"]}
-
-
-@pytest.mark.parametrize("dtype", [tf.bool, tf.int32, tf.float64, tf.bfloat16, tf.complex64])
-def test_types_that_are_raw(dtype):
-    result = rewrite(partitions(*_two(dtype=dtype)))
-    assert groups(result) == [["x", "y"]]
-    (fused,) = nodes_of(result.after[W0], "_FuseRecv")
-    assert list(fused.attr["tensor_types"].list.type) == [dtype.as_datatype_enum] * 2
-
-
-def test_host_memory():
-    nodes = _two()
-    for n in nodes:
-        if n.op == "_Recv":
-            n.op = "_HostRecv"
-            n.attr["_hostmem_sendrecv"].b = True
-    assert skips(rewrite(partitions(*nodes))) == {"host_memory": ["x", "y"]}
-
-
-def test_loop_frame():
+def test_order_of_nodes_in_the_file_does_not_matter():
     def build():
-        def body(i, a):
-            with tf.device(PS0):
-                b, c = tf.tanh(a, name="b"), tf.sin(a, name="c")
-            return i + 1, b + c
+        weights = [source(on, f"w{t}{i}") for t, on in enumerate((PS0, PS1)) for i in range(3)]
+        results = [use(W0, f"r{i}", w) for i, w in enumerate(weights)]
+        use(PS0, "back", *results)
 
-        with tf.device(W0):
-            v1.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.zeros([2])])
-
-    found = verdicts(rewrite(trace(build)))
-    inside = {name.split("/")[-1]: verdict for name, verdict in found.items()}
-    assert inside["b"] == inside["c"] == "loop_frame"
-    assert "fused" not in inside.values()
-
-
-def test_may_be_dead():
-    nodes = [
-        const("p", PS0, tf.bool),
-        const("x", PS0),
-        node("switch", "Switch", ["x", "p"], PS0, T=tf.float32),
-        *_pair("no", "switch", PS0, W0),
-        *_pair("yes", "switch:1", PS0, W0),
-    ]
-    assert [s.reason for s in rewrite(partitions(*nodes)).report.skips] == ["may_be_dead"] * 2
-
-
-def test_sender_not_visible():
-    # What hangs on a receive whose sender is not there has an unknown depth as well.
-    nodes = [
-        *_two(),
-        node("up", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2),
-        node("up2", "Identity", ["recv_x"], W0, T=tf.float32),
-        *_pair("up", "up", W0, PS1),
-        *_pair("up2", "up2", W0, PS1),
-    ]
-    assert sorted_groups(rewrite(partitions(*nodes))) == [["up", "up2"], ["x", "y"]]
-    seen = partitions(*nodes)
-    del seen[PS0]
-    result = rewrite(seen)
-    assert not result.report.groups
-    assert [s.reason for s in result.report.skips] == ["sender_not_visible"] * 4
-    assert {s.slot.tensor_name for s in result.report.skips} == {"x", "y", "up", "up2"}
-
-
-def test_peer_without_plugin():
-    nodes = [*_two(), *_two(PS1, W1)]
-    for n in nodes[6:]:
-        n.name = n.name.replace("x", "a").replace("y", "b")
-        n.input[:] = [i.replace("x", "a").replace("y", "b") for i in n.input]
-    graphs = partitions(*nodes)
-    assert sorted_groups(rewrite(graphs)) == [["a", "b"], ["x", "y"]]
-    result = rewrite(graphs, plain_tasks=["/job:worker/replica:0/task:1"])
-    assert verdicts(result) == {
-        "a": "peer_without_plugin",
-        "b": "peer_without_plugin",
-        "x": "fused",
-        "y": "fused",
-    }
-    assert (
-        rewrite(graphs, plain_tasks=["/job:ps/replica:0/task:0"]).report == rewrite(graphs).report
-    )
-
-
-def test_would_cycle():
-    # a goes to the worker and comes back as b, without which c is not sent: a and c together would
-    # wait for themselves.
-    nodes = [
-        const("a", PS0),
-        *_pair("a", "a", PS0, W0),
-        node("b", "Identity", ["recv_a"], W0, T=tf.float32),
-        *_pair("b", "b", W0, PS0),
-        node("c", "Identity", ["recv_b"], PS0, T=tf.float32),
-        *_pair("c", "c", PS0, W0),
-    ]
-    result = rewrite(partitions(*nodes), grouping="all")
-    assert verdicts(result) == {"a": "would_cycle", "b": "alone", "c": "would_cycle"}
-    assert structure(result.after[W0]) == structure(result.before[W0])
-    assert verdicts(rewrite(partitions(*nodes))) == dict.fromkeys("abc", "alone")
-
-
-def test_cyclic_graph():
-    nodes = [
-        node("a", "Identity", ["recv_b"], PS0, T=tf.float32),
-        *_pair("a", "a", PS0, W0),
-        node("b", "Identity", ["recv_a"], W0, T=tf.float32),
-        *_pair("b", "b", W0, PS0),
-        const("x", PS0),
-        const("y", PS0),
-        *_pair("x", "x", PS0, W0),
-        *_pair("y", "y", PS0, W0),
-    ]
-    result = rewrite(partitions(*nodes))
-    assert skips(result) == {"cyclic_graph": ["a", "b", "x", "y"]}
-    assert not result.report.groups
-
-
-def test_receives_left_alone_are_marked():
-    result = rewrite(partitions(*_two(dtype=tf.string)))
-    marks = [n.attr["_tf_fuse_skip"].s for n in nodes_of(result.after[W0], "_Recv")]
-    assert marks == [b"type_not_raw"] * 2
-    assert not any("_tf_fuse_skip" in n.attr for n in nodes_of(result.before[W0], "_Recv"))
+    graph = trace(build)
+    first = rewrite(graph)
+    rng = random.Random(0)
+    for _ in range(5):
+        shuffled = rng.sample(list(graph.node), len(graph.node))
+        again = rewrite(graph_pb2.GraphDef(versions=graph.versions, node=shuffled))
+        assert sorted_groups(again) == sorted_groups(first)
+        assert [g.node for g in again.report.groups] == [g.node for g in first.report.groups]
 
 
 def test_incarnations_are_kept_apart():
@@ -386,15 +278,17 @@ def test_an_op_that_waits_for_nothing_keeps_nothing_apart():
     assert _blocked(lambda: tf.random.uniform([2])) == [["a", "b", "x", "y"]]
 
 
-def test_two_queues_are_kept_apart():
+def test_what_waits_for_different_queues_is_kept_apart():
     def build():
-        for i in range(2):
-            with tf.device(PS0):
-                taken = tf.queue.FIFOQueue(1, [tf.float32], [[2]], name=f"queue{i}").dequeue()
-                a, b = tf.identity(taken, f"a{i}"), tf.identity(taken, f"b{i}")
-            use(W0, f"sum{i}", a, b)
+        values = []
+        with tf.device(PS0):
+            taken = [_dequeue() for _ in range(2)]
+            values += [tf.identity(taken[0], "a0"), tf.identity(taken[1], "a1")]
+            values += [tf.identity(taken[0], "b0"), tf.identity(taken[1], "b1")]
+            values += [tf.add_n(taken, "c0"), tf.add_n(taken, "c1")]
+        use(W0, "sum", *values)
 
-    assert sorted_groups(rewrite(trace(build))) == [["a0", "b0"], ["a1", "b1"]]
+    assert sorted_groups(rewrite(trace(build))) == [["a0", "b0"], ["a1", "b1"], ["c0", "c1"]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+# The keys of example_graphs.EXAMPLES.
+_EXAMPLES = ("cond", "features", "rfc", "wide_deep")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status."""
@@ -24,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "graph", nargs="?", help="GraphDef (.pb, .pbtxt) or SavedModel folder with devices"
     )
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
-    explain.add_argument("--example", choices=("features", "cond"), help="a bundled graph")
+    explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:

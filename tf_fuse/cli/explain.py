@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
-#: Reason in a report to one sentence for people.
+#: Reason in a report to one sentence for people; docs/fuse_recv.md says more.
 REASONS = {
-    "alone": "No other receive has the same two devices and the same depth.",
+    "alone": "No other receive has the same two devices, depth and blocking operations above it.",
     "client_terminated": "A fed or fetched value; the client waits for it under its own key.",
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",
@@ -30,111 +29,147 @@ REASONS = {
 
 
 def run(path: str | None, example: str | None, signature: str, json_path: str | None) -> int:
-    """Explains a file or a bundled example; returns the exit status."""
-    from google.protobuf import json_format
+    """Explains a file or a bundled example; returns the exit status.
 
+    Args:
+      path: a GraphDef (*.pb, *.pbtxt) or the folder of a SavedModel; None for an example.
+      example: a key of `example_graphs.EXAMPLES`; None for a file.
+      signature: which one of a SavedModel.
+      json_path: where to write the report as JSON beside the tables; "-" for standard output, in
+        place of them.
+
+    Returns:
+      0; or 1 when the graph or the report's file was not to be had, said on standard error.
+    """
+    from tf_fuse.cli import example_graphs, load_graph
     from tf_fuse.explain import rewrite
 
     try:
-        graph = _example(example) if example else _load(Path(str(path)), signature)
-        report = rewrite(graph).report
+        if example is not None:
+            graph = example_graphs.build(example)
+        else:
+            graph = load_graph.load(Path(str(path)), signature)
+        data = describe(rewrite(graph))
+        if json_path == "-":
+            print(json.dumps(data, indent=1))
+            return 0
+        if json_path:
+            Path(json_path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    data = json_format.MessageToDict(report, preserving_proto_field_name=True)
-    if json_path == "-":
-        print(json.dumps(data, indent=1))
-        return 0
-    if json_path:
-        Path(json_path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    _print(report)
+    _print(data)
     return 0
 
 
-def _print(report: Any) -> None:
+def describe(result: Any) -> dict[str, Any]:
+    """Turns what the pass did into plain data.
+
+    Args:
+      result: a `tf_fuse.explain.Rewrite`.
+
+    Returns:
+      A dict with `groups` (each with node, send_device, recv_device, depth, tensors, known_bytes,
+      unknown_sizes and slots), `skips` (send_device, recv_device, reason, meaning and the slot's
+      fields), `local_receives`, `receives` (between tasks, before) and `receives_after`. A slot has
+      tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
+    """
+    from tf_fuse.explain import known_bytes
+
+    report = result.report
+    known = known_bytes(result)
+    groups = []
+    for group in report.groups:
+        slots = [_slot(known, group.send_device, slot) for slot in group.slots]
+        sizes = [slot["bytes"] for slot in slots]
+        groups.append(
+            {
+                "node": group.node,
+                "send_device": group.send_device,
+                "recv_device": group.recv_device,
+                "depth": group.depth,
+                "tensors": len(slots),
+                "known_bytes": sum(size for size in sizes if size is not None),
+                "unknown_sizes": sizes.count(None),
+                "slots": slots,
+            }
+        )
+    skips = [
+        {
+            "reason": skip.reason,
+            "meaning": REASONS.get(skip.reason, ""),
+            "send_device": skip.send_device,
+            "recv_device": skip.recv_device,
+            **_slot(known, skip.send_device, skip.slot),
+        }
+        for skip in report.skips
+    ]
+    return {
+        "groups": groups,
+        "skips": skips,
+        "local_receives": report.local_receives,
+        "receives": sum(group["tensors"] for group in groups) + len(skips),
+        "receives_after": len(groups) + len(skips),
+    }
+
+
+def _slot(known: dict[tuple[str, str], int | None], send_device: str, slot: Any) -> dict[str, Any]:
+    return {
+        "tensor_name": slot.tensor_name,
+        "dtype": slot.dtype,
+        "sender_node": slot.sender_node,
+        "recv_node": slot.recv_node,
+        "bytes": known.get((send_device, slot.tensor_name)),
+    }
+
+
+def _print(data: dict[str, Any]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     console = Console()
-    groups = Table(title=f"{len(report.groups)} fused receives")
-    for column in ("from", "to", "depth", "tensors", "types"):
-        groups.add_column(column, justify="right" if column in ("depth", "tensors") else "left")
-    for group in report.groups:
-        types = Counter(slot.dtype for slot in group.slots)
+    groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
+    for column in ("from", "to", "depth", "tensors", "bytes"):
+        groups.add_column(column, justify="left" if column in ("from", "to") else "right")
+    for group in data["groups"]:
+        size = f"{group['known_bytes']:,}"
+        if group["unknown_sizes"]:
+            size += f" + {group['unknown_sizes']} unknown"
         groups.add_row(
-            group.send_device,
-            group.recv_device,
-            str(group.depth),
-            str(len(group.slots)),
-            ", ".join(f"{count} {dtype}" for dtype, count in sorted(types.items())),
+            _short(group["send_device"]),
+            _short(group["recv_device"]),
+            str(group["depth"]),
+            str(group["tensors"]),
+            size,
         )
     console.print(groups)
-    skips = Table(title=f"{len(report.skips)} receives left alone")
-    for column in ("reason", "receives", "meaning", "first tensor"):
-        skips.add_column(column)
-    reasons = Counter(skip.reason for skip in report.skips)
-    for reason, count in sorted(reasons.items()):
-        first = next(skip for skip in report.skips if skip.reason == reason)
-        skips.add_row(reason, str(count), REASONS.get(reason, ""), first.slot.tensor_name)
-    console.print(skips)
-    if report.local_receives:
-        console.print(f"{report.local_receives} receives within one task: no RPC, never touched.")
+    if data["skips"]:
+        skips = Table(title="Receives left alone", box=box.SIMPLE, title_justify="left")
+        skips.add_column("reason", no_wrap=True)
+        for column in ("from", "to", "value of"):
+            skips.add_column(column, overflow="fold")
+        for skip in data["skips"]:
+            value = skip["sender_node"] or skip["tensor_name"]
+            skips.add_row(
+                skip["reason"], _short(skip["send_device"]), _short(skip["recv_device"]), value
+            )
+        console.print(skips)
+        for reason in sorted({skip["reason"] for skip in data["skips"]}):
+            console.print(f"[bold]{reason}[/bold]: {REASONS.get(reason, '')}")
+    before, after = data["receives"], data["receives_after"]
+    saved = f", {1 - after / before:.0%} fewer" if before else ""
+    console.print(f"Receives between tasks: {before} before, {after} after{saved}.")
+    if data["local_receives"]:
+        console.print(f"Receives within a task, no RPC: {data['local_receives']}.")
 
 
-def _load(path: Path, signature: str) -> Any:
-    """Reads a GraphDef.
-
-    Raises:
-      OSError: the file cannot be read.
-      ValueError: it is no graph, or the SavedModel lacks the signature.
-    """
-    import tensorflow as tf
-    from google.protobuf import message, text_format
-
-    graph_def = tf.compat.v1.GraphDef()
-    if path.is_dir():
-        from tf_fuse.explain import placed_graph
-
-        signatures = tf.saved_model.load(str(path)).signatures
-        if signature not in signatures:
-            raise ValueError(f"{path} has no signature {signature!r}; it has {sorted(signatures)}")
-        return placed_graph(signatures[signature])
-    content = path.read_bytes()
-    try:
-        if path.suffix == ".pbtxt":
-            text_format.Parse(content.decode("utf-8"), graph_def)
-        else:
-            graph_def.ParseFromString(content)
-    except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no GraphDef: {error}") from error
-    return graph_def
-
-
-def _example(name: str) -> Any:
-    """A graph of two servers and a worker: eight tables, or a conditional that reads both."""
+def _short(device: str) -> str:
+    """Shortens a device's name: "ps:0", "worker:1 GPU:0"."""
     import tensorflow as tf
 
-    servers = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(2)]
-    with tf.Graph().as_default() as graph:
-        tables = []
-        for i in range(8):
-            with tf.device(servers[i % 2]):
-                tables.append(tf.random.stateless_uniform([1000, 16], [i, 0]))
-        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-            ids = tf.random.stateless_uniform([8, 64], [0, 1], maxval=1000, dtype=tf.int32)
-        rows = []
-        for i, table in enumerate(tables):
-            with tf.device(servers[i % 2]):
-                rows.append(tf.gather(table, ids[i]))
-        with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-            joined = tf.concat(rows, axis=1)
-            if name == "cond":
-                total = tf.reduce_sum(joined)
-                tf.raw_ops.Switch(data=total, pred=total > 0)
-        if name == "cond":
-            for server in servers:
-                with tf.device(server):
-                    branch, _ = tf.raw_ops.Switch(data=tf.reduce_sum(tables[0]), pred=total > 0)
-                with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-                    tf.identity(branch)
-    return graph.as_graph_def()
+    spec = tf.DeviceSpec.from_string(device)
+    task = f"{spec.job}:{spec.task}"
+    if (spec.device_type, spec.device_index) == ("CPU", 0):
+        return task
+    return f"{task} {spec.device_type}:{spec.device_index}"

@@ -1,0 +1,53 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The README's benchmark on a small job: counts and losses are exact, times are only there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Nine processes that import TensorFlow at once: slow on a busy machine with few cores.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FEATURES = 10
+
+
+def test_benchmark_from_another_folder(isolated_env, tmp_path):
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--features"]
+    command += [str(_FEATURES), "--batch", "16", "--steps", "4", "--rounds", "2"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "losses         all 8 equal, bit for bit, stock and fused" in done.stdout
+    result = json.loads(out.read_text())
+    assert result["workload"] == "features"
+    modes = result["modes"]
+    assert list(modes) == ["stock", "fused", "local"]
+    for numbers in modes.values():
+        assert {"steps_per_s", "recv_rpcs_per_step", "cpu_ms_per_step", "losses"} <= set(numbers)
+        assert set(numbers["steps_per_s"]) == {"median", "min", "max"}
+        assert {"worker", "ps"} <= set(numbers["cpu_ms_per_step"])
+        # The same seeds, the same losses: to the last bit, and they are no constant.
+        assert numbers["losses"] == modes["stock"]["losses"]
+        assert len(set(numbers["losses"])) == 8
+    # Per table: ids to the server, rows back, gradient to the server. Five are the same for any
+    # number of tables, the dense layer's weights and their gradient among them.
+    stock, fused = (modes[mode]["recv_rpcs_per_step"] for mode in ("stock", "fused"))
+    assert stock == 3 * _FEATURES + 5
+    assert fused < 3 * _FEATURES
+    assert fused == int(fused)
+    made = modes["fused"]["pass"]
+    assert made["groups"] > 0
+    assert made["fused_receives"] >= 3 * _FEATURES
+    assert (made["fallbacks"], made["errors"]) == (0, 0)
+    assert result["rpc_reduction"] == 1 - fused / stock
+    rates = {mode: numbers["steps_per_s"]["median"] for mode, numbers in modes.items()}
+    assert result["speedup"] == rates["fused"] / rates["stock"]
+    assert result["vs_local"] == rates["local"] / rates["fused"]

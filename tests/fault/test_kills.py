@@ -1,0 +1,172 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Deaths, errors and cancellations end a fused step as they end a stock one."""
+
+import sys
+
+import pytest
+from fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_STEPS = 10
+_TRIES = 5
+_SUM = 66.0  # 0 + 1 + ... + 11
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {mode: coordinator.run(__file__, mode) for mode in ("stock", "on")}
+
+
+def test_op_error_has_the_same_code(runs):
+    stock, fused = runs["stock"]["op_error"], runs["on"]["op_error"]
+    assert stock["raised"] == fused["raised"] == "InvalidArgumentError"
+    assert stock["code"] == fused["code"] == 3
+    for error in (stock, fused):
+        assert "is not in [0, 4)" in error["text"]
+
+
+def test_steps_after_an_op_error_are_right(runs):
+    for mode in runs:
+        assert runs[mode]["after_op_error"] == [_SUM] * _STEPS
+
+
+def test_cancelled_step_leaves_nothing_behind(runs):
+    for mode in runs:
+        case = runs[mode]["cancelled_step"]
+        assert case["entered"] is True
+        assert case["raised"] == "InvalidArgumentError"
+        assert case["after"] == [_SUM] * _STEPS
+    assert runs["on"]["cancelled_step"]["pending"] == 0
+
+
+def test_killed_worker_is_done_without(runs):
+    for mode in runs:
+        assert runs[mode]["worker_killed"] == [_SUM] * _STEPS
+
+
+def test_restarted_worker_is_used_and_fused(runs):
+    for mode in runs:
+        assert runs[mode]["worker_restarted"]["sums"] == [_SUM] * _STEPS
+        assert runs[mode]["worker_restarted"]["on_it"] == _SUM
+    assert runs["on"]["worker_restarted"]["fused_on_it"] > 0
+
+
+def test_killed_server_raises_what_stock_raises(runs):
+    # More than one try: which of a step's failing operations is reported is a race.
+    expected = [["UnavailableError", 14]] * _TRIES
+    assert runs["stock"]["ps_killed"] == expected
+    assert runs["on"]["ps_killed"] == expected
+
+
+def test_fused_receive_counts_as_communication(runs):
+    # Otherwise TensorFlow turns its UnavailableError into an InternalError, which stops the
+    # coordinator instead of making it try again.
+    assert runs["on"]["is_communication"] is True
+
+
+def _main(mode):
+    import tensorflow as tf
+
+    job = coordinator.Job(mode, 2, 2)
+    vs = job.variables([float(i) for i in range(12)])
+    tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
+    entered = job.variables([0])[0]
+    with tf.device("/job:ps/replica:0/task:0"):
+        queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="never_filled")
+
+    @tf.function
+    def step():
+        return tf.add_n([v.read_value() for v in vs])
+
+    @tf.function
+    def fails(first):
+        return tf.add_n([tf.gather(t, [first + i]) for i, t in enumerate(tables)])
+
+    @tf.function
+    def blocks():
+        with tf.device("/job:ps/replica:0/task:0"):
+            with tf.control_dependencies([entered.assign_add(1)]):
+                value = queue.dequeue()
+            values = [value * 2.0, value * 3.0, value * 4.0]
+        return tf.add_n([v.read_value() for v in vs]) + tf.add_n(values)
+
+    def steps():
+        results = [job.coordinator.schedule(step) for _ in range(_STEPS)]
+        job.coordinator.join()
+        return [float(result.fetch()) for result in results]
+
+    def caught(action):
+        try:
+            action()
+        except tf.errors.OpError as error:
+            return {"raised": type(error).__name__, "code": error.error_code, "text": str(error)}
+        return {"raised": None}
+
+    bad = tf.constant(1000)
+
+    def cancelled_step():
+        job.coordinator.schedule(blocks)
+        is_in = coordinator.wait_until(lambda: int(entered.numpy()) > 0)
+        job.coordinator.schedule(fails, args=(bad,))
+        result = caught(job.coordinator.join)
+        result |= {"entered": bool(is_in), "after": steps()}
+        if mode == "on":
+            coordinator.wait_until(lambda: job.total()["pending_requests"] == 0)
+            result["pending"] = job.total()["pending_requests"]
+        return result
+
+    def worker_killed():
+        results = [job.coordinator.schedule(step) for _ in range(_STEPS // 2)]
+        job.cluster.kill("worker:1")
+        results += [job.coordinator.schedule(step) for _ in range(_STEPS // 2)]
+        job.coordinator.join()
+        return [float(result.fetch()) for result in results]
+
+    def worker_restarted():
+        job.cluster.restart("worker:1")
+        result = {"sums": steps()}
+
+        def on_it():
+            try:
+                with tf.device("/job:worker/replica:0/task:1"):
+                    return float(step())
+            except tf.errors.OpError:  # the coordinator has not connected it again yet
+                return None
+
+        result["on_it"] = coordinator.wait_until(on_it, 60)
+        if mode == "on":
+            import tf_fuse
+
+            counters = tf_fuse.cluster_metrics()["/job:worker/replica:0/task:1"]
+            result["fused_on_it"] = counters["fused_rpcs"]
+        return result
+
+    def ps_killed():
+        job.cluster.kill("ps:1")
+        errors = [caught(lambda: job.call(step)) for _ in range(_TRIES)]
+        return [[error["raised"], error.get("code")] for error in errors]
+
+    def is_communication():
+        from tensorflow.python.framework import op_def_registry
+
+        op_def = op_def_registry.get("_FuseRecv")
+        return op_def is not None and op_def.is_distributed_communication
+
+    steps()
+    coordinator.finish(
+        {
+            "op_error": lambda: caught(lambda: job.call(fails, (bad,))),
+            "after_op_error": steps,
+            "cancelled_step": cancelled_step,
+            "worker_killed": worker_killed,
+            "worker_restarted": worker_restarted,
+            "is_communication": is_communication,
+            "ps_killed": ps_killed,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
