@@ -22,8 +22,8 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 
-// Stateful, like _Recv: it must be neither folded, nor merged with its equal. Of
-// communication: else the executor replaces the error of a lost task by an
+// Stateful, like _Recv: it must be neither folded, nor merged with its equal.
+// Of communication: else the executor replaces the error of a lost task by an
 // InternalError when a step is aborted, and the coordinator would not retry.
 REGISTER_OP("_FuseRecv")
     .Output("tensors: tensor_types")
