@@ -11,6 +11,8 @@ needed; a process without the plugin ignores the entry.
 from __future__ import annotations
 
 import difflib
+import itertools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +134,15 @@ def packs_handles(context: Any) -> bool:
     return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
 
 
+def _renew(call_options: Any, options: Mapping[str, Any]) -> None:
+    """Writes our options into a thread's options of function calls; leaves TensorFlow's alone."""
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto.FromString(call_options.config_proto_serialized)
+    add_to_config(config, options)
+    call_options.config_proto_serialized = config
+
+
 def install() -> None:
     """Extends TensorFlow's eager context, once per process."""
     from tensorflow.python.eager import context as context_module
@@ -142,6 +153,7 @@ def install() -> None:
     stock_config = cls.config.fget
     stock_get = cls.get_optimizer_experimental_options
     stock_set = cls.set_optimizer_experimental_options
+    stock_call_options = cls.function_call_options
 
     def config(self: Any) -> Any:
         proto = stock_config(self)
@@ -158,7 +170,28 @@ def install() -> None:
 
     def set_options(self: Any, options: Mapping[str, Any]) -> None:
         validate(options)
+        if any(key in options for key in OPTIONS):
+            self._tf_fuse_generation = next(generations)
         stock_set(self, options)
+
+    # Stock TensorFlow keeps the options of function calls per thread, and setting an option renews
+    # only those of the thread that sets it. The coordinator calls functions on threads of its own.
+    generations = itertools.count(1)
+    thread = threading.local()
+
+    def call_options(self: Any) -> Any:
+        set_last = getattr(self, "_tf_fuse_generation", 0)
+        if getattr(thread, "generation", 0) != set_last:
+            kept = self._thread_local_data.function_call_options
+            if kept is not None:
+                _renew(kept, self._optimizer_experimental_options)
+            thread.generation = set_last
+        return stock_call_options.fget(self)
+
+    def set_call_options(self: Any, call_options: Any) -> None:
+        stock_call_options.fset(self, call_options)
+        # They may be a copy from before our options were set, as function_executor_type restores.
+        thread.generation = 0
 
     config.__doc__ = cls.config.__doc__
     get_options.__doc__ = stock_get.__doc__
@@ -166,4 +199,7 @@ def install() -> None:
     cls.config = property(config)
     cls.get_optimizer_experimental_options = get_options
     cls.set_optimizer_experimental_options = set_options
+    cls.function_call_options = property(
+        call_options, set_call_options, doc=stock_call_options.__doc__
+    )
     cls._tf_fuse_installed = True

@@ -33,8 +33,12 @@ bool MayBlock(const Node& node) {
 // What is above each node.
 struct Ancestry {
   std::vector<int> depth;
-  // Index of the set of blocking nodes at or above the node; 0 is empty.
+  // A receive from another task: it adds one to the depth.
+  std::vector<bool> is_remote;
+  // Index into blocker_sets of the blocking nodes at or above the node; 0 is
+  // empty.
   std::vector<int> blockers;
+  std::vector<std::set<NodeId>> blocker_sets;
   // A receive above it has no visible sender, so its depth is unknown.
   std::vector<bool> partly_unseen;
 };
@@ -45,11 +49,12 @@ Ancestry ComputeAncestry(const PartitionView& view) {
   result.blockers.assign(view.size(), 0);
   result.partly_unseen.assign(view.size(), false);
   std::map<std::set<NodeId>, int> interned = {{{}, 0}};
-  std::vector<std::set<NodeId>> sets = {{}};
-  std::vector<bool> is_remote(view.size(), false);
+  std::vector<std::set<NodeId>>& sets = result.blocker_sets;
+  sets.push_back({});
+  result.is_remote.assign(view.size(), false);
   std::vector<bool> is_unseen(view.size(), false);
   for (const Receive& receive : view.receives()) {
-    is_remote[receive.node] = !receive.same_task;
+    result.is_remote[receive.node] = !receive.same_task;
     is_unseen[receive.node] =
         receive.send == kNoNode && !receive.client_terminated;
   }
@@ -63,7 +68,7 @@ Ancestry ComputeAncestry(const PartitionView& view) {
       above.insert(result.blockers[edge.node]);
       unseen = unseen || result.partly_unseen[edge.node];
     }
-    result.depth[id] = depth + (is_remote[id] ? 1 : 0);
+    result.depth[id] = depth + (result.is_remote[id] ? 1 : 0);
     result.partly_unseen[id] = unseen;
     const bool blocks = MayBlock(*view.node(id));
     if (!blocks && above.size() == 1) {
@@ -112,6 +117,84 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   return "";
 }
 
+// Receives that may become one: the same devices, incarnation, depth, blockers.
+struct GroupKey {
+  std::string send_device;
+  std::string recv_device;
+  int64_t incarnation;
+  int depth;
+  int blockers;
+
+  bool operator<(const GroupKey& other) const { return Tie() < other.Tie(); }
+  std::tuple<const std::string&, const std::string&, int64_t, int, int> Tie()
+      const {
+    return std::tie(send_device, recv_device, incarnation, depth, blockers);
+  }
+};
+
+using Candidates = std::map<GroupKey, std::vector<const Receive*>>;
+
+// Whether nothing that uses `receive` would wait for more than it does now, if
+// `receive` came with the group of this key.
+bool MayJoin(const Ancestry& ancestry, const Receive& receive,
+             const std::vector<NodeId>& consumers, const GroupKey& key) {
+  auto is_within = [&](int inner, int outer) {
+    const std::set<NodeId>& a = ancestry.blocker_sets[inner];
+    const std::set<NodeId>& b = ancestry.blocker_sets[outer];
+    return std::includes(b.begin(), b.end(), a.begin(), a.end());
+  };
+  // The group must not wait for more either.
+  if (!is_within(ancestry.blockers[receive.node], key.blockers)) return false;
+  return !consumers.empty() &&
+         std::all_of(consumers.begin(), consumers.end(), [&](NodeId id) {
+           // A receive counts itself, but does not wait for itself.
+           const int waits_for =
+               ancestry.depth[id] - (ancestry.is_remote[id] ? 1 : 0);
+           return waits_for >= key.depth &&
+                  is_within(key.blockers, ancestry.blockers[id]);
+         });
+}
+
+// Lets each receive that is alone join the next deeper group that it may.
+void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
+                      Candidates* candidates) {
+  std::map<NodeId, std::vector<NodeId>> consumers;
+  for (const auto& [key, receives] : *candidates) {
+    if (receives.size() == 1) consumers[receives[0]->node] = {};
+  }
+  for (NodeId id = 0; id < view.size(); ++id) {
+    for (const PartitionView::Edge& edge : view.in_edges(id)) {
+      auto it = consumers.find(edge.node);
+      if (it != consumers.end()) it->second.push_back(id);
+    }
+  }
+  // In the order of the keys: deeper groups of the same devices come later.
+  for (auto it = candidates->begin(); it != candidates->end();) {
+    auto joined = candidates->end();
+    if (it->second.size() == 1) {
+      const Receive& receive = *it->second[0];
+      for (auto other = std::next(it);
+           other != candidates->end() &&
+           other->first.send_device == it->first.send_device &&
+           other->first.recv_device == it->first.recv_device &&
+           other->first.incarnation == it->first.incarnation;
+           ++other) {
+        if (other->first.depth > it->first.depth &&
+            MayJoin(ancestry, receive, consumers[receive.node], other->first)) {
+          joined = other;
+          break;
+        }
+      }
+    }
+    if (joined == candidates->end()) {
+      ++it;
+      continue;
+    }
+    joined->second.push_back(it->second[0]);
+    it = candidates->erase(it);
+  }
+}
+
 }  // namespace
 
 FusePlan PlanFusedReceives(const PartitionView& view,
@@ -131,14 +214,13 @@ FusePlan PlanFusedReceives(const PartitionView& view,
     auto it = task_blockers.find(task);
     if (it == task_blockers.end()) {
       std::string reason =
-          options.receiver_blocker ? options.receiver_blocker(task) : "";
+          options.task_blocker ? options.task_blocker(task) : "";
       it = task_blockers.emplace(task, std::move(reason)).first;
     }
     return it->second;
   };
 
-  using Key = std::tuple<std::string, std::string, int64_t, int, int>;
-  std::map<Key, std::vector<const Receive*>> candidates;
+  Candidates candidates;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
       ++plan.local_receives;
@@ -156,11 +238,11 @@ FusePlan PlanFusedReceives(const PartitionView& view,
                 ancestry.blockers[receive.node]}]
         .push_back(&receive);
   }
+  JoinLoneReceives(view, ancestry, &candidates);
   for (auto& [key, receives] : candidates) {
-    const auto& [send_device, recv_device, incarnation, depth, blockers] = key;
     // One receive gains nothing from a frame.
     std::string reason = receives.size() < 2 ? skip::kAlone : "";
-    if (reason.empty()) reason = task_blocker(TaskOfDevice(recv_device));
+    if (reason.empty()) reason = task_blocker(TaskOfDevice(key.recv_device));
     if (!reason.empty()) {
       for (const Receive* receive : receives) {
         plan.skipped.push_back({receive, reason});
@@ -171,7 +253,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
               [](const Receive* a, const Receive* b) {
                 return a->tensor_name < b->tensor_name;
               });
-    plan.groups.push_back({send_device, recv_device, depth, receives});
+    plan.groups.push_back(
+        {key.send_device, key.recv_device, key.depth, receives});
   }
   return plan;
 }

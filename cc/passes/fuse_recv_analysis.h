@@ -61,7 +61,7 @@ struct AnalysisOptions {
   Grouping grouping = Grouping::kDepth;
   // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.
   // Called at most once per task.
-  std::function<std::string(const std::string& task)> receiver_blocker;
+  std::function<std::string(const std::string& task)> task_blocker;
 };
 
 // The plan refers to receives of `view`, which must outlive it. A receive is
@@ -77,6 +77,11 @@ struct AnalysisOptions {
 // of the graph, such as another step (QueueDequeue). Receives that do not hang
 // on the same ones are kept apart: one must not wait for what only another
 // waits for.
+//
+// A receive that is alone at its depth joins a deeper group of the same devices
+// if whatever uses it waits for a receive of that depth anyway, and for what
+// the group hangs on: nothing is held up. Depths stay in order by this, since
+// every receive below its consumers is deeper still.
 FusePlan PlanFusedReceives(const PartitionView& view,
                            const AnalysisOptions& options);
 

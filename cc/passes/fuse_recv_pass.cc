@@ -144,10 +144,10 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
       return absl::OkStatus();
     }
     AnalysisOptions analysis;
-    analysis.receiver_blocker = &BlockerOfTask;
+    analysis.task_blocker = &BlockerOfTask;
     if (!HasFuseServer()) {
       WarnOnceThatProtocolIsPlain();
-      analysis.receiver_blocker = [](const std::string&) {
+      analysis.task_blocker = [](const std::string&) {
         return std::string(skip::kNoFuseServer);
       };
     }

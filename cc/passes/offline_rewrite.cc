@@ -215,7 +215,7 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
   }
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
-  options.receiver_blocker = [&plain](const std::string& task) {
+  options.task_blocker = [&plain](const std::string& task) {
     return plain.count(task) > 0 ? std::string(skip::kPeerPlain) : "";
   };
   status = FuseReceives(partitions, options, response->mutable_report());

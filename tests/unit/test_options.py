@@ -3,9 +3,11 @@
 """The options of `tf.config.optimizer.set_experimental_options` that are ours."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 import tf_fuse  # noqa: F401  (installs the options)
@@ -47,6 +49,46 @@ def test_config_has_an_entry_only_when_on():
     assert _entries() == {"tf_fuse": {"do_fuse_recv": True}}
     _set({"do_fuse_recv": False})
     assert _entries() == {}
+
+
+def _called_with():
+    """Our parameters in the options that this thread would call a function with, and the rest."""
+    config = config_pb2.ConfigProto.FromString(
+        context.context().function_call_options.config_proto_serialized
+    )
+    optimizers = config.graph_options.rewrite_options.custom_optimizers
+    return [(e.name, {k: v.b for k, v in e.parameter_map.items()}) for e in optimizers]
+
+
+def test_options_reach_threads_that_have_called_functions_before():
+    # As ClusterCoordinator's threads, which stock TensorFlow leaves with the options they saw first.
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(_called_with).result() == []
+        _set({"do_fuse_recv": True})
+        assert thread.submit(_called_with).result() == [("tf_fuse", {"do_fuse_recv": True})]
+        _set({"do_pack_handles": False, "do_fuse_recv": False})
+        assert thread.submit(_called_with).result() == []
+
+
+def test_options_reach_a_thread_inside_an_executor_scope():
+    with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
+        _set({"do_fuse_recv": True})
+        assert _called_with() == [("tf_fuse", {"do_fuse_recv": True})]
+    assert _called_with() == [("tf_fuse", {"do_fuse_recv": True})]
+    assert not context.context().function_call_options.executor_type
+
+
+def test_options_of_other_threads_are_left_alone_but_for_ours():
+    def minimum():
+        serialized = context.context().function_call_options.config_proto_serialized
+        config = config_pb2.ConfigProto.FromString(serialized)
+        return config.graph_options.rewrite_options.min_graph_nodes
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(minimum).result() == 0
+        _set({"min_graph_nodes": -1, "do_fuse_recv": True})
+        assert minimum() == -1
+        assert thread.submit(minimum).result() == 0, "as in stock TensorFlow"
 
 
 def test_stock_keys_are_untouched():

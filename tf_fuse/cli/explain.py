@@ -11,7 +11,7 @@ from typing import Any
 
 #: Reason in a report to one sentence for people; docs/fuse_recv.md says more.
 REASONS = {
-    "alone": "No other receive has the same two devices, depth and blocking operations above it.",
+    "alone": "No group has the same devices, depth and blocking operations, or may have it join.",
     "client_terminated": "A fed or fetched value; the client waits for it under its own key.",
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",

@@ -190,7 +190,7 @@ class LocalCluster:
 
     def stop(self, task: str) -> None:
         """Stops a task's process (SIGSTOP): it keeps its connections and answers nothing."""
-        self._task(task).signal(signal.SIGSTOP)
+        self._task(task).stop()
 
     def cont(self, task: str) -> None:
         """Lets a stopped task go on (SIGCONT)."""

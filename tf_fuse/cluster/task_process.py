@@ -170,6 +170,16 @@ class TaskProcess:
             )
         self.process.send_signal(number)
 
+    def stop(self) -> None:
+        """Stops the running process with SIGSTOP and returns once it stands still.
+
+        Raises:
+          RuntimeError: the process has ended.
+        """
+        self.signal(signal.SIGSTOP)
+        # Without WNOWAIT this would take the status of a process that ends meanwhile from Popen.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
     def kill(self) -> None:
         """Kills the process with SIGKILL, also a stopped one, and reaps it; nothing if it ended."""
         if self._process is not None:
