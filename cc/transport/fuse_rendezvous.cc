@@ -48,6 +48,51 @@ FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
     : BaseRemoteRendezvous(env, step_id) {}
 
+void FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
+  absl::Status status;
+  {
+    absl::MutexLock lock(&waiters_mu_);
+    if (abort_status_.ok() && !is_initialized()) {
+      waiters_[key] = {std::move(start), tsl::core::GetNewRef(this)};
+      return;
+    }
+    status = abort_status_;
+  }
+  start(status);
+}
+
+void FuseRendezvous::StopWaiting(const void* key) {
+  Waiters::node_type dropped;  // Destroyed without the lock.
+  absl::MutexLock lock(&waiters_mu_);
+  dropped = waiters_.extract(key);
+}
+
+void FuseRendezvous::RunWaiters(const absl::Status& status) {
+  Waiters waiters;
+  {
+    absl::MutexLock lock(&waiters_mu_);
+    waiters.swap(waiters_);
+  }
+  for (auto& [key, waiter] : waiters) waiter.start(status);
+}
+
+absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
+  const absl::Status status = BaseRemoteRendezvous::Initialize(session);
+  if (is_initialized()) RunWaiters(absl::OkStatus());
+  return status;
+}
+
+void FuseRendezvous::StartAbort(const absl::Status& status) {
+  // A waiter's reference may be the last one.
+  const auto self = tsl::core::GetNewRef(this);
+  BaseRemoteRendezvous::StartAbort(status);
+  {
+    absl::MutexLock lock(&waiters_mu_);
+    abort_status_.Update(status);
+  }
+  RunWaiters(status);
+}
+
 void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
                                     const tensorflow::FrameAndIter& frame_iter,
                                     const Args& args, FusedDone done) {

@@ -11,7 +11,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/framework/control_flow.h"
 #include "transport/fused_keys.h"
@@ -34,6 +37,19 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                       const tensorflow::FrameAndIter& frame_iter,
                       const Args& args, FusedDone done);
 
+  // Runs `start` once the step has begun here, perhaps at once; with the error
+  // when it is aborted before. A request may come earlier than the step that
+  // it belongs to, and that step may never come: TensorFlow's own way of
+  // waiting for it cannot be ended. `key` identifies the waiter.
+  using StepStarted = std::function<void(const absl::Status&)>;
+  void WhenInitialized(const void* key, StepStarted start);
+  // Drops the waiter without running it; nothing if it ran already. The caller
+  // must hold a reference.
+  void StopWaiting(const void* key);
+
+  absl::Status Initialize(tensorflow::WorkerSession* session) override;
+  void StartAbort(const absl::Status& status) override;
+
  protected:
   void RecvFromRemoteAsync(const ParsedKey& parsed, const Args& args,
                            DoneCallback done) override;
@@ -48,6 +64,18 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // Receives the slots that have no value yet, one RPC each, then finishes.
   void RecvSingles(std::shared_ptr<FusedRecv> recv,
                    const std::vector<size_t>& indices);
+
+  // Keeps the rendezvous alive: the cache of steps holds no reference.
+  struct Waiter {
+    StepStarted start;
+    tsl::core::RefCountPtr<tensorflow::Rendezvous> self;
+  };
+  using Waiters = absl::flat_hash_map<const void*, Waiter>;
+  void RunWaiters(const absl::Status& status);
+
+  absl::Mutex waiters_mu_;
+  Waiters waiters_ ABSL_GUARDED_BY(waiters_mu_);
+  absl::Status abort_status_ ABSL_GUARDED_BY(waiters_mu_);
 };
 
 class FuseRendezvousMgr : public tensorflow::BaseRendezvousMgr {

@@ -50,6 +50,9 @@ struct FuseWorker::PendingFrame {
   std::atomic<size_t> remaining{0};
 
   absl::Mutex mu;
+  // Held from the request until the local receives have started: whoever
+  // cancels must find it. Those receives keep it alive themselves.
+  tsl::core::RefCountPtr<FuseRendezvous> rendezvous ABSL_GUARDED_BY(mu);
   absl::Status status ABSL_GUARDED_BY(mu);
   std::vector<size_t> failed ABSL_GUARDED_BY(mu);
   // Once true, options, response and done belong to the RPC layer again.
@@ -71,6 +74,9 @@ struct FuseWorker::PendingFrame {
                 const Rendezvous::Args& args, const Tensor& tensor,
                 bool is_dead);
   void Finish();
+  // The step has begun, or will not.
+  static void OnStep(const std::shared_ptr<PendingFrame>& self,
+                     const absl::Status& status);
   static void OnCancel(const std::shared_ptr<PendingFrame>& self);
   void DeferLargeTensors();
 };
@@ -154,19 +160,43 @@ void FuseWorker::PendingFrame::Finish() {
   callback(result);
 }
 
+void FuseWorker::PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
+                                      const absl::Status& step_status) {
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&self->mu);
+    if (self->answered) return;
+    step = std::move(self->rendezvous);
+    self->status.Update(step_status);
+  }
+  if (!step_status.ok()) return self->Finish();
+  for (size_t i = 0; i < self->keys->keys.size(); ++i) {
+    step->RecvLocalAsync(
+        self->keys->keys[i],
+        [self, i](const absl::Status& status, const Rendezvous::Args& send_args,
+                  const Rendezvous::Args& /*recv_args*/, const Tensor& tensor,
+                  const bool is_dead) {
+          self->OnTensor(i, status, send_args, tensor, is_dead);
+        });
+  }
+}
+
 // The receiver has gone or gave up. Answers and drops what has arrived; the
 // local receives end with the step. As in TensorFlow, the step itself is not
 // aborted: a transient network failure must not end it.
 void FuseWorker::PendingFrame::OnCancel(
     const std::shared_ptr<PendingFrame>& self) {
   std::vector<Slot> dropped;
+  tsl::core::RefCountPtr<FuseRendezvous> step;
   {
     absl::MutexLock lock(&self->mu);
     if (self->answered) return;
     self->answered = true;
     self->collecting = false;
     dropped.swap(self->slots);
+    step = std::move(self->rendezvous);
   }
+  if (step != nullptr) step->StopWaiting(self.get());
   Metrics::Get()->cancelled_requests.fetch_add(1);
   // We are called with the lock of `options` held, and `done` deletes it:
   // answer on another thread, once ClearCancelCallback() has seen us leave.
@@ -240,21 +270,26 @@ void FuseWorker::StartReceives(const std::shared_ptr<PendingFrame>& pending) {
   pending->slots.resize(count);
   pending->send_args.resize(count);
   pending->remaining = count;
+  // Once for all keys: the table of steps is shared by the whole task.
+  auto found = env_->rendezvous_mgr->Find(pending->step_id);
+  tsl::core::RefCountPtr<FuseRendezvous> step(
+      tensorflow::down_cast<FuseRendezvous*>(found.release()));
+  {
+    absl::MutexLock lock(&pending->mu);
+    pending->rendezvous = tsl::core::GetNewRef(step.get());
+  }
   pending->options->SetCancelCallback(
       [pending] { PendingFrame::OnCancel(pending); });
-  // Once for all keys: the table of steps is shared by the whole task.
-  auto rendezvous = env_->rendezvous_mgr->Find(pending->step_id);
-  auto* ours = tensorflow::down_cast<FuseRendezvous*>(rendezvous.get());
-  for (size_t i = 0; i < count; ++i) {
-    ours->RecvLocalAsync(
-        pending->keys->keys[i],
-        [pending, i](const absl::Status& status,
-                     const Rendezvous::Args& send_args,
-                     const Rendezvous::Args& /*recv_args*/,
-                     const Tensor& tensor, const bool is_dead) {
-          pending->OnTensor(i, status, send_args, tensor, is_dead);
-        });
+  step->WhenInitialized(pending.get(), [pending](const absl::Status& status) {
+    PendingFrame::OnStep(pending, status);
+  });
+  // A cancellation that came before the wait began did not end it.
+  bool cancelled;
+  {
+    absl::MutexLock lock(&pending->mu);
+    cancelled = pending->answered;
   }
+  if (cancelled) step->StopWaiting(pending.get());
 }
 
 }  // namespace tf_fuse
