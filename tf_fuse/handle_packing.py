@@ -56,6 +56,8 @@ class HandlePacker:
         self._lock = threading.Lock()
         # None: not worth packing, or found impossible.
         self._functions: dict[bytes, _Packed | None] = {}
+        # Tasks that cannot run a twin.
+        self._plain_tasks: set[str] = set()
 
     def call(
         self,
@@ -77,6 +79,8 @@ class HandlePacker:
         Returns:
           What `call` returns.
         """
+        if self._plain_tasks and _calling_task(context) in self._plain_tasks:
+            return call(context, name, inputs, num_outputs)
         packed = self._packed(context, name, inputs)
         arguments = packed.arguments(inputs) if packed else None
         if packed is None:
@@ -89,12 +93,17 @@ class HandlePacker:
         try:
             return call(context, packed.name, arguments, num_outputs)
         except (errors.NotFoundError, errors.InvalidArgumentError) as error:
-            # A task that came back without the plugin cannot make the twin, and says so before
-            # anything ran.
+            # A task without the plugin cannot make the twin, and says so before anything ran.
             if "Op type not registered" not in str(error) or "TfFuse>" not in str(error):
                 raise
-            _log.warning("tf_fuse: handles are passed one by one from now on: %s", error.message)
-            self.forget(context, name, remember=True)
+            task = _calling_task(context)
+            if task not in self._plain_tasks:
+                _log.warning(
+                    "tf_fuse: %s is passed handles one by one from now on: %s",
+                    task or "the coordinator's own task",
+                    error.message,
+                )
+            self._plain_tasks.add(task)
             return call(context, name, inputs, num_outputs)
 
     def forget(self, context: Any, name: bytes, remember: bool = False) -> None:
@@ -157,6 +166,14 @@ def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
         kept=[position for position in range(len(inputs)) if position not in packed],
         packs=packs,
     )
+
+
+def _calling_task(context: Any) -> str:
+    """The task that a function called now runs on, as "/job:worker/replica:0/task:1"; "" is here."""
+    from tensorflow.python.framework import device
+
+    spec = device.DeviceSpec.from_string(context.device_name or "")
+    return spec.replace(device_type=None, device_index=None).to_string()
 
 
 def _is_remote(context: Any, tensor: Any) -> bool:

@@ -36,10 +36,24 @@ def test_plain_task_is_not_asked_for_frames(case):
         assert total["fallbacks"] == _STEPS
         assert total["skipped:peer_without_plugin"] == 5
     else:
-        # The plain worker instantiates its own steps, and knows nothing of the pass. Nor can it take  # noqa: E501
-        # packed handles, so the other worker has seen the step with and without them.
+        # The plain worker instantiates its own steps, and knows nothing of the pass.
         assert "fallbacks" not in total
-        assert total["functions"] == 2
+        assert total["functions"] == 1
+
+
+def test_only_the_plain_worker_is_passed_handles_one_by_one(case):
+    name, results = case
+    assert results["twins"] == ({"plain_ps": 0, "plain_worker": 1}[name])
+    (warning,) = results["packing_warnings"]
+    if name == "plain_worker":
+        # Said once, though it was called twice; the other worker goes on with its packs.
+        assert warning.startswith(
+            "tf_fuse: /job:worker/replica:0/task:1 is passed handles one by one from now on: "
+        )
+    else:
+        assert warning.startswith(
+            "tf_fuse: a server does not have the plugin; handles are passed one by one: "
+        )
 
 
 def test_one_line_says_so(case):
@@ -49,7 +63,10 @@ def test_one_line_says_so(case):
 
 
 def _main(name):
+    import logging
+
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
     protocol = {"worker": "grpc+fuse", "ps": "grpc+fuse", "chief": "grpc+fuse"}
     protocol[_PLAIN[name]] = "grpc"
@@ -64,6 +81,15 @@ def _main(name):
             for i, v in enumerate(vs):
                 v.assign_add(tf.minimum(total + float(i), 0.5))  # computed on the worker
         return tf.identity(total)
+
+    packing_warnings = []
+    handler = logging.Handler()
+    handler.emit = lambda record: packing_warnings.append(record.getMessage())
+    logging.getLogger("tf_fuse").addHandler(handler)
+
+    def twins():
+        packer = context.context()._tf_fuse_packer
+        return sum(twin is not None for twin in packer._functions.values())
 
     def training():
         sums = []
@@ -80,7 +106,15 @@ def _main(name):
     def counters():
         return {key: count for key, count in job.total().items() if count}
 
-    coordinator.finish({"training": training, "counters": counters, "warnings": warnings})
+    coordinator.finish(
+        {
+            "training": training,
+            "counters": counters,
+            "warnings": warnings,
+            "twins": twins,
+            "packing_warnings": lambda: packing_warnings,
+        }
+    )
 
 
 if __name__ == "__main__":
