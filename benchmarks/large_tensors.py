@@ -10,7 +10,8 @@ receive of its own, which copies nothing on the sender and costs an RPC. What th
 decided by its environment variable TF_FUSE_MAX_PACKED_TENSOR_BYTES. The counters tell that it did
 so; a variant that did something else is an error, not a number.
 
-The result chooses kDefaultMaxPackedTensorBytes in cc/transport/tensor_frame.h.
+With few tensors (--tensors 8) the result chooses kDefaultMaxPackedTensorBytes, with many (--tensors
+64) kDefaultMaxFrameBytes, both in cc/transport/tensor_frame.h.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from examples.progress import display
 from examples.session import Session, SessionError
 
 _VARIABLE = "TF_FUSE_MAX_PACKED_TENSOR_BYTES"
+_FRAME_VARIABLE = "TF_FUSE_MAX_FRAME_BYTES"
 _LIMITS = {"packed": 1 << 30, "beside": 1}  # bytes
 _KIB = 1024
 _SIZES_KIB = (16, 64, 256, 1024, 4096, 16384)
@@ -50,24 +52,27 @@ def steps_per_round(tensors: int, tensor_bytes: int) -> int:
     return max(5, min(100, _ROUND_BYTES // (tensors * tensor_bytes)))
 
 
-def check_path(variant: str, tensor_bytes: int, tasks: Mapping[str, Mapping[str, Any]]) -> None:
+def check_path(
+    variant: str, tensor_bytes: int, tensors: int, tasks: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Checks that the tensors of a variant were packed, or were not.
 
     Args:
       variant: "packed" or "beside".
       tensor_bytes: size of each tensor.
+      tensors: how many travel in each fused receive; empty ones of control edges may come with them.
       tasks: task to counters, as `tf_fuse.cluster_metrics`.
 
     Raises:
       WrongPathError: they took the other way, or were not fused at all.
     """
-    tensors = sum(counters["tensors"] for counters in tasks.values())
+    rpcs = sum(counters["fused_rpcs"] for counters in tasks.values())
     beside = sum(counters["beside_tensors"] for counters in tasks.values())
-    expected = {"packed": 0, "beside": tensors}[variant]
-    if tensors == 0 or beside != expected:
+    expected = {"packed": 0, "beside": tensors * rpcs}[variant]
+    if rpcs == 0 or beside != expected:
         raise WrongPathError(
-            f"variant {variant}, {tensor_bytes} bytes: {beside} of {tensors} fused tensors went "
-            f"beside the frame, expected {expected} of more than 0; does the library read "
+            f"variant {variant}, {tensor_bytes} bytes: {beside} tensors of {rpcs} fused receives "
+            f"went beside the frame, expected {expected} of more than 0; does the library read "
             f"{_VARIABLE}? It was {_LIMITS[variant]}."
         )
 
@@ -96,12 +101,14 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
             "options": {"tensors": args.tensors, "tensor_bytes": size},
         }
         variants = {
-            f"{name} {size_kib} KiB": compare.Variant(spec, {_VARIABLE: str(limit)})
+            f"{name} {size_kib} KiB": compare.Variant(
+                spec, {_VARIABLE: str(limit), _FRAME_VARIABLE: str(1 << 30)}
+            )
             for name, limit in _LIMITS.items()
         }
 
         def check(label: str, session: Session, size: int = size) -> None:
-            check_path(label.split()[0], size, session.metrics())
+            check_path(label.split()[0], size, args.tensors, session.metrics())
 
         rounds, _ = compare.run_in_turn(variants, args.rounds, steps, progress, check)
         rows.append(row(size, steps, {label.split()[0]: r for label, r in rounds.items()}))

@@ -152,21 +152,19 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
       };
     }
     v1::FuseReport report;
-    if (options.function_def != nullptr) {
-      report.set_function_name(options.function_def->signature().name());
-    }
     const absl::Status status = FuseReceives(partitions, analysis, &report);
     if (!status.ok()) {
       // A graph that we cannot read is run as it is.
-      LOG(WARNING) << "tf_fuse: left the function '" << report.function_name()
-                   << "' alone: " << status;
+      LOG(WARNING) << "tf_fuse: left the receives of "
+                   << partitions.begin()->first << " and "
+                   << partitions.size() - 1
+                   << " more partitions alone: " << status;
       Metrics::Get()->AddSkipped("unreadable_graph", 1);
       return absl::OkStatus();
     }
     CountReport(report);
-    VLOG(1) << "tf_fuse: " << report.function_name() << ": "
-            << report.groups_size() << " groups, " << report.skips_size()
-            << " receives left";
+    VLOG(1) << "tf_fuse: " << report.groups_size() << " groups, "
+            << report.skips_size() << " receives left";
     ReportLog::Global()->Add(std::move(report));
     return absl::OkStatus();
   }

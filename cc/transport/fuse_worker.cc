@@ -101,14 +101,20 @@ void FuseWorker::PendingFrame::OnTensor(size_t index, const absl::Status& error,
 // Puts tensors that are too large for the frame back, under their own keys; the
 // receiver then fetches each by a single receive, which needs no copy here.
 void FuseWorker::PendingFrame::DeferLargeTensors() {
-  uint64_t frame_bytes = 0;
+  std::vector<size_t> order;  // By size: the fewest go beside.
   for (size_t i = 0; i < slots.size(); ++i) {
+    if (!slots[i].is_dead) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+    return slots[a].tensor.TotalBytes() < slots[b].tensor.TotalBytes();
+  });
+  uint64_t frame_bytes = 0;
+  for (const size_t i : order) {
     Slot& slot = slots[i];
-    if (slot.is_dead) continue;
     const bool raw = RawElementBytes(slot.tensor.dtype()) != 0;
     const uint64_t bytes = slot.tensor.TotalBytes();
     if (raw && bytes <= keys->max_packed_tensor_bytes &&
-        frame_bytes + bytes <= kMaxFramePayloadBytes) {
+        frame_bytes + bytes <= MaxFrameBytes()) {
       frame_bytes += bytes;
       continue;
     }

@@ -93,7 +93,7 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   auto parsed = std::make_shared<ParsedKeys>();
   parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0
                                         ? request.max_packed_tensor_bytes()
-                                        : kDefaultMaxPackedTensorBytes;
+                                        : MaxPackedTensorBytes();
   parsed->frame_version = request.frame_version();
   parsed->keys.resize(request.tensor_names_size());
   const FrameAndIter frame_iter(request.frame_id(), request.iteration());

@@ -26,11 +26,19 @@ struct Slot {
 };
 
 // Above this size a tensor is left out of the frame and fetched by a receive of
-// its own. Chosen by measurement: see docs/architecture.md, "Large tensors".
+// its own, and so are the largest ones of a frame that would grow beyond the
+// other size. Both were chosen by measurement: see docs/architecture.md, "Large
+// tensors".
 inline constexpr uint64_t kDefaultMaxPackedTensorBytes = 1 << 20;
+inline constexpr uint64_t kDefaultMaxFrameBytes = 16 << 20;
+// What gRPC can carry, with some room.
+inline constexpr uint64_t kLimitOfFrameBytes = 1 << 30;
 
-// A frame stays well below gRPC's int32 limit; what does not fit goes beside.
-inline constexpr uint64_t kMaxFramePayloadBytes = uint64_t{1} << 30;
+// The same, or what the environment variables TF_FUSE_MAX_PACKED_TENSOR_BYTES
+// and TF_FUSE_MAX_FRAME_BYTES say, read once. A value that is no positive
+// number, or above the limit, is reported and ignored.
+uint64_t MaxPackedTensorBytes();
+uint64_t MaxFrameBytes();
 
 // The limits the decoder enforces before it allocates anything.
 inline constexpr uint32_t kMaxSlots = 1 << 20;

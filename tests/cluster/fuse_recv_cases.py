@@ -8,7 +8,8 @@ returns a list of values. `Bench.call` runs a function on each worker in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ import tensorflow as tf
 Case = Callable[["Bench"], list[Any]]
 CASES: dict[str, Case] = {}
 
-# Of cc/transport/tensor_frame.h, kDefaultMaxPackedTensorBytes.
+# Of cc/transport/tensor_frame.h, kDefaultMaxPackedTensorBytes and kDefaultMaxFrameBytes.
 MAX_PACKED_BYTES = 1 << 20
+MAX_FRAME_BYTES = 16 << 20
 READS_PER_SERVER = 10
 
 DTYPES = (
@@ -56,13 +58,19 @@ class Bench:
         """Calls a function on each worker, or on the tasks `on`; returns all its values, flat."""
         values = []
         for task in on or self.workers:
-            before = scripted.metrics() if self._counts else {}
-            with tf.device(scripted.device(task)):
-                results = tf.nest.flatten(function(*args))
-            values += [result.numpy() for result in results if result is not None]
-            if self._counts:
-                self.counted.append(scripted.difference(before, scripted.metrics()))
+            with self.counting():
+                with tf.device(scripted.device(task)):
+                    results = tf.nest.flatten(function(*args))
+                values += [result.numpy() for result in results if result is not None]
         return values
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Adds what the tasks count meanwhile to `counted`."""
+        before = scripted.metrics() if self._counts else {}
+        yield
+        if self._counts:
+            self.counted.append(scripted.difference(before, scripted.metrics()))
 
 
 def _numbers(dtype: str, seed: int, shape: tuple[int, ...] = (3,)) -> tf.Tensor:
@@ -114,6 +122,21 @@ def shapes(bench: Bench) -> list[Any]:
         return [v + 1.0 for v in variables]
 
     return bench.call(read) + bench.call(read)
+
+
+@case
+def crowded(bench: Bench) -> list[Any]:
+    """More than a frame holds: the three largest travel beside it."""
+    full = MAX_FRAME_BYTES // MAX_PACKED_BYTES
+    elements = MAX_PACKED_BYTES // 4
+    sizes = [elements] * 2 + [elements // 2] * 2 + [elements] * full
+    variables = [bench.variable(0, _numbers("float32", i, (n,))) for i, n in enumerate(sizes)]
+
+    @tf.function
+    def read():
+        return [x[-2:] + tf.reduce_max(x) for x in map(tf.convert_to_tensor, variables)]
+
+    return bench.call(read, on=bench.workers[:1])
 
 
 @case
@@ -273,6 +296,7 @@ def scheduled(bench: Bench) -> list[Any]:
         return tf.data.Dataset.from_tensors(tf.constant([1, 2], tf.int64)).repeat()
 
     iterator = iter(coordinator.create_per_worker_dataset(dataset))
-    results = [coordinator.schedule(step, args=(iterator,)) for _ in range(6)]
-    coordinator.join()
+    with bench.counting():
+        results = [coordinator.schedule(step, args=(iterator,)) for _ in range(6)]
+        coordinator.join()
     return [*(result.fetch() for result in results), total.numpy()]

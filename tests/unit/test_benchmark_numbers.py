@@ -188,27 +188,27 @@ def test_steps_per_round(tensor_bytes, expected):
     assert large_tensors.steps_per_round(8, tensor_bytes) == expected
 
 
-def _transfers(tensors, beside):
+def _transfers(rpcs, beside):
     return {
-        "ps:0": {"tensors": 0, "beside_tensors": 0},
-        "worker:0": {"tensors": tensors, "beside_tensors": beside},
+        "ps:0": {"fused_rpcs": 0, "beside_tensors": 0},
+        "worker:0": {"fused_rpcs": rpcs, "beside_tensors": beside},
     }
 
 
 def test_tensors_took_the_way_of_the_variant():
-    large_tensors.check_path("packed", 64, _transfers(80, 0))
-    large_tensors.check_path("beside", 64, _transfers(80, 80))
+    large_tensors.check_path("packed", 64, 8, _transfers(10, 0))
+    large_tensors.check_path("beside", 64, 8, _transfers(10, 80))
 
 
 @pytest.mark.parametrize(
-    ("variant", "tensors", "beside", "expected", "limit"),
-    [("packed", 80, 8, 0, 1 << 30), ("beside", 80, 0, 80, 1), ("packed", 0, 0, 0, 1 << 30)],
+    ("variant", "rpcs", "beside", "expected", "limit"),
+    [("packed", 10, 8, 0, 1 << 30), ("beside", 10, 72, 80, 1), ("packed", 0, 0, 0, 1 << 30)],
 )
-def test_the_wrong_way_is_an_error(variant, tensors, beside, expected, limit):
+def test_the_wrong_way_is_an_error(variant, rpcs, beside, expected, limit):
     with pytest.raises(large_tensors.WrongPathError) as caught:
-        large_tensors.check_path(variant, 64, _transfers(tensors, beside))
+        large_tensors.check_path(variant, 64, 8, _transfers(rpcs, beside))
     assert str(caught.value) == (
-        f"variant {variant}, 64 bytes: {beside} of {tensors} fused tensors went beside the frame, "
-        f"expected {expected} of more than 0; does the library read "
+        f"variant {variant}, 64 bytes: {beside} tensors of {rpcs} fused receives went beside the "
+        f"frame, expected {expected} of more than 0; does the library read "
         f"TF_FUSE_MAX_PACKED_TENSOR_BYTES? It was {limit}."
     )

@@ -1,0 +1,103 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Three workers and three servers, with stock TensorFlow, and the option off, on and off again."""
+
+import collections
+import os
+from pathlib import Path
+
+import pytest
+import scripted
+
+pytestmark = pytest.mark.cluster
+
+_CASES = [
+    "branches",
+    "crowded",
+    "dtypes",
+    "gradients",
+    "kept_values",
+    "loops",
+    "nested",
+    "python_function",
+    "reads",
+    "scheduled",
+    "shapes",
+    "strings",
+]
+
+
+def _run(mode):
+    script = Path(__file__).parent / "fuse_recv_modes.py"
+    return scripted.run(script, {"mode": mode, "workers": 3, "ps": 3}, os.environ)
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return {e["case"]: e for e in _run("stock")}
+
+
+@pytest.fixture(scope="module")
+def plugin():
+    emitted = _run("plugin")
+    return {(e["case"], e.get("phase")): e for e in emitted}
+
+
+def test_every_case_ran_in_every_phase(stock, plugin):
+    assert sorted(stock.keys() - {"environment", "options"}) == _CASES
+    ran = [case for case, phase in plugin if phase == "on" and case != "options"]
+    assert sorted(ran) == _CASES
+
+
+def test_no_environment_variable_is_needed(stock, plugin):
+    assert stock["environment"]["plugin_loaded"] is False
+    assert plugin["environment", None]["plugin_loaded"] is True
+    assert stock["environment"]["ours"] == plugin["environment", None]["ours"] == []
+
+
+def test_option_is_what_was_set(stock, plugin):
+    assert stock["options"]["value"] is None
+    options = {phase: e["value"] for (case, phase), e in plugin.items() if case == "options"}
+    assert options == {"off": None, "on": True, "off_again": False}
+
+
+@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize("phase", ["off", "on"])
+def test_values_are_the_same_bits(stock, plugin, case, phase):
+    assert plugin[case, phase]["values"] == stock[case]["values"]
+
+
+def _total(plugin, case, phase):
+    """What all tasks counted in all calls of a case."""
+    total = collections.Counter()
+    for of_call in plugin[case, phase]["counted"]:
+        for counters in of_call.values():
+            total.update({k: v for k, v in counters.items() if isinstance(v, int)})
+    return total
+
+
+@pytest.mark.parametrize(
+    ("case", "phase"), [*((case, "off") for case in _CASES), ("reads", "off_again")]
+)
+def test_nothing_is_fused_when_off(plugin, case, phase):
+    total = _total(plugin, case, phase)
+    assert not {"fused_rpcs", "served_rpcs", "groups", "functions", "errors"} & total.keys()
+
+
+@pytest.mark.parametrize("case", [case for case in _CASES if case != "strings"])
+def test_it_is_fused_when_on(plugin, case):
+    total = _total(plugin, case, "on")
+    assert total["fused_rpcs"] == total["served_rpcs"] > 0
+    assert total["tensors"] == total["served_tensors"] > total["fused_rpcs"]
+    assert "errors" not in total and "fallbacks" not in total
+
+
+def test_what_a_frame_cannot_hold_goes_beside(plugin):
+    total = _total(plugin, "crowded", "on")
+    assert total["fused_rpcs"] == 1
+    assert total["beside_tensors"] == 3
+    assert total["served_bytes"] < 17 << 20
+
+
+def test_no_request_is_left_waiting(plugin):
+    assert set(plugin["gauges", None]["pending"].values()) == {0}
