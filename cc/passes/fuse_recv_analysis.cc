@@ -134,10 +134,51 @@ struct GroupKey {
 
 using Candidates = std::map<GroupKey, std::vector<const Receive*>>;
 
+// Who uses each node: the other direction of PartitionView::in_edges.
+using Consumers = std::vector<std::vector<NodeId>>;
+
+Consumers FindConsumers(const PartitionView& view) {
+  Consumers consumers(view.size());
+  for (NodeId id = 0; id < view.size(); ++id) {
+    for (const PartitionView::Edge& edge : view.in_edges(id)) {
+      consumers[edge.node].push_back(id);
+    }
+  }
+  return consumers;
+}
+
+// Hands its input on, so that holding it up holds up nothing by itself. What
+// read_value() returns goes through an Identity.
+bool OnlyForwards(const Node& node) {
+  static const auto* const kTypes = new std::set<std::string>{
+      "ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient"};
+  return kTypes->count(node.type_string()) > 0;
+}
+
+// The nodes that use a value, those that only forward it looked through. Empty
+// if it ends in a node that nothing uses.
+std::vector<NodeId> FinalConsumers(const PartitionView& view,
+                                   const Consumers& consumers, NodeId start) {
+  std::vector<NodeId> found;
+  std::vector<NodeId> pending = {start};
+  std::set<NodeId> seen;
+  while (!pending.empty()) {
+    const NodeId id = pending.back();
+    pending.pop_back();
+    if (consumers[id].empty()) return {};
+    for (const NodeId consumer : consumers[id]) {
+      if (!seen.insert(consumer).second) continue;
+      const bool forwards = OnlyForwards(*view.node(consumer));
+      (forwards ? pending : found).push_back(consumer);
+    }
+  }
+  return found;
+}
+
 // Whether nothing that uses `receive` would wait for more than it does now, if
 // `receive` came with the group of this key.
 bool MayJoin(const Ancestry& ancestry, const Receive& receive,
-             const std::vector<NodeId>& consumers, const GroupKey& key) {
+             const std::vector<NodeId>& uses, const GroupKey& key) {
   auto is_within = [&](int inner, int outer) {
     const std::set<NodeId>& a = ancestry.blocker_sets[inner];
     const std::set<NodeId>& b = ancestry.blocker_sets[outer];
@@ -145,34 +186,25 @@ bool MayJoin(const Ancestry& ancestry, const Receive& receive,
   };
   // The group must not wait for more either.
   if (!is_within(ancestry.blockers[receive.node], key.blockers)) return false;
-  return !consumers.empty() &&
-         std::all_of(consumers.begin(), consumers.end(), [&](NodeId id) {
-           // A receive counts itself, but does not wait for itself.
-           const int waits_for =
-               ancestry.depth[id] - (ancestry.is_remote[id] ? 1 : 0);
-           return waits_for >= key.depth &&
-                  is_within(key.blockers, ancestry.blockers[id]);
-         });
+  return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](NodeId id) {
+    // A receive counts itself, but does not wait for itself.
+    const int waits_for = ancestry.depth[id] - (ancestry.is_remote[id] ? 1 : 0);
+    return waits_for >= key.depth &&
+           is_within(key.blockers, ancestry.blockers[id]);
+  });
 }
 
 // Lets each receive that is alone join the next deeper group that it may.
 void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
                       Candidates* candidates) {
-  std::map<NodeId, std::vector<NodeId>> consumers;
-  for (const auto& [key, receives] : *candidates) {
-    if (receives.size() == 1) consumers[receives[0]->node] = {};
-  }
-  for (NodeId id = 0; id < view.size(); ++id) {
-    for (const PartitionView::Edge& edge : view.in_edges(id)) {
-      auto it = consumers.find(edge.node);
-      if (it != consumers.end()) it->second.push_back(id);
-    }
-  }
+  const Consumers consumers = FindConsumers(view);
   // In the order of the keys: deeper groups of the same devices come later.
   for (auto it = candidates->begin(); it != candidates->end();) {
     auto joined = candidates->end();
     if (it->second.size() == 1) {
       const Receive& receive = *it->second[0];
+      const std::vector<NodeId> uses =
+          FinalConsumers(view, consumers, receive.node);
       for (auto other = std::next(it);
            other != candidates->end() &&
            other->first.send_device == it->first.send_device &&
@@ -180,7 +212,7 @@ void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
            other->first.incarnation == it->first.incarnation;
            ++other) {
         if (other->first.depth > it->first.depth &&
-            MayJoin(ancestry, receive, consumers[receive.node], other->first)) {
+            MayJoin(ancestry, receive, uses, other->first)) {
           joined = other;
           break;
         }

@@ -224,6 +224,13 @@ def _add_late(name, *inputs):
         [_add_late("r", "recv_l", "recv_x")],
         [_add_late("r", "sum", "^recv_l")],
         [_add_late("r", "recv_l", "sum"), _add_late("s", "recv_l", "recv_y")],
+        # What only hands it on is looked through.
+        [
+            node("i", "Identity", ["recv_l"], W0, T=tf.float32),
+            node("j", "StopGradient", ["i"], W0, T=tf.float32),
+            _add_late("r", "i", "sum"),
+            _add_late("s", "j", "recv_x"),
+        ],
     ],
 )
 def test_a_lone_receive_comes_with_a_group_that_its_uses_wait_for(uses):
@@ -238,6 +245,9 @@ def test_a_lone_receive_comes_with_a_group_that_its_uses_wait_for(uses):
     [
         [],
         [_add_late("r", "recv_l")],
+        [node("i", "Identity", ["recv_l"], W0, T=tf.float32)],
+        [node("i", "Identity", ["recv_l"], W0, T=tf.float32), _add_late("r", "i")],
+        [_add_late("r", "recv_l"), _add_late("s", "r", "sum")],
         [_add_late("r", "recv_l", "sum"), _add_late("s", "recv_l")],
         # The use is itself a receive of depth 2, which waits for nothing of depth 2.
         [const("k", PS1), send("k", "k", PS1, W0), recv("k", PS1, W0, control=("recv_l",))],
