@@ -60,7 +60,7 @@ def check_path(
     Args:
       variant: "packed" or "beside".
       tensor_bytes: size of each tensor.
-      tensors: how many travel in each fused receive; empty ones of control edges may come with them.
+      tensors: how many travel in each fused receive; empty ones of control edges may join them.
       tasks: task to counters, as `tf_fuse.cluster_metrics`.
 
     Raises:

@@ -169,7 +169,7 @@ def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
 
 
 def _calling_task(context: Any) -> str:
-    """The task that a function called now runs on, as "/job:worker/replica:0/task:1"; "" is here."""
+    """The task that a function called now runs on, "/job:worker/replica:0/task:1"; "" is here."""
     from tensorflow.python.framework import device
 
     spec = device.DeviceSpec.from_string(context.device_name or "")

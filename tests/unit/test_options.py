@@ -61,7 +61,7 @@ def _called_with():
 
 
 def test_options_reach_threads_that_have_called_functions_before():
-    # As ClusterCoordinator's threads, which stock TensorFlow leaves with the options they saw first.
+    # As ClusterCoordinator's threads, which stock TensorFlow leaves with what they saw first.
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(_called_with).result() == []
         _set({"do_fuse_recv": True})

@@ -358,9 +358,7 @@ def test_what_may_wait_inside_a_function_is_kept_apart():
         (True, True, True, True),
     ],
 )
-def test_a_lone_receive_joins_only_what_hangs_on_no_more(
-    early_waits, late_waits, use_waits, joins
-):
+def test_a_lone_receive_joins_only_what_hangs_on_no_more(early_waits, late_waits, use_waits, joins):
     def build():
         with tf.device(PS0):
             taken = _dequeue()
