@@ -211,7 +211,7 @@ class BuildPy(build_py):
 
 
 class BuildNative(build_ext):
-    """Builds cc/ with CMake into tf_fuse/_lib/, beside a build_info.json."""
+    """Builds cc/ with CMake into tf_fuse/_lib/, with a build_info.json beside the library."""
 
     def get_ext_filename(self, fullname: str) -> str:
         """Names the library itself: it is loaded by TensorFlow, not imported by Python."""
@@ -236,13 +236,16 @@ class BuildNative(build_ext):
         info = self._configure(tensorflow, folder)
         say(f"compiling cc/ with {jobs()} job(s)")
         self._cmake("--build", str(folder), "--parallel", str(jobs()))
-        root = ROOT if self.inplace else Path(self.build_lib)
-        out = root / "tf_fuse" / "_lib"
-        out.mkdir(parents=True, exist_ok=True)
-        _replace(out / "libtf_fuse.so", (folder / "libtf_fuse.so").read_bytes())
+        # Into the checkout in any case, as the protocol buffers: its tests and benchmarks put it
+        # before an installed tf_fuse.
+        roots = {ROOT, ROOT if self.inplace else Path(self.build_lib).resolve()}
         text = json.dumps(info, indent=2, sort_keys=True) + "\n"
-        _replace(out / "build_info.json", text.encode())
-        say(f"built {out / 'libtf_fuse.so'} against {tensorflow.distribution} {info['tensorflow']}")
+        for out in sorted(root / "tf_fuse" / "_lib" for root in roots):
+            out.mkdir(parents=True, exist_ok=True)
+            _replace(out / "libtf_fuse.so", (folder / "libtf_fuse.so").read_bytes())
+            _replace(out / "build_info.json", text.encode())
+            built = out / "libtf_fuse.so"
+            say(f"built {built} against {tensorflow.distribution} {info['tensorflow']}")
 
     def _build_folder(self, tensorflow: TensorFlow) -> Path:
         """One folder per TensorFlow that stays; a temporary one for one that will be gone."""
