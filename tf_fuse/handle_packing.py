@@ -39,6 +39,8 @@ class _Packed:
     handles: list[tuple[int, Any]]  # Argument's position and the tensor that was packed.
     kept: list[int]  # Positions of the arguments that are passed on.
     packs: list[Any]
+    # Not called any more. It stays as long as the function: another thread may be about to call it.
+    is_retired: bool = False
 
     def arguments(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The twin's arguments, or None if a handle is not the one that was packed."""
@@ -49,13 +51,19 @@ class _Packed:
 
 
 class HandlePacker:
-    """Keeps the twins of one eager context. Thread-safe."""
+    """Keeps the twins of one eager context.
+
+    Thread-safe without a lock: the garbage collector may run anywhere, and removes functions on the
+    thread that it runs on. Every access to a dict below is one atomic operation.
+    """
 
     def __init__(self) -> None:
         """Starts without twins."""
-        self._lock = threading.Lock()
         # None: not worth packing, or found impossible.
         self._functions: dict[bytes, _Packed | None] = {}
+        # Function that is being packed to the thread that does it. Making packs takes RPCs; other
+        # threads call the function itself meanwhile.
+        self._in_work: dict[bytes, int] = {}
         # Tasks that cannot run a twin.
         self._plain_tasks: set[str] = set()
 
@@ -82,19 +90,20 @@ class HandlePacker:
         if self._plain_tasks and _calling_task(context) in self._plain_tasks:
             return call(context, name, inputs, num_outputs)
         packed = self._packed(context, name, inputs)
-        arguments = packed.arguments(inputs) if packed else None
-        if packed is None:
+        if packed is None or packed.is_retired:
             return call(context, name, inputs, num_outputs)
+        arguments = packed.arguments(inputs)
         if arguments is None:
-            self.forget(context, name, remember=True)
+            packed.is_retired = True
             return call(context, name, inputs, num_outputs)
         from tensorflow.python.framework import errors
 
         try:
             return call(context, packed.name, arguments, num_outputs)
-        except (errors.NotFoundError, errors.InvalidArgumentError) as error:
-            # A task without the plugin cannot make the twin, and says so before anything ran.
-            if "Op type not registered" not in str(error) or "TfFuse>" not in str(error):
+        except errors.OpError as error:
+            if not _lacks_our_ops(error):
+                # TensorFlow looks for the function by its name to say where the operation was made.
+                error._message = error.message.replace(packed.name.decode(), name.decode())
                 raise
             task = _calling_task(context)
             if task not in self._plain_tasks:
@@ -106,18 +115,9 @@ class HandlePacker:
             self._plain_tasks.add(task)
             return call(context, name, inputs, num_outputs)
 
-    def forget(self, context: Any, name: bytes, remember: bool = False) -> None:
-        """Drops the twin of a function.
-
-        Args:
-          context: the eager context.
-          name: of the function.
-          remember: never make it again.
-        """
-        with self._lock:
-            packed = self._functions.pop(name, None)
-            if remember:
-                self._functions[name] = None
+    def forget(self, context: Any, name: bytes) -> None:
+        """Drops the twin of a function that is gone."""
+        packed = self._functions.pop(name, None)
         if packed is not None and context.has_function(packed.name):
             context.remove_function(packed.name)
 
@@ -126,10 +126,26 @@ class HandlePacker:
             return self._functions[name]
         except KeyError:
             pass
-        with self._lock:
+        thread = threading.get_ident()
+        if self._in_work.setdefault(name, thread) != thread:
+            return None
+        try:
             if name not in self._functions:
-                self._functions[name] = _pack(context, name, inputs)
+                self._functions.setdefault(name, _pack(context, name, inputs))
             return self._functions[name]
+        finally:
+            self._in_work.pop(name, None)
+
+
+def _lacks_our_ops(error: Any) -> bool:
+    """Whether a task without the plugin could not make the twin: it says so before anything ran."""
+    from tensorflow.python.framework import errors
+
+    return (
+        isinstance(error, (errors.NotFoundError, errors.InvalidArgumentError))
+        and "Op type not registered" in error.message
+        and "TfFuse>" in error.message
+    )
 
 
 def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:

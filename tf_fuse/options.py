@@ -47,6 +47,12 @@ OPTIONS: dict[str, Option] = {
     )
 }
 
+# A key that TensorFlow does not know, but with one of these words, is meant for us.
+_WORDS = {
+    "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
+    "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
+}
+
 # What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.
 _STOCK_KEYS = frozenset(
     {
@@ -94,13 +100,22 @@ def validate(options: Mapping[str, Any]) -> None:
             continue
         if key in _STOCK_KEYS or not isinstance(key, str):
             continue
-        folded = key.lower().replace("-", "_")
-        nearest = difflib.get_close_matches(folded, [*OPTIONS, *sorted(_STOCK_KEYS)], 1, 0.7)
-        if nearest and nearest[0] in OPTIONS:
+        meant = _meant(key)
+        if meant is not None:
             raise ValueError(
-                f"unknown option {key!r}; did you mean {nearest[0]!r}? The options of tf_fuse are: "
+                f"unknown option {key!r}; did you mean {meant!r}? The options of tf_fuse are: "
                 + ", ".join(sorted(OPTIONS))
             )
+
+
+def _meant(key: str) -> str | None:
+    """Our option that an unknown key is a misspelling of; None if it is none of ours."""
+    folded = key.lower().replace("-", "_")
+    nearest = difflib.get_close_matches(folded, [*OPTIONS, *sorted(_STOCK_KEYS)], 1, 0.7)
+    if nearest:
+        return nearest[0] if nearest[0] in OPTIONS else None
+    words = set(folded.split("_"))
+    return next((option for option in sorted(OPTIONS) if words & _WORDS[option]), None)
 
 
 def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
@@ -144,7 +159,11 @@ def _renew(call_options: Any, options: Mapping[str, Any]) -> None:
 
 
 def install() -> None:
-    """Extends TensorFlow's eager context, once per process."""
+    """Extends TensorFlow's eager context, once per process.
+
+    Raises:
+      ValueError, TypeError: options of ours were set before, and wrongly; see `validate`.
+    """
     from tensorflow.python.eager import context as context_module
 
     cls = context_module.Context
@@ -170,9 +189,10 @@ def install() -> None:
 
     def set_options(self: Any, options: Mapping[str, Any]) -> None:
         validate(options)
+        stock_set(self, options)
+        # Last: a thread that sees the new generation must find the new options.
         if any(key in options for key in OPTIONS):
             self._tf_fuse_generation = next(generations)
-        stock_set(self, options)
 
     # Stock TensorFlow keeps the options of function calls per thread, and setting an option renews
     # only those of the thread that sets it. The coordinator calls functions on threads of its own.
@@ -203,3 +223,9 @@ def install() -> None:
         call_options, set_call_options, doc=stock_call_options.__doc__
     )
     cls._tf_fuse_installed = True
+
+    # Options that were set before the import of tf_fuse, and calls that were made with them.
+    present = context_module.context_safe()
+    if present is not None and present._optimizer_experimental_options:
+        validate(present._optimizer_experimental_options)
+        present._tf_fuse_generation = next(generations)

@@ -4,11 +4,12 @@
 #include "passes/fuse_recv_analysis.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/match.h"
+#include "passes/blocking_ops.h"
 #include "passes/liveness.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -17,18 +18,6 @@ namespace tf_fuse {
 using tensorflow::Node;
 
 namespace {
-
-// Operations that may wait for another step, another worker, or the user's own
-// code. A function with side effects may hold such an operation.
-bool MayBlock(const Node& node) {
-  if (node.op_def().is_stateful() && CallsFunction(node)) return true;
-  static const char* const kParts[] = {
-      "Queue",  "Barrier",  "Accumulator", "Stage",   "Collective",
-      "PyFunc", "Iterator", "Rendezvous",  "Dataset", "Mutex"};
-  return std::any_of(std::begin(kParts), std::end(kParts), [&](const char* p) {
-    return absl::StrContains(node.type_string(), p);
-  });
-}
 
 // What is above each node.
 struct Ancestry {
@@ -42,6 +31,39 @@ struct Ancestry {
   // A receive above it has no visible sender, so its depth is unknown.
   std::vector<bool> partly_unseen;
 };
+
+// The blocking nodes that `id` waits for in every step: itself and those above.
+// What it waits for in some steps only is stood for by the node that decides.
+std::set<NodeId> BlockersOf(const PartitionView& view, NodeId id,
+                            const Ancestry& ancestry) {
+  const Node& node = *view.node(id);
+  std::set<NodeId> all;
+  std::set<NodeId> of_each_input;  // Of a Merge, which waits for one of them.
+  bool is_first = true;
+  for (const PartitionView::Edge& edge : view.in_edges(id)) {
+    if (edge.is_back_edge) continue;
+    const bool is_control = edge.src_output == tensorflow::Graph::kControlSlot;
+    // From what goes round the loop, perhaps not once.
+    if (node.IsExit() && is_control) continue;
+    const std::set<NodeId>& set =
+        ancestry.blocker_sets[ancestry.blockers[edge.node]];
+    if (!node.IsMerge() || is_control) {
+      all.insert(set.begin(), set.end());
+    } else if (is_first) {
+      of_each_input = set;
+      is_first = false;
+    } else {
+      std::set<NodeId> both;
+      std::set_intersection(set.begin(), set.end(), of_each_input.begin(),
+                            of_each_input.end(),
+                            std::inserter(both, both.end()));
+      of_each_input.swap(both);
+    }
+  }
+  all.insert(of_each_input.begin(), of_each_input.end());
+  if (MayBlock(node) || node.IsMerge() || node.IsExit()) all.insert(id);
+  return all;
+}
 
 Ancestry ComputeAncestry(const PartitionView& view) {
   Ancestry result;
@@ -70,16 +92,11 @@ Ancestry ComputeAncestry(const PartitionView& view) {
     }
     result.depth[id] = depth + (result.is_remote[id] ? 1 : 0);
     result.partly_unseen[id] = unseen;
-    const bool blocks = MayBlock(*view.node(id));
-    if (!blocks && above.size() == 1) {
+    if (above.size() == 1 && !MayBlock(*view.node(id))) {
       result.blockers[id] = *above.begin();
       continue;
     }
-    std::set<NodeId> set;
-    for (const int index : above) {
-      set.insert(sets[index].begin(), sets[index].end());
-    }
-    if (blocks) set.insert(id);
+    std::set<NodeId> set = BlockersOf(view, id, result);
     auto [it, inserted] =
         interned.emplace(std::move(set), static_cast<int>(sets.size()));
     if (inserted) sets.push_back(it->first);

@@ -55,6 +55,8 @@ bool MayShareMemory(const Node& node) {
       new std::set<std::string>{"AddN",
                                 "All",
                                 "Any",
+                                "BatchToSpace",
+                                "BatchToSpaceND",
                                 "Bitcast",
                                 "BroadcastTo",
                                 "CheckNumerics",
@@ -63,6 +65,7 @@ bool MayShareMemory(const Node& node) {
                                 "Concat",
                                 "ConcatV2",
                                 "Conj",
+                                "Einsum",
                                 "EnsureShape",
                                 "Enter",
                                 "Exit",
@@ -71,6 +74,7 @@ bool MayShareMemory(const Node& node) {
                                 "Identity",
                                 "IdentityN",
                                 "Max",
+                                "MatrixBandPart",
                                 "Mean",
                                 "Merge",
                                 "Min",
@@ -81,6 +85,7 @@ bool MayShareMemory(const Node& node) {
                                 "PadV2",
                                 "PlaceholderWithDefault",
                                 "PreventGradient",
+                                "Print",
                                 "Prod",
                                 "Reshape",
                                 "Reverse",
@@ -91,6 +96,9 @@ bool MayShareMemory(const Node& node) {
                                 "SelectV2",
                                 "Slice",
                                 "Snapshot",
+                                "SpaceToBatch",
+                                "SpaceToBatchND",
+                                "SparseReorder",
                                 "Split",
                                 "SplitV",
                                 "Squeeze",
@@ -102,7 +110,22 @@ bool MayShareMemory(const Node& node) {
                                 "Transpose",
                                 "Unpack",
                                 "_SwitchN"};
-  return kOps->count(node.type_string()) > 0;
+  if (kOps->count(node.type_string()) == 0) return false;
+  // These hand their input on only where there is nothing to do.
+  const std::string& type = node.type_string();
+  int count = 0;
+  if (type == "AddN" || type == "Pack") {
+    return !TryGetNodeAttr(node.attrs(), "N", &count) || count < 2;
+  }
+  tensorflow::DataType from = tensorflow::DT_INVALID;
+  tensorflow::DataType to = tensorflow::DT_INVALID;
+  if (type == "Cast" && TryGetNodeAttr(node.attrs(), "SrcT", &from) &&
+      TryGetNodeAttr(node.attrs(), "DstT", &to)) {
+    // A quantized type may be cast to the type that holds it.
+    return from == to || tensorflow::DataTypeIsQuantized(from) ||
+           tensorflow::DataTypeIsQuantized(to);
+  }
+  return true;
 }
 
 bool HasVariantOutput(const Node& node) {

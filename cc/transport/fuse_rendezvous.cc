@@ -48,17 +48,18 @@ FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
     : BaseRemoteRendezvous(env, step_id) {}
 
-void FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
+bool FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
   absl::Status status;
   {
     absl::MutexLock lock(&waiters_mu_);
     if (abort_status_.ok() && !is_initialized()) {
       waiters_[key] = {std::move(start), tsl::core::GetNewRef(this)};
-      return;
+      return true;
     }
     status = abort_status_;
   }
   start(status);
+  return false;
 }
 
 void FuseRendezvous::StopWaiting(const void* key) {
@@ -103,9 +104,9 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
   recv->done = std::move(done);
   const FusedKeys& k = *recv->keys;
 
-  tensorflow::WorkerSession* session = this->session();
-  if (session == nullptr) {
-    recv->Fail(absl::InternalError("fused receive before initialization"), {});
+  if (session() == nullptr) {
+    recv->Fail(absl::InternalError("fused receive before initialization"),
+               AllIndices(k));
     return;
   }
   if (PlainPeers::Get()->Contains(k.send_task, k.send_device_incarnation)) {
@@ -114,6 +115,13 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
     RecvSingles(std::move(recv), AllIndices(k));
     return;
   }
+  SendRequest(std::move(recv));
+}
+
+void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
+  const FusedKeys& k = *recv->keys;
+  const Args& args = recv->args;
+  tensorflow::WorkerSession* session = this->session();
   Device* device = nullptr;
   absl::Status status =
       session->device_mgr()->LookupDevice(k.recv_device, &device);
@@ -130,11 +138,11 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
   }
   call->request()->set_rendezvous_key(kFusedRendezvousKey);
   auto* options = call->request()->mutable_transport_options();
-  if (frame_iter == tensorflow::FrameAndIter(0, 0)) {
+  if (recv->frame_iter == tensorflow::FrameAndIter(0, 0)) {
     options->set_type_url(kFusedRequestTypeUrl);
     options->set_value(k.root_request);
   } else {
-    options->PackFrom(BuildRequest(k, frame_iter));
+    options->PackFrom(BuildRequest(k, recv->frame_iter));
   }
 
   // RegisterCall makes an abort or a cancellation reach the RPC.
@@ -172,6 +180,10 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
     Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
     recv->slots.resize(keys.tensor_names.size());
     RecvSingles(std::move(recv), AllIndices(keys));
+    return;
+  }
+  if (IsPostponed(status)) {
+    SendRequest(std::move(recv));
     return;
   }
   if (!status.ok()) {

@@ -38,11 +38,12 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                       const Args& args, FusedDone done);
 
   // Runs `start` once the step has begun here, perhaps at once; with the error
-  // when it is aborted before. A request may come earlier than the step that
-  // it belongs to, and that step may never come: TensorFlow's own way of
-  // waiting for it cannot be ended. `key` identifies the waiter.
+  // when it is aborted before. True if it did not run at once. A request may
+  // come earlier than the step that it belongs to, and that step may never
+  // come: TensorFlow's own way of waiting for it cannot be ended. `key`
+  // identifies the waiter.
   using StepStarted = std::function<void(const absl::Status&)>;
-  void WhenInitialized(const void* key, StepStarted start);
+  bool WhenInitialized(const void* key, StepStarted start);
   // Drops the waiter without running it; nothing if it ran already. The caller
   // must hold a reference.
   void StopWaiting(const void* key);
@@ -59,6 +60,8 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
 
   ~FuseRendezvous() override = default;
 
+  // Sends the request of a fused receive, the first time or again.
+  void SendRequest(std::shared_ptr<FusedRecv> recv);
   void OnFrame(std::shared_ptr<FusedRecv> recv, const absl::Status& status,
                const tensorflow::Tensor& frame);
   // Receives the slots that have no value yet, one RPC each, then finishes.

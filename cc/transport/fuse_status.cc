@@ -3,7 +3,6 @@
 
 #include "transport/fuse_status.h"
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -18,12 +17,14 @@ namespace {
 
 constexpr char kFailedPayload[] = "type.googleapis.com/tf_fuse.v1.FailedSlots";
 
+constexpr char kPostponedPayload[] = "type.googleapis.com/tf_fuse.v1.Postponed";
+
 // gRPC carries an error in the trailing metadata, 8 KiB in all.
 constexpr size_t kMaxRangesBytes = 2048;
 
-// A message is shown to people; and TensorFlow cuts messages that cross an RPC
-// at 3 KiB.
-constexpr size_t kMaxNamedTensors = 1000;
+// TensorFlow cuts messages that cross an RPC at 3 KiB, and what comes first is
+// the sender's error.
+constexpr size_t kMaxNamesBytes = 1024;
 
 }  // namespace
 
@@ -75,16 +76,33 @@ std::vector<size_t> FailedIndices(const absl::Status& status,
   return indices;
 }
 
+absl::Status PostponedError(int64_t step_id) {
+  // Not Unavailable: TensorFlow may retry that by itself.
+  absl::Status status = absl::AbortedError(absl::StrCat(
+      "fused receive of step ", step_id,
+      ": the step has not begun on this task; the request may be sent again"));
+  status.SetPayload(kPostponedPayload, absl::Cord("1"));
+  return status;
+}
+
+bool IsPostponed(const absl::Status& status) {
+  return status.GetPayload(kPostponedPayload).has_value();
+}
+
 absl::Status NameFailedTensors(const absl::Status& status,
                                const FusedKeys& keys,
                                const std::vector<size_t>& indices) {
   std::string message =
       absl::StrCat(status.message(), "\n\t [[fused receive of ",
                    DescribeFusedKeys(keys), "; failed: ");
-  const size_t named = std::min(indices.size(), kMaxNamedTensors);
-  for (size_t i = 0; i < named; ++i) {
-    absl::StrAppend(&message, i == 0 ? "" : ", ",
-                    keys.tensor_names[indices[i]]);
+  size_t bytes = 0;
+  size_t named = 0;
+  for (; named < indices.size(); ++named) {
+    const std::string& name = keys.tensor_names[indices[named]];
+    bytes += name.size() + 2;
+    // One is named, however long: the others are as many as the text says.
+    if (named > 0 && bytes > kMaxNamesBytes) break;
+    absl::StrAppend(&message, named == 0 ? "" : ", ", name);
   }
   if (named < indices.size()) {
     absl::StrAppend(&message, " and ", indices.size() - named, " more");

@@ -7,6 +7,7 @@
 #ifndef TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_
 #define TF_FUSE_CC_TRANSPORT_FUSE_STATUS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,13 @@ absl::Status AttachFailedIndices(const absl::Status& status,
 std::vector<size_t> FailedIndices(const absl::Status& status,
                                   const FusedKeys& keys);
 
-// Returns `status` with a message that names each of the failing tensors.
+// The sender's answer to a request whose step has not begun for a long time:
+// the receiver asks again.
+absl::Status PostponedError(int64_t step_id);
+bool IsPostponed(const absl::Status& status);
+
+// Returns `status` with a message that names each of the failing tensors, as
+// far as TensorFlow's limit of messages goes, and counts the others.
 // Keeps the code and the payloads (but for ours).
 absl::Status NameFailedTensors(const absl::Status& status,
                                const FusedKeys& keys,

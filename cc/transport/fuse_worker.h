@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
-#include "transport/fused_keys.h"
+#include "transport/pending_frame.h"
 #include "transport/request_cache.h"
 
 namespace tf_fuse {
@@ -29,12 +29,8 @@ class FuseWorker : public tensorflow::GrpcWorker {
                            tensorflow::StatusCallback done) override;
 
  private:
-  struct PendingFrame;
-
-  // Starts one local receive per key. The last one to arrive packs and answers.
-  void StartReceives(const std::shared_ptr<PendingFrame>& pending);
-
   RequestCache request_cache_;
+  const std::shared_ptr<StepWatch> step_watch_;
 };
 
 }  // namespace tf_fuse

@@ -5,8 +5,11 @@
 
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "frame/frame.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "transport/tensor_frame.h"
@@ -97,7 +100,22 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   parsed->frame_version = request.frame_version();
   parsed->keys.resize(request.tensor_names_size());
   const FrameAndIter frame_iter(request.frame_id(), request.iteration());
+  absl::flat_hash_set<absl::string_view> names;
   for (int i = 0; i < request.tensor_names_size(); ++i) {
+    const std::string& name = request.tensor_names(i);
+    // Two receives of one tensor: the second would wait for ever.
+    if (!names.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "FuseRecvTensorRequest: tensor ", i, " of ",
+          request.tensor_names_size(), ": the name '", absl::CHexEscape(name),
+          "' stands in the request twice"));
+    }
+    if (absl::StrContains(name, '\0')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("FuseRecvTensorRequest: tensor ", i, " of ",
+                       request.tensor_names_size(), ": the name '",
+                       absl::CHexEscape(name), "' has a NUL character in it"));
+    }
     const std::string key = Rendezvous::CreateKey(
         request.send_device(), request.send_device_incarnation(),
         request.recv_device(), request.tensor_names(i), frame_iter);

@@ -30,6 +30,7 @@ std::string Metrics::ToJson() const {
   add("served_errors", served_errors);
   add("served_probes", served_probes);
   add("cancelled_requests", cancelled_requests);
+  add("postponed_requests", postponed_requests);
   add("rejected_requests", rejected_requests);
   add("pending_requests", pending_requests);
   add("functions", functions);

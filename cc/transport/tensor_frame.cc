@@ -3,16 +3,14 @@
 
 #include "transport/tensor_frame.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/logging.h"
+#include "transport/environment.h"
 #include "transport/metrics.h"
 
 namespace tf_fuse {
@@ -23,20 +21,6 @@ using tensorflow::TensorBuffer;
 using tensorflow::TensorShape;
 
 namespace {
-
-uint64_t BytesFromEnvironment(const char* variable, uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  if (text == nullptr || *text == '\0') return otherwise;
-  uint64_t bytes = 0;
-  if (absl::SimpleAtoi(text, &bytes) && bytes > 0 &&
-      bytes <= kLimitOfFrameBytes) {
-    return bytes;
-  }
-  LOG(WARNING) << "tf_fuse: " << variable << " is '" << text
-               << "', expected a number of bytes from 1 to "
-               << kLimitOfFrameBytes << "; " << otherwise << " is used.";
-  return otherwise;
-}
 
 // A window on a frame that keeps the frame alive.
 class FrameView : public TensorBuffer {
@@ -69,14 +53,15 @@ absl::Status SlotError(size_t index, const std::string& text) {
 }  // namespace
 
 uint64_t MaxPackedTensorBytes() {
-  static const uint64_t limit = BytesFromEnvironment(
-      "TF_FUSE_MAX_PACKED_TENSOR_BYTES", kDefaultMaxPackedTensorBytes);
+  static const uint64_t limit =
+      NumberFromEnvironment("TF_FUSE_MAX_PACKED_TENSOR_BYTES", 1,
+                            kLimitOfFrameBytes, kDefaultMaxPackedTensorBytes);
   return limit;
 }
 
 uint64_t MaxFrameBytes() {
-  static const uint64_t limit =
-      BytesFromEnvironment("TF_FUSE_MAX_FRAME_BYTES", kDefaultMaxFrameBytes);
+  static const uint64_t limit = NumberFromEnvironment(
+      "TF_FUSE_MAX_FRAME_BYTES", 1, kLimitOfFrameBytes, kDefaultMaxFrameBytes);
   return limit;
 }
 

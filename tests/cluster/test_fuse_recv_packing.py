@@ -38,13 +38,32 @@ def test_twin_goes_with_its_function(cases):
     assert cases["collected"] == {"before": True, "after": False}
 
 
+def test_function_called_with_other_variables_is_not_packed_any_more(cases):
+    # Its twin stays: a call of it may be under way on another thread.
+    assert cases["other_variables"] == {"sums": [_SUM + 136, 78.0] * 4, "retired": True}
+
+
+def test_functions_may_be_collected_while_another_is_packed(cases):
+    total = _SUM + 136
+    assert cases["collected_inside"] == {"sums": [total] * 3, "twins": 1}
+
+
+def test_error_of_a_twin_reads_like_that_of_its_function(cases):
+    assert cases["error"]["packed"] is True
+    text = cases["error"]["text"]
+    assert text.startswith("Graph execution error:")
+    assert "in inverse" in text and "__tf_fuse_packed" not in text
+
+
 def _main():
     import gc
 
     import tensorflow as tf
     from tensorflow.python.eager import context as context_module
 
-    job = coordinator.Job("on", 1, 2)
+    from tf_fuse import handle_packing
+
+    job = coordinator.Job("on", 2, 2)
     context = context_module.context()
     vs = job.variables([float(i) for i in range(12)])
 
@@ -107,9 +126,68 @@ def _main():
         gc.collect()
         return {"before": bool(before), "after": bool(context.has_function(name))}
 
+    def other_variables():
+        more = job.variables([float(i) + 1.0 for i in range(12)])
+
+        @tf.function
+        def total(variables):
+            return tf.add_n([v.read_value() for v in variables])
+
+        total.get_concrete_function(vs)
+
+        def rounds():
+            results = [job.coordinator.schedule(total, args=([vs, more][i % 2],)) for i in range(8)]
+            job.coordinator.join()
+            return [float(result.fetch()) for result in results]
+
+        sums, made = new_twins(rounds)
+        return {"sums": sums, "retired": [twin.is_retired for twin in made] == [True]}
+
+    def collected_inside(patched=handle_packing.packed_definition):
+        def collects(*args):
+            gc.collect()
+            return patched(*args)
+
+        handle_packing.packed_definition = collects
+        sums = []
+        before = set(twins())
+        for _ in range(3):
+            cycle = [sum_of(vs)]
+            cycle.append(cycle)
+            functions.clear()
+            sums.append(call(cycle[0], tf.constant(0.0)))
+            del cycle
+        handle_packing.packed_definition = patched
+        # Of those three functions only the last is alive.
+        return {"sums": sums, "twins": len(set(twins()) - before)}
+
+    def error():
+        @tf.function
+        def inverse(zero):
+            total = tf.add_n([v.read_value() for v in vs])
+            return tf.linalg.inv(tf.fill([2, 2], total * zero), name="in_inverse")
+
+        functions.append(inverse)
+        before = set(twins())
+        try:
+            with tf.device("/job:worker/replica:0/task:0"):
+                inverse(tf.constant(0.0))
+        except tf.errors.InvalidArgumentError as caught:
+            return {"text": str(caught), "packed": len(set(twins()) - before) == 1}
+        return {"text": "", "packed": None}
+
     vs_few = job.variables([float(i) for i in range(4)])
     coordinator.finish(
-        {"packed": packed, "updates": updates, "few": few, "off": off, "collected": collected}
+        {
+            "packed": packed,
+            "updates": updates,
+            "few": few,
+            "off": off,
+            "collected": collected,
+            "other_variables": other_variables,
+            "collected_inside": collected_inside,
+            "error": error,
+        }
     )
 
 

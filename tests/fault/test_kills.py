@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deaths, errors and cancellations end a fused step as they end a stock one."""
 
+import re
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
 _STEPS = 10
 _TRIES = 5
+_MANY = 300
 _SUM = 66.0  # 0 + 1 + ... + 11
 
 
@@ -25,6 +27,26 @@ def test_op_error_has_the_same_code(runs):
     assert stock["code"] == fused["code"] == 3
     for error in (stock, fused):
         assert "is not in [0, 4)" in error["text"]
+
+
+def test_op_error_names_the_tensors_that_did_not_come(runs):
+    assert "[[fused receive of" not in runs["stock"]["op_error"]["text"]
+    text = runs["on"]["op_error"]["text"]
+    assert re.search(
+        r"\[\[fused receive of \d+ tensors from /job:ps/replica:0/task:\d/device:CPU:0 to "
+        r"/job:worker/replica:0/task:\d/device:CPU:0; failed: edge_\d+_Gather\w+(, \S+)*\]\]",
+        text,
+    )
+
+
+def test_an_error_of_many_tensors_is_not_cut(runs):
+    # TensorFlow cuts messages at 3 KiB: the sender's error and the closing bracket must be in it.
+    text = runs["on"]["many_errors"]["text"]
+    assert runs["stock"]["many_errors"]["code"] == runs["on"]["many_errors"]["code"] == 3
+    assert "is not in [0, 4)" in text and "[truncated]" not in text
+    names, more = re.search(r"failed: (.*) and (\d+) more\]\]", text).groups()
+    assert len(names) <= 1024
+    assert names.count(",") + 1 + int(more) >= _MANY
 
 
 def test_steps_after_an_op_error_are_right(runs):
@@ -46,6 +68,15 @@ def test_killed_worker_is_done_without(runs):
         assert runs[mode]["worker_killed"] == [_SUM] * _STEPS
 
 
+def test_worker_killed_inside_a_fused_receive(runs):
+    for mode in runs:
+        case = runs[mode]["worker_killed_mid_step"]
+        assert case["entered"] is True
+        assert case["sums"] == [_SUM + 9.0] * 2
+    assert runs["on"]["worker_killed_mid_step"]["were_pending"] is True
+    assert runs["on"]["worker_killed_mid_step"]["pending"] == 0
+
+
 def test_restarted_worker_is_used_and_fused(runs):
     for mode in runs:
         assert runs[mode]["worker_restarted"]["sums"] == [_SUM] * _STEPS
@@ -55,7 +86,7 @@ def test_restarted_worker_is_used_and_fused(runs):
 
 def test_killed_server_raises_what_stock_raises(runs):
     # More than one try: which of a step's failing operations is reported is a race.
-    expected = [["UnavailableError", 14]] * _TRIES
+    expected = {"mid_step": ["UnavailableError", 14], "tries": [["UnavailableError", 14]] * _TRIES}
     assert runs["stock"]["ps_killed"] == expected
     assert runs["on"]["ps_killed"] == expected
 
@@ -83,6 +114,10 @@ def _main(mode):
     @tf.function
     def fails(first):
         return tf.add_n([tf.gather(t, [first + i]) for i, t in enumerate(tables)])
+
+    @tf.function
+    def fails_often(first):
+        return tf.add_n([tf.gather(tables[0], [first + i]) for i in range(_MANY)])
 
     @tf.function
     def blocks():
@@ -117,6 +152,37 @@ def _main(mode):
             result["pending"] = job.total()["pending_requests"]
         return result
 
+    def enter(count):
+        """Starts steps that wait inside a fused receive for what is not yet in the queue."""
+        before = int(entered.numpy())
+        results = [job.coordinator.schedule(blocks) for _ in range(count)]
+        is_in = coordinator.wait_until(lambda: int(entered.numpy()) >= before + count)
+        return results, bool(is_in)
+
+    def on_servers(name):
+        import tf_fuse
+
+        return sum(m[name] for task, m in tf_fuse.cluster_metrics().items() if "/job:ps" in task)
+
+    def worker_killed_mid_step():
+        results, is_in = enter(2)
+        result = {"entered": is_in}
+        if mode == "on":
+            result["were_pending"] = coordinator.wait_until(
+                lambda: on_servers("pending_requests") == 2
+            )
+        job.cluster.kill("worker:1")
+        # One for each step, for its second try, and for what the dead worker's may still take.
+        for _ in range(4):
+            queue.enqueue(1.0)
+        job.coordinator.join()
+        result["sums"] = [float(r.fetch()) for r in results]
+        if mode == "on":
+            coordinator.wait_until(lambda: on_servers("pending_requests") == 0)
+            result["pending"] = on_servers("pending_requests")
+        queue.dequeue_up_to(int(queue.size())) if int(queue.size()) else None
+        return result
+
     def worker_killed():
         results = [job.coordinator.schedule(step) for _ in range(_STEPS // 2)]
         job.cluster.kill("worker:1")
@@ -144,9 +210,12 @@ def _main(mode):
         return result
 
     def ps_killed():
-        job.cluster.kill("ps:1")
-        errors = [caught(lambda: job.call(step)) for _ in range(_TRIES)]
-        return [[error["raised"], error.get("code")] for error in errors]
+        enter(1)
+        job.cluster.kill("ps:0")
+        errors = [caught(job.coordinator.join)]
+        errors += [caught(lambda: job.call(step)) for _ in range(_TRIES)]
+        first, *others = [[error["raised"], error.get("code")] for error in errors]
+        return {"mid_step": first, "tries": others}
 
     def is_communication():
         from tensorflow.python.framework import op_def_registry
@@ -158,10 +227,12 @@ def _main(mode):
     coordinator.finish(
         {
             "op_error": lambda: caught(lambda: job.call(fails, (bad,))),
+            "many_errors": lambda: caught(lambda: job.call(fails_often, (bad,))),
             "after_op_error": steps,
             "cancelled_step": cancelled_step,
             "worker_killed": worker_killed,
             "worker_restarted": worker_restarted,
+            "worker_killed_mid_step": worker_killed_mid_step,
             "is_communication": is_communication,
             "ps_killed": ps_killed,
         }

@@ -3,6 +3,8 @@
 """The options of `tf.config.optimizer.set_experimental_options` that are ours."""
 
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -70,6 +72,35 @@ def test_options_reach_threads_that_have_called_functions_before():
         assert thread.submit(_called_with).result() == []
 
 
+_SET_BEFORE = """
+import sys
+import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
+tf.config.optimizer.set_experimental_options({sys.argv[1]: eval(sys.argv[2])})
+tf.function(lambda: tf.constant(1))()
+import tf_fuse
+config = config_pb2.ConfigProto.FromString(
+    context.context().function_call_options.config_proto_serialized)
+entries = config.graph_options.rewrite_options.custom_optimizers
+print([(e.name, {k: v.b for k, v in e.parameter_map.items()}) for e in entries])
+"""
+
+
+def _set_before_the_import(key, value):
+    command = [sys.executable, "-c", _SET_BEFORE, key, value]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr.splitlines()[-1]
+
+
+def test_options_that_were_set_before_the_import_count():
+    found = _set_before_the_import("do_fuse_recv", "True")
+    assert found == "[('tf_fuse', {'do_fuse_recv': True})]"
+    assert _set_before_the_import("do_fuse_recv", "1").startswith(
+        "TypeError: the option 'do_fuse_recv' of tf_fuse takes a bool, got 1 of type int"
+    )
+
+
 def test_options_reach_a_thread_inside_an_executor_scope():
     with context.function_executor_type("SINGLE_THREADED_EXECUTOR"):
         _set({"do_fuse_recv": True})
@@ -109,6 +140,10 @@ def test_stock_keys_are_untouched():
         ("do_fuse_receive", "do_fuse_recv"),
         ("Do-Fuse-Recv", "do_fuse_recv"),
         ("do_pack_handle", "do_pack_handles"),
+        ("recv_fuse", "do_fuse_recv"),
+        ("tf_fuse", "do_fuse_recv"),
+        ("enable_fused_receives", "do_fuse_recv"),
+        ("pack", "do_pack_handles"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):

@@ -75,6 +75,9 @@ KEPT = {
     "identity": lambda x: KEPT["variable"](tf.identity(tf.identity(x))),
     "reshape": lambda x: KEPT["variable"](tf.raw_ops.Reshape(tensor=x, shape=[2])),
     "sum over no dimension": lambda x: KEPT["variable"](tf.reduce_sum(x, axis=[])),
+    "stack of one": lambda x: tf.raw_ops.Stage(values=[tf.stack([x])]),
+    "Einsum that changes nothing": lambda x: KEPT["variable"](tf.einsum("i->i", x)),
+    "cast to its own type": lambda x: KEPT["variable"](tf.raw_ops.Cast(x=x, DstT=tf.float32)),
     "AddN of one": lambda x: KEPT["variable"](tf.raw_ops.AddN(inputs=[x])),
     "one of several": lambda x: [tf.sin(x), KEPT["variable"](x), tf.cos(x)],
     "branch": _conditional,
@@ -94,6 +97,9 @@ GONE = {
     "ref optimizer": lambda x: tf.raw_ops.ApplyGradientDescent(
         var=tf.raw_ops.VariableV2(shape=[2], dtype=tf.float32), alpha=0.1, delta=x
     ),
+    "AddN of two": lambda x: KEPT["variable"](tf.raw_ops.AddN(inputs=[x, x])),
+    "stack of two": lambda x: tf.raw_ops.Stage(values=[tf.stack([x, x])]),
+    "cast": lambda x: KEPT["variable"](tf.cast(tf.cast(x, tf.float64), tf.float32)),
     "control edge": lambda x: tf.group(tf.identity(x)),
 }
 

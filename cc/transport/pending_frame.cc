@@ -1,0 +1,270 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/pending_frame.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
+#include "tensorflow/core/platform/env.h"
+#include "transport/environment.h"
+#include "transport/fuse_status.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+using tensorflow::CallOptions;
+using tensorflow::Rendezvous;
+using tensorflow::Tensor;
+
+namespace {
+
+// How long a request waits for its step until its receiver has to ask again.
+uint64_t StepWaitMicros() {
+  static const uint64_t micros =
+      1000 * NumberFromEnvironment("TF_FUSE_STEP_WAIT_MS", 1, 86400000, 10000);
+  return micros;
+}
+
+}  // namespace
+
+absl::Status EncodeFrameResponse(const Tensor& frame,
+                                 ::grpc::ByteBuffer* response) {
+  return tensorflow::grpc::EncodeTensorToByteBuffer(
+      /*is_dead=*/false, frame, /*require_ack=*/false, response);
+}
+
+PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
+                           int64_t step_id,
+                           std::shared_ptr<const ParsedKeys> keys,
+                           ::grpc::ByteBuffer* response,
+                           tensorflow::StatusCallback done)
+    : env_(env),
+      options_(options),
+      step_id_(step_id),
+      keys_(std::move(keys)),
+      response_(response),
+      done_(std::move(done)),
+      slots_(keys_->keys.size()),
+      send_args_(keys_->keys.size()),
+      remaining_(keys_->keys.size()) {
+  Metrics::Get()->pending_requests.fetch_add(1);
+}
+
+PendingFrame::~PendingFrame() { Metrics::Get()->pending_requests.fetch_sub(1); }
+
+bool PendingFrame::ClaimAnswer() {
+  absl::MutexLock lock(&mu_);
+  if (answered_) return false;
+  answered_ = true;
+  return true;
+}
+
+bool PendingFrame::Start(const std::shared_ptr<PendingFrame>& self) {
+  // Once for all keys: the table of steps is shared by the whole task.
+  auto found = self->env_->rendezvous_mgr->Find(self->step_id_);
+  tsl::core::RefCountPtr<FuseRendezvous> step(
+      tensorflow::down_cast<FuseRendezvous*>(found.release()));
+  {
+    absl::MutexLock lock(&self->mu_);
+    self->step_ = tsl::core::GetNewRef(step.get());
+  }
+  self->options_->SetCancelCallback([self] { OnCancel(self); });
+  const bool waits = step->WhenInitialized(
+      self.get(), [self](const absl::Status& status) { OnStep(self, status); });
+  if (!waits) return false;
+  // A cancellation that came before the wait began did not end it.
+  bool cancelled;
+  {
+    absl::MutexLock lock(&self->mu_);
+    cancelled = self->answered_;
+  }
+  if (cancelled) step->StopWaiting(self.get());
+  return !cancelled;
+}
+
+void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
+                          const absl::Status& step_status) {
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&self->mu_);
+    if (self->answered_) return;
+    step = std::move(self->step_);
+    self->status_.Update(step_status);
+  }
+  if (!step_status.ok()) return self->Finish();
+  for (size_t i = 0; i < self->keys_->keys.size(); ++i) {
+    step->RecvLocalAsync(
+        self->keys_->keys[i],
+        [self, i](const absl::Status& status, const Rendezvous::Args& send_args,
+                  const Rendezvous::Args& /*recv_args*/, const Tensor& tensor,
+                  const bool is_dead) {
+          self->OnTensor(i, status, send_args, tensor, is_dead);
+        });
+  }
+}
+
+void PendingFrame::OnTensor(size_t index, const absl::Status& error,
+                            const Rendezvous::Args& args, const Tensor& tensor,
+                            bool is_dead) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!error.ok()) {
+      status_.Update(error);
+      failed_.push_back(index);
+    } else if (collecting_) {
+      slots_[index].tensor = tensor;
+      slots_[index].is_dead = is_dead;
+      send_args_[index] = args;
+    }
+  }
+  if (remaining_.fetch_sub(1) == 1) Finish();
+}
+
+// Puts tensors that are too large for the frame back, under their own keys; the
+// receiver then fetches each by a single receive, which needs no copy here.
+void PendingFrame::DeferLargeTensors() {
+  std::vector<size_t> order;  // By size: the fewest go beside.
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].is_dead) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
+    return slots_[a].tensor.TotalBytes() < slots_[b].tensor.TotalBytes();
+  });
+  uint64_t frame_bytes = 0;
+  for (const size_t i : order) {
+    Slot& slot = slots_[i];
+    const bool raw = RawElementBytes(slot.tensor.dtype()) != 0;
+    const uint64_t bytes = slot.tensor.TotalBytes();
+    if (raw && bytes <= keys_->max_packed_tensor_bytes &&
+        frame_bytes + bytes <= MaxFrameBytes()) {
+      frame_bytes += bytes;
+      continue;
+    }
+    slot.beside = true;
+    const absl::Status sent = env_->rendezvous_mgr->Find(step_id_)->Send(
+        keys_->keys[i], send_args_[i], slot.tensor, slot.is_dead);
+    if (!sent.ok()) {
+      absl::MutexLock lock(&mu_);
+      status_.Update(sent);
+      failed_.push_back(i);
+    }
+  }
+}
+
+void PendingFrame::Finish() {
+  if (!ClaimAnswer()) return;
+  options_->ClearCancelCallback();
+  bool ok = false;
+  {
+    absl::MutexLock lock(&mu_);
+    ok = status_.ok();
+  }
+  Metrics* metrics = Metrics::Get();
+  absl::Status result;
+  if (ok) DeferLargeTensors();
+  {
+    absl::MutexLock lock(&mu_);
+    if (!status_.ok()) {
+      std::sort(failed_.begin(), failed_.end());
+      result = AttachFailedIndices(status_, failed_);
+    }
+  }
+  if (result.ok()) {
+    Tensor frame;
+    result = PackFrame(slots_, &frame);
+    if (result.ok()) result = EncodeFrameResponse(frame, response_);
+    if (result.ok()) {
+      metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
+      metrics->served_tensors.fetch_add(slots_.size(),
+                                        std::memory_order_relaxed);
+      metrics->served_bytes.fetch_add(frame.TotalBytes(),
+                                      std::memory_order_relaxed);
+    }
+  }
+  if (!result.ok()) metrics->served_errors.fetch_add(1);
+  slots_.clear();
+  send_args_.clear();
+  tensorflow::StatusCallback callback = std::move(done_);
+  callback(result);
+}
+
+// The receiver has gone or gave up. Answers and drops what has arrived; the
+// local receives end with the step. As in TensorFlow, the step itself is not
+// aborted: a transient network failure must not end it.
+void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
+  std::vector<Slot> dropped;
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&self->mu_);
+    if (self->answered_) return;
+    self->answered_ = true;
+    self->collecting_ = false;
+    dropped.swap(self->slots_);
+    step = std::move(self->step_);
+  }
+  if (step != nullptr) step->StopWaiting(self.get());
+  Metrics::Get()->cancelled_requests.fetch_add(1);
+  // We are called with the lock of `options` held, and `done` deletes it:
+  // answer on another thread, once ClearCancelCallback() has seen us leave.
+  self->env_->compute_pool->Schedule([self] {
+    self->options_->ClearCancelCallback();
+    tensorflow::StatusCallback callback = std::move(self->done_);
+    callback(absl::CancelledError(
+        absl::StrCat("fused receive of step ", self->step_id_,
+                     " was cancelled by its receiver")));
+  });
+}
+
+void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&self->mu_);
+    if (self->answered_ || self->step_ == nullptr) return;
+    self->answered_ = true;
+    step = std::move(self->step_);
+  }
+  step->StopWaiting(self.get());
+  Metrics::Get()->postponed_requests.fetch_add(1);
+  self->options_->ClearCancelCallback();
+  tensorflow::StatusCallback callback = std::move(self->done_);
+  callback(PostponedError(self->step_id_));
+}
+
+void StepWatch::Add(const std::shared_ptr<PendingFrame>& request) {
+  absl::MutexLock lock(&mu_);
+  requests_.emplace_back(
+      tensorflow::Env::Default()->NowMicros() + StepWaitMicros(), request);
+  if (sweeping_) return;
+  sweeping_ = true;
+  SweepLater(StepWaitMicros());
+}
+
+void StepWatch::SweepLater(uint64_t micros) {
+  // Shared: the worker may be gone by then.
+  tensorflow::Env::Default()->SchedClosureAfter(
+      static_cast<int64_t>(micros),
+      [self = shared_from_this()] { self->Sweep(); });
+}
+
+void StepWatch::Sweep() {
+  std::vector<std::shared_ptr<PendingFrame>> overdue;
+  {
+    absl::MutexLock lock(&mu_);
+    const uint64_t now = tensorflow::Env::Default()->NowMicros();
+    while (!requests_.empty()) {
+      auto& [due, request] = requests_.front();
+      std::shared_ptr<PendingFrame> alive = request.lock();
+      if (alive != nullptr && due > now) break;
+      if (alive != nullptr) overdue.push_back(std::move(alive));
+      requests_.pop_front();
+    }
+    sweeping_ = !requests_.empty();
+    if (sweeping_) SweepLater(requests_.front().first - now);
+  }
+  for (const auto& request : overdue) PendingFrame::Postpone(request);
+}
+
+}  // namespace tf_fuse

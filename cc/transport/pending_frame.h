@@ -1,0 +1,110 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sender's side of one fused receive: a request from its arrival to its
+// answer.
+
+#ifndef TF_FUSE_CC_TRANSPORT_PENDING_FRAME_H_
+#define TF_FUSE_CC_TRANSPORT_PENDING_FRAME_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/distributed_runtime/worker_env.h"
+#include "tensorflow/core/framework/rendezvous.h"
+#include "tensorflow/core/platform/status.h"
+#include "transport/fuse_rendezvous.h"
+#include "transport/fused_keys.h"
+#include "transport/tensor_frame.h"
+
+namespace tf_fuse {
+
+// Puts a frame into the response of a RecvTensor RPC.
+absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
+                                 ::grpc::ByteBuffer* response);
+
+// Waits for the step, starts one local receive per key, counts down, packs, and
+// answers once. Every local receive holds a reference, so it outlives whichever
+// callback comes last.
+class PendingFrame {
+ public:
+  // `options` and `response` belong to the RPC; they are not touched any more
+  // once `done` was called.
+  PendingFrame(tensorflow::WorkerEnv* env, tensorflow::CallOptions* options,
+               int64_t step_id, std::shared_ptr<const ParsedKeys> keys,
+               ::grpc::ByteBuffer* response, tensorflow::StatusCallback done);
+  ~PendingFrame();
+
+  // True if the step has not begun here.
+  static bool Start(const std::shared_ptr<PendingFrame>& self);
+
+  // Asks the receiver to send the request again, if its step still has not
+  // begun.
+  static void Postpone(const std::shared_ptr<PendingFrame>& self);
+
+ private:
+  // The step has begun, or will not.
+  static void OnStep(const std::shared_ptr<PendingFrame>& self,
+                     const absl::Status& status);
+  static void OnCancel(const std::shared_ptr<PendingFrame>& self);
+
+  void OnTensor(size_t index, const absl::Status& status,
+                const tensorflow::Rendezvous::Args& args,
+                const tensorflow::Tensor& tensor, bool is_dead);
+  void Finish();
+  void DeferLargeTensors();
+  // True for exactly one caller, which then answers.
+  bool ClaimAnswer();
+
+  tensorflow::WorkerEnv* const env_;
+  tensorflow::CallOptions* const options_;
+  const int64_t step_id_;
+  const std::shared_ptr<const ParsedKeys> keys_;
+  ::grpc::ByteBuffer* const response_;
+  tensorflow::StatusCallback done_;
+  std::vector<Slot> slots_;
+  std::vector<tensorflow::Rendezvous::Args> send_args_;
+  std::atomic<size_t> remaining_;
+
+  absl::Mutex mu_;
+  // Held from the request until the local receives have started: whoever
+  // cancels must find it. Those receives keep it alive themselves.
+  tsl::core::RefCountPtr<FuseRendezvous> step_ ABSL_GUARDED_BY(mu_);
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+  std::vector<size_t> failed_ ABSL_GUARDED_BY(mu_);
+  // Once true, options, response and done belong to the RPC layer again.
+  bool answered_ ABSL_GUARDED_BY(mu_) = false;
+  bool collecting_ ABSL_GUARDED_BY(mu_) = true;
+};
+
+// Postpones requests whose step does not begin. gRPC loses a cancellation that
+// comes before TensorFlow's handler runs; such a request would else be kept for
+// a step that was cleaned up long ago. A receiver that is still there asks
+// again, so that a slow step loses nothing.
+class StepWatch : public std::enable_shared_from_this<StepWatch> {
+ public:
+  void Add(const std::shared_ptr<PendingFrame>& request);
+
+ private:
+  void SweepLater(uint64_t micros);
+  void Sweep();
+
+  absl::Mutex mu_;
+  // With the times when they are overdue, in order.
+  std::deque<std::pair<uint64_t, std::weak_ptr<PendingFrame>>> requests_
+      ABSL_GUARDED_BY(mu_);
+  bool sweeping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_PENDING_FRAME_H_
