@@ -47,7 +47,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 }
 # Which field of the workload --features is.
 _FEATURES_FIELD = {"features": "features", "rfc": "embeddings"}
-_SETTINGS = ("features", "workers", "ps", "batch", "steps", "rounds", "seed")
+_SETTINGS = ("features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous")
 
 
 def specification(
@@ -67,6 +67,7 @@ def specification(
         "workload": args.workload,
         "workers": args.workers,
         "ps": args.ps,
+        "synchronous": args.synchronous,
         "options": {"batch": args.batch, "seed": args.seed},
     }
     if args.workload in _FEATURES_FIELD:
@@ -125,7 +126,7 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
         "modes": modes,
         **compare.ratios(modes),
         **comparison_of_rounds(rounds),
-        **comparison_of_losses(modes, args.workers),
+        **comparison_of_losses(modes, args.workers == 1 or args.synchronous),
     }
 
 
@@ -169,14 +170,19 @@ def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
     }
 
 
-def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], workers: int) -> dict[str, Any]:
-    """How far the losses are apart; with several workers the order of updates is not fixed.
+def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool) -> dict[str, Any]:
+    """How far the losses are apart.
+
+    Args:
+      modes: mode to its numbers.
+      in_order: whether one step follows the other: with one worker, or synchronously. Else the
+        order of the workers' updates is not fixed.
 
     Returns:
       max_loss_difference (mode to the largest difference from the first mode's) and losses_equal
-      (fused against stock, to the last bit). Empty with several workers.
+      (fused against stock, to the last bit). Empty if the steps were not in order.
     """
-    if workers != 1 or len(modes) < 2:
+    if not in_order or len(modes) < 2:
         return {}
     out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
     if {"stock", "fused"} <= set(modes):
@@ -281,7 +287,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Reads the command line, and fills in what the workload decides."""
     parser = argparse.ArgumentParser(description="Compare stock, fused and local training steps.")
     parser.add_argument("--workload", choices=sorted(_DEFAULTS), default="features")
-    parser.add_argument("--features", type=int, help="tables (features) or embeddings (rfc)")
+    parser.add_argument(
+        "--features", type=int, help="tables (features) or embeddings (rfc); others have none"
+    )
+    parser.add_argument(
+        "--synchronous",
+        action="store_true",
+        help="start a step when the one before has ended, so that the losses of several workers "
+        "can be compared",
+    )
     parser.add_argument("--workers", type=int)
     parser.add_argument("--ps", type=int)
     parser.add_argument("--batch", type=int)
@@ -301,7 +315,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if value is not None and value < 1:
             parser.error(f"--{key} must be at least 1, got {value}")
     if args.features is not None and args.workload not in _FEATURES_FIELD:
-        parser.error(f"--features is for {sorted(_FEATURES_FIELD)}, not for {args.workload}")
+        print(
+            f"note: the workload {args.workload} has no --features; {args.features} is not used",
+            file=sys.stderr,
+        )
+        args.features = None
     if args.data is not None and args.workload != "adult":
         parser.error(f"--data is for the workload adult, not for {args.workload}")
     if args.workload == "adult" and args.data is None and "TF_FUSE_DATA" in os.environ:

@@ -86,8 +86,8 @@ class ClusterRunner:
         Args:
           workload: the job.
           resolver: cluster resolver whose servers are running.
-          synchronous: wait for each step before the next is scheduled, so that losses follow one
-            order whatever the number of workers.
+          synchronous: feed the batches of one process in their order, and wait for each step
+            before the next is scheduled: the losses do not depend on which worker takes a step.
           cpu_seconds: gives task name ("worker:0") to CPU seconds so far; None: not measured.
           recv_rpcs: gives the cluster's receive RPCs so far; None: not counted.
         """
@@ -100,8 +100,12 @@ class ClusterRunner:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         with self._strategy.scope():
             self.program: Program = workload.build()
-        self._iterator = iter(self._coordinator.create_per_worker_dataset(self._dataset))
-        self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
+        if synchronous:
+            self._batches = iter(self.program.dataset(0, 1))
+            self._step = tf.function(self.program.step)
+        else:
+            self._iterator = iter(self._coordinator.create_per_worker_dataset(self._dataset))
+            self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
         self._synchronous = synchronous
         self._cpu_seconds = cpu_seconds
         self._recv_rpcs = recv_rpcs
@@ -131,7 +135,8 @@ class ClusterRunner:
         cpu_before, start = self._cpu(), time.perf_counter()
         while len(losses) < steps:
             for _ in range(min(chunk, steps - len(losses))):
-                losses.append(self._coordinator.schedule(self._step, args=(self._iterator,)))
+                argument = next(self._batches) if self._synchronous else self._iterator
+                losses.append(self._coordinator.schedule(self._step, args=(argument,)))
             self._coordinator.join()
             if on_steps:
                 on_steps(len(losses))

@@ -3,6 +3,9 @@
 """Fixtures for all tests. Nothing here imports TensorFlow."""
 
 import os
+import threading
+import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,38 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+class _Ticker:
+    """Says every few seconds which test still runs: one that starts clusters may take a minute."""
+
+    SECONDS = 5.0
+
+    def __init__(self, config: pytest.Config):
+        """Prints through pytest's own reporter, whose output is not captured."""
+        self._reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Runs beside one test, its fixtures included."""
+        ended = threading.Event()
+        start = time.monotonic()
+
+        def tick() -> None:
+            while not ended.wait(self.SECONDS):
+                seconds = round(time.monotonic() - start)
+                self._reporter.write_line(f"    ... {item.name}: {seconds} s")
+
+        thread = threading.Thread(target=tick, daemon=True)
+        thread.start()
+        try:
+            return (yield)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Installs the ticker where tests are named one by one (-v)."""
+    if config.get_verbosity() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
+        config.pluginmanager.register(_Ticker(config))

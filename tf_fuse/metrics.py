@@ -7,7 +7,8 @@ one tensor), `tensors` and `bytes` (in frames), `beside_tensors` (too large for 
 singly), `copied_tensors` (copied out of a frame), `fallbacks` (fused receives done one by one,
 because the peer lacks the plugin), `errors` (fused receives that failed).
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
-`cancelled_requests`, `rejected_requests`, and the gauge `pending_requests`.
+`cancelled_requests`, `rejected_requests`, `postponed_requests` (to be sent again, because their
+step had not begun), and the gauge `pending_requests`.
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
 `skipped`, receives left alone by reason (docs/fuse_recv.md).
 """

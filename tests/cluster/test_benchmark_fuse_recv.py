@@ -51,3 +51,20 @@ def test_benchmark_from_another_folder(isolated_env, tmp_path):
     rates = {mode: numbers["steps_per_s"]["median"] for mode, numbers in modes.items()}
     assert result["speedup"] == rates["fused"] / rates["stock"]
     assert result["vs_local"] == rates["local"] / rates["fused"]
+
+
+def test_losses_of_several_workers_are_equal_too(isolated_env, tmp_path):
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--synchronous"]
+    command += ["--workload", "rfc", "--workers", "3", "--ps", "1", "--features", "6"]
+    command += ["--steps", "6", "--rounds", "2", "--modes", "stock", "fused"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "losses         all 12 equal, bit for bit, stock and fused" in done.stdout
+    result = json.loads(out.read_text())
+    assert result["losses_equal"] is True
+    assert len(set(result["modes"]["fused"]["losses"])) == 12
+    assert result["modes"]["fused"]["pass"]["groups"] > 0

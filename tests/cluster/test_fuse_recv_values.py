@@ -9,7 +9,7 @@ from fault import coordinator
 
 pytestmark = pytest.mark.cluster
 
-_SHAPES = [(1, 1), (1, 2), (2, 2)]
+_SHAPES = [(1, 3), (2, 2), (3, 1)]  # workers, servers
 _VARIABLES = 12
 _DTYPES = ["bool", "int32", "int64", "half", "bfloat16", "float32", "float64", "complex64"]
 _CASES = [
@@ -28,7 +28,10 @@ _CASES = [
 
 @pytest.fixture(scope="module")
 def plain():
-    """Runs without the option. What the variables hold does not depend on where they are."""
+    """Runs without the option. What the variables hold does not depend on where they are.
+
+    test_fuse_recv_modes.py has stock runs of the same number of tasks.
+    """
     return {mode: coordinator.run(__file__, mode, 1, 2) for mode in ("stock", "off")}
 
 

@@ -31,21 +31,35 @@ def _no_data_folder(monkeypatch):
 def test_defaults(workload, options, workers, ps, tmp_path):
     args = fuse_recv.parse(["--workload", workload])
     spec = fuse_recv.specification(args, str(tmp_path))
-    assert spec == {"workload": workload, "options": options, "workers": workers, "ps": ps}
+    assert spec == {
+        "workload": workload,
+        "options": options,
+        "workers": workers,
+        "ps": ps,
+        "synchronous": False,
+    }
     assert job.make_workload(spec).name == workload  # every option is one the workload has
 
 
 def test_flags_go_before_the_defaults(tmp_path):
     flags = {"features": 7, "workers": 2, "ps": 3, "batch": 16, "steps": 4, "rounds": 9}
     given = [text for key, value in flags.items() for text in (f"--{key}", str(value))]
-    args = fuse_recv.parse(["--workload", "rfc", *given])
+    args = fuse_recv.parse(["--workload", "rfc", "--synchronous", *given])
     assert fuse_recv.specification(args, str(tmp_path)) == {
         "workload": "rfc",
         "options": {"batch": 16, "seed": 1, "embeddings": 7},
         "workers": 2,
         "ps": 3,
+        "synchronous": True,
     }
     assert (args.steps, args.rounds) == (4, 9)
+
+
+def test_features_of_a_workload_without_them(tmp_path, capsys):
+    # One command line for all workloads, with --features 300 in it.
+    args = fuse_recv.parse(["--workload", "nothing", "--features", "300"])
+    assert "the workload nothing has no --features; 300 is not used" in capsys.readouterr().err
+    assert "features" not in fuse_recv.specification(args, str(tmp_path))["options"]
 
 
 def test_rfc_splits_its_variables(tmp_path):
@@ -67,11 +81,6 @@ def test_data_folder_of_the_environment(monkeypatch, tmp_path):
     [
         (fuse_recv.parse, "--rounds 0", "--rounds must be at least 1, got 0"),
         (fuse_recv.parse, "--workers -1", "--workers must be at least 1, got -1"),
-        (
-            fuse_recv.parse,
-            "--workload adult --features 5",
-            "--features is for ['features', 'rfc'], not for adult",
-        ),
         (fuse_recv.parse, "--data x", "--data is for the workload adult, not for features"),
         (large_tensors.parse, "--tensors 1", "--tensors must be at least 2, got 1"),
         (large_tensors.parse, "--sizes-kib 4 0", "--sizes-kib must be at least 1, got 0"),

@@ -91,13 +91,13 @@ def test_a_loss_that_is_no_number_is_a_difference():
         "fused": _numbers(1.0, 1.0, [1.0, math.nan, 9.0]),
     }
     assert math.isnan(compare.max_loss_differences(modes)["fused"])
-    assert fuse_recv.comparison_of_losses(modes, workers=1)["losses_equal"] is False
+    assert fuse_recv.comparison_of_losses(modes, in_order=True)["losses_equal"] is False
 
 
 def test_losses_of_several_workers_are_not_compared():
     modes = {"stock": _numbers(1.0, 1.0, [1.0]), "fused": _numbers(1.0, 1.0, [2.0])}
-    assert fuse_recv.comparison_of_losses(modes, workers=2) == {}
-    assert fuse_recv.comparison_of_losses(modes, workers=1) == {
+    assert fuse_recv.comparison_of_losses(modes, in_order=False) == {}
+    assert fuse_recv.comparison_of_losses(modes, in_order=True) == {
         "max_loss_difference": {"fused": 1.0},
         "losses_equal": False,
     }
