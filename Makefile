@@ -82,5 +82,6 @@ bench: environment
 	  --batch 64 --steps 60 --rounds 5 --json build/fuse_recv.json $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi
+	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi \
+	  tf_fuse/v1/.protos.sha256
 	find tf_fuse tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -16,6 +16,7 @@ Environment variables:
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -178,24 +179,46 @@ def jobs() -> int:
 
 
 def generate_protos() -> None:
-    """Generates tf_fuse/v1/*_pb2.py and .pyi from proto/ where they are missing or older."""
-    protos = sorted((ROOT / "proto").rglob("*.proto"))
-    stale = []
-    for proto in protos:
-        stem = ROOT / proto.relative_to(ROOT / "proto").with_suffix("")
-        outputs = [Path(f"{stem}_pb2.py"), Path(f"{stem}_pb2.pyi")]
-        if any(not o.exists() or o.stat().st_mtime < proto.stat().st_mtime for o in outputs):
-            stale.append(str(proto.relative_to(ROOT / "proto")))
-    if not stale:
+    """Generates tf_fuse/v1/*_pb2.py and .pyi from proto/ where they are missing or stale.
+
+    What they were made of is kept beside them as a hash: timestamps say nothing of a source that
+    was checked out or unpacked, nor of another protoc. Outputs whose source is gone are removed.
+    """
+    names = sorted(str(p.relative_to(ROOT / "proto")) for p in (ROOT / "proto").rglob("*.proto"))
+    stems = [ROOT / name.removesuffix(".proto") for name in names]
+    outputs = {Path(f"{stem}_pb2{end}") for stem in stems for end in (".py", ".pyi")}
+    for path in sorted((ROOT / "tf_fuse").rglob("*_pb2.py*")):
+        if path.suffix in (".py", ".pyi") and path not in outputs:
+            say(f"removing {path.relative_to(ROOT)}: its source is gone")
+            path.unlink()
+    stamp = ROOT / "tf_fuse" / "v1" / ".protos.sha256"
+    digest = _protos_digest(names)
+    known = stamp.read_text(encoding="ascii").strip() if stamp.exists() else ""
+    if known == digest and all(path.exists() for path in outputs):
         return
-    say(f"generating Python protocol buffers: {', '.join(stale)}")
+    # What an interrupted or failed run leaves half written must not pass for current.
+    stamp.unlink(missing_ok=True)
+    say(f"generating Python protocol buffers: {', '.join(names)}")
     arguments = ["-Iproto", "--python_out=.", "--pyi_out=."]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *arguments, *stale]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *arguments, *names]
     if subprocess.run(command, cwd=ROOT).returncode:
         raise BuildError(
             "protoc failed (its message stands above). If grpc_tools is missing:\n"
             '    python -m pip install "grpcio-tools>=1.74,<1.79"'
         )
+    stamp.write_text(f"{digest}\n", encoding="ascii")
+
+
+def _protos_digest(names: list[str]) -> str:
+    """Returns a hash of the sources, by name under proto/, and of the version of their compiler."""
+    try:
+        version = importlib.metadata.version("grpcio-tools")
+    except importlib.metadata.PackageNotFoundError:
+        version = "none"
+    hashes = [
+        [name, hashlib.sha256((ROOT / "proto" / name).read_bytes()).hexdigest()] for name in names
+    ]
+    return hashlib.sha256(json.dumps([version, hashes]).encode()).hexdigest()
 
 
 class BuildPy(build_py):

@@ -83,7 +83,7 @@ def run_in_turn(
             say(name, "waiting")
         for number in range(rounds):
             for name in list(variants) if number % 2 == 0 else list(reversed(variants)):
-                say(name, "running")
+                say(name, f"running (round {number + 1} of {rounds})")
                 results[name].append(sessions[name].run(steps))
                 say(name, "waiting")
                 progress.advance(bars[name], steps)

@@ -141,9 +141,22 @@ bool HasHiddenState(const Node& node) {
          CallsFunction(node);
 }
 
-// Whether a consumer may hold the value longer than the step: a queue, a stack,
-// a TensorList, a value that a function returns.
-bool MayBeKept(const Node& recv) {
+// AddN begins its sum with the first input whose memory it may write over. Three
+// or more floats added up in another order may differ in the last bit.
+bool AddsInOrderOfOwnership(const Node& node) {
+  int count = 0;
+  tensorflow::DataType type = tensorflow::DT_INVALID;
+  return node.type_string() == "AddN" &&
+         TryGetNodeAttr(node.attrs(), "N", &count) && count > 2 &&
+         TryGetNodeAttr(node.attrs(), "T", &type) &&
+         !tensorflow::DataTypeIsInteger(type);
+}
+
+// Whether the value must be copied out of the frame, to have memory of its own
+// as any received value has in stock TensorFlow: because a consumer may hold it
+// longer than the step (a queue, a stack, a TensorList, a value that a function
+// returns), or computes otherwise with it.
+bool NeedsOwnMemory(const Node& recv) {
   std::vector<const Node*> pending = {&recv};
   std::set<const Node*> seen = {&recv};
   while (!pending.empty()) {
@@ -158,6 +171,7 @@ bool MayBeKept(const Node& recv) {
           !ConsumesAtOnce(*dst)) {
         return true;
       }
+      if (AddsInOrderOfOwnership(*dst)) return true;
       if (MayShareMemory(*dst) && seen.insert(dst).second) {
         pending.push_back(dst);
       }
@@ -176,7 +190,7 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   for (const Receive* receive : group.receives) {
     types.push_back(receive->dtype);
     names.push_back(receive->tensor_name);
-    copy_out.push_back(MayBeKept(*view.node(receive->node)));
+    copy_out.push_back(NeedsOwnMemory(*view.node(receive->node)));
     any_copy = any_copy || copy_out.back();
   }
   if (!any_copy) copy_out.clear();

@@ -9,6 +9,9 @@
 Without --train the data is synthetic. With TF_CONFIG set and `--mode cluster` it is the
 coordinator of the cluster described there, whose tasks run `python -m tf_fuse run`; the encoded
 data file must then be at the same path on every worker (--work-dir).
+
+Progress has the loss, the mean over the last steps. For it the workers run dry for a moment every
+few steps; the clock behind the steps per second stands meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +27,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from examples import standalone
+from examples.progress import display
+from examples.session import Session, SessionError
 from examples.wide_deep.data import adult, criteo
 from examples.wide_deep.data.common import DataError, Row
 from examples.wide_deep.data.synthetic import Synthetic
 
 _READERS: dict[str, Callable[..., Iterator[Row]]] = {"adult": adult.read, "criteo": criteo.read}
 _EVAL_SHARE = 5  # one row in five, where there is no file to evaluate on
+# Progress comes about so many times, but not less often than after so many steps.
+_PARTS = 20
+_PART_STEPS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +145,17 @@ def train_session(
       batch: rows per step.
       seed: of the initial values.
       synchronous: one step at a time.
-      on_event: called with the process's events, for progress.
+      on_event: called with the process's events, for progress; "round" events then come every few
+        steps.
 
     Returns:
-      `examples.runner.Round.as_dict()` and "evaluation": {"loss", "auc", "rows"}.
+      `examples.runner.Round.as_dict()` of all steps and "evaluation": {"loss", "auc", "rows"}.
 
     Raises:
+      ValueError: the data has too few rows; no process is started.
       examples.session.SessionError: the process failed.
     """
-    from examples.session import Session
-
+    _check_rows(data, batch, 1 if synchronous or mode == "local" else workers)
     spec = {
         "mode": mode,
         "workload": dataset,
@@ -156,15 +168,35 @@ def train_session(
     }
     with Session(spec, on_event=on_event) as session:
         session.wait_ready()
-        result = session.run(steps, progress=on_event is not None)
+        result = _run_in_parts(session.run, steps) if on_event else session.run(steps)
         return {**result, "evaluation": session.evaluate()}
 
 
-def train_on_tf_config(dataset: str, data: Prepared, steps: int, batch: int) -> dict[str, Any]:
+def train_on_tf_config(
+    dataset: str,
+    data: Prepared,
+    steps: int,
+    batch: int,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
     """Trains as the coordinator of the running cluster that TF_CONFIG describes.
 
     With the protocol `grpc+fuse` the plugin is loaded and the fused receive is on.
+
+    Args:
+      dataset: "adult" or "criteo".
+      data: from `prepare`.
+      steps: steps of all workers together.
+      batch: rows per step.
+      on_event: called with "ready" and "round" events like those of `train_session`.
+
+    Returns:
+      What `train_session` does.
+
+    Raises:
+      ValueError: TF_CONFIG is not that of a coordinator, or the data has too few rows.
     """
+    _check_rows(data, batch, _workers_of_tf_config())
     import tensorflow as tf
 
     from examples import job, runner
@@ -177,7 +209,15 @@ def train_on_tf_config(dataset: str, data: Prepared, steps: int, batch: int) -> 
     spec = {"workload": dataset, "data": data.train, "options": {"batch": batch}}
     workload = job.make_workload(spec)
     built = runner.ClusterRunner(workload, resolver)
-    result = built.run(steps).as_dict()
+    tell = on_event or (lambda event: None)
+    tell({"event": "ready"})
+
+    def run(part: int) -> dict[str, Any]:
+        event = {"event": "round", **built.run(part).as_dict()}
+        tell(event)
+        return event
+
+    result = _run_in_parts(run, steps) if on_event else run(steps)
     eval_data = dataclasses.replace(
         workload.data, path=Path(data.evaluation["path"]), rows=data.evaluation["rows"]
     )
@@ -185,8 +225,50 @@ def train_on_tf_config(dataset: str, data: Prepared, steps: int, batch: int) -> 
     return {**result, "evaluation": dataclasses.asdict(scored)}
 
 
+def _workers_of_tf_config() -> int:
+    config = standalone.cluster_package().serve.parse_tf_config(os.environ.get("TF_CONFIG"))
+    if config.job != "chief" or not {"ps", "worker"} <= set(config.cluster):
+        raise ValueError(
+            "training needs a cluster with the jobs chief, ps and worker, and this process as its "
+            f"chief; TF_CONFIG has the jobs {', '.join(sorted(config.cluster))} and the task "
+            f"{config.name}"
+        )
+    return len(config.cluster["worker"])
+
+
+def _check_rows(data: Prepared, batch: int, workers: int) -> None:
+    from examples.wide_deep.data.encode import check_batches
+
+    check_batches(f"the training data ({data.source})", data.train["rows"], batch, workers)
+
+
+def _run_in_parts(run: Callable[[int], dict[str, Any]], steps: int) -> dict[str, Any]:
+    """Runs short rounds, whose losses can be shown as they come, and joins them to one."""
+    part = max(1, min(steps // _PARTS, _PART_STEPS))
+    rounds = [run(min(part, steps - done)) for done in range(0, steps, part)]
+    seconds = sum(r["seconds"] for r in rounds)
+    cpu_s = {role: sum(r["cpu_s"][role] for r in rounds) for role in rounds[0]["cpu_s"]}
+    counted = rounds[0]["recv_rpcs"] is not None
+    rpcs = sum(r["recv_rpcs"] for r in rounds) if counted else None
+    return {
+        "event": "round",
+        "steps": steps,
+        "seconds": seconds,
+        "losses": [loss for r in rounds for loss in r["losses"]],
+        "cpu_s": cpu_s,
+        "recv_rpcs": rpcs,
+        "steps_per_s": steps / seconds,
+        "recv_rpcs_per_step": None if rpcs is None else rpcs / steps,
+        "cpu_ms_per_step": {role: s / steps * 1e3 for role, s in cpu_s.items()},
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Trains once; see --help."""
+    """Trains once; see --help.
+
+    Returns:
+      0; or 1 when a file, the rows or TF_CONFIG do not do, or a process failed.
+    """
     parser = argparse.ArgumentParser(description="Train wide & deep.")
     parser.add_argument(
         "--mode", choices=("fused", "stock", "local", "cluster"), default="fused",
@@ -205,10 +287,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--work-dir", type=Path, help="for encoded data; a temporary folder")
     parser.add_argument("--json", type=Path, help="write the result here")
     args = parser.parse_args(argv)
+    least = {"rows": 1, "workers": 1, "ps": 1, "batch": 1, "steps": 1, "seed": 0}
+    for key, bound in least.items():
+        if getattr(args, key) < bound:
+            parser.error(f"--{key} must be at least {bound}, got {getattr(args, key)}")
     with tempfile.TemporaryDirectory(prefix="tf_fuse_train_") as temporary:
         try:
             result = _train(args, args.work_dir or temporary)
-        except DataError as e:
+        except (DataError, SessionError, ValueError, OSError) as e:
             print(f"error: {e}", file=sys.stderr)
             return 1
     losses, scored = result["losses"], result["evaluation"]
@@ -216,14 +302,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"loss         first {losses[0]:.6f}, last {losses[-1]:.6f}")
     print(f"evaluation   loss {scored['loss']:.6f}, AUC {scored['auc']:.6f}, {scored['rows']} rows")
     if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
 def _train(args: argparse.Namespace, work_dir: str | os.PathLike[str]) -> dict[str, Any]:
-    from rich.progress import MofNCompleteColumn, Progress
-
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn()) as progress:
+    if args.mode == "cluster":
+        _workers_of_tf_config()  # to fail before the data is encoded
+    with display(Console()) as progress:
         encoding = progress.add_task("encoding rows", total=None)
         data = prepare(
             args.dataset, work_dir, train=args.train, evaluation=args.eval, rows=args.rows,
@@ -231,16 +318,22 @@ def _train(args: argparse.Namespace, work_dir: str | os.PathLike[str]) -> dict[s
         )  # fmt: skip
         total = data.train["rows"] + data.evaluation["rows"]
         progress.update(encoding, total=total, completed=total)
-        if args.mode == "cluster":
-            return train_on_tf_config(args.dataset, data, args.steps, args.batch)
-        training = progress.add_task("starting processes", total=args.steps)
+        cluster = args.mode == "cluster"
+        training = progress.add_task(
+            "connecting to the cluster" if cluster else "starting processes", total=args.steps
+        )
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "ready":
                 progress.update(training, description="training")
-            elif event["event"] == "steps":
-                progress.update(training, completed=event["done"])
+            elif event["event"] == "round":
+                loss = sum(event["losses"]) / event["steps"]
+                progress.update(
+                    training, description=f"training, loss {loss:.4f}", advance=event["steps"]
+                )
 
+        if cluster:
+            return train_on_tf_config(args.dataset, data, args.steps, args.batch, show)
         return train_session(
             args.mode, args.dataset, data, args.steps, workers=args.workers, ps=args.ps,
             batch=args.batch, seed=args.seed, synchronous=args.synchronous, on_event=show,

@@ -5,11 +5,20 @@
 The coordinator owns a server and cannot be taken down inside a process, so every run is a session.
 """
 
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from examples import demo
+from examples import demo, standalone
 from examples.session import Session, SessionError
+from examples.wide_deep import train
 from examples.wide_deep.train import prepare
+
+_ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.cluster
 
@@ -92,6 +101,54 @@ def test_failure_reaches_the_caller(data):
         _run(_spec("stock", data, options={"batch": 1000}))
     assert "mode stock failed (exit status 1): ValueError: " in str(caught.value)
     assert "480 rows, that is 0 batches of 1000; 1 worker(s) need one each" in str(caught.value)
+
+
+def _free_address():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_cluster_mode_trains_with_progress(data, isolated_env, tmp_path):
+    arguments = ["--mode", "cluster", "--rows", "600", "--batch", "32", "--steps", "5", "--json"]
+    with standalone.cluster_package().LocalCluster(1, 2, "grpc") as cluster:
+        config = {
+            "cluster": {**cluster.cluster_spec, "chief": [_free_address()]},
+            "task": {"type": "chief", "index": 0},
+            "rpc_layer": "grpc",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "examples.wide_deep.train", *arguments, str(tmp_path / "json")],
+            cwd=_ROOT,
+            # As on a terminal: what a log gets depends on how long the training takes.
+            env={
+                **isolated_env,
+                "TF_CONFIG": json.dumps(config),
+                "FORCE_COLOR": "1",
+                "COLUMNS": "200",
+            },
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "json").read_text())
+    _, local, quality = _run(_spec("local", data))
+    assert result["losses"] == local["losses"]
+    assert result["evaluation"] == {key: quality[key] for key in ("loss", "auc", "rows")}
+    assert f"training, loss {local['losses'][-1]:.4f}" in done.stdout
+    assert "5/5" in done.stdout
+    assert f"AUC {quality['auc']:.6f}, 120 rows" in done.stdout
+
+
+def test_parts_with_progress_are_one_round(data):
+    events = []
+    shown = train.train_session(
+        "stock", "criteo", data, _STEPS, batch=32, on_event=lambda e: events.append(e["event"])
+    )
+    _, local, quality = _run(_spec("local", data))
+    assert shown["losses"] == local["losses"]
+    assert shown["evaluation"] == quality
+    assert events == ["starting", "building", "ready", *["round"] * _STEPS, "evaluation"]
 
 
 def test_demo_prints_a_table_and_writes_json(tmp_path, capsys):

@@ -61,6 +61,15 @@ def test_adult_test_file_has_a_remark_and_dotted_labels(tmp_path):
     assert [row.label for row in adult.read(_write(tmp_path, text))] == [0, 1]
 
 
+@pytest.mark.parametrize("read", [adult.read, criteo.read])
+def test_byte_order_mark_is_no_text(tmp_path, read):
+    line, row = {
+        adult.read: (_ADULT_LINE, _ADULT_ROW),
+        criteo.read: ("\t".join(_CRITEO_FIELDS), _CRITEO_ROW),
+    }[read]
+    assert list(read(_write(tmp_path, f"\ufeff{line}\n{line}\n"))) == [row] * 2
+
+
 def test_adult_missing_values(tmp_path):
     text = _ADULT_LINE.replace("State-gov", "?").replace("39", "?")
     (row,) = adult.read(_write(tmp_path, text))
@@ -74,11 +83,14 @@ def test_adult_missing_values(tmp_path):
         ("1, 2\n", "FILE:1: expected 15 comma-separated columns, found 2"),
         (
             f"{_ADULT_LINE}\n{_ADULT_LINE.replace('39', 'old')}\n",
-            "FILE:2: column age: expected a number, found 'old'",
+            "FILE:2: column age: expected an integer, found 'old'",
         ),
-        (
-            _ADULT_LINE.replace("2174", "nan"),
-            "FILE:1: column capital_gain: expected a number, found 'nan'",
+        *(
+            (
+                _ADULT_LINE.replace("2174", text),
+                f"FILE:1: column capital_gain: expected an integer, found {text!r}",
+            )
+            for text in ("nan", "", "2.7", "3.0", "1_000", "1e300", "+5", "٣", "9" * 400)
         ),
         (
             _ADULT_LINE.replace("<=50K", "50K"),
@@ -112,6 +124,118 @@ def test_missing_file_and_folder(tmp_path, read):
 def test_criteo_separators_and_header(tmp_path, separator, header):
     lines = [separator.join(criteo.COLUMNS)] * header + [separator.join(_CRITEO_FIELDS)] * 2
     assert list(criteo.read(_write(tmp_path, "\n".join(lines)))) == [_CRITEO_ROW] * 2
+
+
+_LONG_NAMES = ["y", *(f"int_{i}" for i in range(13)), *(f"cat_{i}" for i in range(26))]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ",".join(["click", *criteo.COLUMNS[1:]]),
+        ",".join(["Target", *criteo.COLUMNS[1:]]),
+        ",".join(criteo.COLUMNS).upper(),
+        ", ".join(criteo.COLUMNS),
+        "\ufeff" + ",".join(criteo.COLUMNS),
+        ",".join(f'"{name}"' for name in criteo.COLUMNS),
+        "\ufeff" + ",".join(f'"{name}"' for name in criteo.COLUMNS),
+        ", ".join(f'"{name}"' for name in criteo.COLUMNS),
+        "\n" + ",".join(criteo.COLUMNS),
+        ",".join(_LONG_NAMES),
+        ",".join(["label", *_LONG_NAMES[1:]]),
+    ],
+)
+def test_criteo_headers(tmp_path, header):
+    text = f"{header}\n{','.join(_CRITEO_FIELDS)}\n"
+    assert list(criteo.read(_write(tmp_path, text))) == [_CRITEO_ROW]
+
+
+def test_criteo_quoted_header_of_a_tab_separated_file(tmp_path):
+    header = "\t".join(f'"{name}"' for name in criteo.COLUMNS)
+    text = f"{header}\n" + "\t".join(_CRITEO_FIELDS)
+    assert list(criteo.read(_write(tmp_path, text))) == [_CRITEO_ROW]
+
+
+def _header(**changes: str) -> str:
+    return ",".join(changes.get(name, name) for name in criteo.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (
+            _header(I1="I2", I2="I1"),
+            "FILE:1: header column 2: expected I1, found 'I2'; the columns are label or click, I1 "
+            "to I13, C1 to C26, in this order",
+        ),
+        (
+            _header(C26="c25", C25="c26"),
+            "FILE:1: header column 39: expected C25, found 'c26'; the columns are label or click, "
+            "I1 to I13, C1 to C26, in this order",
+        ),
+        (
+            ",".join([*criteo.COLUMNS[1:], "label"]),
+            "FILE:1: header column 1: expected label or click, found 'I1'; the columns are label "
+            "or click, I1 to I13, C1 to C26, in this order",
+        ),
+        (
+            ",".join(["x", "click", *_LONG_NAMES[2:]]),
+            "FILE:1: header column 2: expected I1, found 'click'; the columns are label or click, "
+            "I1 to I13, C1 to C26, in this order",
+        ),
+        (
+            _header(C7="site"),
+            "FILE:1: header column 21: expected C7, found 'site'; the columns are label or click, "
+            "I1 to I13, C1 to C26, in this order",
+        ),
+        (
+            _header(I4="I3"),
+            "FILE:1: header columns 4 and 5: expected different names, found 'I3' twice",
+        ),
+        (
+            _header(I4='"i3"'),
+            "FILE:1: header columns 4 and 5: expected different names, found 'i3' twice",
+        ),
+        (
+            ",".join([*_LONG_NAMES[:39], "y"]),
+            "FILE:1: header columns 1 and 40: expected different names, found 'y' twice",
+        ),
+        (
+            ",".join(criteo.COLUMNS[:-1]),
+            "FILE:1: expected 40 comma-separated columns (label, 13 integer, 26 categorical), "
+            "found 39",
+        ),
+        (
+            _header(C7=""),
+            "FILE:1: expected the label 0 or 1, or a header of names; found 'label' in column 1 "
+            "and '' in column 21",
+        ),
+        # A row with a bad label is no header.
+        (
+            ",".join(["no", *_CRITEO_FIELDS[1:]]),
+            "FILE:1: expected the label 0 or 1, or a header of names; found 'no' in column 1 and "
+            "'0' in column 2",
+        ),
+    ],
+)
+def test_criteo_header_errors(tmp_path, header, expected):
+    text = f"{header}\n{','.join(_CRITEO_FIELDS)}\n"
+    assert _error(criteo.read, _write(tmp_path, text)) == expected
+
+
+def test_criteo_quoted_fields(tmp_path):
+    fields = [*_CRITEO_FIELDS[:39], "a,b"]
+    text = ",".join(f'"{field}"' for field in fields)
+    mixed = ",".join([*fields[:38], '""', '"a ""b"""'])
+    found = list(criteo.read(_write(tmp_path, f"{text}\n{mixed}\n")))
+    assert [row.label for row in found] == [1, 1]
+    assert [row.numeric for row in found] == [_CRITEO_ROW.numeric] * 2
+    assert [row.categorical[-2:] for row in found] == [("00000018", "a,b"), ("", 'a "b"')]
+
+
+def test_criteo_tab_separated_quotes_are_text(tmp_path):
+    (row,) = criteo.read(_write(tmp_path, "\t".join([*_CRITEO_FIELDS[:39], '"x"'])))
+    assert row.categorical[-1] == '"x"'
 
 
 def test_criteo_gzip(tmp_path):
@@ -152,8 +276,15 @@ def _changed(index: int, value: str) -> str:
             "categorical), found 2",
         ),
         (_changed(0, "2"), "FILE:1: expected the label 0 or 1, found '2'"),
-        (_changed(13, "x"), "FILE:1: column I13: expected a number, found 'x'"),
-        (_changed(1, "inf"), "FILE:1: column I1: expected a number, found 'inf'"),
+        (_changed(13, "x"), "FILE:1: column I13: expected an integer, found 'x'"),
+        *(
+            (_changed(1, text), f"FILE:1: column I1: expected an integer, found {text!r}")
+            for text in ("inf", "2.7", "3.00", "1_000", "1e300", "+5", " 5", "-", "٣", "9" * 400)
+        ),
+        (
+            '1,"' + ",".join(_CRITEO_FIELDS[1:]),
+            "FILE:1: expected fields in closed quotes, found: unexpected end of data",
+        ),
         ("\t" * 39, "FILE:1: expected the label 0 or 1, found ''"),
         ("", "FILE: expected rows in Criteo's format, found none"),
         (",".join(criteo.COLUMNS), "FILE: expected rows in Criteo's format, found none"),

@@ -120,6 +120,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     stale = source / "build" / tag / "tf_fuse" / "deleted_module.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("")
+    # Nor may what was generated from a file that is gone.
+    for name in ("deleted_pb2.py", "deleted_pb2.pyi"):
+        (source / "tf_fuse" / "v1" / name).write_text("")
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps"]
         + ["--wheel-dir", str(folder), str(source)],
@@ -129,6 +132,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         stderr=subprocess.STDOUT,
     )
     assert done.returncode == 0, done.stdout
+    # In the source folder only: test_wheel_holds_the_package_and_nothing_else.
+    assert (source / "tf_fuse" / "v1" / ".protos.sha256").is_file()
     (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
 
@@ -286,7 +291,231 @@ def test_jobs_are_limited_by_memory_and_by_the_standard_variable(
     assert setup_py.jobs() == 3
 
 
+# --- .ci/environment without ensurepip (Debian's python3 without python3-venv) -------------------
+
+# Puts a pip into the environment that runs it, one that says what it is asked for and fails: what
+# follows would need the network.
+_PUT_STUB_PIP = """
+import pathlib, sys, sysconfig
+folder = pathlib.Path(sysconfig.get_path("purelib"), "pip")
+folder.mkdir()
+(folder / "__init__.py").write_text("")
+(folder / "__main__.py").write_text("import sys; sys.exit(f'stub pip: {sys.argv[1:]}')")
+print("put there with", sys.argv[1:], flush=True)
+"""
+# What the host's pip does.
+_HOST_PIPS = {
+    "good": """
+import pathlib, subprocess, sys
+option, python, *rest = sys.argv[1:]
+assert option == "--python"
+put = pathlib.Path(__file__).parents[1] / "put_stub_pip.py"
+sys.exit(subprocess.run([python, put, *rest]).returncode)
+""",
+    "old": "import sys; sys.exit('no such option: --python')",
+    "none": "",
+}
+# Python imports it when it starts.
+_SITECUSTOMIZE = """
+import pathlib, urllib.request
+def fake(url, timeout):
+    assert (url, timeout) == ("https://bootstrap.pypa.io/get-pip.py", 60)
+    if not NETWORK:
+        raise urllib.request.URLError("no network")
+    return pathlib.Path(__file__).with_name("put_stub_pip.py").open("rb")
+urllib.request.urlopen = fake
+"""
+
+
+def _make_environment(
+    tmp_path: Path, env: dict[str, str], host_pip: str, network: bool
+) -> tuple[subprocess.CompletedProcess, str]:
+    """Runs .ci/environment with a Python whose ensurepip is hidden; returns that Python, too."""
+    hidden = tmp_path / "hidden"
+    for name in ("ensurepip", "pip"):
+        (hidden / name).mkdir(parents=True)
+    (hidden / "ensurepip" / "__init__.py").write_text("raise ImportError")
+    (hidden / "pip" / "__init__.py").write_text("raise ImportError" if host_pip == "none" else "")
+    (hidden / "pip" / "__main__.py").write_text(_HOST_PIPS[host_pip])
+    (hidden / "put_stub_pip.py").write_text(_PUT_STUB_PIP)
+    (hidden / "sitecustomize.py").write_text(_SITECUSTOMIZE.replace("NETWORK", str(network)))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec env PYTHONPATH="{hidden}" "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    source = tmp_path / "source"
+    (source / ".ci").mkdir(parents=True)
+    for name in (".ci/environment", "setup.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, source / name)
+    done = subprocess.run(
+        [source / ".ci" / "environment", ".venv"],
+        # Only that there is a compiler is looked at so far.
+        env={**env, "PYTHON": str(python), "CXX": "sh", "TENSORFLOW": "tensorflow-cpu"},
+        text=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 1
+    return done, str(python)
+
+
+def _steps(done: subprocess.CompletedProcess) -> list[str]:
+    return [line for line in done.stdout.splitlines() if not line.startswith("    ... ")]
+
+
+@pytest.mark.parametrize("host_pip", ["good", "old", "none"])
+def test_environment_gets_pip_without_ensurepip(
+    host_pip: str, tmp_path: Path, isolated_env: dict[str, str]
+) -> None:
+    done, python = _make_environment(tmp_path, isolated_env, host_pip, network=True)
+    version = ".".join(map(str, sys.version_info[:3]))
+    put = ["put there with ['install', 'pip']"]
+    if host_pip != "good":
+        put = [
+            f"    {python} has no pip that can do it; downloading get-pip.py",
+            "put there with ['--no-setuptools', '--no-wheel']",
+        ]
+    assert _steps(done) == [
+        f"==> making .venv with Python {version}",
+        f"==> putting pip into .venv: {python} has no ensurepip",
+        *put,
+        "==> updating pip",
+    ]
+    assert done.stderr.splitlines() == [
+        *(["no such option: --python"] if host_pip == "old" else []),
+        "stub pip: ['install', '--upgrade', 'pip>=24.1']",
+        "error: '.venv/bin/python -m pip install --upgrade pip>=24.1' failed with status 1 "
+        "(its message stands above)",
+    ]
+    venv = tmp_path / "source" / ".venv"
+    assert (venv / "tf_fuse-origin").read_text() == f"{venv} tensorflow-cpu {python}\n"
+    assert not (venv / "get-pip.py").exists()
+
+
+def test_environment_without_any_pip_names_the_package(
+    tmp_path: Path, isolated_env: dict[str, str]
+) -> None:
+    done, python = _make_environment(tmp_path, isolated_env, "none", network=False)
+    assert done.stderr.splitlines() == [
+        "    https://bootstrap.pypa.io/get-pip.py: <urlopen error no network>",
+        f"error: {python} has no ensurepip, and pip could not be had otherwise (see above). "
+        "Install it: sudo apt-get install python3-venv",
+    ]
+    # What is not finished is made anew the next time.
+    assert not (tmp_path / "source" / ".venv" / "tf_fuse-origin").exists()
+
+
 # --- Protocol buffers ----------------------------------------------------------------------------
+
+
+class _Protos:
+    """A source folder with .proto files, and a protoc that writes their text into its outputs."""
+
+    def __init__(self, root: Path, setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch):
+        self.proto = root / "proto" / "tf_fuse" / "v1"
+        self.out = root / "tf_fuse" / "v1"
+        self.proto.mkdir(parents=True)
+        self.out.mkdir(parents=True)
+        self.runs: list[list[str]] = []
+        self.status = 0
+        self.version = "1.76.0"
+        self._root = root
+        self._generate = setup_py.generate_protos
+        monkeypatch.setattr(setup_py, "ROOT", root)
+        monkeypatch.setattr(subprocess, "run", self._run)
+        monkeypatch.setattr(importlib.metadata, "version", lambda _: self.version)
+
+    def _run(self, command: list[str], cwd: Path) -> subprocess.CompletedProcess:
+        assert cwd == self._root
+        assert command[1:6] == [
+            "-m",
+            "grpc_tools.protoc",
+            "-Iproto",
+            "--python_out=.",
+            "--pyi_out=.",
+        ]
+        self.runs.append(command[6:])
+        for name in command[6:]:
+            for end in (".py", ".pyi"):
+                path = self._root / f"{name.removesuffix('.proto')}_pb2{end}"
+                path.write_text(f"{end} {self.version} {(self._root / 'proto' / name).read_text()}")
+        return subprocess.CompletedProcess(command, self.status)
+
+    def build(self) -> list[list[str]]:
+        """Generates what is stale; returns the files given to each run of protoc."""
+        self.runs.clear()
+        self._generate()
+        return list(self.runs)
+
+    def texts(self) -> dict[str, str]:
+        return {p.name: p.read_text() for p in self.out.iterdir() if p.name != ".protos.sha256"}
+
+
+@pytest.fixture
+def protos(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> _Protos:
+    made = _Protos(tmp_path, setup_py, monkeypatch)
+    (made.proto / "a.proto").write_text("A")
+    (made.proto / "b.proto").write_text("B")
+    assert made.build() == [["tf_fuse/v1/a.proto", "tf_fuse/v1/b.proto"]]
+    return made
+
+
+_BOTH_PROTOS = ["tf_fuse/v1/a.proto", "tf_fuse/v1/b.proto"]
+
+
+def test_current_protos_are_kept(protos: _Protos) -> None:
+    # A newer timestamp alone, as of a fresh checkout, says nothing.
+    os.utime(protos.proto / "a.proto", (4e9, 4e9))
+    assert protos.build() == []
+    assert protos.texts() == {
+        "a_pb2.py": ".py 1.76.0 A",
+        "a_pb2.pyi": ".pyi 1.76.0 A",
+        "b_pb2.py": ".py 1.76.0 B",
+        "b_pb2.pyi": ".pyi 1.76.0 B",
+    }
+
+
+def test_changed_proto_with_an_old_timestamp_is_generated_anew(protos: _Protos) -> None:
+    (protos.proto / "a.proto").write_text("A2")
+    os.utime(protos.proto / "a.proto", (0, 0))
+    assert protos.build() == [_BOTH_PROTOS]
+    assert protos.texts()["a_pb2.py"] == ".py 1.76.0 A2"
+    assert protos.build() == []
+
+
+def test_other_protoc_generates_anew(protos: _Protos) -> None:
+    protos.version = "1.78.0"
+    assert protos.build() == [_BOTH_PROTOS]
+    assert protos.texts()["b_pb2.pyi"] == ".pyi 1.78.0 B"
+    assert protos.build() == []
+
+
+def test_missing_output_is_generated_anew(protos: _Protos) -> None:
+    (protos.out / "b_pb2.pyi").unlink()
+    assert protos.build() == [_BOTH_PROTOS]
+    assert "b_pb2.pyi" in protos.texts()
+
+
+def test_outputs_of_a_removed_proto_are_removed(protos: _Protos) -> None:
+    kept = protos.out / "hand_written.py"
+    kept.write_text("")
+    (protos.proto / "a.proto").unlink()
+    assert protos.build() == [["tf_fuse/v1/b.proto"]]
+    assert sorted(protos.texts()) == ["b_pb2.py", "b_pb2.pyi", "hand_written.py"]
+
+
+def test_outputs_of_a_failed_protoc_do_not_pass_for_current(
+    protos: _Protos, setup_py: ModuleType
+) -> None:
+    text = (protos.proto / "a.proto").read_text()
+    (protos.proto / "a.proto").write_text("broken")
+    protos.status = 1
+    with pytest.raises(setup_py.BuildError, match="protoc failed"):
+        protos.build()
+    # What was half written is not taken for what the former source gave.
+    (protos.proto / "a.proto").write_text(text)
+    protos.status = 0
+    assert protos.build() == [_BOTH_PROTOS]
+    assert protos.texts()["a_pb2.py"] == ".py 1.76.0 A"
 
 
 def test_other_protoc_is_an_error_with_both_versions(tmp_path: Path) -> None:

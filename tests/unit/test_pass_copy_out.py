@@ -84,6 +84,26 @@ KEPT = {
     "function": lambda x: KEPT["variable"](_returned(x)),
 }
 
+# AddN begins with an input that it may write over: a view is none, what is copied is.
+ADDED = {
+    "AddN of three": (tf.float32, 3, ["x"]),
+    "AddN of two": (tf.float32, 2, []),
+    "AddN of three bfloat16": (tf.bfloat16, 3, ["x"]),
+    "AddN of three integers": (tf.int32, 3, []),
+}
+
+
+@pytest.mark.parametrize("case", ADDED)
+def test_values_are_added_up_in_the_order_of_stock(case):
+    dtype, count, copied = ADDED[case]
+
+    def consume(x):
+        rest = [tf.zeros([2], dtype)] * (count - 1)
+        tf.sin(tf.cast(tf.raw_ops.AddN(inputs=[tf.identity(x), *rest]), tf.float32))
+
+    assert _copied(consume, dtype) == copied
+
+
 GONE = {
     "arithmetic": lambda x: tf.sin(x) * 2,
     "sum that is kept": lambda x: KEPT["variable"](x + 1),

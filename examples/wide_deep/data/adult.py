@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from examples.wide_deep.data.common import DataError, Row, numbered_lines, parse_number
+from examples.wide_deep.data.common import DataError, Row, numbered_lines, parse_integer
 
 COLUMNS = (
     "age",
@@ -56,8 +56,9 @@ def read(path: str | os.PathLike[str]) -> Iterator[Row]:
       Rows with 6 numeric and 8 categorical values, in the order of NUMERIC and CATEGORICAL.
 
     Raises:
-      DataError: the file is missing or has no rows; a row has another number of columns, a number
-        or a label that is none. The text has file and line, what was expected and what was found.
+      DataError: the file is missing or has no rows; a row has another number of columns, an
+        integer or a label that is none. The text has file and line, what was expected and what was
+        found.
     """
     rows = 0
     for line, text in numbered_lines(path):
@@ -74,7 +75,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[Row]:
         if label not in LABELS:
             raise DataError(path, line, f"expected the label <=50K or >50K, found {fields[-1]!r}")
         numeric = tuple(
-            None if fields[i] == _MISSING else parse_number(path, line, COLUMNS[i], fields[i])
+            None if fields[i] == _MISSING else parse_integer(path, line, COLUMNS[i], fields[i])
             for i in _NUMERIC_AT
         )
         categorical = tuple("" if fields[i] == _MISSING else fields[i] for i in _CATEGORICAL_AT)

@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
+import re
 import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 _GZIP_MAGIC = b"\x1f\x8b"
+# Not int() and not float(): they take "1_000", " 1" and the digits of other scripts.
+_INTEGER = re.compile("-?[0-9]+")
+_INTEGER_OR_POINT_ZERO = re.compile(r"-?[0-9]+(?:\.0)?")
 
 
 class DataError(ValueError):
@@ -44,7 +49,9 @@ class Row(NamedTuple):
 
 
 def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Line number (from 1) and text of each line that is not blank; gzip is recognised.
+    """Line number (from 1) and text of each line that is not blank.
+
+    Gzip is recognised, and a byte order mark, which some programs put first, is left out.
 
     Raises:
       DataError: the file is missing, is no file, cannot be read, is no UTF-8, or is damaged gzip.
@@ -56,7 +63,7 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
             raw.seek(0)
             stream = gzip.GzipFile(fileobj=raw) if zipped else raw
             for number, line in enumerate(stream, start=1):
-                text = line.decode("utf-8").rstrip("\r\n")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 # Not strip(): a line of tabs is a row without values, and its reader's to refuse.
                 if text.strip(" "):
                     yield number, text
@@ -72,18 +79,28 @@ def numbered_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
         raise DataError(path, None, f"cannot be read: {e.strerror or e}") from e
 
 
-def parse_number(path: str | os.PathLike[str], line: int, column: str, text: str) -> float:
-    """A finite number.
+def parse_integer(
+    path: str | os.PathLike[str], line: int, column: str, text: str, *, point_zero: bool = False
+) -> float:
+    """An integer: digits, with a minus sign or without.
+
+    Args:
+      path: the file, for the error.
+      line: the line, for the error.
+      column: the column's name, for the error.
+      text: the digits.
+      point_zero: take `3.0` for 3, too.
+
+    Returns:
+      The value; a float, like every number of a row.
 
     Raises:
-      DataError: `text` is none; the error names the column.
+      DataError: `text` is no integer, or has more digits than a float can tell from infinity.
     """
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if value != value or value in (float("inf"), float("-inf")):
-        raise DataError(path, line, f"column {column}: expected a number, found {text!r}")
+    pattern = _INTEGER_OR_POINT_ZERO if point_zero else _INTEGER
+    value = float(text) if pattern.fullmatch(text) else math.inf
+    if math.isinf(value):
+        raise DataError(path, line, f"column {column}: expected an integer, found {text!r}")
     return value
 
 

@@ -126,6 +126,25 @@ def magnitude(value: float | None) -> str:
     return f"L{int(math.log(value) ** 2)}" if value > 2 else f"{value:g}"
 
 
+def check_batches(name: str, rows: int, batch: int, workers: int) -> None:
+    """Checks that there is a whole batch for each worker.
+
+    Args:
+      name: what the rows are, for the error.
+      rows: how many there are.
+      batch: rows per batch.
+      workers: number of workers that share the batches.
+
+    Raises:
+      ValueError: there are fewer.
+    """
+    if rows // batch < workers:
+        raise ValueError(
+            f"{name} has {rows} rows, that is {rows // batch} batches of {batch}; {workers} "
+            "worker(s) need one each: take a smaller batch or more rows"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoded:
     """A file of encoded rows.
@@ -164,11 +183,7 @@ class Encoded:
         """
         import tensorflow as tf
 
-        if self.rows // batch < workers:
-            raise ValueError(
-                f"{self.path} has {self.rows} rows, that is {self.rows // batch} batches of "
-                f"{batch}; {workers} worker(s) need one each: take a smaller batch or more rows"
-            )
+        check_batches(os.fspath(self.path), self.rows, batch, workers)
         record_bytes = self.schema.record_words * _WORD_BYTES
         batches = tf.data.FixedLengthRecordDataset(
             os.fspath(self.path),
