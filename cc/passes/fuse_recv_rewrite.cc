@@ -141,8 +141,8 @@ bool HasHiddenState(const Node& node) {
          CallsFunction(node);
 }
 
-// AddN begins its sum with the first input whose memory it may write over. Three
-// or more floats added up in another order may differ in the last bit.
+// AddN begins its sum with the first input whose memory it may write over.
+// Three or more floats added up in another order may differ in the last bit.
 bool AddsInOrderOfOwnership(const Node& node) {
   int count = 0;
   tensorflow::DataType type = tensorflow::DT_INVALID;
