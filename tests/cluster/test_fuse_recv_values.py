@@ -106,6 +106,8 @@ def _main(mode, workers, ps):
     import tensorflow as tf
 
     job = coordinator.Job(mode, workers, ps)
+    # Small multiples of powers of two, also after training: sums are exact in any order. In which
+    # order stock TensorFlow adds up received tensors is a race (see docs/architecture.md, "Views").
     vs = job.variables([tf.reshape(tf.range(12.0), [6, 2]) + i for i in range(_VARIABLES)])
 
     @tf.function
@@ -120,9 +122,9 @@ def _main(mode, workers, ps):
             loss = tf.add_n(losses)
         for i, (v, gradient) in enumerate(zip(vs, tape.gradient(loss, vs), strict=True)):
             if i % 3:
-                v.scatter_sub(tf.IndexedSlices(0.01 * gradient.values, gradient.indices))
+                v.scatter_sub(tf.IndexedSlices(0.25 * gradient.values, gradient.indices))
             else:
-                v.assign_sub(0.01 * tf.convert_to_tensor(gradient))
+                v.assign_sub(0.25 * tf.convert_to_tensor(gradient))
         return loss
 
     def steps():
