@@ -51,6 +51,7 @@ def rewrite(
     plain_tasks: Iterable[str] = (),
     grouping: str = "depth",
     default_device: str | None = None,
+    leave_may_be_dead: bool = False,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -65,6 +66,8 @@ def rewrite(
         them. None for what a NoOp named `DEFAULT_DEVICE_NODE` names, and without one the first
         device of the job "worker", and without that the first device in sorted order. Must be
         None for a mapping.
+      leave_may_be_dead: leave receives that may be dead alone, with that reason, so that what the
+        analysis found can be seen one by one.
 
     Returns:
       The graphs before and after, and the report.
@@ -77,7 +80,9 @@ def rewrite(
 
     from tf_fuse.v1 import fuse_recv_pb2
 
-    request = fuse_recv_pb2.RewriteRequest(plain_tasks=sorted(plain_tasks), grouping=grouping)
+    request = fuse_recv_pb2.RewriteRequest(
+        plain_tasks=sorted(plain_tasks), grouping=grouping, leave_may_be_dead=leave_may_be_dead
+    )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)
         request.graph_def = inlined.SerializeToString(deterministic=True)

@@ -4,6 +4,7 @@
 // The op _FuseRecv (RFC 20200411-fuse_recv calls it _RecvV2): receives many
 // tensors of one other task with one call.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,12 +22,15 @@ namespace tf_fuse {
 using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
 
 // Stateful, like _Recv: it must be neither folded, nor merged with its equal.
 // Of communication: else the executor replaces the error of a lost task by an
 // InternalError when a step is aborted, and the coordinator would not retry.
 REGISTER_OP("_FuseRecv")
     .Output("tensors: tensor_types")
+    .Output("alive: num_alive * bool")
     .Attr("tensor_types: list(type) >= 1")
     .Attr("tensor_names: list(string) >= 1")
     .Attr("send_device: string")
@@ -34,13 +38,17 @@ REGISTER_OP("_FuseRecv")
     .Attr("recv_device: string")
     .Attr("client_terminated: bool = false")
     .Attr("copy_out: list(bool) = []")
+    .Attr("may_be_dead: list(bool) = []")
+    .Attr("num_alive: int >= 0 = 0")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
 Receives the named tensors from send_device on recv_device, in one RPC.
 
-tensors: The tensors received, in the order of tensor_names.
+tensors: The tensors received, in the order of tensor_names. One that is dead
+  stands as a tensor without elements.
+alive: Of each tensor that may be dead, in order, whether it is live.
 tensor_names: The names of the tensors, as in _Send and _Recv.
 send_device: The name of the device sending the tensors.
 send_device_incarnation: The current incarnation of send_device.
@@ -48,6 +56,8 @@ recv_device: The name of the device receiving the tensors.
 client_terminated: Always false: receives of fed values are not fused.
 copy_out: Per tensor, whether its value may be kept longer than the step, and so
   must not share memory with the others. Empty means that none is.
+may_be_dead: Per tensor, whether it may be dead. Empty means that none is.
+num_alive: How many may be dead.
 )doc");
 
 namespace {
@@ -70,6 +80,18 @@ class FuseRecvOp : public AsyncOpKernel {
         absl::InvalidArgumentError(
             absl::StrCat("_FuseRecv: copy_out has ", keys->copy_out.size(),
                          " entries for ", keys->types.size(), " tensors")));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("may_be_dead", &keys->may_be_dead));
+    int num_alive = 0;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("num_alive", &num_alive));
+    OP_REQUIRES(ctx,
+                (keys->may_be_dead.empty() ||
+                 keys->may_be_dead.size() == keys->types.size()) &&
+                    std::count(keys->may_be_dead.begin(),
+                               keys->may_be_dead.end(), true) == num_alive,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "_FuseRecv: may_be_dead has ", keys->may_be_dead.size(),
+                    " entries for ", keys->types.size(), " tensors, or not ",
+                    num_alive, " that are true")));
     OP_REQUIRES_OK(ctx, FinishFusedKeys(keys.get()));
     keys_ = std::move(keys);
   }
@@ -103,11 +125,15 @@ class FuseRecvOp : public AsyncOpKernel {
  private:
   static void SetOutputs(OpKernelContext* ctx, const FusedKeys& keys,
                          std::vector<Slot>* slots) {
+    int alive = static_cast<int>(slots->size());
     for (size_t i = 0; i < slots->size(); ++i) {
       Slot& slot = (*slots)[i];
-      if (slot.is_dead) {
-        // The executor lets only a _Recv or a Switch leave an output empty. The
-        // pass never fuses a receive that may be dead, so this is a defect.
+      if (!keys.may_be_dead.empty() && keys.may_be_dead[i]) {
+        if (slot.is_dead) slot.tensor = Tensor(keys.types[i], TensorShape({0}));
+        ctx->set_output(alive++, Tensor(!slot.is_dead));
+      } else if (slot.is_dead) {
+        // The executor lets only a _Recv or a Switch leave an output empty, and
+        // there is no Switch behind this one, so this is a defect.
         ctx->SetStatus(absl::InternalError(absl::StrCat(
             "fused receive of ", DescribeFusedKeys(keys), ": tensor ",
             keys.tensor_names[i],

@@ -105,9 +105,20 @@ Ancestry ComputeAncestry(const PartitionView& view) {
   return result;
 }
 
+// A _Recv runs although an input of it is dead, and then gives a dead value;
+// another operation does not run, and what was sent is not taken.
+bool HasInputThatMayBeDead(const PartitionView& view, const Liveness& liveness,
+                           const Receive& receive) {
+  const auto& edges = view.in_edges(receive.node);
+  return std::any_of(edges.begin(), edges.end(), [&](const auto& edge) {
+    return edge.node != receive.send && liveness.MayBeDead(edge.node);
+  });
+}
+
 // The reason to leave a receive alone that lies in the receive itself, or "".
 std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
-                        const Ancestry& ancestry, const Receive& receive) {
+                        const Ancestry& ancestry, const Receive& receive,
+                        bool fuse_may_be_dead) {
   // A fed or fetched value: the client waits for it under its own key.
   if (receive.client_terminated) return skip::kClientTerminated;
   // The device context of other devices has to copy the value.
@@ -129,8 +140,10 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;
   // Its key changes from iteration to iteration.
   if (!view.frame(receive.node).empty()) return skip::kLoopFrame;
-  // Only a _Recv or a Switch may leave an output empty.
-  if (liveness.MayBeDead(receive.node)) return skip::kMayBeDead;
+  if (liveness.MayBeDead(receive.node) &&
+      (!fuse_may_be_dead || HasInputThatMayBeDead(view, liveness, receive))) {
+    return skip::kMayBeDead;
+  }
   return "";
 }
 
@@ -194,8 +207,9 @@ std::vector<NodeId> FinalConsumers(const PartitionView& view,
 
 // Whether nothing that uses `receive` would wait for more than it does now, if
 // `receive` came with the group of this key.
-bool MayJoin(const Ancestry& ancestry, const Receive& receive,
-             const std::vector<NodeId>& uses, const GroupKey& key) {
+bool MayJoin(const PartitionView& view, const Ancestry& ancestry,
+             const Receive& receive, const std::vector<NodeId>& uses,
+             const GroupKey& key) {
   auto is_within = [&](int inner, int outer) {
     const std::set<NodeId>& a = ancestry.blocker_sets[inner];
     const std::set<NodeId>& b = ancestry.blocker_sets[outer];
@@ -206,7 +220,8 @@ bool MayJoin(const Ancestry& ancestry, const Receive& receive,
   return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](NodeId id) {
     // A receive counts itself, but does not wait for itself.
     const int waits_for = ancestry.depth[id] - (ancestry.is_remote[id] ? 1 : 0);
-    return waits_for >= key.depth &&
+    // A Merge waits for one of its inputs only.
+    return !view.node(id)->IsMerge() && waits_for >= key.depth &&
            is_within(key.blockers, ancestry.blockers[id]);
   });
 }
@@ -229,7 +244,7 @@ void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
            other->first.incarnation == it->first.incarnation;
            ++other) {
         if (other->first.depth > it->first.depth &&
-            MayJoin(ancestry, receive, uses, other->first)) {
+            MayJoin(view, ancestry, receive, uses, other->first)) {
           joined = other;
           break;
         }
@@ -275,7 +290,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       ++plan.local_receives;
       continue;
     }
-    const std::string reason = FindBlocker(view, liveness, ancestry, receive);
+    const std::string reason = FindBlocker(view, liveness, ancestry, receive,
+                                           options.fuse_may_be_dead);
     if (!reason.empty()) {
       plan.skipped.push_back({&receive, reason});
       continue;
@@ -302,8 +318,12 @@ FusePlan PlanFusedReceives(const PartitionView& view,
               [](const Receive* a, const Receive* b) {
                 return a->tensor_name < b->tensor_name;
               });
+    std::vector<bool> may_be_dead;
+    for (const Receive* receive : receives) {
+      may_be_dead.push_back(liveness.MayBeDead(receive->node));
+    }
     plan.groups.push_back(
-        {key.send_device, key.recv_device, key.depth, receives});
+        {key.send_device, key.recv_device, key.depth, receives, may_be_dead});
   }
   return plan;
 }

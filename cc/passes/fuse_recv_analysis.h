@@ -45,6 +45,7 @@ struct FuseGroup {
   std::string recv_device;
   int depth = 0;
   std::vector<const Receive*> receives;
+  std::vector<bool> may_be_dead;  // Of each receive.
 };
 
 struct FusePlan {
@@ -59,6 +60,8 @@ enum class Grouping { kDepth, kAll };
 
 struct AnalysisOptions {
   Grouping grouping = Grouping::kDepth;
+  // Whether receives that may be dead are fused too.
+  bool fuse_may_be_dead = true;
   // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.
   // Called at most once per task.
   std::function<std::string(const std::string& task)> task_blocker;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -194,6 +195,8 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
     any_copy = any_copy || copy_out.back();
   }
   if (!any_copy) copy_out.clear();
+  const int num_alive = static_cast<int>(
+      std::count(group.may_be_dead.begin(), group.may_be_dead.end(), true));
   NodeDef def;
   def.set_name(name);
   def.set_op("_FuseRecv");
@@ -206,10 +209,37 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   AddNodeAttr("recv_device", group.recv_device, &def);
   AddNodeAttr("client_terminated", false, &def);
   AddNodeAttr("copy_out", copy_out, &def);
+  AddNodeAttr("may_be_dead",
+              num_alive > 0 ? group.may_be_dead : std::vector<bool>(), &def);
+  AddNodeAttr("num_alive", num_alive, &def);
   return def;
 }
 
-void MoveEdges(Graph* graph, Node* recv, Node* fused, int output) {
+// A Switch that hands output `output` of the fused node on, by its own output
+// 1, if output `alive` says that it is live. The executor lets only a _Recv or
+// a Switch leave an output empty.
+absl::StatusOr<Node*> AddSwitch(Graph* graph, const Receive& receive,
+                                Node* fused, int output, int alive) {
+  NodeDef def;
+  def.set_name(absl::StrCat(fused->name(), "/alive_", output));
+  def.set_op("Switch");
+  def.set_device(fused->requested_device());
+  def.add_input(absl::StrCat(fused->name(), ":", output));
+  def.add_input(absl::StrCat(fused->name(), ":", alive));
+  AddNodeAttr("T", receive.dtype, &def);
+  absl::Status status;
+  Node* node = graph->AddNode(def, &status);
+  if (!status.ok()) return status;
+  node->set_assigned_device_name(fused->assigned_device_name());
+  graph->AddEdge(fused, output, node, 0);
+  graph->AddEdge(fused, alive, node, 1);
+  return node;
+}
+
+// Control edges come from the fused node even if the value is dead: a _Recv of
+// a dead value has itself run.
+void MoveEdges(Graph* graph, Node* recv, Node* fused, Node* source,
+               int output) {
   // A copy: the edges change under the loop.
   const std::vector<const Edge*> in(recv->in_edges().begin(),
                                     recv->in_edges().end());
@@ -227,7 +257,7 @@ void MoveEdges(Graph* graph, Node* recv, Node* fused, int output) {
     if (control) {
       graph->AddControlEdge(fused, dst);
     } else {
-      graph->AddEdge(fused, output, dst, dst_input);
+      graph->AddEdge(source, output, dst, dst_input);
     }
   }
   graph->RemoveNode(recv);
@@ -255,8 +285,10 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
     out->set_send_device(group.send_device);
     out->set_recv_device(group.recv_device);
     out->set_depth(group.depth);
-    for (const Receive* receive : group.receives) {
-      FillSlot(view, *receive, out->add_slots());
+    for (size_t i = 0; i < group.receives.size(); ++i) {
+      v1::FuseReport::Slot* slot = out->add_slots();
+      FillSlot(view, *group.receives[i], slot);
+      slot->set_may_be_dead(group.may_be_dead[i]);
     }
   }
   for (const SkippedReceive& skipped : plan.skipped) {
@@ -306,9 +338,18 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
     if (view.node(first)->has_assigned_device_name()) {
       fused->set_assigned_device_name(view.node(first)->assigned_device_name());
     }
-    for (size_t i = 0; i < group.receives.size(); ++i) {
-      MoveEdges(graph, view.node(group.receives[i]->node), fused,
-                static_cast<int>(i));
+    const int slots = static_cast<int>(group.receives.size());
+    int alive = slots;
+    for (int i = 0; i < slots; ++i) {
+      const Receive& receive = *group.receives[i];
+      Node* source = fused;
+      if (group.may_be_dead[i]) {
+        auto added = AddSwitch(graph, receive, fused, i, alive++);
+        if (!added.ok()) return added.status();
+        source = *added;
+      }
+      MoveEdges(graph, view.node(receive.node), fused, source,
+                source == fused ? i : 1);
     }
     if (fused->in_edges().empty()) {
       graph->AddControlEdge(graph->source_node(), fused);

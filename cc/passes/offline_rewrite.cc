@@ -213,6 +213,7 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
     return absl::InvalidArgumentError(absl::StrCat(
         "grouping is 'depth' or 'all', got '", request.grouping(), "'"));
   }
+  options.fuse_may_be_dead = !request.leave_may_be_dead();
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
   options.task_blocker = [&plain](const std::string& task) {

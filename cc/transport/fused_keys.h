@@ -30,6 +30,8 @@ struct FusedKeys {
   tensorflow::DataTypeVector types;
   // Slots whose value may be kept longer than the step; empty means none.
   std::vector<bool> copy_out;
+  // Slots that may be dead; empty means none.
+  std::vector<bool> may_be_dead;
   // The task of send_device, "/job:ps/replica:0/task:0".
   std::string send_task;
   // Serialized FuseRecvTensorRequest for the root frame: it is the same in

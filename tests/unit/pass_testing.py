@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
-from tf_fuse.explain import Rewrite
+from tf_fuse.explain import Rewrite, rewrite
 
 v1 = tf.compat.v1
 
@@ -99,6 +99,11 @@ def partitions(*nodes: node_def_pb2.NodeDef) -> dict[str, graph_pb2.GraphDef]:
     for one in nodes:
         result.setdefault(one.device, graph_pb2.GraphDef()).node.append(one)
     return result
+
+
+def analysed(graph: Any, **kwargs: Any) -> Rewrite:
+    """As `rewrite`, but receives that may be dead are left alone: what the analysis found."""
+    return rewrite(graph, leave_may_be_dead=True, **kwargs)
 
 
 def groups(result: Rewrite) -> list[list[str]]:

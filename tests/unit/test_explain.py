@@ -263,11 +263,12 @@ def test_example_of_a_conditional(capsys):
     status, out, _ = _explain(capsys, "--example", "cond")
     assert status == 0
     result = explain.rewrite(example_graphs.build("cond"))
-    assert groups(result) == [["chosen", "negated"]]
-    assert list(skips(result)) == ["may_be_dead"]
-    reads = [name for name in skips(result)["may_be_dead"] if "server" in name]
-    assert len(reads) == 4
-    assert f"may_be_dead: {explain_command.REASONS['may_be_dead']}" in out
+    assert list(map(len, groups(result))) == [2, 2, 2]
+    doubted = [s.sender_node for g in result.report.groups for s in g.slots if s.may_be_dead]
+    assert len([name for name in doubted if "server" in name]) == len(doubted) == 4
+    assert groups(result)[2] == ["chosen", "negated"]
+    assert list(skips(result)) == ["alone"]
+    assert f"alone: {explain_command.REASONS['alone'].split(', or')[0]}" in out
 
 
 @pytest.mark.parametrize(

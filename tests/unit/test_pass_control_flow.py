@@ -4,7 +4,20 @@
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, PS1, W0, groups, skips, sorted_groups, source, trace, use, v1
+from pass_testing import (
+    PS0,
+    PS1,
+    W0,
+    groups,
+    nodes_of,
+    skips,
+    sorted_groups,
+    source,
+    structure,
+    trace,
+    use,
+    v1,
+)
 
 from tf_fuse.explain import rewrite
 
@@ -32,7 +45,7 @@ def _read_both(servers, tag):
     return use(W0, tag, *[v.read_value() for v in servers])
 
 
-def test_branches_stay_single_and_what_follows_is_fused(control_flow):
+def test_branches_and_what_follows_are_fused(control_flow):
     def build():
         left = [_variable(PS0, "a"), _variable(PS0, "b")]
         right = [_variable(PS1, "c"), _variable(PS1, "d")]
@@ -43,9 +56,11 @@ def test_branches_stay_single_and_what_follows_is_fused(control_flow):
         use(PS0, "after", one, two)
 
     result = rewrite(trace(build))
-    single = skips(result)
-    assert set(single) <= {"may_be_dead", "type_not_raw", "alone"}
-    assert len(single["may_be_dead"]) >= 4, "the four reads within the branches"
+    assert set(skips(result)) <= {"type_not_raw", "alone"}
+    doubted = [[s.may_be_dead for s in g.slots] for g in result.report.groups]
+    reads = [g for g in result.report.groups if g.recv_device == W0]
+    assert sorted(g.send_device for g in reads) == [PS0, PS1]
+    assert sum(map(sum, doubted)) >= 4, "the four reads within the branches"
     back = [g for g in result.report.groups if (g.send_device, g.recv_device) == (W0, PS0)]
     assert [len(g.slots) for g in back][-1:] == [2], "both values after the Merge"
 
@@ -68,7 +83,7 @@ def test_values_after_nested_conditionals_are_fused(control_flow):
     assert skips(result) == {}
 
 
-def test_values_of_an_untaken_branch_are_never_fused():
+def test_values_of_an_untaken_branch_go_through_a_switch():
     def build():
         v1.disable_control_flow_v2()
         p, x = source(W0, "p", tf.bool, ()), source(W0, "x")
@@ -78,7 +93,19 @@ def test_values_of_an_untaken_branch_are_never_fused():
             one, two = tf.identity(one, "one"), tf.identity(two, "two")
         use(PS0, "after", one, two)
 
-    assert skips(rewrite(trace(build))) == {"may_be_dead": ["one", "two"]}
+    result = rewrite(trace(build))
+    assert groups(result) == [["two", "one"]]
+    name = "tf_fuse/worker_0_to_ps_0/depth_1"
+    (fused,) = nodes_of(result.after[PS0], "_FuseRecv")
+    assert (list(fused.attr["may_be_dead"].list.b), fused.attr["num_alive"].i) == ([True] * 2, 2)
+    assert structure(result.after[PS0]) == [
+        "after = AddN(after_in0, after_in1)",
+        f"after_in0 = Identity({name}/alive_1:1)",
+        f"after_in1 = Identity({name}/alive_0:1)",
+        f"{name} = _FuseRecv()",
+        f"{name}/alive_0 = Switch({name}, {name}:2)",
+        f"{name}/alive_1 = Switch({name}:1, {name}:3)",
+    ]
 
 
 def _while(count: tf.Tensor, inside):

@@ -8,10 +8,8 @@ finds them live they are fused, since there are always two of them.
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, PS1, W0, const, node, source, trace, use, v1, verdicts
+from pass_testing import PS0, PS1, W0, analysed, const, node, source, trace, use, v1, verdicts
 from tensorflow.core.framework import graph_pb2
-
-from tf_fuse.explain import rewrite
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -50,7 +48,7 @@ def _merge(*values, on=W0):
 
 
 def _out_verdicts(build):
-    found = verdicts(rewrite(trace(build)))
+    found = verdicts(analysed(trace(build)))
     return {name: verdict for name, verdict in found.items() if name.startswith("out")}
 
 
@@ -75,7 +73,7 @@ def test_branches_that_read_variables_on_two_servers(control_flow):
     if control_flow == "v2":
         (cond,) = (n for n in graph.node if n.op == "If")
         assert cond.attr["_lower_using_switch_merge"].b
-    result = rewrite(graph)
+    result = analysed(graph)
     found = verdicts(result)
     reads = {name: verdict for name, verdict in found.items() if "read" in name}
     # Two values of each server, which would make a group each, were they always sent.
@@ -115,7 +113,7 @@ def test_value_after_inner_conditional_dies_with_the_outer(control_flow):
         with tf.device(W0):
             tf.cond(p, inner, lambda: x)
 
-    found = verdicts(rewrite(trace(build)))
+    found = verdicts(analysed(trace(build)))
     inner = {name: verdict for name, verdict in found.items() if "/out" in name}
     assert len(inner) == 2, found
     assert set(inner.values()) == {"may_be_dead"}
@@ -147,7 +145,7 @@ def test_outputs_of_a_many_way_switch(merged, verdict):
             node("sink1", "Identity", ["out1"], PS0, T=tf.float32),
         ]
     )
-    assert verdicts(rewrite(graph)) == {"out0": verdict, "out1": verdict}
+    assert verdicts(analysed(graph)) == {"out0": verdict, "out1": verdict}
 
 
 def test_control_output_of_a_conditional_with_side_effects(control_flow):

@@ -7,9 +7,7 @@ As in test_pass_liveness.py, every graph ends in nodes named "out..." that a ser
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, PS1, W0, source, trace, v1, verdicts
-
-from tf_fuse.explain import rewrite
+from pass_testing import PS0, PS1, W0, analysed, source, trace, v1, verdicts
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -37,7 +35,7 @@ def _switch(value, predicate, on=W0):
 
 
 def _out_verdicts(build):
-    found = verdicts(rewrite(trace(build)))
+    found = verdicts(analysed(trace(build)))
     return {name: verdict for name, verdict in found.items() if name.startswith("out")}
 
 
@@ -68,7 +66,7 @@ def test_values_after_a_loop_on_two_tasks(control_flow):
             _, value = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.zeros([2])])
         _outputs(value, value + 1)
 
-    found = verdicts(rewrite(trace(build)))
+    found = verdicts(analysed(trace(build)))
     assert [found["out0"], found["out1"]] == ["fused", "fused"]
     inside = {name: verdict for name, verdict in found.items() if "there" in name}
     assert set(inside.values()) == {"loop_frame"}, found
@@ -91,7 +89,7 @@ def test_loop_inside_a_branch(control_flow):
             value = tf.cond(p, loop, lambda: tf.zeros([2]))
         _outputs(value, value + 1)
 
-    found = verdicts(rewrite(trace(build)))
+    found = verdicts(analysed(trace(build)))
     assert [found["out0"], found["out1"]] == ["fused", "fused"]
     assert [verdict for name, verdict in found.items() if "inside" in name] == ["may_be_dead"]
 

@@ -11,7 +11,7 @@ import random
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, PS1, W0, const, groups, node, partitions, recv, send, skips
+from pass_testing import PS0, PS1, W0, analysed, const, groups, node, partitions, recv, send, skips
 from tensorflow.core.framework import graph_pb2
 
 from tf_fuse.explain import rewrite
@@ -131,31 +131,38 @@ def _random_conditionals(seed: int) -> graph_pb2.GraphDef:
 
 
 def _joined(before: dict[str, graph_pb2.GraphDef]) -> dict[str, list[str]]:
-    """All nodes of all partitions by name, and the Send of each Recv as a further data input."""
+    """All nodes of all partitions by name, and the Sends of each receive as further data inputs."""
     nodes = {n.name: n for graph in before.values() for n in graph.node}
     sends = {n.attr["tensor_name"].s: n.name for n in nodes.values() if n.op.endswith("Send")}
     inputs = {name: list(n.input) for name, n in nodes.items()}
     for name, n in nodes.items():
-        if n.op.endswith("Recv"):
+        if n.op == "_FuseRecv":
+            inputs[name] += [sends[tensor] for tensor in n.attr["tensor_names"].list.s]
+        elif n.op.endswith("Recv"):
             inputs[name].append(sends[n.attr["tensor_name"].s])
     return inputs
 
 
-def _deadness(before: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> set[str]:
-    """The nodes that are dead in a step in which the predicates have these values.
+def _deadness(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> set[str]:
+    """The nodes that are dead in a step in which the predicates have these values."""
+    return {name for name, value in _evaluate(graphs, choice).items() if value is _DEAD}
+
+
+def _evaluate(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> dict[str, object]:
+    """Each node's value in a step in which the predicates have these values.
 
     The executor's rules: a node with a dead input, data or control, is dead; a Merge is dead when
-    all its data inputs are; a Switch's untaken output is dead.
+    all its data inputs are; a Switch's untaken output is dead. Only a Recv hands a dead value on.
     """
-    nodes = {n.name: n for graph in before.values() for n in graph.node}
-    inputs = _joined(before)
+    nodes = {n.name: n for graph in graphs.values() for n in graph.node}
+    inputs = _joined(graphs)
     values: dict[str, object] = {}
     pending = list(nodes)
     while pending:
         rest = [name for name in pending if not _fire(nodes[name], inputs[name], values, choice)]
         assert len(rest) < len(pending), f"cyclic: {rest}"
         pending = rest
-    return {name for name in nodes if values[name] is _DEAD}
+    return values
 
 
 def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, bool]) -> bool:
@@ -171,12 +178,16 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
         if isinstance(value, tuple):  # a Switch: (taken output, value)
             output = int(i.split(":")[1]) if ":" in i else 0
             value = value[1] if value[0] == output else _DEAD
+        elif isinstance(value, list):  # a _FuseRecv: tensors, and which of them are live
+            value = value[int(i.split(":")[1]) if ":" in i else 0]
         data.append(value)
     control_dead = any(
         values[name] is _DEAD for i, name in zip(inputs, names, strict=True) if i.startswith("^")
     )
     live = [value for value in data if value is not _DEAD]
-    if n.op == "Merge":
+    if n.op == "_FuseRecv":
+        values[n.name] = _DEAD if control_dead else _fused_outputs(n, data)
+    elif n.op == "Merge":
         values[n.name] = live[0] if live else _DEAD
     elif control_dead or len(live) < len(data):
         values[n.name] = _DEAD
@@ -191,11 +202,43 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
     return True
 
 
+def _fused_outputs(n, data: list[object]) -> list[object]:
+    may_be_dead = list(n.attr["may_be_dead"].list.b) or [False] * len(data)
+    assert not any(
+        value is _DEAD for value, may in zip(data, may_be_dead, strict=True) if not may
+    ), f"{n.name} was told that this one is never dead"
+    alive = [value is not _DEAD for value, may in zip(data, may_be_dead, strict=True) if may]
+    return ["empty" if value is _DEAD else value for value in data] + alive
+
+
+def _random_choices(count: int = 2):
+    for values in itertools.product([False, True], repeat=count):
+        yield {f"p{i}": value for i, value in enumerate(values)}
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_rewritten_graphs_are_dead_and_live_where_stock_is(block):
+    partly = whole = 0
+    for seed in range(block * 40, block * 40 + 40):
+        result = rewrite(_random_conditionals(seed))
+        assert "may_be_dead" not in skips(result), f"seed {seed}"
+        received = {s.recv_node for group in result.report.groups for s in group.slots}
+        for choice in _random_choices():
+            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+            kept = before.keys() - received
+            assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
+            for group in result.report.groups:
+                dead = sum(before[s.recv_node] is _DEAD for s in group.slots)
+                partly += 0 < dead < len(group.slots)
+                whole += dead == len(group.slots)
+    assert min(partly, whole) > 20, "the graphs are too dull to find anything"
+
+
 @pytest.mark.parametrize("block", range(8))
 def test_no_fused_receive_is_ever_dead(block):
     fused = skipped = 0
     for seed in range(block * 40, block * 40 + 40):
-        result = rewrite(_random_conditionals(seed))
+        result = analysed(_random_conditionals(seed))
         received = {s.recv_node for group in result.report.groups for s in group.slots}
         # A receive that is alone was found to be live too; to check it checks more.
         alone = {s.slot.recv_node for s in result.report.skips if s.reason == "alone"}
@@ -212,7 +255,7 @@ def test_no_fused_receive_is_ever_dead(block):
 def test_most_receives_that_are_always_live_are_found():
     live = found = 0
     for seed in range(100):
-        result = rewrite(_random_conditionals(seed))
+        result = analysed(_random_conditionals(seed))
         doubted = {s.slot.recv_node for s in result.report.skips if s.reason == "may_be_dead"}
         ever_dead: set[str] = set()
         for values in itertools.product([False, True], repeat=2):

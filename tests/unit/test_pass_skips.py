@@ -110,7 +110,18 @@ def test_may_be_dead():
         *_pair("no", "switch", PS0, W0),
         *_pair("yes", "switch:1", PS0, W0),
     ]
-    assert [s.reason for s in rewrite(partitions(*nodes)).report.skips] == ["may_be_dead"] * 2
+    assert groups(rewrite(partitions(*nodes))) == [["switch", "switch"]]
+    # With an input that may itself be dead the receives must go on as what they are.
+    for n in nodes:
+        if n.op == "_Recv":
+            n.input.append("^there")
+    nodes += [
+        *_pair("p", "p", PS0, W0, dtype=tf.bool),
+        node("here", "Switch", ["y", "recv_p"], W0, T=tf.float32),
+        node("there", "Identity", ["here"], W0, T=tf.float32),
+        const("y", W0),
+    ]
+    assert skips(rewrite(partitions(*nodes)))["may_be_dead"] == ["switch", "switch"]
 
 
 def test_sender_not_visible():

@@ -16,7 +16,7 @@ REASONS = {
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",
     "loop_frame": "It lies inside a loop, where its key changes with the iteration.",
-    "may_be_dead": "It lies on a branch of a conditional that may not be taken.",
+    "may_be_dead": "A control edge into it may be dead, and only a _Recv runs all the same.",
     "no_fuse_server": "This process does not run the protocol grpc+fuse.",
     "not_cpu": "It leaves or enters a device that is not a CPU.",
     "peer_unreachable": "The receiving task did not answer when it was asked for the plugin.",
