@@ -220,6 +220,63 @@ def branches(bench: Bench) -> list[Any]:
 
 
 @case
+def nested_branches(bench: Bench) -> list[Any]:
+    """Conditionals in conditionals, whose predicates are computed on a server."""
+    variables = [bench.variable(i, _numbers("float32", i)) for i in range(9)]
+    limit = bench.variable(1, 2.0)
+
+    @tf.function
+    def choose(x):
+        def read(*numbers):
+            return tf.stack([variables[n] * float(n + 1) for n in numbers])
+
+        def inner(a, b):
+            return tf.cond(x > limit * 2.0, lambda: read(*a), lambda: read(*b))
+
+        outer = tf.cond(
+            x > limit, lambda: inner((0, 1, 2), (2, 3, 4)) + read(5), lambda: read(6, 7, 8)
+        )
+        return outer, [v + outer[0] for v in variables]
+
+    return [value for x in (1.0, 3.0, 5.0) for value in bench.call(choose, tf.constant(x))]
+
+
+@case
+def switch_case(bench: Bench) -> list[Any]:
+    """tf.switch_case with a branch per server, and one that reads nothing."""
+    variables = [bench.variable(i, _numbers("float32", i)) for i in range(12)]
+
+    @tf.function
+    def choose(index):
+        branches = [
+            (lambda start=start: [v + 1.0 for v in variables[start::3]]) for start in range(3)
+        ]
+        branches.append(lambda: [tf.zeros([3])] * 4)
+        return tf.switch_case(index, branches)
+
+    return [value for i in range(5) for value in bench.call(choose, tf.constant(i))]
+
+
+@case
+def updates_in_branches(bench: Bench) -> list[Any]:
+    """Branches that update variables on other tasks with what they computed."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(4)]
+
+    @tf.function
+    def update(flag):
+        def add(to, of):
+            for a, b in zip(to, of, strict=True):
+                a.assign_add(tf.sqrt(b * 2.0))
+            return tf.add_n([tf.round(v) for v in to[:2]])
+
+        return tf.cond(flag, lambda: add(left, right), lambda: add(right, left))
+
+    values = [v for flag in (True, False, True) for v in bench.call(update, tf.constant(flag))]
+    return values + [v.numpy() for v in (*left, *right)]
+
+
+@case
 def loops(bench: Bench) -> list[Any]:
     """A tf.while_loop that reads and updates remote variables in its body."""
     steps = [bench.variable(i, _numbers("float32", i)) for i in range(3)]

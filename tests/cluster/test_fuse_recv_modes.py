@@ -19,11 +19,14 @@ _CASES = [
     "kept_values",
     "loops",
     "nested",
+    "nested_branches",
     "python_function",
     "reads",
     "scheduled",
     "shapes",
     "strings",
+    "switch_case",
+    "updates_in_branches",
 ]
 
 
@@ -90,6 +93,14 @@ def test_it_is_fused_when_on(plugin, case):
     assert total["fused_rpcs"] == total["served_rpcs"] > 0
     assert total["tensors"] == total["served_tensors"] > total["fused_rpcs"]
     assert "errors" not in total and "fallbacks" not in total
+
+
+@pytest.mark.parametrize(
+    "case", ["branches", "nested_branches", "switch_case", "updates_in_branches"]
+)
+def test_branches_are_fused(plugin, case):
+    skipped = [c.get("skipped", {}) for of in plugin[case, "on"]["counted"] for c in of.values()]
+    assert not any("may_be_dead" in reasons for reasons in skipped)
 
 
 def test_what_a_frame_cannot_hold_goes_beside(plugin):
