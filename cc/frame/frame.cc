@@ -141,16 +141,64 @@ size_t FrameBuilder::AddRaw(uint32_t dtype, const int64_t* dims, size_t rank,
   return slots_.size() - 1;
 }
 
-size_t FrameBuilder::AddBeside(uint32_t dtype, const int64_t* dims,
-                               size_t rank) {
+size_t FrameBuilder::AddLive(Encoding encoding, uint32_t dtype,
+                             const int64_t* dims, size_t rank, uint64_t bytes) {
   finished_ = false;
   Slot slot;
-  slot.encoding = Encoding::kBeside;
+  slot.encoding = encoding;
   slot.dtype_or_code = dtype;
+  slot.bytes = bytes;
   int64_t elements = 0;
-  if (AppendDims(dims, rank, &elements)) slot.rank = static_cast<uint8_t>(rank);
+  if (AppendDims(dims, rank, &elements)) {
+    slot.rank = static_cast<uint8_t>(rank);
+    const auto count = static_cast<uint64_t>(elements);
+    if (encoding == Encoding::kStrings) {
+      uint64_t ends = 0;
+      if (__builtin_mul_overflow(count, sizeof(uint64_t), &ends) ||
+          __builtin_add_overflow(ends, bytes, &slot.bytes)) {
+        Fail(to_string(count) + " strings of " + to_string(bytes) +
+             " bytes in all are too many for uint64");
+      } else if (count == 0 && bytes != 0) {
+        Fail(Is("size", bytes, "but no strings need", 0) + " bytes");
+      }
+    } else if (encoding == Encoding::kSerialized &&
+               (bytes == 0 || bytes < count)) {
+      Fail(Is("serialized size", bytes, "expected at least 1 and",
+              static_cast<uint64_t>(count)));
+    }
+  }
   slots_.push_back(slot);
   return slots_.size() - 1;
+}
+
+size_t FrameBuilder::AddBeside(uint32_t dtype, const int64_t* dims,
+                               size_t rank) {
+  return AddLive(Encoding::kBeside, dtype, dims, rank, 0);
+}
+
+size_t FrameBuilder::AddStrings(uint32_t dtype, const int64_t* dims,
+                                size_t rank, uint64_t characters) {
+  if (limits_.other_types.string_dtype == 0 ||
+      dtype != limits_.other_types.string_dtype) {
+    Fail("dtype " + to_string(dtype) + " cannot travel as strings");
+  }
+  return AddLive(Encoding::kStrings, dtype, dims, rank, characters);
+}
+
+size_t FrameBuilder::AddSerialized(uint32_t dtype, const int64_t* dims,
+                                   size_t rank, uint64_t bytes) {
+  if (limits_.other_types.may_be_serialized == nullptr ||
+      !limits_.other_types.may_be_serialized(dtype)) {
+    Fail("dtype " + to_string(dtype) + " cannot travel serialized");
+  }
+  return AddLive(Encoding::kSerialized, dtype, dims, rank, bytes);
+}
+
+bool FrameBuilder::NeedsVersion2() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+    return slot.encoding == Encoding::kStrings ||
+           slot.encoding == Encoding::kSerialized;
+  });
 }
 
 size_t FrameBuilder::AddStatus(uint32_t code, std::string_view message) {
@@ -209,7 +257,8 @@ Status FrameBuilder::Finish(uint64_t* total_bytes) {
 void FrameBuilder::WriteHeader(uint8_t* out) const {
   if (!finished_) return;
   wire::Store<uint32_t>(out + wire::kMagicAt, kMagic);
-  wire::Store<uint16_t>(out + wire::kVersionAt, kVersion);
+  wire::Store<uint16_t>(out + wire::kVersionAt,
+                        NeedsVersion2() ? kVersion : kFirstVersion);
   wire::Store<uint16_t>(out + wire::kFlagsAt, 0);
   wire::Store<uint32_t>(out + wire::kHeaderBytesAt,
                         static_cast<uint32_t>(header_bytes_));
@@ -248,14 +297,34 @@ void FrameBuilder::CopyPayload(size_t slot, const void* source,
                                uint8_t* out) const {
   if (!finished_ || slot >= slots_.size()) return;
   const Slot& s = slots_[slot];
-  if (s.encoding != Encoding::kRaw || s.bytes == 0) return;
+  if (s.encoding == Encoding::kStatus || s.bytes == 0) return;
   std::memcpy(out + s.offset, source, s.bytes);
+}
+
+void StringsWriter::Append(std::string_view text) {
+  if (!text.empty()) std::memcpy(characters_ + end_, text.data(), text.size());
+  end_ += text.size();
+  wire::Store<uint64_t>(next_end_, end_);
+  next_end_ += sizeof(uint64_t);
 }
 
 std::string_view DecodedFrame::message(size_t slot) const {
   const DecodedSlot& s = slots_[slot];
   if (s.encoding != Encoding::kStatus || s.payload_bytes == 0) return {};
   return {reinterpret_cast<const char*>(payload(slot)), s.payload_bytes};
+}
+
+std::string_view DecodedFrame::string(size_t slot, int64_t i) const {
+  const uint8_t* ends = payload(slot);
+  const auto at = static_cast<size_t>(i);
+  const auto end_of = [ends](size_t index) {
+    return wire::Load<uint64_t>(ends + sizeof(uint64_t) * index);
+  };
+  const uint64_t begin = at == 0 ? 0 : end_of(at - 1);
+  const auto count = static_cast<size_t>(slots_[slot].num_elements);
+  const uint8_t* characters = ends + sizeof(uint64_t) * count;
+  return {reinterpret_cast<const char*>(characters + begin),
+          end_of(at) - begin};
 }
 
 }  // namespace frame

@@ -7,11 +7,11 @@
 // fuzzed on a machine without TensorFlow. Data types and status codes are plain
 // numbers to it (TensorFlow's DataType and absl's StatusCode).
 //
-// Wire format, version 1. All integers are little-endian.
+// Wire format, versions 1 and 2. All integers are little-endian.
 //
 //   fixed header, 32 bytes
 //      0  u32  magic         the bytes 'T' 'F' 'F' 'R'
-//      4  u16  version       1
+//      4  u16  version       2 if a slot is kStrings or kSerialized, else 1
 //      6  u16  flags         0
 //      8  u32  header_bytes  fixed header plus all slot records
 //     12  u32  slot_count
@@ -27,6 +27,10 @@
 //     16  u64  payload_bytes
 //     24  i64  dims[rank]
 //   payloads, in slot order
+//
+// The payload of a kStrings slot is, for each element, a u64 with the end of
+// its characters (from the end of this list), and then the characters of all
+// elements one after the other.
 //
 // The layout is canonical: each payload that is not empty starts at the first
 // multiple of 64 that is not below the end of what precedes it, the bytes
@@ -48,7 +52,10 @@ namespace tf_fuse {
 namespace frame {
 
 inline constexpr uint32_t kMagic = 0x52464654;  // "TFFR" in memory order.
-inline constexpr uint16_t kVersion = 1;
+// The newest version; what a frame holds decides which it has, so that readers
+// of version 1 read all frames without strings.
+inline constexpr uint16_t kVersion = 2;
+inline constexpr uint16_t kFirstVersion = 1;
 inline constexpr size_t kFixedHeaderBytes = 32;
 inline constexpr size_t kSlotRecordBytes = 24;
 inline constexpr size_t kPayloadAlignment = 64;
@@ -62,6 +69,9 @@ enum class Encoding : uint8_t {
   kRaw = 1,     // The packed bytes are in this frame (none if dead or empty).
   kBeside = 2,  // Not in this frame: fetch it with one single receive.
   kStatus = 3,  // Failed: a status code, and a UTF-8 message as the payload.
+  // Since version 2:
+  kStrings = 4,     // Strings: where each ends, then their characters.
+  kSerialized = 5,  // In a form of the caller's: at least a byte per element.
 };
 
 enum class ErrorKind : int {
@@ -98,6 +108,14 @@ class [[nodiscard]] Status {
 // must not travel as raw bytes (strings, resources, variants, unknown numbers).
 using ElementBytesFn = size_t (*)(uint32_t dtype);
 
+// Which types travel in which other form than raw bytes.
+struct OtherTypes {
+  // The number of the type of strings; 0: kStrings slots are refused.
+  uint32_t string_dtype = 0;
+  // Returns whether values of `dtype` may be kSerialized; null: none may.
+  bool (*may_be_serialized)(uint32_t dtype) = nullptr;
+};
+
 // A borrowed array of dimensions.
 struct DimsView {
   const int64_t* data = nullptr;
@@ -116,6 +134,7 @@ struct EncodeLimits {
   size_t max_message_bytes = 16384;
   // When set, AddRaw checks `bytes` against dtype and dims.
   ElementBytesFn element_bytes = nullptr;
+  OtherTypes other_types;
 };
 
 // Lays out and writes a frame. The caller owns the buffer and copies payloads:
@@ -149,6 +168,17 @@ class FrameBuilder {
   size_t AddRaw(uint32_t dtype, const int64_t* dims, size_t rank,
                 uint64_t bytes, bool is_dead);
 
+  // Adds a live slot of strings, `elements` of which are in its dims and which
+  // have `characters` bytes in all. The caller writes the payload with
+  // StringsWriter. Returns the slot's index.
+  size_t AddStrings(uint32_t dtype, const int64_t* dims, size_t rank,
+                    uint64_t characters);
+
+  // Adds a live slot whose payload has a form of the caller's. `bytes` is at
+  // least 1, and at least the number of elements. Returns the slot's index.
+  size_t AddSerialized(uint32_t dtype, const int64_t* dims, size_t rank,
+                       uint64_t bytes);
+
   // Adds a live slot whose value the receiver fetches by a single receive.
   // `dtype` and `dims` tell it what to expect. Returns the slot's index.
   size_t AddBeside(uint32_t dtype, const int64_t* dims, size_t rank);
@@ -165,7 +195,8 @@ class FrameBuilder {
 
   // Writes header, records, status messages, and zeroes for all padding into
   // `out`, which holds the size Finish() gave. Afterwards only the payloads of
-  // raw slots are left to write. Does nothing unless Finish() succeeded.
+  // raw, strings and serialized slots are left to write. Does nothing unless
+  // Finish() succeeded.
   void WriteHeader(uint8_t* out) const;
 
   // Copies payload_bytes(slot) bytes from `source` to their place in `out`.
@@ -191,6 +222,9 @@ class FrameBuilder {
     bool is_dead = false;
   };
 
+  size_t AddLive(Encoding encoding, uint32_t dtype, const int64_t* dims,
+                 size_t rank, uint64_t bytes);
+  bool NeedsVersion2() const;
   // Appends to dims_; false (and error_ set) if rank or a dimension is bad.
   bool AppendDims(const int64_t* dims, size_t rank, int64_t* elements);
   void Fail(const std::string& message);
@@ -207,9 +241,28 @@ class FrameBuilder {
   bool finished_ = false;
 };
 
+// Writes the payload of a kStrings slot of `elements` elements, in order:
+//
+//   StringsWriter writer(out + builder.payload_offset(i), elements);
+//   for (...) writer.Append(text);
+//
+// The caller appends as many elements and characters as it told the builder.
+class StringsWriter {
+ public:
+  StringsWriter(uint8_t* payload, uint64_t elements)
+      : next_end_(payload), characters_(payload + 8 * elements) {}
+  void Append(std::string_view text);
+
+ private:
+  uint8_t* next_end_;
+  uint8_t* const characters_;
+  uint64_t end_ = 0;
+};
+
 struct DecodeLimits {
   // Required: the caller's table of element sizes.
   ElementBytesFn element_bytes = nullptr;
+  OtherTypes other_types;
   // Exactly this many slots, or kUnexpectedSlots. Negative: any number.
   int64_t expected_slots = -1;
   uint32_t max_slots = 1u << 20;
@@ -250,6 +303,8 @@ class DecodedFrame {
   }
   // The message of a kStatus slot (valid UTF-8); empty for other slots.
   std::string_view message(size_t slot) const;
+  // Element `i`, below num_elements, of a kStrings slot.
+  std::string_view string(size_t slot, int64_t i) const;
 
  private:
   friend class Decoder;
@@ -263,7 +318,8 @@ class DecodedFrame {
 // `out`. Copies no payload. `data` needs no alignment. On any error `out` is
 // empty. A live kRaw slot satisfies num_elements * element_bytes(dtype) ==
 // payload_bytes; dims are accepted exactly where TensorFlow's TensorShape
-// accepts them (the running product from the left must fit in int64).
+// accepts them (the running product from the left must fit in int64). The
+// elements of a kStrings slot lie within its payload, and fill it.
 Status Decode(const uint8_t* data, size_t size, const DecodeLimits& limits,
               DecodedFrame* out);
 

@@ -78,6 +78,10 @@ class Decoder {
   bool ContentOfRaw(size_t index, const DecodedSlot& slot);
   bool ContentOfBeside(size_t index, const DecodedSlot& slot);
   bool ContentOfStatus(size_t index, const DecodedSlot& slot);
+  bool ContentOfStrings(size_t index, const DecodedSlot& slot);
+  bool ContentOfSerialized(size_t index, const DecodedSlot& slot);
+  bool MessageIsUtf8(size_t index, const DecodedSlot& slot);
+  bool EndsAreInOrder(size_t index, const DecodedSlot& slot);
   bool Placement(size_t index, const DecodedSlot& slot);
 
   const uint8_t* const data_;
@@ -88,6 +92,8 @@ class Decoder {
 
   uint64_t header_bytes_ = 0;
   uint32_t slot_count_ = 0;
+  uint16_t version_ = 0;
+  uint16_t needed_version_ = kFirstVersion;
   uint64_t next_record_ = kFixedHeaderBytes;
   uint64_t end_ = 0;  // Of all that has been placed so far.
 };
@@ -110,12 +116,14 @@ bool Decoder::FixedHeader() {
                                           ", expected " + Hex(kMagic));
   }
   const uint16_t version = wire::Load<uint16_t>(data_ + wire::kVersionAt);
-  if (version != kVersion) {
+  if (version < kFirstVersion || version > kVersion) {
     return Fail(ErrorKind::kUnsupportedVersion,
                 "frame version is " + to_string(version) +
-                    ", this build reads version " + to_string(kVersion) +
+                    ", this build reads versions " + to_string(kFirstVersion) +
+                    " to " + to_string(kVersion) +
                     "; install the same tf_fuse in all tasks");
   }
+  version_ = version;
   if (size_ < kFixedHeaderBytes) return FailShort(kFixedHeaderBytes);
   const uint16_t flags = wire::Load<uint16_t>(data_ + wire::kFlagsAt);
   const uint64_t reserved = wire::Load<uint64_t>(data_ + wire::kReservedAt);
@@ -175,6 +183,11 @@ bool Decoder::Records() {
                                          to_string(end_) + ", the frame at " +
                                          to_string(size_));
   }
+  if (needed_version_ != version_) {
+    return Fail(ErrorKind::kCorrupt, "frame version is " + to_string(version_) +
+                                         ", but its slots are of version " +
+                                         to_string(needed_version_));
+  }
   out_->data_ = data_;
   return true;
 }
@@ -233,25 +246,67 @@ bool Decoder::Record(size_t index) {
       slot.num_elements = 0;
       ok = ContentOfStatus(index, slot);
       break;
+    case static_cast<uint8_t>(Encoding::kStrings):
+      slot.encoding = Encoding::kStrings;
+      slot.dtype = number;
+      ok = ContentOfStrings(index, slot);
+      break;
+    case static_cast<uint8_t>(Encoding::kSerialized):
+      slot.encoding = Encoding::kSerialized;
+      slot.dtype = number;
+      ok = ContentOfSerialized(index, slot);
+      break;
     default:
       return FailSlot(index, "encoding is " +
                                  to_string(record[wire::kSlotEncodingAt]) +
-                                 ", expected 1 to 3");
+                                 ", expected 1 to 5");
   }
   if (!ok || !Placement(index, slot)) return false;
-  if (slot.encoding == Encoding::kStatus) {
-    const std::string_view text(
-        reinterpret_cast<const char*>(data_ + slot.payload_offset),
-        slot.payload_bytes);
-    const size_t valid = wire::Utf8ValidPrefix(text);
-    if (valid != text.size()) {
-      return FailSlot(index, "status message of " + to_string(text.size()) +
-                                 " bytes is not UTF-8 at byte " +
-                                 to_string(valid));
-    }
+  if (slot.encoding == Encoding::kStatus && !MessageIsUtf8(index, slot)) {
+    return false;
+  }
+  if (slot.encoding == Encoding::kStrings && !EndsAreInOrder(index, slot)) {
+    return false;
+  }
+  if (slot.encoding == Encoding::kStrings ||
+      slot.encoding == Encoding::kSerialized) {
+    needed_version_ = kVersion;
   }
   out_->slots_.push_back(slot);
   return true;
+}
+
+bool Decoder::MessageIsUtf8(size_t index, const DecodedSlot& slot) {
+  const std::string_view text(
+      reinterpret_cast<const char*>(data_ + slot.payload_offset),
+      slot.payload_bytes);
+  const size_t valid = wire::Utf8ValidPrefix(text);
+  if (valid == text.size()) return true;
+  return FailSlot(index, "status message of " + to_string(text.size()) +
+                             " bytes is not UTF-8 at byte " + to_string(valid));
+}
+
+// Each string ends at or behind the one before it, and the last one ends with
+// the payload.
+bool Decoder::EndsAreInOrder(size_t index, const DecodedSlot& slot) {
+  if (slot.payload_bytes == 0) return true;
+  const auto count = static_cast<uint64_t>(slot.num_elements);
+  const uint64_t characters = slot.payload_bytes - sizeof(uint64_t) * count;
+  const uint8_t* next = data_ + slot.payload_offset;
+  uint64_t end = 0;
+  for (uint64_t i = 0; i < count; ++i, next += sizeof(uint64_t)) {
+    const uint64_t begin = end;
+    end = wire::Load<uint64_t>(next);
+    if (end < begin || end > characters) {
+      return FailSlot(index, "string " + to_string(i) + " ends at " +
+                                 to_string(end) + ", expected " +
+                                 to_string(begin) + " to " +
+                                 to_string(characters));
+    }
+  }
+  if (end == characters) return true;
+  return FailSlot(index, "the last string ends at " + to_string(end) +
+                             ", expected " + to_string(characters));
 }
 
 bool Decoder::Dims(size_t index, const uint8_t* dims, DecodedSlot* slot) {
@@ -299,6 +354,41 @@ bool Decoder::ContentOfBeside(size_t index, const DecodedSlot& slot) {
                              to_string(slot.is_dead) + " and payload size is " +
                              to_string(slot.payload_bytes) +
                              ", expected 0 and 0");
+}
+
+bool Decoder::ContentOfStrings(size_t index, const DecodedSlot& slot) {
+  if (slot.dtype == 0 || slot.dtype != limits_.other_types.string_dtype) {
+    return FailSlot(
+        index, "dtype " + to_string(slot.dtype) + " cannot travel as strings");
+  }
+  uint64_t least = 0;
+  if (slot.is_dead ||
+      __builtin_mul_overflow(static_cast<uint64_t>(slot.num_elements),
+                             sizeof(uint64_t), &least) ||
+      slot.payload_bytes < least ||
+      (slot.num_elements == 0 && slot.payload_bytes != 0)) {
+    return FailSlot(
+        index, "strings, but dead flag is " + to_string(slot.is_dead) +
+                   " and payload size is " + to_string(slot.payload_bytes) +
+                   " for " + to_string(slot.num_elements) + " elements");
+  }
+  return true;
+}
+
+bool Decoder::ContentOfSerialized(size_t index, const DecodedSlot& slot) {
+  if (limits_.other_types.may_be_serialized == nullptr ||
+      !limits_.other_types.may_be_serialized(slot.dtype)) {
+    return FailSlot(
+        index, "dtype " + to_string(slot.dtype) + " cannot travel serialized");
+  }
+  if (slot.is_dead || slot.payload_bytes == 0 ||
+      slot.payload_bytes < static_cast<uint64_t>(slot.num_elements)) {
+    return FailSlot(
+        index, "serialized, but dead flag is " + to_string(slot.is_dead) +
+                   " and payload size is " + to_string(slot.payload_bytes) +
+                   " for " + to_string(slot.num_elements) + " elements");
+  }
+  return true;
 }
 
 bool Decoder::ContentOfStatus(size_t index, const DecodedSlot& slot) {

@@ -31,6 +31,75 @@ FRAME_TEST(EveryTruncationFails) {
             "header gives a total of 385 bytes, the frame has 386");
 }
 
+// Sets eight bytes at `at` of the golden frame of strings, and decodes it.
+void ExpectStringsError(size_t at, uint64_t value, const std::string& text,
+                        DecodeLimits limits = TestLimits()) {
+  Bytes frame = StringsFrame();
+  for (size_t i = 0; i < 8; ++i) {
+    frame[at + i] = static_cast<uint8_t>(value >> (8 * i));
+  }
+  Status status;
+  EXPECT_EQ(CheckDecode(frame.data(), frame.size(), limits, &status), "");
+  EXPECT_EQ(status.kind(), ErrorKind::kCorrupt);
+  EXPECT_EQ(status.message(), text);
+}
+
+FRAME_TEST(StringsErrors) {
+  // Records start at 32, 64 and 96; ends of slot 0 at 128, 136 and 144.
+  ExpectStringsError(128, 4, "slot 0: string 0 ends at 4, expected 0 to 3");
+  ExpectStringsError(128, ~0ull,
+                     "slot 0: string 0 ends at 18446744073709551615, expected "
+                     "0 to 3");
+  ExpectStringsError(136, 0, "slot 0: string 1 ends at 0, expected 1 to 3");
+  ExpectStringsError(144, 2, "slot 0: the last string ends at 2, expected 3");
+  // One element more: its end would lie among the characters.
+  ExpectStringsError(56, 4,
+                     "slot 0: strings, but dead flag is 0 and payload size is "
+                     "27 for 4 elements");
+  ExpectStringsError(56, 0,
+                     "slot 0: strings, but dead flag is 0 and payload size is "
+                     "27 for 0 elements");
+  // So many that their ends alone would not fit into uint64.
+  ExpectStringsError(56, uint64_t{1} << 62,
+                     "slot 0: strings, but dead flag is 0 and payload size is "
+                     "27 for 4611686018427387904 elements");
+  // Encoding, flags, rank and dtype: dead, and then of another type.
+  ExpectStringsError(32, 0x0000000700010104,
+                     "slot 0: strings, but dead flag is 1 and payload size is "
+                     "27 for 3 elements");
+  ExpectStringsError(32, 0x0000000800010004,
+                     "slot 0: dtype 8 cannot travel as strings");
+  // A value with a byte for two elements.
+  ExpectStringsError(88, 3,
+                     "slot 1: serialized, but dead flag is 0 and payload size "
+                     "is 2 for 3 elements");
+  DecodeLimits none = TestLimits();
+  none.other_types = OtherTypes();
+  ExpectStringsError(128, 1, "slot 0: dtype 7 cannot travel as strings", none);
+  none.other_types.string_dtype = kString;
+  ExpectStringsError(128, 1, "slot 1: dtype 21 cannot travel serialized", none);
+  // Version 1 has no strings.
+  Bytes frame = StringsFrame();
+  frame[4] = 1;
+  Status status;
+  EXPECT_EQ(CheckDecode(frame.data(), frame.size(), TestLimits(), &status), "");
+  EXPECT_EQ(status.message(),
+            "frame version is 1, but its slots are of version 2");
+}
+
+FRAME_TEST(EverySingleByteChangeOfStrings) {
+  const Bytes whole = StringsFrame();
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int flip = 1; flip < 256; ++flip) {
+      Bytes bytes = whole;
+      bytes[at] = static_cast<uint8_t>(bytes[at] ^ flip);
+      Status status;
+      EXPECT_EQ(CheckDecode(bytes.data(), bytes.size(), TestLimits(), &status),
+                "");
+    }
+  }
+}
+
 FRAME_TEST(EverySingleByteChange) {
   const Bytes whole = SmallFrame();
   int accepted = 0;
@@ -77,12 +146,14 @@ FRAME_TEST(HeaderErrors) {
   const ErrorKind corrupt = ErrorKind::kCorrupt;
   ExpectDecodeError(0, 4, 0x04034b50, ErrorKind::kBadMagic,
                     "not a frame: magic is 0x04034b50, expected 0x52464654");
-  ExpectDecodeError(4, 2, 2, ErrorKind::kUnsupportedVersion,
-                    "frame version is 2, this build reads version 1; install "
-                    "the same tf_fuse in all tasks");
+  ExpectDecodeError(4, 2, 3, ErrorKind::kUnsupportedVersion,
+                    "frame version is 3, this build reads versions 1 to 2; "
+                    "install the same tf_fuse in all tasks");
   ExpectDecodeError(4, 2, 0, ErrorKind::kUnsupportedVersion,
-                    "frame version is 0, this build reads version 1; install "
-                    "the same tf_fuse in all tasks");
+                    "frame version is 0, this build reads versions 1 to 2; "
+                    "install the same tf_fuse in all tasks");
+  ExpectDecodeError(4, 2, 2, corrupt,
+                    "frame version is 2, but its slots are of version 1");
   ExpectDecodeError(6, 2, 4, corrupt,
                     "header flags are 4 and reserved field is 0, expected 0 "
                     "and 0");
@@ -132,9 +203,16 @@ FRAME_TEST(SlotErrors) {
   const ErrorKind corrupt = ErrorKind::kCorrupt;
   // Records start at 32, 64, 88, 128, 152 and 192.
   ExpectDecodeError(32, 1, 0, corrupt,
-                    "slot 0: encoding is 0, expected 1 to 3");
+                    "slot 0: encoding is 0, expected 1 to 5");
+  ExpectDecodeError(88, 1, 6, corrupt,
+                    "slot 2: encoding is 6, expected 1 to 5");
   ExpectDecodeError(88, 1, 4, corrupt,
-                    "slot 2: encoding is 4, expected 1 to 3");
+                    "slot 2: strings, but dead flag is 0 and payload size is 0 "
+                    "for 10 elements");
+  ExpectDecodeError(88, 1, 5, corrupt,
+                    "slot 2: dtype 7 cannot travel serialized");
+  ExpectDecodeError(192, 1, 4, corrupt,
+                    "slot 5: dtype 4 cannot travel as strings");
   ExpectDecodeError(33, 1, 2, corrupt,
                     "slot 0: flags are 2 and reserved byte is 0, expected 0 or "
                     "1 and 0");

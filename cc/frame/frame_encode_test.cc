@@ -75,6 +75,34 @@ FRAME_TEST(GoldenBytes) {
   }
 }
 
+FRAME_TEST(GoldenBytesOfVersion2) {
+  Bytes want = FromHex(
+      // header_bytes = 32 + 3 * 24 + 3 * 8, three slots.
+      "54464652 0200 0000 80000000 03000000"
+      "c200000000000000 0000000000000000"
+      // 0: strings {3}, 27 bytes at 128.
+      "04 00 01 00 07000000 8000000000000000"
+      "1b00000000000000 0300000000000000"
+      // 1: a variant {2}, 2 bytes at 192.
+      "05 00 01 00 15000000 c000000000000000"
+      "0200000000000000 0200000000000000"
+      // 2: strings {0}.
+      "04 00 01 00 07000000 0000000000000000"
+      "0000000000000000 0000000000000000"
+      // Ends 1, 1, 3; "a", "", "bc".
+      "0100000000000000 0100000000000000 0300000000000000 616263");
+  want.resize(192, 0);
+  want.push_back('v');
+  want.push_back('w');
+  EXPECT_TRUE(StringsFrame() == want);
+  DecodedFrame frame;
+  EXPECT_OK(Decode(want.data(), want.size(), TestLimits(), &frame));
+  EXPECT_TRUE(ToSpecs(frame) == StringsSpecs());
+  EXPECT_EQ(frame.string(0, 0), "a");
+  EXPECT_EQ(frame.string(0, 1), "");
+  EXPECT_EQ(frame.string(0, 2), "bc");
+}
+
 FRAME_TEST(Views) {
   const Bytes bytes = SmallFrame();
   DecodedFrame frame;
@@ -183,6 +211,29 @@ FRAME_TEST(BuilderErrors) {
                    "slot 0: payload size is 7, but dims and dtype need 2 "
                    "elements of 4 bytes",
                    checked);
+  // Frames of strings; Build() knows their types.
+  ExpectBuildError({{Encoding::kStrings, kFloat, {1}, "12345678", false}}, bad,
+                   "slot 0: dtype 1 cannot travel as strings");
+  ExpectBuildError({{Encoding::kStrings, kString, {0}, "x", false}}, bad,
+                   "slot 0: size is 1, but no strings need 0 bytes");
+  ExpectBuildError({{Encoding::kSerialized, kFloat, {1}, "x", false}}, bad,
+                   "slot 0: dtype 1 cannot travel serialized");
+  ExpectBuildError({{Encoding::kSerialized, kVariant, {0}, "", false}}, bad,
+                   "slot 0: serialized size is 0, expected at least 1 and 0");
+  ExpectBuildError({{Encoding::kSerialized, kVariant, {2}, "x", false}}, bad,
+                   "slot 0: serialized size is 1, expected at least 1 and 2");
+  {
+    EncodeLimits any;
+    any.other_types = TestTypes();
+    FrameBuilder huge(any);
+    const int64_t dims[] = {int64_t{1} << 62};
+    huge.AddStrings(kString, dims, 1, 0);
+    uint64_t ignored = 0;
+    const Status status = huge.Finish(&ignored);
+    EXPECT_EQ(status.message(),
+              "slot 0: 4611686018427387904 strings of 0 bytes in all are too "
+              "many for uint64");
+  }
   EncodeLimits small;
   small.max_total_bytes = 128;
   ExpectBuildError({good}, ErrorKind::kOk, "", small);
@@ -276,7 +327,22 @@ std::vector<SlotSpec> RandomSpecs(Random* random) {
       dim = elements > 1000 ? 1 : static_cast<int64_t>(random->Below(4));
       elements *= static_cast<size_t>(dim);
     }
-    switch (random->Below(5)) {
+    switch (random->Below(7)) {
+      case 5: {
+        spec.encoding = Encoding::kStrings;
+        spec.dtype_or_code = kString;
+        std::vector<std::string> strings(elements);
+        for (std::string& s : strings) {
+          s.assign(random->Below(9), static_cast<char>(random->Next()));
+        }
+        spec.payload = StringsPayload(strings);
+        break;
+      }
+      case 6:
+        spec.encoding = Encoding::kSerialized;
+        spec.dtype_or_code = kVariant;
+        spec.payload.assign(1 + elements + random->Below(9), 'v');
+        break;
       case 0:
         spec.encoding = Encoding::kBeside;
         spec.dtype_or_code = static_cast<uint32_t>(random->Next());

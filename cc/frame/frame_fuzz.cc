@@ -108,6 +108,22 @@ SlotSpec ScriptedSlot(Script* script) {
     case 2:
       spec.is_dead = true;
       break;
+    case 3: {
+      spec.encoding = Encoding::kStrings;
+      spec.dtype_or_code = kString;
+      std::vector<std::string> strings(elements);
+      for (std::string& s : strings) {
+        s.assign(script->Byte() % 20, static_cast<char>(what));
+      }
+      spec.payload = StringsPayload(strings);
+      break;
+    }
+    case 4:
+      spec.encoding = Encoding::kSerialized;
+      spec.dtype_or_code = kVariant;
+      spec.payload.assign(std::max<uint64_t>(1, elements) + script->Byte() % 9,
+                          static_cast<char>(what));
+      break;
     default:
       spec.payload.assign(elements * ElementBytes(spec.dtype_or_code),
                           static_cast<char>(what));
@@ -153,6 +169,11 @@ void Mutate(Script* script, const std::vector<size_t>& records,
         InterestingNumber(script, near) % (std::min(near, kLargest) * 2 + 1);
     frame->resize(size, 0);
     Overwrite(frame, wire::kTotalBytesAt, 8, size);
+  } else if (what < 56) {
+    // A number in a payload: perhaps where a string ends.
+    const size_t at =
+        script->Number(1) * kPayloadAlignment + 8 * (script->Byte() % 4);
+    Overwrite(frame, at, 8, InterestingNumber(script, 0));
   } else if (what < 64) {
     const size_t at = script->Number(2) % std::max<size_t>(1, frame->size());
     Overwrite(frame, at, 1, script->Byte());

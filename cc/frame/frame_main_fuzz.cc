@@ -46,15 +46,25 @@ void NextInput(Random* random, Bytes* last, Bytes* input) {
   if (choice == 4) {
     // A good frame with a few bytes changed.
     const int64_t dims[] = {static_cast<int64_t>(random->Below(9)), 2};
-    FrameBuilder builder;
+    EncodeLimits limits;
+    limits.other_types = TestTypes();
+    FrameBuilder builder(limits);
     builder.AddRaw(kUint8, dims, 2, static_cast<uint64_t>(dims[0] * 2), false);
     builder.AddStatus(1 + static_cast<uint32_t>(random->Below(16)), "message");
     builder.AddRaw(kFloat, dims, 1, 0, true);
     builder.AddBeside(kString, dims, 2);
+    const bool strings = random->Below(2) == 0;
+    if (strings) builder.AddStrings(kString, dims, 1, 0);
     uint64_t total = 0;
     if (!builder.Finish(&total).ok()) std::abort();
     input->assign(1 + total, 0);
     builder.WriteHeader(input->data() + 1);
+    if (strings && dims[0] > 0) {
+      // All ends are 0.
+      std::fill(
+          input->begin() + 1 + static_cast<int64_t>(builder.payload_offset(4)),
+          input->end(), 0);
+    }
     for (uint64_t n = random->Below(4); n > 0; --n) {
       const uint64_t at = 1 + random->Below(random->Below(2) ? total : 200);
       (*input)[at] = static_cast<uint8_t>(

@@ -51,6 +51,24 @@ std::vector<uint8_t> SmallFrame() {
   return bytes;
 }
 
+std::vector<SlotSpec> StringsSpecs() {
+  return {
+      {Encoding::kStrings,
+       kString,
+       {3},
+       StringsPayload({"a", "", "bc"}),
+       false},
+      {Encoding::kSerialized, kVariant, {2}, "vw", false},
+      {Encoding::kStrings, kString, {0}, "", false},
+  };
+}
+
+std::vector<uint8_t> StringsFrame() {
+  std::vector<uint8_t> bytes;
+  EXPECT_OK(Build(StringsSpecs(), &bytes));
+  return bytes;
+}
+
 namespace {
 
 int RunAll() {

@@ -22,7 +22,8 @@ namespace frame {
 namespace testing {
 
 // Some of TensorFlow's DataType numbers.
-inline constexpr uint32_t kFloat = 1, kUint8 = 4, kString = 7, kInt64 = 9;
+inline constexpr uint32_t kFloat = 1, kUint8 = 4, kString = 7, kInt64 = 9,
+                          kVariant = 21;
 
 inline size_t ElementBytes(uint32_t dtype) {
   switch (dtype) {
@@ -37,9 +38,14 @@ inline size_t ElementBytes(uint32_t dtype) {
   }
 }
 
+inline OtherTypes TestTypes() {
+  return {kString, [](uint32_t dtype) { return dtype == kVariant; }};
+}
+
 inline DecodeLimits TestLimits() {
   DecodeLimits limits;
   limits.element_bytes = ElementBytes;
+  limits.other_types = TestTypes();
   return limits;
 }
 
@@ -47,9 +53,26 @@ struct SlotSpec {
   Encoding encoding = Encoding::kRaw;
   uint32_t dtype_or_code = kFloat;
   std::vector<int64_t> dims;
-  std::string payload;  // The message, for kStatus.
+  // The message, for kStatus; for kStrings what StringsPayload() gives.
+  std::string payload;
   bool is_dead = false;
 };
+
+inline std::string StringsPayload(const std::vector<std::string>& strings) {
+  size_t bytes = 8 * strings.size();
+  for (const std::string& s : strings) bytes += s.size();
+  std::string payload(bytes, '?');
+  StringsWriter writer(reinterpret_cast<uint8_t*>(payload.data()),
+                       strings.size());
+  for (const std::string& s : strings) writer.Append(s);
+  return payload;
+}
+
+inline uint64_t ElementsOf(const SlotSpec& spec) {
+  uint64_t elements = 1;
+  for (const int64_t dim : spec.dims) elements *= static_cast<uint64_t>(dim);
+  return elements;
+}
 
 // A copy with exactly `size` bytes on the heap, so that AddressSanitizer sees
 // any read beyond the frame.
@@ -84,6 +107,14 @@ inline void AddSlots(const std::vector<SlotSpec>& specs, FrameBuilder* b) {
       case Encoding::kStatus:
         b->AddStatus(s.dtype_or_code, s.payload);
         break;
+      case Encoding::kStrings:
+        b->AddStrings(s.dtype_or_code, s.dims.data(), s.dims.size(),
+                      s.payload.size() - 8 * ElementsOf(s));
+        break;
+      case Encoding::kSerialized:
+        b->AddSerialized(s.dtype_or_code, s.dims.data(), s.dims.size(),
+                         s.payload.size());
+        break;
     }
   }
 }
@@ -92,6 +123,7 @@ inline void AddSlots(const std::vector<SlotSpec>& specs, FrameBuilder* b) {
 inline Status Build(const std::vector<SlotSpec>& specs,
                     std::vector<uint8_t>* out, uint8_t fill = 0xAA,
                     EncodeLimits limits = EncodeLimits()) {
+  limits.other_types = TestTypes();
   FrameBuilder builder(limits);
   AddSlots(specs, &builder);
   uint64_t total = 0;
@@ -100,7 +132,10 @@ inline Status Build(const std::vector<SlotSpec>& specs,
   out->assign(total, fill);
   builder.WriteHeader(out->data());
   for (size_t i = 0; i < specs.size(); ++i) {
-    builder.CopyPayload(i, specs[i].payload.data(), out->data());
+    // The builder writes messages, and nobody else may.
+    const bool message = specs[i].encoding == Encoding::kStatus;
+    builder.CopyPayload(i, message ? nullptr : specs[i].payload.data(),
+                        out->data());
   }
   return status;
 }
@@ -181,6 +216,30 @@ inline std::string CheckAccepted(const uint8_t* data, size_t size,
             slot.status_code > kMaxStatusCode ||
             frame.message(i).size() != slot.payload_bytes) {
           return at + "status";
+        }
+        break;
+      case Encoding::kStrings: {
+        const uint64_t count = static_cast<uint64_t>(slot.num_elements);
+        if (slot.is_dead || count != elements ||
+            slot.payload_bytes < 8 * count) {
+          return at + "strings";
+        }
+        std::vector<std::string> strings;
+        for (uint64_t n = 0; n < count; ++n) {
+          strings.emplace_back(frame.string(i, static_cast<int64_t>(n)));
+        }
+        const std::string payload = StringsPayload(strings);
+        if (payload.size() != slot.payload_bytes ||
+            std::memcmp(payload.data(), frame.payload(i), payload.size()) !=
+                0) {
+          return at + "characters";
+        }
+        break;
+      }
+      case Encoding::kSerialized:
+        if (slot.is_dead || slot.payload_bytes == 0 ||
+            slot.payload_bytes < elements) {
+          return at + "serialized";
         }
         break;
       default:

@@ -11,7 +11,7 @@
 
 #include "passes/blocking_ops.h"
 #include "passes/liveness.h"
-#include "tensorflow/core/framework/types.h"
+#include "transport/tensor_frame.h"
 
 namespace tf_fuse {
 
@@ -133,8 +133,7 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
       host_memory) {
     return skip::kHostMemory;
   }
-  // Strings, resources and variants are no flat bytes.
-  if (!tensorflow::DataTypeCanUseMemcpy(receive.dtype)) return skip::kType;
+  if (!CanBePacked(receive.dtype)) return skip::kType;
   // What is above it is not known, and so neither is its depth.
   if (ancestry.partly_unseen[receive.node]) return skip::kSenderNotVisible;
   if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;

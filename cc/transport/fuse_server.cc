@@ -202,7 +202,7 @@ void StartProbe(const std::string& task,
     return;
   }
   v1::FuseRecvTensorRequest request;
-  request.set_frame_version(frame::kVersion);
+  request.set_frame_version(FrameVersion());
   call->request()->set_rendezvous_key(kFusedRendezvousKey);
   call->request()->mutable_transport_options()->PackFrom(request);
   call->SetTimeout(kProbeTimeoutMs);

@@ -3,6 +3,7 @@
 
 #include "transport/fused_keys.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -51,7 +52,7 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
 v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
                                        const FrameAndIter& frame_iter) {
   v1::FuseRecvTensorRequest request;
-  request.set_frame_version(frame::kVersion);
+  request.set_frame_version(FrameVersion());
   request.set_send_device(keys.send_device);
   request.set_send_device_incarnation(keys.send_device_incarnation);
   request.set_recv_device(keys.recv_device);
@@ -82,10 +83,11 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
     return absl::InvalidArgumentError(absl::StrCat(
         "FuseRecvTensorRequest: not parseable, ", serialized.size(), " bytes"));
   }
-  if (request.frame_version() < frame::kVersion) {
+  if (request.frame_version() < frame::kFirstVersion) {
     return absl::FailedPreconditionError(absl::StrCat(
         "FuseRecvTensorRequest: the receiver reads frames up to version ",
-        request.frame_version(), ", this task writes version ", frame::kVersion,
+        request.frame_version(), ", this task writes versions ",
+        frame::kFirstVersion, " to ", FrameVersion(),
         "; install the same tf_fuse on both"));
   }
   if (request.tensor_names_size() > static_cast<int>(kMaxSlots)) {
@@ -97,7 +99,7 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0
                                         ? request.max_packed_tensor_bytes()
                                         : MaxPackedTensorBytes();
-  parsed->frame_version = request.frame_version();
+  parsed->frame_version = std::min(request.frame_version(), FrameVersion());
   parsed->keys.resize(request.tensor_names_size());
   const FrameAndIter frame_iter(request.frame_id(), request.iteration());
   absl::flat_hash_set<absl::string_view> names;

@@ -55,6 +55,7 @@ absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
 struct ParsedKeys {
   std::vector<tensorflow::Rendezvous::ParsedKey> keys;
   uint64_t max_packed_tensor_bytes = 0;
+  // The newest that both sides know.
   uint32_t frame_version = 0;
 };
 

@@ -126,23 +126,28 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
 // Puts tensors that are too large for the frame back, under their own keys; the
 // receiver then fetches each by a single receive, which needs no copy here.
 void PendingFrame::DeferLargeTensors() {
-  std::vector<size_t> order;  // By size: the fewest go beside.
+  std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
+  std::vector<size_t> beside;
+  const uint64_t limit = keys_->max_packed_tensor_bytes;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].is_dead) order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-    return slots_[a].tensor.TotalBytes() < slots_[b].tensor.TotalBytes();
-  });
-  uint64_t frame_bytes = 0;
-  for (const size_t i : order) {
-    Slot& slot = slots_[i];
-    const bool raw = RawElementBytes(slot.tensor.dtype()) != 0;
-    const uint64_t bytes = slot.tensor.TotalBytes();
-    if (raw && bytes <= keys_->max_packed_tensor_bytes &&
-        frame_bytes + bytes <= MaxFrameBytes()) {
-      frame_bytes += bytes;
-      continue;
+    if (slots_[i].is_dead) continue;
+    uint64_t bytes = 0;
+    if (PreparePayload(keys_->frame_version, limit, &slots_[i], &bytes) &&
+        bytes <= limit) {
+      order.emplace_back(bytes, i);
+    } else {
+      beside.push_back(i);
     }
+  }
+  std::sort(order.begin(), order.end());
+  uint64_t frame_bytes = 0;
+  for (const auto& [bytes, i] : order) {
+    // Of increasing sizes: once one is too much, so is each that follows.
+    if (frame_bytes + bytes > MaxFrameBytes()) beside.push_back(i);
+    frame_bytes += bytes;
+  }
+  for (const size_t i : beside) {
+    Slot& slot = slots_[i];
     slot.beside = true;
     const absl::Status sent = env_->rendezvous_mgr->Find(step_id_)->Send(
         keys_->keys[i], send_args_[i], slot.tensor, slot.is_dead);

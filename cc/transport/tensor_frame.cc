@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "transport/environment.h"
 #include "transport/metrics.h"
@@ -46,6 +47,65 @@ class FrameView : public TensorBuffer {
   const uint64_t bytes_;
 };
 
+bool MayBeSerialized(uint32_t dtype) {
+  return dtype == tensorflow::DT_RESOURCE || dtype == tensorflow::DT_VARIANT;
+}
+
+frame::OtherTypes TypesThatAreNotRaw() {
+  frame::OtherTypes types;
+  types.string_dtype = tensorflow::DT_STRING;
+  types.may_be_serialized = &MayBeSerialized;
+  return types;
+}
+
+uint64_t CountCharacters(const Tensor& tensor) {
+  uint64_t characters = 0;
+  const auto strings = tensor.flat<tensorflow::tstring>();
+  for (int64_t i = 0; i < strings.size(); ++i) characters += strings(i).size();
+  return characters;
+}
+
+void WriteStrings(const Tensor& tensor, uint8_t* out) {
+  const auto strings = tensor.flat<tensorflow::tstring>();
+  frame::StringsWriter writer(out, strings.size());
+  for (int64_t i = 0; i < strings.size(); ++i) {
+    writer.Append({strings(i).data(), strings(i).size()});
+  }
+}
+
+// The value of slot `index`, which is no raw bytes.
+absl::Status ReadOther(const frame::DecodedFrame& frame, size_t index,
+                       Tensor* tensor) {
+  const frame::DecodedSlot& slot = frame[index];
+  if (slot.encoding == frame::Encoding::kStrings) {
+    auto strings = tensor->flat<tensorflow::tstring>();
+    for (int64_t i = 0; i < strings.size(); ++i) {
+      const std::string_view text = frame.string(index, i);
+      strings(i).assign(text.data(), text.size());
+    }
+    return absl::OkStatus();
+  }
+  tensorflow::TensorProto proto;
+  Tensor parsed;
+  // The number of elements is what the header's shape says, which the size of
+  // the payload bounds: a short proto must not ask for a huge tensor.
+  if (!proto.ParseFromArray(frame.payload(index),
+                            static_cast<int>(slot.payload_bytes)) ||
+      proto.dtype() != tensor->dtype() ||
+      !TensorShape::IsValid(proto.tensor_shape()) ||
+      TensorShape(proto.tensor_shape()) != tensor->shape() ||
+      !parsed.FromProto(proto)) {
+    return absl::InternalError(absl::StrCat(
+        "could not parse rpc response: slot ", index, " holds ",
+        slot.payload_bytes, " bytes that are no ",
+        tensorflow::DataTypeString(tensor->dtype()), " of shape ",
+        tensor->shape().DebugString(),
+        " to this task (for a variant: of a kind that is registered here)"));
+  }
+  *tensor = std::move(parsed);
+  return absl::OkStatus();
+}
+
 absl::Status SlotError(size_t index, const std::string& text) {
   return absl::DataLossError(absl::StrCat("slot ", index, ": ", text));
 }
@@ -65,6 +125,13 @@ uint64_t MaxFrameBytes() {
   return limit;
 }
 
+uint32_t FrameVersion() {
+  static const auto version = static_cast<uint32_t>(
+      NumberFromEnvironment("TF_FUSE_FRAME_VERSION", frame::kFirstVersion,
+                            frame::kVersion, frame::kVersion));
+  return version;
+}
+
 size_t RawElementBytes(uint32_t dtype) {
   if (!tensorflow::DataType_IsValid(static_cast<int>(dtype))) return 0;
   const auto type = static_cast<DataType>(dtype);
@@ -73,17 +140,55 @@ size_t RawElementBytes(uint32_t dtype) {
   return static_cast<size_t>(tensorflow::DataTypeSize(type));
 }
 
+bool CanBePacked(DataType type) {
+  return type == tensorflow::DT_STRING || MayBeSerialized(type) ||
+         RawElementBytes(type) != 0;
+}
+
+bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
+                    uint64_t* bytes) {
+  const DataType type = slot->tensor.dtype();
+  if (RawElementBytes(type) != 0) {
+    *bytes = slot->tensor.TotalBytes();
+    return true;
+  }
+  if (version < frame::kVersion) return false;
+  if (type == tensorflow::DT_STRING) {
+    *bytes = sizeof(uint64_t) * slot->tensor.NumElements() +
+             CountCharacters(slot->tensor);
+    return true;
+  }
+  if (!MayBeSerialized(type)) return false;
+  tensorflow::TensorProto proto;
+  slot->tensor.AsProtoTensorContent(&proto);
+  *bytes = proto.ByteSizeLong();
+  // Fewer bytes than elements: the codec's rule for what is serialized.
+  if (*bytes > limit ||
+      *bytes < static_cast<uint64_t>(slot->tensor.NumElements())) {
+    return false;
+  }
+  return proto.SerializeToString(&slot->serialized);
+}
+
 absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
   frame::EncodeLimits limits;
   limits.element_bytes = &RawElementBytes;
+  limits.other_types = TypesThatAreNotRaw();
   frame::FrameBuilder builder(limits);
   builder.Reserve(slots.size());
   for (const Slot& slot : slots) {
     const auto dims = slot.tensor.shape().dim_sizes();
+    const DataType type = slot.tensor.dtype();
     if (slot.beside) {
-      builder.AddBeside(slot.tensor.dtype(), dims.data(), dims.size());
+      builder.AddBeside(type, dims.data(), dims.size());
+    } else if (!slot.is_dead && type == tensorflow::DT_STRING) {
+      builder.AddStrings(type, dims.data(), dims.size(),
+                         CountCharacters(slot.tensor));
+    } else if (!slot.is_dead && MayBeSerialized(type)) {
+      builder.AddSerialized(type, dims.data(), dims.size(),
+                            slot.serialized.size());
     } else {
-      builder.AddRaw(slot.tensor.dtype(), dims.data(), dims.size(),
+      builder.AddRaw(type, dims.data(), dims.size(),
                      slot.is_dead ? 0 : slot.tensor.TotalBytes(), slot.is_dead);
     }
   }
@@ -104,7 +209,16 @@ absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
   builder.WriteHeader(out);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (builder.payload_bytes(i) == 0) continue;
-    builder.CopyPayload(i, slots[i].tensor.tensor_data().data(), out);
+    const Slot& slot = slots[i];
+    if (slot.tensor.dtype() == tensorflow::DT_STRING) {
+      WriteStrings(slot.tensor, out + builder.payload_offset(i));
+      continue;
+    }
+    builder.CopyPayload(i,
+                        slot.serialized.empty()
+                            ? slot.tensor.tensor_data().data()
+                            : slot.serialized.data(),
+                        out);
   }
   *frame = std::move(buffer);
   return absl::OkStatus();
@@ -122,6 +236,7 @@ absl::Status UnpackFrame(const Tensor& frame,
   }
   frame::DecodeLimits limits;
   limits.element_bytes = &RawElementBytes;
+  limits.other_types = TypesThatAreNotRaw();
   limits.expected_slots = static_cast<int64_t>(expected_types.size());
   limits.max_slots = kMaxSlots;
   frame::DecodedFrame decoded;
@@ -158,13 +273,18 @@ absl::Status UnpackFrame(const Tensor& frame,
     const absl::Status shaped = TensorShape::BuildTensorShape(
         absl::Span<const int64_t>(dims.data, dims.size), &shape);
     if (!shaped.ok()) return SlotError(i, std::string(shaped.message()));
-    if (in.payload_bytes == 0 || (!copy_out.empty() && copy_out[i])) {
+    const bool is_raw = in.encoding == frame::Encoding::kRaw;
+    if (!is_raw || in.payload_bytes == 0 ||
+        (!copy_out.empty() && copy_out[i])) {
       Tensor copy(dtype, shape);
       if (!copy.IsInitialized()) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "out of memory for ", in.payload_bytes, " bytes of slot ", i));
       }
-      if (in.payload_bytes != 0) {
+      if (!is_raw) {
+        const absl::Status read = ReadOther(decoded, i, &copy);
+        if (!read.ok()) return read;
+      } else if (in.payload_bytes != 0) {
         std::memcpy(const_cast<char*>(copy.tensor_data().data()),
                     decoded.payload(i), in.payload_bytes);
         Metrics::Get()->copied_tensors.fetch_add(1, std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #define TF_FUSE_CC_TRANSPORT_TENSOR_FRAME_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,6 +24,8 @@ struct Slot {
   // Packing: leave the value out of the frame, the receiver fetches it singly.
   // Unpacking: the sender left it out.
   bool beside = false;
+  // Packing: a resource or variant as a serialized tensorflow.TensorProto.
+  std::string serialized;
 };
 
 // Above this size a tensor is left out of the frame and fetched by a receive of
@@ -40,14 +43,30 @@ inline constexpr uint64_t kLimitOfFrameBytes = 1 << 30;
 uint64_t MaxPackedTensorBytes();
 uint64_t MaxFrameBytes();
 
+// The newest frame version that this task reads and writes: frame::kVersion, or
+// what the environment variable TF_FUSE_FRAME_VERSION says, read once.
+uint32_t FrameVersion();
+
 // The limits the decoder enforces before it allocates anything.
 inline constexpr uint32_t kMaxSlots = 1 << 20;
 
 // Bytes of one element, or 0 if values of `dtype` cannot travel as raw bytes.
 size_t RawElementBytes(uint32_t dtype);
 
+// Whether values of `type` can travel in a frame: as raw bytes, as strings, or
+// serialized.
+bool CanBePacked(tensorflow::DataType type);
+
+// The bytes that the slot's value takes in a frame for a receiver that reads
+// frames up to `version`; false if it cannot be in one and has to go beside. A
+// resource or variant of at most `limit` bytes is serialized here, into the
+// slot.
+bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
+                    uint64_t* bytes);
+
 // Packs `slots` into a new uint8 vector in host memory: one copy per payload.
-// Errors: InvalidArgument for a type that is not raw and not dead or beside.
+// Those that are not dead or beside went through PreparePayload. Errors:
+// InvalidArgument for a type that cannot be packed.
 absl::Status PackFrame(const std::vector<Slot>& slots,
                        tensorflow::Tensor* frame);
 
@@ -55,7 +74,9 @@ absl::Status PackFrame(const std::vector<Slot>& slots,
 // alive; slot i is copied out instead where copy_out[i] (empty: none), so that
 // a long-lived small tensor does not keep a large frame. A slot that carries an
 // error makes the whole call fail with that error. `expected_types` gives the
-// number of slots and their types. Errors: DataLoss for a bad frame.
+// number of slots and their types. Errors: DataLoss for a bad frame;
+// Internal, as a single receive gives, for a serialized value that this
+// process cannot read (a variant of an unknown kind).
 absl::Status UnpackFrame(const tensorflow::Tensor& frame,
                          const tensorflow::DataTypeVector& expected_types,
                          const std::vector<bool>& copy_out,

@@ -141,13 +141,68 @@ def crowded(bench: Bench) -> list[Any]:
 
 @case
 def strings(bench: Bench) -> list[Any]:
-    """Strings travel one by one, beside a frame of numbers."""
+    """Strings share a frame with numbers; one is too long for it."""
     texts = [bench.variable(0, [f"text {i}", "", "ä\0b"]) for i in range(2)]
+    texts += [bench.variable(0, tf.constant(t)) for t in ("scalar", [[""] * 2] * 3)]
+    texts.append(bench.variable(0, tf.constant([], tf.string)))
+    texts.append(bench.variable(0, ["x" * MAX_PACKED_BYTES]))
     numbers = [bench.variable(0, _numbers("float32", i)) for i in range(2)]
 
     @tf.function
     def read():
         return [tf.strings.join([t, "!"]) for t in texts], [n - 1.0 for n in numbers]
+
+    return bench.call(read)
+
+
+@case
+def rare_types(bench: Bench) -> list[Any]:
+    """Types of less than a byte, quantized ones, and variants that hold tensors or strings."""
+    numbers = [bench.variable(0, _numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
+    text = bench.variable(0, [["a", ""], ["b", "cd"]])
+    casts = [tf.dtypes.as_dtype(t) for t in ("float8_e5m2", "float8_e4m3fn")]
+    quantized = [tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32]
+
+    @tf.function
+    def read():
+        with tf.device(bench.server(0)):
+            small = [tf.cast(numbers[0], dtype) for dtype in casts]
+            bytes_ = tf.cast(numbers[0] * 16.0, tf.int8)
+            nibbles = [tf.cast(bytes_, tf.dtypes.as_dtype(t)) for t in ("int4", "uint4")]
+            coded = [tf.quantization.quantize(numbers[1], 0.0, 6.0, t)[0] for t in quantized]
+            lists = [
+                tf.raw_ops.TensorListFromTensor(tensor=x, element_shape=x.shape[1:])
+                for x in (numbers[2] * 2.0, tf.identity(text))
+            ]
+            empty = tf.raw_ops.EmptyTensorList(
+                element_shape=[2], max_num_elements=3, element_dtype=tf.float32
+            )
+            ragged = tf.RaggedTensor.from_row_lengths(tf.reshape(numbers[3], [-1]), [5, 0, 3])
+            coded_ragged = tf.raw_ops.RaggedTensorToVariant(
+                rt_nested_splits=[ragged.row_splits],
+                rt_dense_values=ragged.values,
+                batched_input=True,
+            )
+        stacked = [
+            tf.raw_ops.TensorListStack(input_handle=x, element_shape=x_shape, element_dtype=dtype)
+            for x, x_shape, dtype in zip(lists, ([4], [2]), (tf.float32, tf.string), strict=True)
+        ]
+        splits, values = tf.raw_ops.RaggedTensorFromVariant(
+            encoded_ragged=coded_ragged,
+            input_ragged_rank=0,
+            output_ragged_rank=1,
+            Tvalues=tf.float32,
+            Tsplits=tf.int64,
+        )
+        return (
+            [tf.cast(x, tf.float32) for x in small],
+            [tf.cast(x, tf.int8) for x in nibbles],
+            [tf.cast(x, tf.int32) for x in coded],
+            stacked,
+            tf.raw_ops.TensorListLength(input_handle=empty),
+            splits,
+            values,
+        )
 
     return bench.call(read)
 

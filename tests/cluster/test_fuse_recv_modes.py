@@ -21,6 +21,7 @@ _CASES = [
     "nested",
     "nested_branches",
     "python_function",
+    "rare_types",
     "reads",
     "scheduled",
     "shapes",
@@ -87,7 +88,7 @@ def test_nothing_is_fused_when_off(plugin, case, phase):
     assert not {"fused_rpcs", "served_rpcs", "groups", "functions", "errors"} & total.keys()
 
 
-@pytest.mark.parametrize("case", [case for case in _CASES if case != "strings"])
+@pytest.mark.parametrize("case", _CASES)
 def test_it_is_fused_when_on(plugin, case):
     total = _total(plugin, case, "on")
     assert total["fused_rpcs"] == total["served_rpcs"] > 0
@@ -108,6 +109,15 @@ def test_what_a_frame_cannot_hold_goes_beside(plugin):
     assert total["fused_rpcs"] == 1
     assert total["beside_tensors"] == 3
     assert total["served_bytes"] < 17 << 20
+
+
+def test_no_type_is_left_single(plugin):
+    for case in ("dtypes", "rare_types", "strings"):
+        counted = [c for of_call in plugin[case, "on"]["counted"] for c in of_call.values()]
+        assert {name for c in counted for name in c.get("skipped", {})} <= {"alone"}
+    workers = 3
+    assert _total(plugin, "strings", "on")["beside_tensors"] == workers, "the one that is too long"
+    assert "beside_tensors" not in _total(plugin, "rare_types", "on")
 
 
 def test_no_request_is_left_waiting(plugin):

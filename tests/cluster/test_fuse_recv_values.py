@@ -84,10 +84,11 @@ def test_large_tensors_go_beside_the_frame(runs):
     assert counters["beside_tensors"] == 2  # it is read twice
 
 
-def test_strings_are_left_single(runs):
+def test_strings_are_fused(runs):
     _, counters = _counters(runs, "strings")
-    assert counters["skipped:type_not_raw"] >= 4
-    assert "fused_rpcs" not in counters
+    assert counters["fused_rpcs"] > 0
+    assert "beside_tensors" not in counters
+    assert not [name for name in counters if name.startswith("skipped:type")]
 
 
 def test_branches_are_fused_dead_or_alive(runs):

@@ -25,7 +25,7 @@ def cases():
         (
             "frame_version_0",
             "FAILED_PRECONDITION",
-            "the receiver reads frames up to version 0, this task writes version 1",
+            "the receiver reads frames up to version 0, this task writes versions 1 to 2",
         ),
         ("unknown_device", "INVALID_ARGUMENT", "/device:CPU:7 unknown device."),
         ("not_a_device", "INVALID_ARGUMENT", "FuseRecvTensorRequest: tensor 0 of 2: "),

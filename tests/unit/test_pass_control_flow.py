@@ -56,7 +56,7 @@ def test_branches_and_what_follows_are_fused(control_flow):
         use(PS0, "after", one, two)
 
     result = rewrite(trace(build))
-    assert set(skips(result)) <= {"type_not_raw", "alone"}
+    assert set(skips(result)) <= {"alone"}
     doubted = [[s.may_be_dead for s in g.slots] for g in result.report.groups]
     reads = [g for g in result.report.groups if g.recv_device == W0]
     assert sorted(g.send_device for g in reads) == [PS0, PS1]

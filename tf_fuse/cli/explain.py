@@ -22,7 +22,7 @@ REASONS = {
     "peer_unreachable": "The receiving task did not answer when it was asked for the plugin.",
     "peer_without_plugin": "The receiving task runs the protocol grpc, without the plugin.",
     "sender_not_visible": "What is above it is in a partition that is not visible here.",
-    "type_not_raw": "Strings, resources and variants are no flat bytes.",
+    "type_not_serializable": "A frame cannot hold values of its type.",
     "unreachable_node": "The graph's source does not reach it.",
     "would_cycle": "Fusing it would make two tasks wait for one another.",
 }
