@@ -41,12 +41,14 @@ MODES = ("stock", "fused", "local")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
     "features": {"features": 300, "batch": 64, "workers": 1, "ps": 2, "steps": 60},
+    "dense": {"batch": 64, "workers": 1, "ps": 2, "steps": 40},
+    "mixed": {"features": 60, "batch": 64, "workers": 1, "ps": 2, "steps": 40},
     "rfc": {"features": 40, "batch": 128, "workers": 5, "ps": 1, "steps": 60},
     "adult": {"batch": 64, "workers": 1, "ps": 2, "steps": 60},
     "nothing": {"batch": 64, "workers": 1, "ps": 1, "steps": 400},
 }
 # Which field of the workload --features is.
-_FEATURES_FIELD = {"features": "features", "rfc": "embeddings"}
+_FEATURES_FIELD = {"features": "features", "mixed": "features", "rfc": "embeddings"}
 _SETTINGS = ("features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous")
 
 
@@ -288,7 +290,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare stock, fused and local training steps.")
     parser.add_argument("--workload", choices=sorted(_DEFAULTS), default="features")
     parser.add_argument(
-        "--features", type=int, help="tables (features) or embeddings (rfc); others have none"
+        "--features",
+        type=int,
+        help="tables (features, mixed) or embeddings (rfc); others have none",
     )
     parser.add_argument(
         "--synchronous",

@@ -17,6 +17,7 @@ events go as JSON lines to stdout. The process ends when stdin does.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -39,13 +40,15 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     """The workload a specification names.
 
     Args:
-      spec: "workload" is features, rfc, nothing, large, adult or criteo; "options" are fields of
-        its class; the last two take "data": {"path", "rows"}, a file written by `encode_file`.
+      spec: "workload" is features, dense, mixed, rfc, nothing, large, adult or criteo; "options"
+        are fields of its class; the last two take "data": {"path", "rows"}, a file written by
+        `encode_file`.
 
     Raises:
       ValueError: no such workload.
       TypeError: an option the workload does not have.
     """
+    from examples.dense.model import Dense
     from examples.features.model import Features
     from examples.transfers import Large, Nothing
     from examples.wide_deep.data.encode import SCHEMAS
@@ -54,7 +57,14 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     name, options = spec["workload"], dict(spec.get("options", {}))
     if "hidden" in options:
         options["hidden"] = tuple(options["hidden"])
-    synthetic = {"features": Features, "rfc": Rfc, "nothing": Nothing, "large": Large}
+    synthetic = {
+        "features": Features,
+        "dense": Dense,
+        "mixed": functools.partial(Dense, name="mixed"),
+        "rfc": Rfc,
+        "nothing": Nothing,
+        "large": Large,
+    }
     if name in synthetic:
         return synthetic[name](**options)
     if name in SCHEMAS:

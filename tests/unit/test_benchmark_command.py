@@ -23,6 +23,8 @@ def _no_data_folder(monkeypatch):
     ("workload", "options", "workers", "ps"),
     [
         ("features", {"batch": 64, "seed": 1, "features": 300}, 1, 2),
+        ("dense", {"batch": 64, "seed": 1}, 1, 2),
+        ("mixed", {"batch": 64, "seed": 1, "features": 60}, 1, 2),
         # The setting of the RFC: five workers to one server, batch 128.
         ("rfc", {"batch": 128, "seed": 1, "embeddings": 40}, 5, 1),
         ("nothing", {"batch": 64, "seed": 1}, 1, 1),
