@@ -52,6 +52,9 @@ def rewrite(
     grouping: str = "depth",
     default_device: str | None = None,
     leave_may_be_dead: bool = False,
+    splitting: str = "",
+    rpc_us: float = 0.0,
+    bytes_per_us: float = 0.0,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -68,6 +71,11 @@ def rewrite(
         None for a mapping.
       leave_may_be_dead: leave receives that may be dead alone, with that reason, so that what the
         analysis found can be seen one by one.
+      splitting: which of the tensors that may share a call do: the option `fuse_grouping`. Empty
+        for what runs use by default.
+      rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
+        a usual value; runs measure it.
+      bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.
 
     Returns:
       The graphs before and after, and the report.
@@ -81,7 +89,12 @@ def rewrite(
     from tf_fuse.v1 import fuse_recv_pb2
 
     request = fuse_recv_pb2.RewriteRequest(
-        plain_tasks=sorted(plain_tasks), grouping=grouping, leave_may_be_dead=leave_may_be_dead
+        plain_tasks=sorted(plain_tasks),
+        grouping=grouping,
+        leave_may_be_dead=leave_may_be_dead,
+        splitting=splitting,
+        rpc_us=rpc_us,
+        bytes_per_us=bytes_per_us,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ OPTIMIZER_NAME = "tf_fuse"
 
 @dataclass(frozen=True)
 class Option:
-    """One key: its type and what it does."""
+    """One key: its type, what it does, and which values it takes (None: any of the type)."""
 
     key: str
     type: type
     doc: str
+    choices: tuple[str, ...] | None = None
 
 
 OPTIONS: dict[str, Option] = {
@@ -43,6 +45,25 @@ OPTIONS: dict[str, Option] = {
             bool,
             "Pass the handles of a server's variables to a function as one value. On unless set "
             "to False, but only together with do_fuse_recv.",
+        ),
+        Option(
+            "fuse_grouping",
+            str,
+            "Which tensors of a graph level share a call: all of them ('level'), those that the "
+            "same node uses first ('consumer'), or all but those that would wait longer than a "
+            "call takes ('cost').",
+            ("level", "consumer", "cost"),
+        ),
+        Option(
+            "fuse_rpc_us",
+            float,
+            "For 'cost': by how many microseconds a call delays those after it. Measured once per "
+            "worker unless given.",
+        ),
+        Option(
+            "fuse_gigabytes_per_s",
+            float,
+            "For 'cost': how fast a tensor travels, in 1e9 bytes per second; 1.0 unless given.",
         ),
     )
 }
@@ -87,15 +108,25 @@ def validate(options: Mapping[str, Any]) -> None:
 
     Raises:
       ValueError: a key is a misspelling of one of ours; the text has the nearest right key.
+      ValueError: a value is none that the option takes; the text has both.
       TypeError: a value has the wrong type; the text has both types.
     """
     for key, value in options.items():
         option = OPTIONS.get(key)
         if option is not None:
-            if type(value) is not option.type:
+            # A whole number is a number, but True is not.
+            if type(value) is not option.type and (type(value), option.type) != (int, float):
                 raise TypeError(
                     f"the option {key!r} of tf_fuse takes a {option.type.__name__}, got "
                     f"{value!r} of type {type(value).__name__}"
+                )
+            if option.choices is not None and value not in option.choices:
+                raise ValueError(
+                    f"the option {key!r} of tf_fuse is one of {list(option.choices)}, got {value!r}"
+                )
+            if option.type is float and not (math.isfinite(value) and value > 0):
+                raise ValueError(
+                    f"the option {key!r} of tf_fuse is a positive number, got {value!r}"
                 )
             continue
         if key in _STOCK_KEYS or not isinstance(key, str):
@@ -115,7 +146,7 @@ def _meant(key: str) -> str | None:
     if nearest:
         return nearest[0] if nearest[0] in OPTIONS else None
     words = set(folded.split("_"))
-    return next((option for option in sorted(OPTIONS) if words & _WORDS[option]), None)
+    return next((option for option in sorted(OPTIONS) if words & _WORDS.get(option, set())), None)
 
 
 def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
@@ -135,12 +166,19 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
         del rewrite.custom_optimizers[:]
         for entry in entries:
             rewrite.custom_optimizers.add().ParseFromString(entry)
-    if not ours:
+    # The others say how, not whether.
+    if not any(OPTIONS[key].type is bool for key in ours):
         return
     entry = rewrite.custom_optimizers.add()
     entry.name = OPTIMIZER_NAME
     for key, value in ours.items():
-        entry.parameter_map[key].b = value
+        parameter = entry.parameter_map[key]
+        if OPTIONS[key].type is bool:
+            parameter.b = value
+        elif OPTIONS[key].type is float:
+            parameter.f = value
+        else:
+            parameter.s = value.encode()
 
 
 def packs_handles(context: Any) -> bool:

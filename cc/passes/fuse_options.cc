@@ -14,10 +14,15 @@ FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config) {
   for (const auto& optimizer :
        config.graph_options().rewrite_options().custom_optimizers()) {
     if (optimizer.name() != kOptimizerName) continue;
-    auto it = optimizer.parameter_map().find("do_fuse_recv");
-    if (it != optimizer.parameter_map().end()) {
-      options.do_fuse_recv = it->second.b();
-    }
+    const auto& given = optimizer.parameter_map();
+    auto it = given.find("do_fuse_recv");
+    if (it != given.end()) options.do_fuse_recv = it->second.b();
+    it = given.find("fuse_grouping");
+    if (it != given.end()) options.grouping = it->second.s();
+    it = given.find("fuse_rpc_us");
+    if (it != given.end()) options.rpc_us = it->second.f();
+    it = given.find("fuse_gigabytes_per_s");
+    if (it != given.end()) options.gigabytes_per_s = it->second.f();
   }
   return options;
 }

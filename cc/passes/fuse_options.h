@@ -6,6 +6,8 @@
 #ifndef TF_FUSE_CC_PASSES_FUSE_OPTIONS_H_
 #define TF_FUSE_CC_PASSES_FUSE_OPTIONS_H_
 
+#include <string>
+
 #include "tensorflow/core/protobuf/config.pb.h"
 
 namespace tf_fuse {
@@ -16,6 +18,11 @@ inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {
   bool do_fuse_recv = false;
+  // fuse_grouping: "level", "consumer" or "cost"; empty: not given.
+  std::string grouping;
+  // Of "cost"; 0: measured, or the default.
+  double rpc_us = 0;
+  double gigabytes_per_s = 0;
 };
 
 // All off unless `config` says otherwise. Keys that this version does not know

@@ -258,7 +258,70 @@ void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
   }
 }
 
+void Skip(const std::vector<const Receive*>& receives,
+          const std::string& reason, FusePlan* plan) {
+  for (const Receive* receive : receives) {
+    plan->skipped.push_back({receive, reason});
+  }
+}
+
+// Divides what may be one call by the first node that uses each.
+std::vector<std::vector<const Receive*>> SplitByConsumer(
+    const PartitionView& view, const Consumers& consumers,
+    const std::vector<const Receive*>& receives) {
+  std::map<std::string, std::vector<const Receive*>> parts;
+  for (const Receive* receive : receives) {
+    std::string first;
+    for (const NodeId id : FinalConsumers(view, consumers, receive->node)) {
+      const std::string& name = view.node(id)->name();
+      if (first.empty() || name < first) first = name;
+    }
+    parts[first].push_back(receive);
+  }
+  std::vector<std::vector<const Receive*>> result;
+  for (auto& [name, part] : parts) result.push_back(std::move(part));
+  return result;
+}
+
+// Divides what may be one call where waiting costs more than a call. What is
+// too large for a frame is put into `large`.
+std::vector<std::vector<const Receive*>> SplitByEstimates(
+    const std::map<NodeId, ReceiveEstimate>& estimates,
+    const AnalysisOptions& options, std::vector<const Receive*> receives,
+    std::vector<const Receive*>* large) {
+  std::vector<const Receive*> small;
+  std::vector<Arrival> arrivals;
+  for (const Receive* receive : receives) {
+    const ReceiveEstimate& estimate = estimates.at(receive->node);
+    const double bytes =
+        estimate.bytes.value_or(options.cost_model.unknown_bytes);
+    if (bytes > options.max_packed_bytes) {
+      large->push_back(receive);
+      continue;
+    }
+    small.push_back(receive);
+    arrivals.push_back({bytes, estimate.ready_us, estimate.tail_us});
+  }
+  std::vector<std::vector<const Receive*>> result;
+  for (const auto& part : SplitByCost(arrivals, options.cost_model)) {
+    result.emplace_back();
+    for (const size_t i : part) result.back().push_back(small[i]);
+  }
+  return result;
+}
+
 }  // namespace
+
+bool ParseSplitting(const std::string& name, Splitting* splitting) {
+  static const auto* const kNames =
+      new std::map<std::string, Splitting>{{"level", Splitting::kLevel},
+                                           {"consumer", Splitting::kConsumer},
+                                           {"cost", Splitting::kCost}};
+  auto it = kNames->find(name);
+  if (it == kNames->end()) return false;
+  *splitting = it->second;
+  return true;
+}
 
 FusePlan PlanFusedReceives(const PartitionView& view,
                            const AnalysisOptions& options) {
@@ -303,26 +366,42 @@ FusePlan PlanFusedReceives(const PartitionView& view,
         .push_back(&receive);
   }
   JoinLoneReceives(view, ancestry, &candidates);
+  if (options.splitting == Splitting::kCost) {
+    plan.estimates = EstimateReceives(view, options.cost_model);
+  }
+  const Consumers consumers = FindConsumers(view);
   for (auto& [key, receives] : candidates) {
     // One receive gains nothing from a frame.
     std::string reason = receives.size() < 2 ? skip::kAlone : "";
     if (reason.empty()) reason = task_blocker(TaskOfDevice(key.recv_device));
     if (!reason.empty()) {
-      for (const Receive* receive : receives) {
-        plan.skipped.push_back({receive, reason});
-      }
+      Skip(receives, reason, &plan);
       continue;
     }
     std::sort(receives.begin(), receives.end(),
               [](const Receive* a, const Receive* b) {
                 return a->tensor_name < b->tensor_name;
               });
-    std::vector<bool> may_be_dead;
-    for (const Receive* receive : receives) {
-      may_be_dead.push_back(liveness.MayBeDead(receive->node));
+    std::vector<std::vector<const Receive*>> parts = {receives};
+    if (options.splitting == Splitting::kConsumer) {
+      parts = SplitByConsumer(view, consumers, receives);
+    } else if (options.splitting == Splitting::kCost) {
+      std::vector<const Receive*> large;
+      parts = SplitByEstimates(plan.estimates, options, receives, &large);
+      Skip(large, skip::kLarge, &plan);
     }
-    plan.groups.push_back(
-        {key.send_device, key.recv_device, key.depth, receives, may_be_dead});
+    for (const std::vector<const Receive*>& part : parts) {
+      if (part.size() < 2) {
+        Skip(part, skip::kSplitOff, &plan);
+        continue;
+      }
+      std::vector<bool> may_be_dead;
+      for (const Receive* receive : part) {
+        may_be_dead.push_back(liveness.MayBeDead(receive->node));
+      }
+      plan.groups.push_back(
+          {key.send_device, key.recv_device, key.depth, part, may_be_dead});
+    }
   }
   return plan;
 }

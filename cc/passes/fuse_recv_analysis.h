@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "passes/cost_model.h"
 #include "passes/partition_view.h"
+#include "passes/timeline.h"
 
 namespace tf_fuse {
 
@@ -25,6 +27,8 @@ inline constexpr char kNotCpu[] = "not_cpu";
 inline constexpr char kHostMemory[] = "host_memory";
 inline constexpr char kType[] = "type_not_serializable";
 inline constexpr char kAlone[] = "alone";
+inline constexpr char kLarge[] = "large";
+inline constexpr char kSplitOff[] = "split_off";
 inline constexpr char kWouldCycle[] = "would_cycle";
 inline constexpr char kSenderNotVisible[] = "sender_not_visible";
 inline constexpr char kCyclicGraph[] = "cyclic_graph";
@@ -52,14 +56,30 @@ struct FusePlan {
   std::vector<FuseGroup> groups;
   std::vector<SkippedReceive> skipped;
   int local_receives = 0;
+  // Of all receives, by node. Only kCost estimates them.
+  std::map<NodeId, ReceiveEstimate> estimates;
 };
 
 // How receives of the same two devices are split into groups. kAll ignores
 // depth, and so asks for cycles: it is there to test the verifier.
 enum class Grouping { kDepth, kAll };
 
+// How the receives of a group, which may be one call, are divided into calls.
+enum class Splitting {
+  kLevel,     // Not at all.
+  kConsumer,  // By the first node that uses them.
+  kCost,      // Where waiting costs more than a call.
+};
+
+// Of the name that the option fuse_grouping gives; false if there is none.
+bool ParseSplitting(const std::string& name, Splitting* splitting);
+
 struct AnalysisOptions {
   Grouping grouping = Grouping::kDepth;
+  Splitting splitting = Splitting::kLevel;
+  // Of kCost. Tensors above max_packed_bytes do not travel in frames anyway.
+  CostModel cost_model;
+  double max_packed_bytes = 1 << 20;
   // Whether receives that may be dead are fused too.
   bool fuse_may_be_dead = true;
   // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.

@@ -18,6 +18,7 @@
 #include "tensorflow/core/public/session_options.h"
 #include "transport/fuse_server.h"
 #include "transport/metrics.h"
+#include "transport/tensor_frame.h"
 
 namespace tf_fuse {
 
@@ -126,6 +127,25 @@ std::vector<v1::FuseReport> RecentReports() {
 
 namespace {
 
+// What the options say, and a measured call where they say nothing of it.
+void ChooseSplitting(const FuseOptions& options, AnalysisOptions* analysis) {
+  if (!options.grouping.empty() &&
+      !ParseSplitting(options.grouping, &analysis->splitting)) {
+    // A newer coordinator may know more.
+    LOG(WARNING) << "tf_fuse: fuse_grouping is '" << options.grouping
+                 << "', this task knows 'level', 'consumer' and 'cost'; "
+                    "'level' is used.";
+  }
+  if (analysis->splitting != Splitting::kCost) return;
+  CostModel* model = &analysis->cost_model;
+  analysis->max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
+  model->rpc_us =
+      options.rpc_us > 0 ? options.rpc_us : MeasuredRpcMicros(model->rpc_us);
+  if (options.gigabytes_per_s > 0) {
+    model->bytes_per_us = 1000 * options.gigabytes_per_s;
+  }
+}
+
 class FuseRecvPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(
@@ -136,14 +156,15 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
         options.session_options == nullptr) {
       return absl::OkStatus();
     }
-    if (!ParseFuseOptions(options.session_options->config).do_fuse_recv) {
-      return absl::OkStatus();
-    }
+    const FuseOptions fuse_options =
+        ParseFuseOptions(options.session_options->config);
+    if (!fuse_options.do_fuse_recv) return absl::OkStatus();
     const PartitionGraphs& partitions = *options.partition_graphs;
     if (WasSeenBefore(partitions) || !HasRemoteReceive(partitions)) {
       return absl::OkStatus();
     }
     AnalysisOptions analysis;
+    ChooseSplitting(fuse_options, &analysis);
     analysis.task_blocker = &BlockerOfTask;
     if (!HasFuseServer()) {
       WarnOnceThatProtocolIsPlain();

@@ -263,8 +263,15 @@ void MoveEdges(Graph* graph, Node* recv, Node* fused, Node* source,
   graph->RemoveNode(recv);
 }
 
-void FillSlot(const PartitionView& view, const Receive& receive,
-              v1::FuseReport::Slot* slot) {
+void FillSlot(const PartitionView& view, const FusePlan& plan,
+              const Receive& receive, v1::FuseReport::Slot* slot) {
+  auto estimate = plan.estimates.find(receive.node);
+  if (estimate != plan.estimates.end()) {
+    v1::FuseReport::Estimate* out = slot->mutable_estimate();
+    if (estimate->second.bytes) out->set_bytes(*estimate->second.bytes);
+    out->set_ready_us(estimate->second.ready_us);
+    out->set_tail_us(estimate->second.tail_us);
+  }
   slot->set_tensor_name(receive.tensor_name);
   slot->set_dtype(tensorflow::DataTypeString(receive.dtype));
   slot->set_recv_node(view.node(receive.node)->name());
@@ -287,7 +294,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
     out->set_depth(group.depth);
     for (size_t i = 0; i < group.receives.size(); ++i) {
       v1::FuseReport::Slot* slot = out->add_slots();
-      FillSlot(view, *group.receives[i], slot);
+      FillSlot(view, plan, *group.receives[i], slot);
       slot->set_may_be_dead(group.may_be_dead[i]);
     }
   }
@@ -296,7 +303,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
     out->set_reason(skipped.reason);
     out->set_send_device(skipped.receive->send_device);
     out->set_recv_device(skipped.receive->recv_device);
-    FillSlot(view, *skipped.receive, out->mutable_slot());
+    FillSlot(view, plan, *skipped.receive, out->mutable_slot());
   }
   report->set_local_receives(plan.local_receives);
 }

@@ -213,6 +213,16 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
     return absl::InvalidArgumentError(absl::StrCat(
         "grouping is 'depth' or 'all', got '", request.grouping(), "'"));
   }
+  if (!request.splitting().empty() &&
+      !ParseSplitting(request.splitting(), &options.splitting)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("splitting is 'level', 'consumer' or 'cost', got '",
+                     request.splitting(), "'"));
+  }
+  if (request.rpc_us() > 0) options.cost_model.rpc_us = request.rpc_us();
+  if (request.bytes_per_us() > 0) {
+    options.cost_model.bytes_per_us = request.bytes_per_us();
+  }
   options.fuse_may_be_dead = !request.leave_may_be_dead();
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());

@@ -30,7 +30,10 @@ def _entries():
     """Our entries in the ConfigProto that TensorFlow would send: name to parameters."""
     rewrite = context.context().config.graph_options.rewrite_options
     return {
-        entry.name: {key: value.b for key, value in entry.parameter_map.items()}
+        entry.name: {
+            key: getattr(value, value.WhichOneof("value"))
+            for key, value in entry.parameter_map.items()
+        }
         for entry in rewrite.custom_optimizers
     }
 
@@ -144,6 +147,7 @@ def test_stock_keys_are_untouched():
         ("tf_fuse", "do_fuse_recv"),
         ("enable_fused_receives", "do_fuse_recv"),
         ("pack", "do_pack_handles"),
+        ("fuse_groups", "fuse_grouping"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):
@@ -151,7 +155,7 @@ def test_misspelt_key_is_refused_with_the_right_one(key, meant):
         _set({"constant_folding": True, key: True})
     assert str(caught.value) == (
         f"unknown option {key!r}; did you mean {meant!r}? "
-        "The options of tf_fuse are: do_fuse_recv, do_pack_handles"
+        f"The options of tf_fuse are: {', '.join(sorted(options.OPTIONS))}"
     )
     assert context.context()._optimizer_experimental_options == {}, "nothing was set"
 
@@ -166,6 +170,41 @@ def test_wrong_type_is_refused(value, name):
     text = f"the option 'do_fuse_recv' of tf_fuse takes a bool, got {value!r} of type {name}"
     with pytest.raises(TypeError, match=f"^{re.escape(text)}$"):
         _set({"do_fuse_recv": value})
+
+
+def test_how_to_group_goes_with_the_fusing():
+    _set({"fuse_grouping": "cost", "fuse_rpc_us": 12, "fuse_gigabytes_per_s": 0.5})
+    assert _entries() == {}, "it says how, not whether"
+    _set({"do_fuse_recv": True})
+    assert _entries() == {
+        "tf_fuse": {
+            "do_fuse_recv": True,
+            "fuse_grouping": b"cost",
+            "fuse_rpc_us": 12.0,
+            "fuse_gigabytes_per_s": 0.5,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("fuse_grouping", "all", "is one of ['level', 'consumer', 'cost'], got 'all'"),
+        ("fuse_rpc_us", 0.0, "is a positive number, got 0.0"),
+        ("fuse_rpc_us", float("nan"), "is a positive number, got nan"),
+        ("fuse_gigabytes_per_s", float("inf"), "is a positive number, got inf"),
+        ("fuse_gigabytes_per_s", -1, "is a positive number, got -1"),
+    ],
+)
+def test_values_that_an_option_does_not_take(key, value, text):
+    with pytest.raises(ValueError, match=f"^{re.escape(f'the option {key!r} of tf_fuse {text}')}$"):
+        _set({key: value})
+
+
+@pytest.mark.parametrize(("key", "value"), [("fuse_rpc_us", True), ("fuse_grouping", 1)])
+def test_wrong_type_of_a_value(key, value):
+    with pytest.raises(TypeError, match=f"the option '{key}' of tf_fuse takes a "):
+        _set({key: value})
 
 
 def test_other_custom_optimizers_stay():

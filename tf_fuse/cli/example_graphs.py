@@ -151,9 +151,14 @@ def _cond() -> None:
         _Variable(f"result{i}", [16], _server(0, 2)).subtract(result)
 
 
+def _dense() -> None:
+    _step({"keys": [1000, 512]}, [512] * 12, 2, 1, 64)
+
+
 #: Name to the function that adds the nodes to the default graph.
 EXAMPLES: dict[str, Callable[[], None]] = {
     "cond": _cond,
+    "dense": _dense,
     "features": _features,
     "rfc": _rfc,
     "wide_deep": _wide_deep,
