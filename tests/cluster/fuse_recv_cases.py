@@ -372,6 +372,47 @@ def nested(bench: Bench) -> list[Any]:
 
 
 @case
+def compiled(bench: Bench) -> list[Any]:
+    """Islands that XLA compiles, fed with what was received, inside a step that is not compiled."""
+    weights = [bench.variable(i, _numbers("float32", i, (4, 4)) / 8.0) for i in range(6)]
+
+    @tf.function(jit_compile=True)
+    def island(x, w):
+        return tf.reduce_sum(tf.nn.relu(tf.matmul(x, w) - 2.0), axis=1, keepdims=True) + w
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            values = [tf.convert_to_tensor(w) for w in weights]
+            tape.watch(values)
+            for value in values:
+                x = island(x, value)
+        gradients = tape.gradient(x, values)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(0.125 * tf.round(gradient))
+        return x, gradients
+
+    x = _numbers("float32", 7, (4, 4)) / 16.0
+    return bench.call(step, x) + [w.numpy() for w in weights]
+
+
+@case
+def local_dataset(bench: Bench) -> list[Any]:
+    """A tf.data iterator that the function makes on the worker, over values that it received."""
+    variables = [bench.variable(i, _numbers("int64", i)) for i in range(4)]
+
+    @tf.function
+    def step():
+        first = tf.stack([tf.convert_to_tensor(v) for v in variables])
+        total = tf.zeros([3], tf.int64)
+        for row in tf.data.Dataset.from_tensor_slices(first).map(lambda r: r * 2):
+            total += row
+        return total, [v - total for v in variables]
+
+    return bench.call(step)
+
+
+@case
 def python_function(bench: Bench) -> list[Any]:
     """A tf.py_function runs in the coordinator's process, which receives like a worker."""
     variables = [bench.variable(i, _numbers("float32", i)) for i in range(4)]

@@ -13,10 +13,12 @@ pytestmark = pytest.mark.cluster
 
 _CASES = [
     "branches",
+    "compiled",
     "crowded",
     "dtypes",
     "gradients",
     "kept_values",
+    "local_dataset",
     "loops",
     "nested",
     "nested_branches",
