@@ -28,9 +28,20 @@ struct Ancestry {
   // empty.
   std::vector<int> blockers;
   std::vector<std::set<NodeId>> blocker_sets;
+  // Merges of loops that wait for other blocking nodes from the second
+  // iteration on. They count as blocking nodes themselves.
+  std::set<NodeId> waiting_merges;
   // A receive above it has no visible sender, so its depth is unknown.
   std::vector<bool> partly_unseen;
+
+  const std::set<NodeId>& BlockersAbove(NodeId id) const {
+    return blocker_sets[blockers[id]];
+  }
 };
+
+bool IsWithin(const std::set<NodeId>& inner, const std::set<NodeId>& outer) {
+  return std::includes(outer.begin(), outer.end(), inner.begin(), inner.end());
+}
 
 // The blocking nodes that `id` waits for in every step: itself and those above.
 // What it waits for in some steps only is stood for by the node that decides.
@@ -45,8 +56,7 @@ std::set<NodeId> BlockersOf(const PartitionView& view, NodeId id,
     const bool is_control = edge.src_output == tensorflow::Graph::kControlSlot;
     // From what goes round the loop, perhaps not once.
     if (node.IsExit() && is_control) continue;
-    const std::set<NodeId>& set =
-        ancestry.blocker_sets[ancestry.blockers[edge.node]];
+    const std::set<NodeId>& set = ancestry.BlockersAbove(edge.node);
     if (!node.IsMerge() || is_control) {
       all.insert(set.begin(), set.end());
     } else if (is_first) {
@@ -65,14 +75,15 @@ std::set<NodeId> BlockersOf(const PartitionView& view, NodeId id,
   return all;
 }
 
-Ancestry ComputeAncestry(const PartitionView& view) {
-  Ancestry result;
+// Depth and blockers of every node, given waiting_merges.
+void ComputeInOrder(const PartitionView& view, Ancestry* ancestry) {
+  Ancestry& result = *ancestry;
   result.depth.assign(view.size(), 0);
   result.blockers.assign(view.size(), 0);
   result.partly_unseen.assign(view.size(), false);
   std::map<std::set<NodeId>, int> interned = {{{}, 0}};
   std::vector<std::set<NodeId>>& sets = result.blocker_sets;
-  sets.push_back({});
+  sets.assign(1, {});
   result.is_remote.assign(view.size(), false);
   std::vector<bool> is_unseen(view.size(), false);
   for (const Receive& receive : view.receives()) {
@@ -92,7 +103,8 @@ Ancestry ComputeAncestry(const PartitionView& view) {
     }
     result.depth[id] = depth + (result.is_remote[id] ? 1 : 0);
     result.partly_unseen[id] = unseen;
-    if (above.size() == 1 && !MayBlock(*view.node(id))) {
+    if (above.size() == 1 && !MayBlock(*view.node(id)) &&
+        result.waiting_merges.count(id) == 0) {
       result.blockers[id] = *above.begin();
       continue;
     }
@@ -102,7 +114,38 @@ Ancestry ComputeAncestry(const PartitionView& view) {
     if (inserted) sets.push_back(it->first);
     result.blockers[id] = it->second;
   }
+}
+
+Ancestry ComputeAncestry(const PartitionView& view) {
+  Ancestry result;
+  // What comes round a loop is above its Merge too, an iteration later, and may
+  // hang on another such Merge.
+  size_t known = 0;
+  do {
+    known = result.waiting_merges.size();
+    ComputeInOrder(view, &result);
+    for (NodeId id = 0; id < view.size(); ++id) {
+      for (const PartitionView::Edge& edge : view.in_edges(id)) {
+        if (edge.is_back_edge && !IsWithin(result.BlockersAbove(edge.node),
+                                           result.BlockersAbove(id))) {
+          result.waiting_merges.insert(id);
+        }
+      }
+    }
+  } while (result.waiting_merges.size() > known);
   return result;
+}
+
+// What starts a receive in each iteration of its loop: its control inputs,
+// sorted. Empty outside of loops, where every node runs once.
+std::vector<NodeId> FindTriggers(const PartitionView& view,
+                                 const Receive& receive) {
+  std::set<NodeId> triggers;
+  if (view.frame(receive.node).empty()) return {};
+  for (const PartitionView::Edge& edge : view.in_edges(receive.node)) {
+    if (edge.node != receive.send) triggers.insert(edge.node);
+  }
+  return {triggers.begin(), triggers.end()};
 }
 
 // A _Recv runs although an input of it is dead, and then gives a dead value;
@@ -137,8 +180,10 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   // What is above it is not known, and so neither is its depth.
   if (ancestry.partly_unseen[receive.node]) return skip::kSenderNotVisible;
   if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;
-  // Its key changes from iteration to iteration.
-  if (!view.frame(receive.node).empty()) return skip::kLoopFrame;
+  if (!view.frame(receive.node).empty() &&
+      HasInputThatMayBeDead(view, liveness, receive)) {
+    return skip::kLoopFrame;
+  }
   if (liveness.MayBeDead(receive.node) &&
       (!fuse_may_be_dead || HasInputThatMayBeDead(view, liveness, receive))) {
     return skip::kMayBeDead;
@@ -146,20 +191,47 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   return "";
 }
 
-// Receives that may become one: the same devices, incarnation, depth, blockers.
-struct GroupKey {
+// Where receives that may become one come from, go to, and run.
+struct Route {
   std::string send_device;
   std::string recv_device;
-  int64_t incarnation;
-  int depth;
-  int blockers;
+  int64_t incarnation = 0;
+  std::string frame;
+  std::vector<NodeId> triggers;
 
-  bool operator<(const GroupKey& other) const { return Tie() < other.Tie(); }
-  std::tuple<const std::string&, const std::string&, int64_t, int, int> Tie()
-      const {
-    return std::tie(send_device, recv_device, incarnation, depth, blockers);
+  auto Tie() const {
+    return std::tie(send_device, recv_device, incarnation, frame, triggers);
   }
+  bool operator<(const Route& other) const { return Tie() < other.Tie(); }
+  bool operator==(const Route& other) const { return Tie() == other.Tie(); }
 };
+
+// Receives that may become one: the same route, depth and blockers.
+struct GroupKey {
+  Route route;
+  int depth = 0;
+  int blockers = 0;
+
+  auto Tie() const { return std::tie(route, depth, blockers); }
+  bool operator<(const GroupKey& other) const { return Tie() < other.Tie(); }
+};
+
+GroupKey KeyOf(const PartitionView& view, const Ancestry& ancestry,
+               const Receive& receive, Grouping grouping) {
+  GroupKey key;
+  key.route = {receive.send_device,
+               receive.recv_device,
+               receive.send_device_incarnation,
+               "",
+               {}};
+  if (grouping != Grouping::kAnyFrame) {
+    key.route.frame = view.frame(receive.node);
+    key.route.triggers = FindTriggers(view, receive);
+  }
+  if (grouping != Grouping::kAll) key.depth = ancestry.depth[receive.node];
+  key.blockers = ancestry.blockers[receive.node];
+  return key;
+}
 
 using Candidates = std::map<GroupKey, std::vector<const Receive*>>;
 
@@ -209,19 +281,15 @@ std::vector<NodeId> FinalConsumers(const PartitionView& view,
 bool MayJoin(const PartitionView& view, const Ancestry& ancestry,
              const Receive& receive, const std::vector<NodeId>& uses,
              const GroupKey& key) {
-  auto is_within = [&](int inner, int outer) {
-    const std::set<NodeId>& a = ancestry.blocker_sets[inner];
-    const std::set<NodeId>& b = ancestry.blocker_sets[outer];
-    return std::includes(b.begin(), b.end(), a.begin(), a.end());
-  };
+  const std::set<NodeId>& of_group = ancestry.blocker_sets[key.blockers];
   // The group must not wait for more either.
-  if (!is_within(ancestry.blockers[receive.node], key.blockers)) return false;
+  if (!IsWithin(ancestry.BlockersAbove(receive.node), of_group)) return false;
   return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](NodeId id) {
     // A receive counts itself, but does not wait for itself.
     const int waits_for = ancestry.depth[id] - (ancestry.is_remote[id] ? 1 : 0);
     // A Merge waits for one of its inputs only.
     return !view.node(id)->IsMerge() && waits_for >= key.depth &&
-           is_within(key.blockers, ancestry.blockers[id]);
+           IsWithin(of_group, ancestry.BlockersAbove(id));
   });
 }
 
@@ -229,7 +297,7 @@ bool MayJoin(const PartitionView& view, const Ancestry& ancestry,
 void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
                       Candidates* candidates) {
   const Consumers consumers = FindConsumers(view);
-  // In the order of the keys: deeper groups of the same devices come later.
+  // In the order of the keys: deeper groups of the same route come later.
   for (auto it = candidates->begin(); it != candidates->end();) {
     auto joined = candidates->end();
     if (it->second.size() == 1) {
@@ -237,10 +305,7 @@ void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
       const std::vector<NodeId> uses =
           FinalConsumers(view, consumers, receive.node);
       for (auto other = std::next(it);
-           other != candidates->end() &&
-           other->first.send_device == it->first.send_device &&
-           other->first.recv_device == it->first.recv_device &&
-           other->first.incarnation == it->first.incarnation;
+           other != candidates->end() && other->first.route == it->first.route;
            ++other) {
         if (other->first.depth > it->first.depth &&
             MayJoin(view, ancestry, receive, uses, other->first)) {
@@ -358,12 +423,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       plan.skipped.push_back({&receive, reason});
       continue;
     }
-    const int depth =
-        options.grouping == Grouping::kDepth ? ancestry.depth[receive.node] : 0;
-    candidates[{receive.send_device, receive.recv_device,
-                receive.send_device_incarnation, depth,
-                ancestry.blockers[receive.node]}]
-        .push_back(&receive);
+    candidates[KeyOf(view, ancestry, receive, options.grouping)].push_back(
+        &receive);
   }
   JoinLoneReceives(view, ancestry, &candidates);
   if (options.splitting == Splitting::kCost) {
@@ -373,7 +434,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
   for (auto& [key, receives] : candidates) {
     // One receive gains nothing from a frame.
     std::string reason = receives.size() < 2 ? skip::kAlone : "";
-    if (reason.empty()) reason = task_blocker(TaskOfDevice(key.recv_device));
+    if (reason.empty())
+      reason = task_blocker(TaskOfDevice(key.route.recv_device));
     if (!reason.empty()) {
       Skip(receives, reason, &plan);
       continue;
@@ -399,8 +461,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       for (const Receive* receive : part) {
         may_be_dead.push_back(liveness.MayBeDead(receive->node));
       }
-      plan.groups.push_back(
-          {key.send_device, key.recv_device, key.depth, part, may_be_dead});
+      plan.groups.push_back({key.route.send_device, key.route.recv_device,
+                             key.depth, key.route.frame, part, may_be_dead});
     }
   }
   return plan;

@@ -48,6 +48,7 @@ struct FuseGroup {
   std::string send_device;
   std::string recv_device;
   int depth = 0;
+  std::string frame;  // Of the loop that they lie in; empty for the outermost.
   std::vector<const Receive*> receives;
   std::vector<bool> may_be_dead;  // Of each receive.
 };
@@ -60,9 +61,10 @@ struct FusePlan {
   std::map<NodeId, ReceiveEstimate> estimates;
 };
 
-// How receives of the same two devices are split into groups. kAll ignores
-// depth, and so asks for cycles: it is there to test the verifier.
-enum class Grouping { kDepth, kAll };
+// How receives of the same two devices are split into groups. The other two are
+// there to test the verifier: kAll ignores depth, and so asks for cycles;
+// kAnyFrame ignores the loops that receives lie in, and what starts them.
+enum class Grouping { kDepth, kAll, kAnyFrame };
 
 // How the receives of a group, which may be one call, are divided into calls.
 enum class Splitting {
@@ -88,8 +90,8 @@ struct AnalysisOptions {
 };
 
 // The plan refers to receives of `view`, which must outlive it. A receive is
-// fused with others of the same send device, receive device, depth and blocking
-// ancestors, when each of them is certainly live.
+// fused with others of the same send device, receive device, depth, blocking
+// ancestors and loop.
 //
 // The depth of a receive is 1 + the largest depth among the receives above its
 // sender. Two receives of equal depth cannot wait for one another, and
@@ -99,7 +101,15 @@ struct AnalysisOptions {
 // Blocking ancestors are operations that may wait for something that is no edge
 // of the graph, such as another step (QueueDequeue). Receives that do not hang
 // on the same ones are kept apart: one must not wait for what only another
-// waits for.
+// waits for. The Merge of a loop stands for what it waits for in iterations
+// before.
+//
+// Receives in a loop are fused with those that the same operations start in
+// each iteration; TensorFlow's partitioner starts all receives of a loop on one
+// device by one Merge. So the fused one runs in the iterations in which they
+// would run, and waits for tensors of its own iteration alone. What an
+// iteration waits for beside its own is earlier ones: no two iterations wait
+// for each other (docs/architecture.md).
 //
 // A receive that is alone at its depth joins a deeper group of the same devices
 // if whatever uses it waits for a receive of that depth anyway, and for what

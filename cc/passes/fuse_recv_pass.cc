@@ -111,11 +111,12 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
   FusePlan plan = PlanFusedReceives(*view, options);
-  const int dropped = DropGroupsThatCloseCycles(*view, &plan);
+  const int dropped = DropUnsafeGroups(*view, &plan);
   if (dropped > 0 && options.grouping == Grouping::kDepth) {
     LOG(ERROR) << "tf_fuse: " << dropped
-               << " groups by depth would have closed a cycle and were left "
-                  "alone. The results are right; please report this.";
+               << " groups by depth would have closed a cycle, or spanned two "
+                  "loops, and were left alone. The results are right; please "
+                  "report this.";
   }
   report->set_partitions(static_cast<int>(partitions.size()));
   return ApplyFusePlan(*view, plan, partitions, report);

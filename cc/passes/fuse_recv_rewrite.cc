@@ -156,8 +156,9 @@ bool AddsInOrderOfOwnership(const Node& node) {
 // Whether the value must be copied out of the frame, to have memory of its own
 // as any received value has in stock TensorFlow: because a consumer may hold it
 // longer than the step (a queue, a stack, a TensorList, a value that a function
-// returns), or computes otherwise with it.
-bool NeedsOwnMemory(const Node& recv) {
+// returns) or, for one received in a loop, longer than the iteration; or
+// computes otherwise with it.
+bool NeedsOwnMemory(const Node& recv, bool in_loop) {
   std::vector<const Node*> pending = {&recv};
   std::set<const Node*> seen = {&recv};
   while (!pending.empty()) {
@@ -167,6 +168,9 @@ bool NeedsOwnMemory(const Node& recv) {
       if (edge->IsControlEdge()) continue;
       const Node* dst = edge->dst();
       if (!dst->IsOp()) continue;
+      // Goes round the loop, perhaps to its end, and every iteration brings a
+      // frame.
+      if (in_loop && dst->IsNextIteration()) return true;
       if (dst->IsRetval() || HasVariantOutput(*dst)) return true;
       if ((dst->op_def().is_stateful() || HasHiddenState(*dst)) &&
           !ConsumesAtOnce(*dst)) {
@@ -191,7 +195,8 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   for (const Receive* receive : group.receives) {
     types.push_back(receive->dtype);
     names.push_back(receive->tensor_name);
-    copy_out.push_back(NeedsOwnMemory(*view.node(receive->node)));
+    copy_out.push_back(
+        NeedsOwnMemory(*view.node(receive->node), !group.frame.empty()));
     any_copy = any_copy || copy_out.back();
   }
   if (!any_copy) copy_out.clear();
@@ -292,6 +297,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
     out->set_send_device(group.send_device);
     out->set_recv_device(group.recv_device);
     out->set_depth(group.depth);
+    out->set_frame(group.frame);
     for (size_t i = 0; i < group.receives.size(); ++i) {
       v1::FuseReport::Slot* slot = out->add_slots();
       FillSlot(view, plan, *group.receives[i], slot);

@@ -3,7 +3,13 @@
 
 #include "passes/fuse_recv_verifier.h"
 
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace tf_fuse {
 
@@ -60,17 +66,48 @@ int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   return -1;
 }
 
+// The frame of a receive and, inside of a loop, what starts it there.
+std::pair<std::string, std::set<NodeId>> StartOf(const PartitionView& view,
+                                                 const Receive& receive) {
+  std::set<NodeId> inputs;
+  const std::string& frame = view.frame(receive.node);
+  for (const PartitionView::Edge& edge : view.in_edges(receive.node)) {
+    if (!frame.empty() && edge.node != receive.send) inputs.insert(edge.node);
+  }
+  return {frame, inputs};
+}
+
+// Index of the first group whose members do not run in the same iterations of
+// the same loop, or -1. One that spans two frames might wait for itself.
+int FindGroupAcrossFrames(const PartitionView& view, const FusePlan& plan) {
+  for (size_t g = 0; g < plan.groups.size(); ++g) {
+    const std::vector<const Receive*>& receives = plan.groups[g].receives;
+    const auto first = StartOf(view, *receives[0]);
+    if (std::any_of(receives.begin(), receives.end(), [&](const Receive* r) {
+          return StartOf(view, *r) != first;
+        })) {
+      return static_cast<int>(g);
+    }
+  }
+  return -1;
+}
+
+void DropGroup(FusePlan* plan, int g, absl::string_view reason) {
+  for (const Receive* receive : plan->groups[g].receives) {
+    plan->skipped.push_back({receive, std::string(reason)});
+  }
+  plan->groups.erase(plan->groups.begin() + g);
+}
+
 }  // namespace
 
-int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan) {
+int DropUnsafeGroups(const PartitionView& view, FusePlan* plan) {
   int dropped = 0;
-  for (int g = FindGroupOnCycle(view, *plan); g >= 0;
-       g = FindGroupOnCycle(view, *plan)) {
-    for (const Receive* receive : plan->groups[g].receives) {
-      plan->skipped.push_back({receive, skip::kWouldCycle});
-    }
-    plan->groups.erase(plan->groups.begin() + g);
-    ++dropped;
+  for (int g; (g = FindGroupAcrossFrames(view, *plan)) >= 0; ++dropped) {
+    DropGroup(plan, g, skip::kLoopFrame);
+  }
+  for (int g; (g = FindGroupOnCycle(view, *plan)) >= 0; ++dropped) {
+    DropGroup(plan, g, skip::kWouldCycle);
   }
   return dropped;
 }

@@ -11,11 +11,22 @@
 
 namespace tf_fuse {
 
-// Contracts all groups of `plan` over all partitions. While that closes a
-// cycle, drops the first group (in the plan's order) that lies on one: its
-// receives move to `plan->skipped` with the reason skip::kWouldCycle. Returns
-// the number of groups dropped; 0 for every plan that groups by depth.
-int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan);
+// Drops groups of `plan` that might wait for themselves; their receives move to
+// `plan->skipped`. Returns the number of groups dropped: 0 for every plan that
+// groups by depth.
+//
+// First those whose members lie in different loops, or are started by different
+// operations there (reason skip::kLoopFrame). Then all groups are contracted
+// over all partitions, edges from one iteration to the next left out. While
+// that closes a cycle, the first group (in the plan's order) on one is dropped
+// (reason skip::kWouldCycle).
+//
+// That is enough for loops: no two iterations wait for each other, since edges
+// and TensorFlow's limit of parallel iterations lead from earlier to later ones
+// alone, and a group lies in one iteration. Within an iteration, a loop that
+// lies in it can be taken for one node, since the view has edges from all that
+// enters a loop to all that leaves it.
+int DropUnsafeGroups(const PartitionView& view, FusePlan* plan);
 
 }  // namespace tf_fuse
 

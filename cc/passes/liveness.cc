@@ -38,9 +38,9 @@ Liveness::Liveness(const PartitionView& view) : view_(view) {
   // not hold, their exits may be dead, which may affect other loops in turn.
   while (true) {
     ComputeAll();
-    std::set<std::string> unsteady = FindUnsteadyFrames();
-    if (unsteady == unsteady_frames_) return;
-    unsteady_frames_.insert(unsteady.begin(), unsteady.end());
+    std::set<NodeId> unsteady = FindUnsteadyMerges();
+    if (unsteady == unsteady_merges_) return;
+    unsteady_merges_.insert(unsteady.begin(), unsteady.end());
   }
 }
 
@@ -191,9 +191,8 @@ Liveness::ConditionId Liveness::OfLoopMerge(NodeId id) {
     if (edge.is_back_edge || edge.src_output == Graph::kControlSlot) continue;
     condition = And(condition, OfEdge(edge));
   }
-  return unsteady_frames_.count(view_.frame(id)) > 0
-             ? And(Unknown(id), condition)
-             : condition;
+  return unsteady_merges_.count(id) > 0 ? And(Unknown(id), condition)
+                                        : condition;
 }
 
 bool Liveness::HoldsInLoop(const Conjunction& literals,
@@ -227,9 +226,7 @@ Liveness::ConditionId Liveness::OfExit(NodeId id) {
   // has ended", which happens in every step that enters it.
   auto it = frame_entry_.find(view_.frame(id));
   if (it == frame_entry_.end()) return Unknown(id);
-  if (unsteady_frames_.count(view_.frame(id)) > 0 || !LeavesWhenLoopEnds(id)) {
-    return And(Unknown(id), it->second);
-  }
+  if (!LeavesWhenLoopEnds(id)) return And(Unknown(id), it->second);
   return it->second;
 }
 
@@ -254,22 +251,18 @@ Liveness::ConditionId Liveness::Compute(NodeId id) {
   return OfInputs(id);
 }
 
-std::set<std::string> Liveness::FindUnsteadyFrames() {
-  std::set<std::string> unsteady = unsteady_frames_;
+std::set<NodeId> Liveness::FindUnsteadyMerges() {
+  std::set<NodeId> unsteady = unsteady_merges_;
   for (NodeId id = 0; id < view_.size(); ++id) {
     if (!IsMergeNode(*view_.node(id))) continue;
-    const std::string& frame = view_.frame(id);
     for (const PartitionView::Edge& edge : view_.in_edges(id)) {
       if (!edge.is_back_edge) continue;
-      auto entry = frame_entry_.find(frame);
-      if (entry == frame_entry_.end()) {
-        unsteady.insert(frame);
-        continue;
-      }
+      auto entry = frame_entry_.find(view_.frame(id));
       // What comes round may depend on the loop going on, and on what the loop
       // was entered under; on nothing else.
-      if (!HoldsInLoop(conjunctions_[OfEdge(edge)], entry->second)) {
-        unsteady.insert(frame);
+      if (entry == frame_entry_.end() ||
+          !HoldsInLoop(conjunctions_[OfEdge(edge)], entry->second)) {
+        unsteady.insert(id);
       }
     }
   }

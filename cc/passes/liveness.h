@@ -13,10 +13,17 @@
 //                     a control edge from it: condition(data) and condition(P)
 //   Merge(a, b)       a or b; C and P==0, C and P==1 together give C. Control
 //                     inputs, live or dead, make it wait, but not dead
-//   Enter … Exit      a loop whose variables stay live as long as it runs gives
-//                     the condition under which it is entered
+//   Merge of a loop   the condition under which the loop is entered, if what
+//                     comes round is live whenever the loop goes on: a dead
+//                     value does not come round, so the Merge would not run
+//   Exit              of such a variable: the condition under which the loop is
+//                     entered
 //   Send -> Recv      passed on
 //   anything else     the conjunction over all inputs, control inputs included
+//
+// Inside a loop all of this is about one iteration: no predicate is followed
+// through a Merge, Enter or Exit, so those of a condition have one value in
+// each iteration of their frame.
 //
 // (XLA's deadness analysis has the same aim within one graph; this one follows
 // predicates across partitions.)
@@ -40,8 +47,9 @@ class Liveness {
   // REQUIRES: view.topological_order() is not empty unless the view is.
   explicit Liveness(const PartitionView& view);
 
-  // False only if every output of the node is live in every step. A Switch may
-  // always be dead.
+  // False only if every output of the node is live whenever it runs: in every
+  // step, and in every iteration that its frame has. A Switch may always be
+  // dead.
   bool MayBeDead(NodeId id) const { return conditions_[id] != kAlways; }
 
  private:
@@ -83,8 +91,8 @@ class Liveness {
   int PredicateIndex(NodeId switch_id);
 
   void ComputeAll();
-  // Frames in which a value that goes round the loop may die on the way.
-  std::set<std::string> FindUnsteadyFrames();
+  // Merges of loops whose value may die on its way round.
+  std::set<NodeId> FindUnsteadyMerges();
 
   const PartitionView& view_;
   std::vector<ConditionId> conditions_;
@@ -94,7 +102,7 @@ class Liveness {
   std::vector<int> predicate_arity_;
   std::set<int> loop_predicates_;
   std::map<std::string, ConditionId> frame_entry_;
-  std::set<std::string> unsteady_frames_;
+  std::set<NodeId> unsteady_merges_;
 };
 
 }  // namespace tf_fuse

@@ -209,9 +209,12 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
   AnalysisOptions options;
   if (request.grouping() == "all") {
     options.grouping = Grouping::kAll;
+  } else if (request.grouping() == "any_frame") {
+    options.grouping = Grouping::kAnyFrame;
   } else if (!request.grouping().empty() && request.grouping() != "depth") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "grouping is 'depth' or 'all', got '", request.grouping(), "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("grouping is 'depth', 'all' or 'any_frame', got '",
+                     request.grouping(), "'"));
   }
   if (!request.splitting().empty() &&
       !ParseSplitting(request.splitting(), &options.splitting)) {
