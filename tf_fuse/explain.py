@@ -63,8 +63,8 @@ def rewrite(
         partitioned already. Devices name a job ("/job:ps/task:0"); replica 0, task 0 and CPU:0 are
         supplied where they are missing.
       plain_tasks: tasks ("/job:ps/replica:0/task:0") to be treated as lacking the plugin.
-      grouping: "depth", what runs use; or "all", which ignores depth and so shows the verifier at
-        work.
+      grouping: "depth", what runs use; or "all", which ignores depth, or "any_frame", which ignores
+        loops: both show the verifier at work.
       default_device: where nodes without a device run, unless a resource or a colocation places
         them. None for what a NoOp named `DEFAULT_DEVICE_NODE` names, and without one the first
         device of the job "worker", and without that the first device in sorted order. Must be

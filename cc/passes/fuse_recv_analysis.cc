@@ -29,8 +29,9 @@ struct Ancestry {
   std::vector<int> blockers;
   std::vector<std::set<NodeId>> blocker_sets;
   // Merges of loops that wait for other blocking nodes from the second
-  // iteration on. They count as blocking nodes themselves.
-  std::set<NodeId> waiting_merges;
+  // iteration on. They count as blocking nodes themselves; of those that wait
+  // for the same one stands for all.
+  std::map<NodeId, NodeId> waiting_merges;
   // A receive above it has no visible sender, so its depth is unknown.
   std::vector<bool> partly_unseen;
 
@@ -71,7 +72,12 @@ std::set<NodeId> BlockersOf(const PartitionView& view, NodeId id,
     }
   }
   all.insert(of_each_input.begin(), of_each_input.end());
-  if (MayBlock(node) || node.IsMerge() || node.IsExit()) all.insert(id);
+  auto waiting = ancestry.waiting_merges.find(id);
+  if (waiting != ancestry.waiting_merges.end()) {
+    all.insert(waiting->second);
+  } else if (MayBlock(node) || node.IsMerge() || node.IsExit()) {
+    all.insert(id);
+  }
   return all;
 }
 
@@ -116,23 +122,66 @@ void ComputeInOrder(const PartitionView& view, Ancestry* ancestry) {
   }
 }
 
-Ancestry ComputeAncestry(const PartitionView& view) {
-  Ancestry result;
-  // What comes round a loop is above its Merge too, an iteration later, and may
-  // hang on another such Merge.
+// What comes round a loop is above its Merge too, an iteration later, and may
+// hang on another such Merge.
+void FindWaitingMerges(const PartitionView& view, Ancestry* ancestry) {
   size_t known = 0;
   do {
-    known = result.waiting_merges.size();
-    ComputeInOrder(view, &result);
+    known = ancestry->waiting_merges.size();
+    ComputeInOrder(view, ancestry);
     for (NodeId id = 0; id < view.size(); ++id) {
       for (const PartitionView::Edge& edge : view.in_edges(id)) {
-        if (edge.is_back_edge && !IsWithin(result.BlockersAbove(edge.node),
-                                           result.BlockersAbove(id))) {
-          result.waiting_merges.insert(id);
+        if (edge.is_back_edge && !IsWithin(ancestry->BlockersAbove(edge.node),
+                                           ancestry->BlockersAbove(id))) {
+          ancestry->waiting_merges[id] = id;
         }
       }
     }
-  } while (result.waiting_merges.size() > known);
+  } while (ancestry->waiting_merges.size() > known);
+}
+
+// What a Merge of a loop waits for in the first iteration, or in later ones.
+std::set<NodeId> BlockersOfMerge(const PartitionView& view,
+                                 const Ancestry& ancestry, NodeId merge,
+                                 bool later) {
+  std::set<NodeId> all;
+  for (const PartitionView::Edge& edge : view.in_edges(merge)) {
+    if (edge.is_back_edge != later) continue;
+    const std::set<NodeId>& set = ancestry.BlockersAbove(edge.node);
+    all.insert(set.begin(), set.end());
+  }
+  return all;
+}
+
+// Each device that takes part in a loop has such Merges of its own, most of
+// which wait for the same. All of a loop are taken for one, then told apart by
+// what they wait for until no two differ: by induction over the iterations they
+// wait for the same then.
+void UniteWaitingMerges(const PartitionView& view, Ancestry* ancestry) {
+  std::map<NodeId, NodeId>& merges = ancestry->waiting_merges;
+  std::map<std::string, NodeId> of_frame;
+  for (auto& [merge, label] : merges) {
+    label = of_frame.emplace(view.frame(merge), merge).first->second;
+  }
+  while (true) {
+    ComputeInOrder(view, ancestry);
+    using Key = std::tuple<NodeId, std::set<NodeId>, std::set<NodeId>>;
+    std::map<Key, NodeId> first_of;
+    std::map<NodeId, NodeId> labels;
+    for (const auto& [merge, label] : merges) {
+      Key key = {label, BlockersOfMerge(view, *ancestry, merge, false),
+                 BlockersOfMerge(view, *ancestry, merge, true)};
+      labels[merge] = first_of.emplace(std::move(key), merge).first->second;
+    }
+    if (labels == merges) return;
+    merges.swap(labels);
+  }
+}
+
+Ancestry ComputeAncestry(const PartitionView& view) {
+  Ancestry result;
+  FindWaitingMerges(view, &result);
+  if (!result.waiting_merges.empty()) UniteWaitingMerges(view, &result);
   return result;
 }
 

@@ -177,6 +177,8 @@ bool NeedsOwnMemory(const Node& recv, bool in_loop) {
         return true;
       }
       if (AddsInOrderOfOwnership(*dst)) return true;
+      // What a Switch decides by is not handed on.
+      if (dst->IsSwitch() && edge->dst_input() != 0) continue;
       if (MayShareMemory(*dst) && seen.insert(dst).second) {
         pending.push_back(dst);
       }

@@ -23,6 +23,8 @@ CASES: dict[str, Case] = {}
 MAX_PACKED_BYTES = 1 << 20
 MAX_FRAME_BYTES = 16 << 20
 READS_PER_SERVER = 10
+LOOP_READS = 3
+LOOP_COUNTS = (0, 1, 5)
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -349,6 +351,163 @@ def loops(bench: Bench) -> list[Any]:
 
     values = bench.call(loop, tf.constant(0)) + bench.call(loop, tf.constant(5))
     return [*values, total.numpy()]
+
+
+@case
+def loop_bodies(bench: Bench) -> list[Any]:
+    """A body that reads variables on two servers, one iteration at a time or ten."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(LOOP_READS)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(LOOP_READS)]
+    values = []
+    for parallel in (1, 10):
+
+        @tf.function
+        def loop(n, parallel=parallel):
+            def body(i, x):
+                scale = tf.cast(i + 1, tf.float32)
+                return i + 1, x + tf.add_n([v * scale for v in left + right])
+
+            return tf.while_loop(
+                lambda i, _: i < n, body, (0, tf.zeros([3])), parallel_iterations=parallel
+            )
+
+        for n in LOOP_COUNTS:
+            values += bench.call(loop, tf.constant(n), on=bench.workers[:1])
+    return values
+
+
+@case
+def nested_loops(bench: Bench) -> list[Any]:
+    """A loop in a loop; both read variables, and the inner one runs i times."""
+    outer = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
+    inner = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
+
+    @tf.function
+    def loop(n):
+        def add(i, x):
+            def multiply(j, y):
+                return j + 1, tf.math.floormod(y * tf.add_n([v + 1.0 for v in inner]), 97.0)
+
+            _, y = tf.while_loop(lambda j, _: j < i, multiply, (0, x + 1.0))
+            return i + 1, y + tf.add_n([v + 1.0 for v in outer])
+
+        i, x = tf.while_loop(lambda i, _: i < n, add, (0, tf.zeros([3])))
+        return i, x, [v * x for v in outer + inner]
+
+    return [value for n in (0, 1, 4) for value in bench.call(loop, tf.constant(n))]
+
+
+@case
+def loop_conditions(bench: Bench) -> list[Any]:
+    """A condition that one server computes from what the other one has."""
+    limits = [bench.variable(0, 40.0 + i) for i in range(3)]
+    steps = [bench.variable(1, 3.0 + i) for i in range(3)]
+
+    @tf.function
+    def loop(x):
+        def goes_on(x):
+            with tf.device(bench.server(1)):
+                return x < tf.add_n([v - 0.5 for v in limits])
+
+        def body(x):
+            return x + tf.add_n([v * 0.5 for v in steps])
+
+        return tf.while_loop(goes_on, body, (x,))
+
+    return [value for x in (0.0, 95.0, 500.0) for value in bench.call(loop, tf.constant(x))]
+
+
+@case
+def loop_gradients(bench: Bench) -> list[Any]:
+    """Gradients of what a loop reads: the way back is a loop over stacks of what came in."""
+    weights = [bench.variable(i, _numbers("float32", i, (3, 3)) / 128.0) for i in range(4)]
+
+    @tf.function
+    def step(n):
+        with tf.GradientTape() as tape:
+
+            def body(i, x):
+                for w in weights:
+                    x = tf.tanh(tf.matmul(x, w))
+                return i + 1, x
+
+            start = tf.ones([2, 3])
+            _, x = tf.while_loop(lambda i, _: i < n, body, (0, start), maximum_iterations=10)
+            loss = tf.reduce_sum(x * x)
+        gradients = tape.gradient(loss, weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign_sub(gradient * 0.5)
+        return loss, gradients
+
+    on = bench.workers[:1]
+    values = [value for n in (1, 4, 3) for value in bench.call(step, tf.constant(n), on=on)]
+    return values + [w.numpy() for w in weights]
+
+
+@case
+def loops_and_branches(bench: Bench) -> list[Any]:
+    """A loop in a branch that may not be taken, and a branch in each iteration."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
+    seen = [bench.variable(i, tf.zeros([3])) for i in range(2)]
+
+    @tf.function
+    def run(flag, n):
+        def body(i, x):
+            seen[0].assign_add(x)
+            more = tf.cond(
+                i % 2 == 0,
+                lambda: tf.add_n([v * 2.0 for v in left]),
+                lambda: tf.add_n([v + 3.0 for v in right]),
+            )
+            return i + 1, x + more
+
+        def loop():
+            return tf.while_loop(lambda i, _: i < n, body, (0, tf.zeros([3])))[1]
+
+        x = tf.cond(flag, loop, lambda: tf.add_n([v + 0.5 for v in right]))
+        seen[1].assign_add(x)
+        return x, [v - x for v in left]
+
+    values = []
+    for flag, n in ((True, 3), (False, 3), (True, 0), (True, 4)):
+        values += bench.call(run, tf.constant(flag), tf.constant(n))
+    return values + [v.numpy() for v in seen]
+
+
+@case
+def steps_in_a_loop(bench: Bench) -> list[Any]:
+    """Several training steps in one call, each of which takes its batch from an iterator."""
+    table = bench.variable(0, _numbers("float32", 1, (7, 4)) / 16.0)
+    weights = [bench.variable(i, _numbers("float32", 10 + i, (4,)) / 16.0) for i in range(4)]
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
+
+    @tf.function
+    def train(iterator):
+        total = 0.0
+        for _ in tf.range(3):
+            ids = next(iterator)
+            with tf.GradientTape() as tape:
+                rows = tf.gather(table, ids)
+                loss = tf.reduce_sum(tf.add_n([rows * w for w in weights]))
+            gradients = tape.gradient(loss, [table, *weights])
+            # Small multiples of powers of two: sums are exact in any order.
+            table.scatter_sub(tf.IndexedSlices(tf.sign(gradients[0].values), gradients[0].indices))
+            for weight, gradient in zip(weights, gradients[1:], strict=True):
+                weight.assign_sub(tf.sign(gradient) / 16.0)
+            total += loss
+        return total
+
+    def dataset():
+        return tf.data.Dataset.range(40).map(lambda i: tf.stack([i % 7, (3 * i) % 7])).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset))
+    losses = []
+    with bench.counting():
+        for _ in range(3):  # one at a time: the order of the steps matters
+            losses.append(coordinator.schedule(train, args=(iterator,)))
+            coordinator.join()
+    return [*(loss.fetch() for loss in losses), table.numpy(), *(w.numpy() for w in weights)]
 
 
 @case

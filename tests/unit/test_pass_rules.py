@@ -496,7 +496,7 @@ def test_graphs_that_cannot_be_read(graph, error, text):
 
 
 def test_options_that_are_not_known():
-    with pytest.raises(ValueError, match="grouping is 'depth' or 'all', got 'size'"):
+    with pytest.raises(ValueError, match="'depth', 'all' or 'any_frame', got 'size'"):
         rewrite(partitions(*_two()), grouping="size")
     graph = graph_pb2.GraphDef(node=[const("x", PS0)])
     with pytest.raises(ValueError, match="default_device is 'CPU:0', which names no device of a"):
