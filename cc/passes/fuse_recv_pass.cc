@@ -111,7 +111,7 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
   FusePlan plan = PlanFusedReceives(*view, options);
-  const int dropped = DropUnsafeGroups(*view, &plan);
+  const int dropped = DropGroupsThatCloseCycles(*view, &plan);
   if (dropped > 0 && options.grouping == Grouping::kDepth) {
     LOG(ERROR) << "tf_fuse: " << dropped
                << " groups by depth would have closed a cycle, or spanned two "

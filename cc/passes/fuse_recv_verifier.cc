@@ -101,7 +101,7 @@ void DropGroup(FusePlan* plan, int g, absl::string_view reason) {
 
 }  // namespace
 
-int DropUnsafeGroups(const PartitionView& view, FusePlan* plan) {
+int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan) {
   int dropped = 0;
   for (int g; (g = FindGroupAcrossFrames(view, *plan)) >= 0; ++dropped) {
     DropGroup(plan, g, skip::kLoopFrame);

@@ -26,7 +26,7 @@ namespace tf_fuse {
 // alone, and a group lies in one iteration. Within an iteration, a loop that
 // lies in it can be taken for one node, since the view has edges from all that
 // enters a loop to all that leaves it.
-int DropUnsafeGroups(const PartitionView& view, FusePlan* plan);
+int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan);
 
 }  // namespace tf_fuse
 

@@ -23,8 +23,6 @@ CASES: dict[str, Case] = {}
 MAX_PACKED_BYTES = 1 << 20
 MAX_FRAME_BYTES = 16 << 20
 READS_PER_SERVER = 10
-LOOP_READS = 3
-LOOP_COUNTS = (0, 1, 5)
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -356,8 +354,8 @@ def loops(bench: Bench) -> list[Any]:
 @case
 def loop_bodies(bench: Bench) -> list[Any]:
     """A body that reads variables on two servers, one iteration at a time or ten."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(LOOP_READS)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(LOOP_READS)]
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
     values = []
     for parallel in (1, 10):
 
@@ -371,7 +369,7 @@ def loop_bodies(bench: Bench) -> list[Any]:
                 lambda i, _: i < n, body, (0, tf.zeros([3])), parallel_iterations=parallel
             )
 
-        for n in LOOP_COUNTS:
+        for n in (0, 1, 5):
             values += bench.call(loop, tf.constant(n), on=bench.workers[:1])
     return values
 

@@ -19,14 +19,20 @@ _CASES = [
     "gradients",
     "kept_values",
     "local_dataset",
+    "loop_bodies",
+    "loop_conditions",
+    "loop_gradients",
     "loops",
+    "loops_and_branches",
     "nested",
     "nested_branches",
+    "nested_loops",
     "python_function",
     "rare_types",
     "reads",
     "scheduled",
     "shapes",
+    "steps_in_a_loop",
     "strings",
     "switch_case",
     "updates_in_branches",
@@ -104,6 +110,32 @@ def test_it_is_fused_when_on(plugin, case):
 def test_branches_are_fused(plugin, case):
     skipped = [c.get("skipped", {}) for of in plugin[case, "on"]["counted"] for c in of.values()]
     assert not any("may_be_dead" in reasons for reasons in skipped)
+
+
+_LOOPS = [case for case in _CASES if "loop" in case]
+
+
+@pytest.mark.parametrize("case", _LOOPS)
+def test_loops_are_fused(plugin, case):
+    skipped = [c.get("skipped", {}) for of in plugin[case, "on"]["counted"] for c in of.values()]
+    assert set().union(*skipped) <= {"alone"}
+
+
+def test_an_iteration_has_one_rpc_per_group(plugin):
+    """Also the last one, in which the body is dead; one at a time and ten at a time."""
+    # From each of two servers, its variables and a control edge; to each, whether the loop goes on
+    # and a control edge.
+    groups, tensors = 4, 2 * (3 + 1) + 2 * 2
+    wanted = [(groups * (n + 1), tensors * (n + 1)) for n in (0, 1, 5)]
+    found = []
+    for of_call in plugin["loop_bodies", "on"]["counted"]:
+        fused, served = (
+            tuple(sum(c.get(name, 0) for c in of_call.values()) for name in names)
+            for names in (("fused_rpcs", "tensors"), ("served_rpcs", "served_tensors"))
+        )
+        assert fused == served
+        found.append(fused)
+    assert found == 2 * wanted
 
 
 def test_what_a_frame_cannot_hold_goes_beside(plugin):

@@ -287,6 +287,19 @@ def test_examples_of_training(name, receives, fused):
     assert sum(group["unknown_sizes"] for group in described["groups"]) == 0
 
 
+def test_example_of_a_loop(capsys):
+    status, out, _ = _explain(capsys, "--example", "loop")
+    assert status == 0
+    assert "in the loop" in out
+    described = explain_command.describe(explain.rewrite(example_graphs.build("loop")))
+    assert {group["loop"] for group in described["groups"]} == {"steps"}
+    # Of each server: keys (with the condition and a control edge), rows, gradients, and that the
+    # updates are done.
+    tensors = sorted((group["depth"], group["tensors"]) for group in described["groups"])
+    assert tensors == [(1, 5), (1, 5), (2, 3), (2, 3), (3, 3), (3, 3), (4, 3), (4, 3)]
+    assert described["skips"] == []
+
+
 def test_every_reason_has_a_sentence_and_a_place_in_the_docs():
     header = (_ROOT / "cc" / "passes" / "fuse_recv_analysis.h").read_text()
     reasons = re.findall(r'inline constexpr char k\w+\[\] = "(\w+)"', header)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 # The keys of example_graphs.EXAMPLES.
-_EXAMPLES = ("cond", "dense", "features", "rfc", "wide_deep")
+_EXAMPLES = ("cond", "dense", "features", "loop", "rfc", "wide_deep")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

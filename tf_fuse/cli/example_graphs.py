@@ -62,14 +62,15 @@ class _Variable:
             rows = self._raw.ResourceGather(resource=self._handle, indices=keys, dtype=tf.float32)
             return tf.ensure_shape(rows, [keys.shape[0], *self.shape[1:]], name=name)
 
-    def subtract(self, gradient: Any, keys: Any = None) -> None:
+    def subtract(self, gradient: Any, keys: Any = None) -> Any:
         import tensorflow as tf
 
         with tf.device(self._handle.device):
             if keys is None:
-                self._raw.AssignSubVariableOp(resource=self._handle, value=gradient)
-            else:
-                self._raw.ResourceScatterSub(resource=self._handle, indices=keys, updates=gradient)
+                return self._raw.AssignSubVariableOp(resource=self._handle, value=gradient)
+            return self._raw.ResourceScatterSub(
+                resource=self._handle, indices=keys, updates=gradient
+            )
 
 
 def _step(
@@ -155,11 +156,38 @@ def _dense() -> None:
     _step({"keys": [1000, 512]}, [512] * 12, 2, 1, 64)
 
 
+def _loop() -> None:
+    """Four steps in a loop: rows of six tables in, their gradients out."""
+    import tensorflow as tf
+
+    with tf.device(_WORKER):
+        keys = tf.compat.v1.placeholder(tf.int64, [4, 6, 64], name="keys")
+
+        def step(i: Any, total: Any) -> tuple[Any, Any]:
+            # In the loop, as in a run: their handles are not carried round from task to task.
+            tables = [_Variable(f"table{k}", [1000, 16], _server(k, 2)) for k in range(6)]
+            with tf.device(_WORKER):
+                batch = tf.ensure_shape(keys[i], keys.shape[1:])
+                own = [tf.identity(batch[k], name=f"keys{k}") for k in range(len(tables))]
+            rows = [t.lookup(k, "rows") for t, k in zip(tables, own, strict=True)]
+            with tf.device(_WORKER):
+                out = tf.tanh(tf.add_n(rows))
+                gradients = [tf.multiply(out, r, name="gradient") for r in rows]
+            done = []
+            for table, key, gradient in zip(tables, own, gradients, strict=True):
+                done.append(table.subtract(gradient, key))
+            with tf.device(_WORKER), tf.control_dependencies(done):
+                return i + 1, total + tf.reduce_sum(out)
+
+        tf.while_loop(lambda i, _: i < 4, step, [tf.constant(0), tf.constant(0.0)], name="steps")
+
+
 #: Name to the function that adds the nodes to the default graph.
 EXAMPLES: dict[str, Callable[[], None]] = {
     "cond": _cond,
     "dense": _dense,
     "features": _features,
+    "loop": _loop,
     "rfc": _rfc,
     "wide_deep": _wide_deep,
 }

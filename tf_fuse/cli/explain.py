@@ -16,7 +16,7 @@ REASONS = {
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",
     "large": "Too large for a frame; it would only hold the others up.",
-    "loop_frame": "It lies inside a loop, where its key changes with the iteration.",
+    "loop_frame": "What starts it in each iteration of its loop may be dead.",
     "may_be_dead": "A control edge into it may be dead, and only a _Recv runs all the same.",
     "no_fuse_server": "This process does not run the protocol grpc+fuse.",
     "not_cpu": "It leaves or enters a device that is not a CPU.",
@@ -71,10 +71,11 @@ def describe(result: Any) -> dict[str, Any]:
       result: a `tf_fuse.explain.Rewrite`.
 
     Returns:
-      A dict with `groups` (each with node, send_device, recv_device, depth, tensors, known_bytes,
-      unknown_sizes and slots), `skips` (send_device, recv_device, reason, meaning and the slot's
-      fields), `local_receives`, `receives` (between tasks, before) and `receives_after`. A slot has
-      tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
+      A dict with `groups` (each with node, send_device, recv_device, depth, loop ("" outside of
+      loops), tensors, known_bytes, unknown_sizes and slots), `skips` (send_device, recv_device,
+      reason, meaning and the slot's fields), `local_receives`, `receives` (between tasks, before)
+      and `receives_after`. A slot has tensor_name, dtype, sender_node, recv_node and bytes, null
+      where the shape is not static.
     """
     from tf_fuse.explain import known_bytes
 
@@ -90,6 +91,7 @@ def describe(result: Any) -> dict[str, Any]:
                 "send_device": group.send_device,
                 "recv_device": group.recv_device,
                 "depth": group.depth,
+                "loop": group.frame,
                 "tensors": len(slots),
                 "known_bytes": sum(size for size in sizes if size is not None),
                 "unknown_sizes": sizes.count(None),
@@ -132,8 +134,10 @@ def _print(data: dict[str, Any]) -> None:
 
     console = Console()
     groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
-    for column in ("from", "to", "depth", "tensors", "bytes"):
-        groups.add_column(column, justify="left" if column in ("from", "to") else "right")
+    loops = any(group["loop"] for group in data["groups"])
+    for column in ("from", "to", "depth", "tensors", "bytes", *(["in the loop"] if loops else [])):
+        numeric = column in ("depth", "tensors", "bytes")
+        groups.add_column(column, justify="right" if numeric else "left")
     for group in data["groups"]:
         size = f"{group['known_bytes']:,}"
         if group["unknown_sizes"]:
@@ -144,6 +148,7 @@ def _print(data: dict[str, Any]) -> None:
             str(group["depth"]),
             str(group["tensors"]),
             size,
+            *([group["loop"]] if loops else []),
         )
     console.print(groups)
     if data["skips"]:
