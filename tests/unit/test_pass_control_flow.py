@@ -84,7 +84,6 @@ def test_values_after_nested_conditionals_are_fused(control_flow):
 
 def test_values_of_an_untaken_branch_go_through_a_switch():
     def build():
-        v1.disable_control_flow_v2()
         p, x = source(W0, "p", tf.bool, ()), source(W0, "x")
         with tf.device(W0):
             _, one = v1.raw_ops.Switch(data=x, pred=p)
