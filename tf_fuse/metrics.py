@@ -5,7 +5,8 @@
 Receiving side: `fused_rpcs` (RPCs that carried a frame), `single_rpcs` (RPCs that carried
 one tensor), `tensors` and `bytes` (in frames), `beside_tensors` (too large for a frame, received
 singly), `copied_tensors` (copied out of a frame), `fallbacks` (fused receives done one by one,
-because the peer lacks the plugin), `errors` (fused receives that failed).
+because the peer lacks the plugin), `errors` (fused receives that failed), and the gauge
+`pending_receives`. Gauge of both sides: `open_steps`, the steps that have a rendezvous here.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests`, `postponed_requests` (to be sent again, because their
 step had not begun), and the gauge `pending_requests`.

@@ -27,6 +27,9 @@ using tensorflow::Tensor;
 
 // The state of one fused receive, shared by its RPCs.
 struct FuseRendezvous::FusedRecv {
+  FusedRecv() { Metrics::Get()->pending_receives.fetch_add(1); }
+  ~FusedRecv() { Metrics::Get()->pending_receives.fetch_sub(1); }
+
   std::shared_ptr<const FusedKeys> keys;
   tensorflow::FrameAndIter frame_iter;
   Args args;
@@ -46,7 +49,11 @@ struct FuseRendezvous::FusedRecv {
 
 FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
-    : BaseRemoteRendezvous(env, step_id) {}
+    : BaseRemoteRendezvous(env, step_id) {
+  Metrics::Get()->open_steps.fetch_add(1);
+}
+
+FuseRendezvous::~FuseRendezvous() { Metrics::Get()->open_steps.fetch_sub(1); }
 
 bool FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
   absl::Status status;

@@ -58,7 +58,7 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
  private:
   struct FusedRecv;
 
-  ~FuseRendezvous() override = default;
+  ~FuseRendezvous() override;
 
   // Sends the request of a fused receive, the first time or again.
   void SendRequest(std::shared_ptr<FusedRecv> recv);

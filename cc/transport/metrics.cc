@@ -24,6 +24,8 @@ std::string Metrics::ToJson() const {
   add("copied_tensors", copied_tensors);
   add("fallbacks", fallbacks);
   add("errors", errors);
+  add("pending_receives", pending_receives);
+  add("open_steps", open_steps);
   add("served_rpcs", served_rpcs);
   add("served_tensors", served_tensors);
   add("served_bytes", served_bytes);

@@ -1,7 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters of this process. They only grow; readers take differences.
+// Counters of this process. They only grow, but for the gauges; readers take
+// differences.
 
 #ifndef TF_FUSE_CC_TRANSPORT_METRICS_H_
 #define TF_FUSE_CC_TRANSPORT_METRICS_H_
@@ -22,9 +23,11 @@ struct Metrics {
   std::atomic<int64_t> bytes{0};        // Bytes of those frames.
   std::atomic<int64_t> beside_tensors{
       0};  // Too large for a frame: sent singly.
-  std::atomic<int64_t> copied_tensors{0};  // Copied out of a frame.
-  std::atomic<int64_t> fallbacks{0};       // Fused receives done one by one.
-  std::atomic<int64_t> errors{0};          // Fused receives that failed.
+  std::atomic<int64_t> copied_tensors{0};    // Copied out of a frame.
+  std::atomic<int64_t> fallbacks{0};         // Fused receives done one by one.
+  std::atomic<int64_t> errors{0};            // Fused receives that failed.
+  std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for a frame.
+  std::atomic<int64_t> open_steps{0};  // A gauge: steps with a rendezvous here.
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
   std::atomic<int64_t> served_tensors{0};
