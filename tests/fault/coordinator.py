@@ -23,7 +23,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parents[2]
 _PREFIX = "tf_fuse_case "
 _REMOVED = {"TF_CONFIG", "PYTHONHOME", "PYTHONSTARTUP"}
-_TIMEOUT_S = 200
+_TIMEOUT_S = 290
 
 MODES = ("stock", "off", "on")
 

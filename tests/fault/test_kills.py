@@ -4,9 +4,10 @@
 
 import re
 import sys
+import time
 
 import pytest
-from fault import coordinator
+from fault import coordinator, table
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -19,6 +20,11 @@ _SUM = 66.0  # 0 + 1 + ... + 11
 @pytest.fixture(scope="module")
 def runs():
     return {mode: coordinator.run(__file__, mode) for mode in ("stock", "on")}
+
+
+@pytest.mark.parametrize("case", table.cases(__file__))
+def test_outcome(runs, case):
+    table.check(__file__, case, runs["stock"][case], runs["on"][case])
 
 
 def test_op_error_has_the_same_code(runs):
@@ -65,16 +71,24 @@ def test_cancelled_step_leaves_nothing_behind(runs):
 
 def test_killed_worker_is_done_without(runs):
     for mode in runs:
-        assert runs[mode]["worker_killed"] == [_SUM] * _STEPS
+        assert runs[mode]["worker_killed_before"]["sums"] == [_SUM] * _STEPS
 
 
 def test_worker_killed_inside_a_fused_receive(runs):
     for mode in runs:
-        case = runs[mode]["worker_killed_mid_step"]
+        case = runs[mode]["worker_killed_during"]
+        assert case["entered"] is True
+        assert case["sums"] == [_SUM + 9.0] * 3
+    assert runs["on"]["worker_killed_during"]["were_pending"] is True
+    assert runs["on"]["worker_killed_during"]["pending"] == 0
+
+
+def test_worker_killed_after_its_fused_receives(runs):
+    for mode in runs:
+        case = runs[mode]["worker_killed_after"]
         assert case["entered"] is True
         assert case["sums"] == [_SUM + 9.0] * 2
-    assert runs["on"]["worker_killed_mid_step"]["were_pending"] is True
-    assert runs["on"]["worker_killed_mid_step"]["pending"] == 0
+    assert runs["on"]["worker_killed_after"]["pending"] == 0
 
 
 def test_restarted_worker_is_used_and_fused(runs):
@@ -100,7 +114,7 @@ def test_fused_receive_counts_as_communication(runs):
 def _main(mode):
     import tensorflow as tf
 
-    job = coordinator.Job(mode, 2, 2)
+    job = coordinator.Job(mode, 3, 2)
     vs = job.variables([float(i) for i in range(12)])
     tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
     entered = job.variables([0])[0]
@@ -127,6 +141,16 @@ def _main(mode):
             values = [value * 2.0, value * 3.0, value * 4.0]
         return tf.add_n([v.read_value() for v in vs]) + tf.add_n(values)
 
+    @tf.function
+    def blocks_after():
+        total = tf.add_n([v.read_value() for v in vs])
+        one = tf.cast(total * 0.0, tf.int32) + 1  # computed on the worker, from what it received
+        with tf.device("/job:ps/replica:0/task:0"):
+            with tf.control_dependencies([entered.assign_add(one)]):
+                value = queue.dequeue()
+            values = [value * 2.0, value * 3.0, value * 4.0]
+        return total + tf.add_n(values)
+
     def steps():
         results = [job.coordinator.schedule(step) for _ in range(_STEPS)]
         job.coordinator.join()
@@ -152,10 +176,10 @@ def _main(mode):
             result["pending"] = job.total()["pending_requests"]
         return result
 
-    def enter(count):
+    def enter(function, count):
         """Starts steps that wait inside a fused receive for what is not yet in the queue."""
         before = int(entered.numpy())
-        results = [job.coordinator.schedule(blocks) for _ in range(count)]
+        results = [job.coordinator.schedule(function) for _ in range(count)]
         is_in = coordinator.wait_until(lambda: int(entered.numpy()) >= before + count)
         return results, bool(is_in)
 
@@ -164,18 +188,19 @@ def _main(mode):
 
         return sum(m[name] for task, m in tf_fuse.cluster_metrics().items() if "/job:ps" in task)
 
-    def worker_killed_mid_step():
-        results, is_in = enter(2)
+    def killed(task, function, count):
+        """Kills a worker in the midst of `count` steps, one on each that is left."""
+        results, is_in = enter(function, count)
         result = {"entered": is_in}
-        if mode == "on":
+        if mode == "on" and function is blocks:
             result["were_pending"] = coordinator.wait_until(
-                lambda: on_servers("pending_requests") == 2
+                lambda: on_servers("pending_requests") == count
             )
-        job.cluster.kill("worker:1")
+        job.cluster.kill(task)
         # One for each step, for its second try, and for what the dead worker's may still take.
-        for _ in range(4):
+        for _ in range(2 * count):
             queue.enqueue(1.0)
-        job.coordinator.join()
+        result |= table.observe(job.coordinator.join)
         result["sums"] = [float(r.fetch()) for r in results]
         if mode == "on":
             coordinator.wait_until(lambda: on_servers("pending_requests") == 0)
@@ -183,16 +208,17 @@ def _main(mode):
         queue.dequeue_up_to(int(queue.size())) if int(queue.size()) else None
         return result
 
-    def worker_killed():
+    def worker_killed_before():
         results = [job.coordinator.schedule(step) for _ in range(_STEPS // 2)]
         job.cluster.kill("worker:1")
         results += [job.coordinator.schedule(step) for _ in range(_STEPS // 2)]
-        job.coordinator.join()
-        return [float(result.fetch()) for result in results]
+        result = table.observe(job.coordinator.join)
+        return result | {"sums": [float(r.fetch()) for r in results]}
 
     def worker_restarted():
         job.cluster.restart("worker:1")
-        result = {"sums": steps()}
+        start = time.monotonic()
+        result = {"outcome": "recovered", "sums": steps()}
 
         def on_it():
             try:
@@ -202,6 +228,7 @@ def _main(mode):
                 return None
 
         result["on_it"] = coordinator.wait_until(on_it, 60)
+        result["seconds"] = time.monotonic() - start
         if mode == "on":
             import tf_fuse
 
@@ -210,7 +237,7 @@ def _main(mode):
         return result
 
     def ps_killed():
-        enter(1)
+        enter(blocks, 1)
         job.cluster.kill("ps:0")
         errors = [caught(job.coordinator.join)]
         errors += [caught(lambda: job.call(step)) for _ in range(_TRIES)]
@@ -230,9 +257,10 @@ def _main(mode):
             "many_errors": lambda: caught(lambda: job.call(fails_often, (bad,))),
             "after_op_error": steps,
             "cancelled_step": cancelled_step,
-            "worker_killed": worker_killed,
+            "worker_killed_before": worker_killed_before,
             "worker_restarted": worker_restarted,
-            "worker_killed_mid_step": worker_killed_mid_step,
+            "worker_killed_during": lambda: killed("worker:1", blocks, 3),
+            "worker_killed_after": lambda: killed("worker:2", blocks_after, 2),
             "is_communication": is_communication,
             "ps_killed": ps_killed,
         }
