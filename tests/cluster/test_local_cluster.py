@@ -45,7 +45,8 @@ def _listens(address: str) -> bool:
 
 
 def test_life_of_a_cluster(tmp_path):
-    with LocalCluster(1, 2, "grpc", tmp_path, env={"TF_FUSE_TEST": "1"}) as cluster:
+    env, task_env = {"TF_FUSE_TEST": "1"}, {"ps": {"A": "job", "B": "job"}, "ps:1": {"B": "task"}}
+    with LocalCluster(1, 2, "grpc", tmp_path, env, task_env=task_env) as cluster:
         assert cluster.tasks == ["worker:0", "ps:0", "ps:1"]
         assert {job: len(tasks) for job, tasks in cluster.cluster_spec.items()} == {
             "worker": 1,
@@ -60,7 +61,10 @@ def test_life_of_a_cluster(tmp_path):
                 cluster.logs(task),
                 re.MULTILINE,
             )
-            assert psutil.Process(pid).environ()["TF_FUSE_TEST"] == "1"
+            environ = psutil.Process(pid).environ()
+            assert environ["TF_FUSE_TEST"] == "1"
+            expected = {"ps:0": ("job", "job"), "ps:1": ("job", "task")}.get(task, (None, None))
+            assert (environ.get("A"), environ.get("B")) == expected
             maps = {m.path for m in psutil.Process(pid).memory_maps()}
             assert not any("libtf_fuse" in path for path in maps), "stock means no plugin"
         assert all(seconds > 0 for seconds in cluster.cpu_seconds().values())

@@ -9,6 +9,7 @@ each; the tests look at the lines.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import subprocess
@@ -74,7 +75,11 @@ def run(script: str, *args: object) -> dict[str, Any]:
 
 
 def finish(cases: dict[str, Callable[[], Any]]) -> None:
-    """Runs the cases of a script in order, prints what each returns, and ends the process."""
+    """Runs the cases of a script in order, prints what each returns, and ends the process.
+
+    If that takes too long, the process ends with the stacks of its threads.
+    """
+    faulthandler.dump_traceback_later(_TIMEOUT_S - 20, exit=True)
     for name, case in cases.items():
         try:
             value = case()
@@ -90,7 +95,9 @@ def finish(cases: dict[str, Callable[[], Any]]) -> None:
 
 def emit(name: str, value: Any) -> None:
     """Prints the result of a case."""
-    print(_PREFIX + json.dumps([name, value]), flush=True)
+    sys.stdout.flush()
+    # One write, and lines of its own: TensorFlow's threads log to the same file.
+    os.write(1, f"\n{_PREFIX}{json.dumps([name, value])}\n".encode())
 
 
 def exact(value: Any) -> Any:
@@ -122,7 +129,7 @@ class Job:
       coordinator: the `ClusterCoordinator`.
     """
 
-    def __init__(self, mode: str, workers: int, ps: int, protocol: Any = None):
+    def __init__(self, mode: str, workers: int, ps: int, protocol: Any = None, **options: Any):
         """Starts and connects.
 
         Args:
@@ -130,6 +137,7 @@ class Job:
           workers: number of workers.
           ps: number of parameter servers.
           protocol: as in `LocalCluster`; None for what the mode needs.
+          options: further arguments of `LocalCluster`.
         """
         import tensorflow as tf
 
@@ -144,7 +152,7 @@ class Job:
         if mode == "on":
             tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
         protocol = protocol or ("grpc" if mode == "stock" else "grpc+fuse")
-        self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol)
+        self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol, **options)
         self.strategy = tf.distribute.ParameterServerStrategy(self.cluster.resolver())
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
@@ -176,6 +184,14 @@ class Job:
                 elif isinstance(value, int):
                     sums[key] += value
         return sums
+
+    def by_task(self, name: str) -> dict[str, int]:
+        """One counter of every task that has the plugin."""
+        if self.mode == "stock":
+            return {}
+        import tf_fuse
+
+        return {task: m[name] for task, m in tf_fuse.cluster_metrics().items() if name in m}
 
     def counted(self, action: Callable[[], Any]) -> dict[str, Any]:
         """Runs an action; returns what the counters of the cluster grew by (zeros left out)."""

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of docs/faults.md: what a fault does to stock TensorFlow, and what it does here.
 
-Every row names a test module and a case of it. The tests assert the outcomes that the table states,
-so neither can change without the other. Times are reported, not asserted: with TF_FUSE_FAULTS_JSON
-set, the tests write them to that folder, and `python tests/fault/table.py FOLDER` (`make faults`)
-puts them into the table.
+Every row names a test module and a case of it, or a function of it. The tests assert the outcomes
+that the table states, so neither can change without the other. Times are reported, not asserted:
+with TF_FUSE_FAULTS_JSON set, the tests write them to that folder, and
+`python tests/fault/table.py FOLDER` (`make faults`) puts them into the table.
 """
 
 from __future__ import annotations
@@ -49,16 +49,19 @@ def rows() -> dict[tuple[str, str], Row]:
     """
     found: dict[tuple[str, str], Row] = {}
     for fault, stock, here, module, case in _ROW.findall(DOCUMENT.read_text()):
-        if (module, case) in found:
+        if (module, case) in found and not case.startswith("test_"):
             raise ValueError(f"{DOCUMENT}: two rows name the case {module}: {case}")
         found[module, case] = Row(fault, _SECONDS.sub("", stock), _SECONDS.sub("", here))
     return found
 
 
 def cases(module: str) -> list[str]:
-    """The cases that the document has of a test module (its `__file__`), in its order."""
+    """The cases that the document has of a test module (its `__file__`), in its order.
+
+    Not those rows that name a test function, which asserts the outcome itself.
+    """
     stem = Path(module).stem
-    return [case for name, case in rows() if name == stem]
+    return [case for name, case in rows() if name == stem and not case.startswith("test_")]
 
 
 def check(module: str, case: str, stock: Mapping[str, Any], here: Mapping[str, Any]) -> None:

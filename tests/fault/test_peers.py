@@ -10,7 +10,9 @@ from fault import coordinator
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
 _STEPS = 4
-_PLAIN = {"plain_ps": "ps:1", "plain_worker": "worker:1"}
+_PLAIN = {"plain_ps": ["ps:1"], "plain_worker": ["worker:1"], "half": ["worker:1", "ps:1"]}
+# In the mixed cluster the other server speaks an older version of the frame, too.
+_TASK_ENV = {"half": {"ps:0": {"TF_FUSE_FRAME_VERSION": "1"}}}
 
 
 @pytest.fixture(scope="module", params=sorted(_PLAIN))
@@ -23,6 +25,7 @@ def test_training_is_right(case):
     assert case[1]["training"] == {
         "sums": [45.0 + 5.0 * step for step in range(_STEPS)],
         "variables": [i + 0.5 * _STEPS for i in range(10)],
+        "texts": [f"{i}!" for i in range(8)] * _STEPS,
     }
 
 
@@ -31,19 +34,25 @@ def test_plain_task_is_not_asked_for_frames(case):
     total = results["counters"]
     assert total["fused_rpcs"] > 0  # the others still are
     assert "errors" not in total
-    if name == "plain_ps":
-        # The worker's receives from it, in each step; and its own from the worker.
-        assert total["fallbacks"] == _STEPS
-        assert total["skipped:peer_without_plugin"] == 5
-    else:
+    if name == "plain_worker":
         # The plain worker instantiates its own steps, and knows nothing of the pass.
         assert "fallbacks" not in total
         assert total["functions"] == 1
+    else:
+        # The worker's receives from it, in each of its steps; and its own from the worker.
+        assert total["fallbacks"] == (_STEPS if name == "plain_ps" else _STEPS // 2)
+        assert total["skipped:peer_without_plugin"] == 5
+
+
+def test_what_an_older_frame_cannot_hold_goes_beside(case):
+    name, results = case
+    steps_with_texts = {"plain_ps": 0, "plain_worker": 0, "half": _STEPS // 2}[name]
+    assert results["counters"].get("beside_tensors", 0) == 4 * steps_with_texts  # of ps:0
 
 
 def test_only_the_plain_worker_is_passed_handles_one_by_one(case):
     name, results = case
-    assert results["twins"] == ({"plain_ps": 0, "plain_worker": 1}[name])
+    assert results["twins"] == {"plain_ps": 0, "plain_worker": 1, "half": 0}[name]
     (warning,) = results["packing_warnings"]
     if name == "plain_worker":
         # Said once, though it was called twice; the other worker goes on with its packs.
@@ -58,7 +67,7 @@ def test_only_the_plain_worker_is_passed_handles_one_by_one(case):
 
 def test_one_line_says_so(case):
     name, results = case
-    expected = {"worker:0": 1} if name == "plain_ps" else {}
+    expected = {} if name == "plain_worker" else {"worker:0": 1}
     assert results["warnings"] == expected
 
 
@@ -69,10 +78,11 @@ def _main(name):
     from tensorflow.python.eager import context
 
     protocol = {"worker": "grpc+fuse", "ps": "grpc+fuse", "chief": "grpc+fuse"}
-    protocol[_PLAIN[name]] = "grpc"
+    protocol |= {task: "grpc" for task in _PLAIN[name]}
     workers = 1 if name == "plain_ps" else 2
-    job = coordinator.Job("on", workers, 2, protocol)
+    job = coordinator.Job("on", workers, 2, protocol, task_env=_TASK_ENV.get(name))
     vs = job.variables([float(i) for i in range(10)])
+    texts = job.variables([f"{i}" for i in range(8)])
 
     @tf.function
     def step():
@@ -80,7 +90,7 @@ def _main(name):
         with tf.control_dependencies([total]):
             for i, v in enumerate(vs):
                 v.assign_add(tf.minimum(total + float(i), 0.5))  # computed on the worker
-        return tf.identity(total)
+        return tf.identity(total), [tf.strings.join([text, "!"]) for text in texts]
 
     packing_warnings = []
     handler = logging.Handler()
@@ -92,11 +102,13 @@ def _main(name):
         return sum(twin is not None for twin in packer._functions.values())
 
     def training():
-        sums = []
+        sums, read = [], []
         for i in range(_STEPS):
             with tf.device(f"/job:worker/replica:0/task:{i % workers}"):
-                sums.append(float(step()))
-        return {"sums": sums, "variables": [float(v.numpy()) for v in vs]}
+                total, strings = step()
+            sums.append(float(total))
+            read += [text.numpy().decode() for text in strings]
+        return {"sums": sums, "variables": [float(v.numpy()) for v in vs], "texts": read}
 
     def warnings():
         text = "does not serve fused receives"

@@ -147,6 +147,12 @@ def test_missing_protocol_names_task_and_typing_errors():
     )
 
 
+def test_environment_for_a_task_that_is_none():
+    with pytest.raises(ValueError) as caught:
+        cluster.LocalCluster(1, 1, "grpc", task_env={"ps:1": {"A": "1"}, "ps": {}})
+    assert str(caught.value) == "task_env names ['ps:1']; this cluster has ['worker:0', 'ps:0']"
+
+
 def test_cluster_without_workers():
     with pytest.raises(ValueError, match="workers >= 1 and ps >= 0, got workers=0 and ps=1"):
         cluster.LocalCluster(workers=0)

@@ -48,6 +48,7 @@ class LocalCluster:
         log_dir: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         *,
+        task_env: Mapping[str, Mapping[str, str]] | None = None,
         start_timeout_s: float = 120.0,
         inter_op: int | None = None,
         intra_op: int | None = None,
@@ -62,12 +63,15 @@ class LocalCluster:
           log_dir: folder for the logs, created when absent; None for a temporary one, which is
             removed on `close`, but kept when the `with` block ends by an exception.
           env: environment variables for the tasks, added to the caller's.
+          task_env: by task ("worker:0") or job ("ps"), variables added to those for it alone; a
+            task's own after its job's.
           start_timeout_s: seconds until all tasks must be ready.
           inter_op: inter_op_parallelism_threads of each server; None for TensorFlow's default.
           intra_op: intra_op_parallelism_threads of each server; None for TensorFlow's default.
 
         Raises:
-          ValueError: a number is out of range, or a task has no protocol.
+          ValueError: a number is out of range, a task has no protocol, or `task_env` names what is
+            no task.
           ClusterStartError: a task died or was not ready in time; the text has the end of its log.
         """
         if workers < 1 or ps < 0:
@@ -78,6 +82,10 @@ class LocalCluster:
         names = [(job, index) for job, count in counts.items() for index in range(count)]
         self._protocol = protocol
         protocols = {f"{job}:{index}": _protocol_of(protocol, job, index) for job, index in names}
+        task_env = task_env or {}
+        unknown = sorted(task_env.keys() - {*counts, *protocols})
+        if unknown:
+            raise ValueError(f"task_env names {unknown}; this cluster has {list(protocols)}")
         self._keep_logs = log_dir is not None
         self.log_dir = Path(log_dir or tempfile.mkdtemp(prefix="tf_fuse_cluster_"))
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -92,7 +100,15 @@ class LocalCluster:
             log_path.unlink(missing_ok=True)
             name = f"{job}:{index}"
             self._tasks[name] = TaskProcess(job, index, protocols[name], log_path, options)
-        self._env = {**os.environ, **(env or {})}
+        self._env = {
+            name: {
+                **os.environ,
+                **(env or {}),
+                **task_env.get(task.job, {}),
+                **task_env.get(name, {}),
+            }
+            for name, task in self._tasks.items()
+        }
         self._start_timeout_s = start_timeout_s
         self._cluster: dict[str, list[str]] = {}
         try:
@@ -113,8 +129,8 @@ class LocalCluster:
             }
             deadline = time.monotonic() + self._start_timeout_s
             try:
-                for task in self._tasks.values():
-                    task.start(self._cluster, self._env)
+                for name, task in self._tasks.items():
+                    task.start(self._cluster, self._env[name])
                 for task in self._tasks.values():
                     task.wait_ready(deadline)
                 return
@@ -204,7 +220,7 @@ class LocalCluster:
         """
         process = self._task(task)
         process.kill()
-        process.start(self._cluster, self._env)
+        process.start(self._cluster, self._env[task])
         process.wait_ready(time.monotonic() + self._start_timeout_s)
 
     def close(self) -> None:

@@ -1,0 +1,63 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""docs/faults.md: every row is read, and names a test that there is."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fault import table
+
+_TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_every_row_is_of_the_form_that_the_tests_read():
+    lines = [x for x in table.DOCUMENT.read_text().splitlines() if x.startswith("| ")]
+    unread = [x for x in lines if not table._ROW.match(x) and not x.startswith("| fault | stock |")]
+    assert unread == []
+    assert len(table.rows()) >= 10
+
+
+@pytest.mark.parametrize(("module", "case"), sorted(table.rows()))
+def test_every_row_names_a_test(module, case):
+    (path,) = _TESTS.glob(f"*/{module}.py")
+    text = path.read_text()
+    if case.startswith("test_"):
+        assert re.search(rf"^def {case}\(", text, re.MULTILINE)
+    else:
+        assert "table.cases(__file__)" in text and "table.check(__file__, case," in text
+        assert re.search(rf'"{case}"', text)
+
+
+def test_times_are_put_beside_the_outcomes_and_are_no_part_of_them(tmp_path, monkeypatch):
+    document = tmp_path / "faults.md"
+    row = "| a | `AError` | recovered (9.9 s) | `test_x`: `one` |\n"
+    other = "| b | c | d | `test_x`: `two` |\n"
+    document.write_text(row + other)
+    monkeypatch.setattr(table, "DOCUMENT", document)
+    before = table.rows()
+    assert before["test_x", "one"] == table.Row("a", "`AError`", "recovered")
+    (tmp_path / "test_x.one.json").write_text(json.dumps({"stock": 0.04, "here": 1.26}))
+    assert table.write_times(tmp_path) == 1
+    assert document.read_text() == (
+        "| a | `AError` (less than 0.1 s) | recovered (1.3 s) | `test_x`: `one` |\n" + other
+    )
+    assert table.rows() == before
+
+
+def test_an_outcome_that_is_not_the_documented_one_fails(tmp_path, monkeypatch):
+    document = tmp_path / "faults.md"
+    document.write_text("| a | `AError` | `AError` | `test_x`: `one` |\n")
+    monkeypatch.setattr(table, "DOCUMENT", document)
+    table.check("test_x.py", "one", {"outcome": "`AError`"}, {"outcome": "`AError`"})
+    with pytest.raises(AssertionError, match=r"a \(test_x: one\): .*recovered"):
+        table.check("test_x.py", "one", {"outcome": "`AError`"}, {"outcome": "recovered"})
+
+
+def test_a_case_stands_in_one_row(tmp_path, monkeypatch):
+    document = tmp_path / "faults.md"
+    document.write_text("| a | b | c | `test_x`: `one` |\n" * 2)
+    monkeypatch.setattr(table, "DOCUMENT", document)
+    with pytest.raises(ValueError, match="two rows name the case test_x: one"):
+        table.rows()
