@@ -8,7 +8,8 @@
 #include <string>
 
 #include "passes/offline_rewrite.h"
-#include "transport/metrics.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+#include "transport/introspection.h"
 
 namespace {
 
@@ -24,8 +25,22 @@ char* CopyOut(const std::string& text) {
 
 const char* tf_fuse_version() { return TF_FUSE_VERSION; }
 
-char* tf_fuse_metrics_json() {
-  return CopyOut(tf_fuse::Metrics::Get()->ToJson());
+char* tf_fuse_answer(int question, size_t* size) {
+  const std::string answer =
+      tf_fuse::AnswerQuestion(static_cast<tf_fuse::v1::Question>(question));
+  *size = answer.size();
+  return CopyOut(answer);
+}
+
+char* tf_fuse_ask(const char* task, int question, int timeout_ms, size_t* size,
+                  int* code) {
+  const absl::StatusOr<std::string> answer = tf_fuse::AskTask(
+      task, static_cast<tf_fuse::v1::Question>(question), timeout_ms);
+  *code = static_cast<int>(answer.status().code());
+  const std::string bytes =
+      answer.ok() ? *answer : std::string(answer.status().message());
+  *size = bytes.size();
+  return CopyOut(bytes);
 }
 
 char* tf_fuse_rewrite(const char* request, size_t request_size,

@@ -17,8 +17,16 @@ extern "C" {
 // pyproject.toml. The string lives as long as the library.
 TF_FUSE_EXPORT const char* tf_fuse_version();
 
-// The counters of this process: one JSON object.
-TF_FUSE_EXPORT char* tf_fuse_metrics_json();
+// Answers a tf_fuse.v1.Question about this process, which says what the *size
+// bytes are. Null only when memory is exhausted.
+TF_FUSE_EXPORT char* tf_fuse_answer(int question, size_t* size);
+
+// The same of a task of the connected cluster ("/job:ps/replica:0/task:0"),
+// waiting `timeout_ms` at most. If *code, an absl::StatusCode, is not 0, the
+// bytes are the error's text; FailedPrecondition if this process has no server
+// in a cluster to ask with.
+TF_FUSE_EXPORT char* tf_fuse_ask(const char* task, int question, int timeout_ms,
+                                 size_t* size, int* code);
 
 // Partitions a placed graph and runs the fuse_recv pass on it, without a
 // cluster. `request` is a serialized tf_fuse.v1.RewriteRequest; the result, of

@@ -1,16 +1,17 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ops that tell a coordinator what happened on the task where they run.
+// An op that tells what happened on the task where it runs: for a coordinator
+// that runs no server of ours, and so cannot ask by an RPC.
 
 #include <string>
-#include <vector>
 
-#include "passes/fuse_recv_pass.h"
+#include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "transport/metrics.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+#include "transport/introspection.h"
 
 namespace tf_fuse {
 
@@ -22,65 +23,45 @@ using tensorflow::TensorShape;
 using tensorflow::tstring;
 
 // Stateful: the answer differs from call to call.
-REGISTER_OP("TfFuse>Metrics")
-    .Output("json: string")
+REGISTER_OP("TfFuse>Answer")
+    .Output("answer: string")
+    .Attr("question: int")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
       c->set_output(0, c->Scalar());
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Returns the counters of the process that runs this op.
+Answers a question about the process that runs this op.
 
-json: A scalar: one JSON object.
-)doc");
-
-REGISTER_OP("TfFuse>Reports")
-    .Output("reports: string")
-    .SetIsStateful()
-    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-Returns what the fuse_recv pass did to the last functions of this process.
-
-reports: Serialized tf_fuse.v1.FuseReport messages, oldest first.
+answer: A scalar.
+question: A tf_fuse.v1.Question, which says what the answer is.
 )doc");
 
 namespace {
 
-class MetricsOp : public OpKernel {
+class AnswerOp : public OpKernel {
  public:
-  explicit MetricsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
+  explicit AnswerOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("question", &question_));
+    OP_REQUIRES(
+        ctx, question_ != v1::QUESTION_NONE && v1::Question_IsValid(question_),
+        absl::InvalidArgumentError(
+            absl::StrCat("TfFuse>Answer: ", question_, " is no question")));
+  }
   void Compute(OpKernelContext* ctx) override {
     Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({}), &output));
-    output->scalar<tstring>()() = Metrics::Get()->ToJson();
+    output->scalar<tstring>()() =
+        AnswerQuestion(static_cast<v1::Question>(question_));
   }
+
+ private:
+  int question_ = 0;
 };
 
-class ReportsOp : public OpKernel {
- public:
-  explicit ReportsOp(OpKernelConstruction* ctx) : OpKernel(ctx) {}
-  void Compute(OpKernelContext* ctx) override {
-    const std::vector<v1::FuseReport> reports = RecentReports();
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(
-        ctx,
-        ctx->allocate_output(
-            0, TensorShape({static_cast<int64_t>(reports.size())}), &output));
-    auto out = output->vec<tstring>();
-    for (size_t i = 0; i < reports.size(); ++i) {
-      out(static_cast<int64_t>(i)) = reports[i].SerializeAsString();
-    }
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("TfFuse>Metrics").Device(tensorflow::DEVICE_CPU),
-                        MetricsOp);
-REGISTER_KERNEL_BUILDER(Name("TfFuse>Reports").Device(tensorflow::DEVICE_CPU),
-                        ReportsOp);
+REGISTER_KERNEL_BUILDER(Name("TfFuse>Answer").Device(tensorflow::DEVICE_CPU),
+                        AnswerOp);
 
 }  // namespace
 

@@ -17,6 +17,7 @@
 #include "transport/metrics.h"
 #include "transport/plain_peers.h"
 #include "transport/recv_call.h"
+#include "transport/watched_recv.h"
 
 namespace tf_fuse {
 
@@ -26,11 +27,12 @@ using tensorflow::Rendezvous;
 using tensorflow::Tensor;
 
 // The state of one fused receive, shared by its RPCs.
-struct FuseRendezvous::FusedRecv {
-  FusedRecv() { Metrics::Get()->pending_receives.fetch_add(1); }
-  ~FusedRecv() { Metrics::Get()->pending_receives.fetch_sub(1); }
+struct FuseRendezvous::FusedRecv : public WatchedRecv {
+  FusedRecv(const tensorflow::WorkerEnv* env, int64_t step_id,
+            std::shared_ptr<const FusedKeys> keys)
+      : WatchedRecv(env, step_id, keys), keys(std::move(keys)) {}
 
-  std::shared_ptr<const FusedKeys> keys;
+  const std::shared_ptr<const FusedKeys> keys;
   tensorflow::FrameAndIter frame_iter;
   Args args;
   FusedDone done;
@@ -43,6 +45,7 @@ struct FuseRendezvous::FusedRecv {
 
   void Fail(const absl::Status& error, const std::vector<size_t>& indices) {
     Metrics::Get()->errors.fetch_add(1);
+    WatchEnded();
     done(NameFailedTensors(error, *keys, indices), {});
   }
 };
@@ -104,11 +107,11 @@ void FuseRendezvous::StartAbort(const absl::Status& status) {
 void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
                                     const tensorflow::FrameAndIter& frame_iter,
                                     const Args& args, FusedDone done) {
-  auto recv = std::make_shared<FusedRecv>();
-  recv->keys = std::move(keys);
+  auto recv = std::make_shared<FusedRecv>(env_, step_id_, std::move(keys));
   recv->frame_iter = frame_iter;
   recv->args = args;
   recv->done = std::move(done);
+  recv->StartWatch();
   const FusedKeys& k = *recv->keys;
 
   if (session() == nullptr) {
@@ -134,10 +137,11 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
       session->device_mgr()->LookupDevice(k.recv_device, &device);
   std::unique_ptr<RecvCall> call;
   if (status.ok()) {
-    call =
-        std::make_unique<RecvCall>(session->GetSharedWorkerCache(), k.send_task,
-                                   step_id_, device, args.alloc_attrs);
+    auto worker_cache = session->GetSharedWorkerCache();
+    call = std::make_unique<RecvCall>(worker_cache, k.send_task, step_id_,
+                                      device, args.alloc_attrs);
     status = call->Init();
+    recv->RequestSent(std::move(worker_cache), call->request()->request_id());
   }
   if (!status.ok()) {
     recv->Fail(status, AllIndices(k));
@@ -213,6 +217,7 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
     if (recv->slots[i].beside) beside.push_back(i);
   }
   if (beside.empty()) {
+    recv->WatchEnded();
     recv->done(absl::OkStatus(), std::move(recv->slots));
     return;
   }
@@ -223,6 +228,7 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
 void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
                                  const std::vector<size_t>& indices) {
   recv->remaining = indices.size();
+  recv->SinglesSent(indices);
   auto finish_one = [recv] {
     if (recv->remaining.fetch_sub(1) != 1) return;
     absl::Status status;
@@ -233,6 +239,7 @@ void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
       failed = recv->failed;
     }
     if (status.ok()) {
+      recv->WatchEnded();
       recv->done(status, std::move(recv->slots));
     } else {
       std::sort(failed.begin(), failed.end());
@@ -246,6 +253,7 @@ void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
     auto on_tensor = [recv, index, finish_one](
                          const absl::Status& status, const Args&, const Args&,
                          const Tensor& tensor, bool is_dead) {
+      recv->SingleArrived(index);
       if (status.ok()) {
         Slot& slot = recv->slots[index];
         slot.tensor = tensor;

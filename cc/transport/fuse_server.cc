@@ -297,6 +297,15 @@ const char* PeerStateName(PeerState state) {
 
 bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 
+bool IsLocalTask(const std::string& task) {
+  return ServerRegistry::Get()->LocalTasks().count(task) > 0;
+}
+
+std::shared_ptr<WorkerCacheInterface> ClusterWorkers(
+    tensorflow::Device** device) {
+  return ServerRegistry::Get()->ProbeCache(device);
+}
+
 std::map<std::string, PeerState> ProbePeers(
     const std::set<std::string>& tasks) {
   std::map<std::string, PeerState> states;

@@ -12,6 +12,9 @@
 #include <set>
 #include <string>
 
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
+
 namespace tf_fuse {
 
 enum class PeerState {
@@ -35,6 +38,14 @@ std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
 // and one of its peers, measured once per process with empty fused receives.
 // `otherwise` if there is no peer that answers.
 double MeasuredRpcMicros(double otherwise);
+
+// Whether a server of ours in this process is that task.
+bool IsLocalTask(const std::string& task);
+
+// Workers of the connected cluster, and a device to receive answers with; null
+// if this process runs no server of ours, or knows of no cluster.
+std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
+    tensorflow::Device** device);
 
 }  // namespace tf_fuse
 

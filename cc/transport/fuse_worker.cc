@@ -3,6 +3,7 @@
 
 #include "transport/fuse_worker.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,17 +11,49 @@
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "transport/fuse_status.h"
+#include "transport/introspection.h"
 #include "transport/metrics.h"
 #include "transport/tensor_frame.h"
+#include "transport/watch.h"
 
 namespace tf_fuse {
 
 using tensorflow::CallOptions;
 using tensorflow::Tensor;
 
+namespace {
+
+// Tells a receiver which tensors its request still waits for.
+v1::StallAnswer AnswerStallQuery(int64_t request_id) {
+  const std::shared_ptr<Waiting> waiting = Watch::Get()->Find(request_id);
+  auto* pending = dynamic_cast<PendingFrame*>(waiting.get());
+  return pending == nullptr ? v1::StallAnswer() : pending->Missing();
+}
+
+// A frame with one vector of these bytes.
+absl::Status EncodeBytesResponse(const std::string& bytes,
+                                 ::grpc::ByteBuffer* response) {
+  Slot slot;
+  slot.tensor =
+      Tensor(tensorflow::DT_UINT8,
+             tensorflow::TensorShape({static_cast<int64_t>(bytes.size())}));
+  if (!slot.tensor.IsInitialized()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory for ", bytes.size(), " bytes"));
+  }
+  if (!bytes.empty()) {
+    std::memcpy(slot.tensor.data(), bytes.data(), bytes.size());
+  }
+  Tensor frame;
+  const absl::Status packed = PackFrame({slot}, &frame);
+  return packed.ok() ? EncodeFrameResponse(frame, response) : packed;
+}
+
+}  // namespace
+
 FuseWorker::FuseWorker(tensorflow::WorkerEnv* env,
                        const tensorflow::ConfigProto& config)
-    : GrpcWorker(env, config), step_watch_(std::make_shared<StepWatch>()) {}
+    : GrpcWorker(env, config) {}
 
 void FuseWorker::GrpcRecvTensorAsync(
     CallOptions* options, const tensorflow::RecvTensorRequest* request,
@@ -34,6 +67,16 @@ void FuseWorker::GrpcRecvTensorAsync(
   Metrics* metrics = Metrics::Get();
   auto keys = request_cache_.Get(request->transport_options().value());
   absl::Status status = keys.status();
+  if (status.ok() && (*keys)->stalled_request_id != 0) {
+    const v1::StallAnswer answer =
+        AnswerStallQuery((*keys)->stalled_request_id);
+    done(EncodeBytesResponse(answer.SerializeAsString(), response));
+    return;
+  }
+  if (status.ok() && (*keys)->question != v1::QUESTION_NONE) {
+    done(EncodeBytesResponse(AnswerQuestion((*keys)->question), response));
+    return;
+  }
   if (status.ok() && (*keys)->keys.empty()) {
     metrics->served_probes.fetch_add(1);
     Tensor frame;
@@ -67,7 +110,7 @@ void FuseWorker::GrpcRecvTensorAsync(
   auto pending = std::make_shared<PendingFrame>(
       env_, options, request->step_id(), *std::move(keys), response,
       std::move(done));
-  if (PendingFrame::Start(pending)) step_watch_->Add(pending);
+  PendingFrame::Start(pending, request->request_id());
 }
 
 }  // namespace tf_fuse

@@ -30,7 +30,6 @@ class FuseWorker : public tensorflow::GrpcWorker {
 
  private:
   RequestCache request_cache_;
-  const std::shared_ptr<StepWatch> step_watch_;
 };
 
 }  // namespace tf_fuse

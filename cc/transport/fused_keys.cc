@@ -100,6 +100,10 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
                                         ? request.max_packed_tensor_bytes()
                                         : MaxPackedTensorBytes();
   parsed->frame_version = std::min(request.frame_version(), FrameVersion());
+  if (request.tensor_names_size() == 0) {
+    parsed->stalled_request_id = request.stalled_request_id();
+    parsed->question = request.question();
+  }
   parsed->keys.resize(request.tensor_names_size());
   const FrameAndIter frame_iter(request.frame_id(), request.iteration());
   absl::flat_hash_set<absl::string_view> names;

@@ -24,6 +24,7 @@ std::string Metrics::ToJson() const {
   add("copied_tensors", copied_tensors);
   add("fallbacks", fallbacks);
   add("errors", errors);
+  add("stalled_receives", stalled_receives);
   add("pending_receives", pending_receives);
   add("open_steps", open_steps);
   add("served_rpcs", served_rpcs);
@@ -34,6 +35,7 @@ std::string Metrics::ToJson() const {
   add("cancelled_requests", cancelled_requests);
   add("postponed_requests", postponed_requests);
   add("rejected_requests", rejected_requests);
+  add("stalled_requests", stalled_requests);
   add("pending_requests", pending_requests);
   add("functions", functions);
   add("groups", groups);

@@ -26,7 +26,8 @@ struct Metrics {
   std::atomic<int64_t> copied_tensors{0};    // Copied out of a frame.
   std::atomic<int64_t> fallbacks{0};         // Fused receives done one by one.
   std::atomic<int64_t> errors{0};            // Fused receives that failed.
-  std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for a frame.
+  std::atomic<int64_t> stalled_receives{0};  // That waited for very long.
+  std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for tensors.
   std::atomic<int64_t> open_steps{0};  // A gauge: steps with a rendezvous here.
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
@@ -37,6 +38,7 @@ struct Metrics {
   std::atomic<int64_t> cancelled_requests{0};
   std::atomic<int64_t> postponed_requests{0};  // To be asked again.
   std::atomic<int64_t> rejected_requests{0};   // Malformed, or over a limit.
+  std::atomic<int64_t> stalled_requests{0};    // That waited for very long.
   std::atomic<int64_t> pending_requests{0};    // A gauge: waiting for tensors.
   // The pass.
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.

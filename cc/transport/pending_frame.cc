@@ -6,29 +6,18 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
-#include "tensorflow/core/platform/env.h"
-#include "transport/environment.h"
 #include "transport/fuse_status.h"
 #include "transport/metrics.h"
+#include "transport/stall_report.h"
 
 namespace tf_fuse {
 
 using tensorflow::CallOptions;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
-
-namespace {
-
-// How long a request waits for its step until its receiver has to ask again.
-uint64_t StepWaitMicros() {
-  static const uint64_t micros =
-      1000 * NumberFromEnvironment("TF_FUSE_STEP_WAIT_MS", 1, 86400000, 10000);
-  return micros;
-}
-
-}  // namespace
 
 absl::Status EncodeFrameResponse(const Tensor& frame,
                                  ::grpc::ByteBuffer* response) {
@@ -49,7 +38,8 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
       done_(std::move(done)),
       slots_(keys_->keys.size()),
       send_args_(keys_->keys.size()),
-      remaining_(keys_->keys.size()) {
+      remaining_(keys_->keys.size()),
+      arrived_(keys_->keys.size()) {
   Metrics::Get()->pending_requests.fetch_add(1);
 }
 
@@ -62,7 +52,9 @@ bool PendingFrame::ClaimAnswer() {
   return true;
 }
 
-bool PendingFrame::Start(const std::shared_ptr<PendingFrame>& self) {
+void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
+                         int64_t request_id) {
+  self->place_.Enter(self, request_id);
   // Once for all keys: the table of steps is shared by the whole task.
   auto found = self->env_->rendezvous_mgr->Find(self->step_id_);
   tsl::core::RefCountPtr<FuseRendezvous> step(
@@ -74,7 +66,7 @@ bool PendingFrame::Start(const std::shared_ptr<PendingFrame>& self) {
   self->options_->SetCancelCallback([self] { OnCancel(self); });
   const bool waits = step->WhenInitialized(
       self.get(), [self](const absl::Status& status) { OnStep(self, status); });
-  if (!waits) return false;
+  if (!waits) return;
   // A cancellation that came before the wait began did not end it.
   bool cancelled;
   {
@@ -82,7 +74,6 @@ bool PendingFrame::Start(const std::shared_ptr<PendingFrame>& self) {
     cancelled = self->answered_;
   }
   if (cancelled) step->StopWaiting(self.get());
-  return !cancelled;
 }
 
 void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
@@ -111,6 +102,7 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
                             bool is_dead) {
   {
     absl::MutexLock lock(&mu_);
+    arrived_[index] = true;
     if (!error.ok()) {
       status_.Update(error);
       failed_.push_back(index);
@@ -238,38 +230,60 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
   callback(PostponedError(self->step_id_));
 }
 
-void StepWatch::Add(const std::shared_ptr<PendingFrame>& request) {
-  absl::MutexLock lock(&mu_);
-  requests_.emplace_back(
-      tensorflow::Env::Default()->NowMicros() + StepWaitMicros(), request);
-  if (sweeping_) return;
-  sweeping_ = true;
-  SweepLater(StepWaitMicros());
-}
-
-void StepWatch::SweepLater(uint64_t micros) {
-  // Shared: the worker may be gone by then.
-  tensorflow::Env::Default()->SchedClosureAfter(
-      static_cast<int64_t>(micros),
-      [self = shared_from_this()] { self->Sweep(); });
-}
-
-void StepWatch::Sweep() {
-  std::vector<std::shared_ptr<PendingFrame>> overdue;
+void PendingFrame::OnTick(uint64_t waited_micros) {
+  bool step_begun;
   {
     absl::MutexLock lock(&mu_);
-    const uint64_t now = tensorflow::Env::Default()->NowMicros();
-    while (!requests_.empty()) {
-      auto& [due, request] = requests_.front();
-      std::shared_ptr<PendingFrame> alive = request.lock();
-      if (alive != nullptr && due > now) break;
-      if (alive != nullptr) overdue.push_back(std::move(alive));
-      requests_.pop_front();
-    }
-    sweeping_ = !requests_.empty();
-    if (sweeping_) SweepLater(requests_.front().first - now);
+    step_begun = step_ == nullptr;
   }
-  for (const auto& request : overdue) PendingFrame::Postpone(request);
+  if (!step_begun && waited_micros >= StepWaitMicros()) {
+    Postpone(shared_from_this());
+  } else if (StallMicros() != 0 && waited_micros >= StallMicros()) {
+    ReportStall(waited_micros);
+  }
+}
+
+void PendingFrame::ReportStall(uint64_t waited_micros) {
+  {
+    absl::MutexLock lock(&mu_);
+    if (reported_ || answered_) return;
+    reported_ = true;
+  }
+  Metrics::Get()->stalled_requests.fetch_add(1);
+  v1::WaitingReceive waiting;
+  if (!AdmitStallReport() || !Describe(&waiting)) return;
+  waiting.set_waited_micros(waited_micros);
+  LogStall(waiting);
+}
+
+v1::StallAnswer PendingFrame::Missing() {
+  v1::StallAnswer answer;
+  absl::MutexLock lock(&mu_);
+  if (answered_) return answer;
+  answer.set_found(true);
+  answer.set_step_not_begun(step_ != nullptr);
+  for (size_t i = 0; i < arrived_.size(); ++i) {
+    if (!arrived_[i]) answer.add_missing(static_cast<uint32_t>(i));
+  }
+  return answer;
+}
+
+bool PendingFrame::Describe(v1::WaitingReceive* out) {
+  const v1::StallAnswer now = Missing();
+  if (!now.found()) return false;
+  const std::vector<size_t> missing(now.missing().begin(), now.missing().end());
+  const auto& keys = keys_->keys;
+  SetMissing(
+      missing, [&keys](size_t i) { return std::string(keys[i].edge_name); },
+      out);
+  out->set_step_not_begun(now.step_not_begun());
+  out->set_sending(true);
+  // Not the task in the keys: of them only the device is looked at.
+  out->set_task(TaskOfDevice(HostDevice(env_)->name()));
+  out->set_peer(TaskOfDevice(keys[0].dst_device));
+  out->set_step_id(step_id_);
+  out->set_tensors(static_cast<uint32_t>(keys.size()));
+  return true;
 }
 
 }  // namespace tf_fuse

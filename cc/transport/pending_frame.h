@@ -9,9 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,6 +23,7 @@
 #include "transport/fuse_rendezvous.h"
 #include "transport/fused_keys.h"
 #include "transport/tensor_frame.h"
+#include "transport/watch.h"
 
 namespace tf_fuse {
 
@@ -35,23 +34,35 @@ absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
 // Waits for the step, starts one local receive per key, counts down, packs, and
 // answers once. Every local receive holds a reference, so it outlives whichever
 // callback comes last.
-class PendingFrame {
+class PendingFrame : public Waiting,
+                     public std::enable_shared_from_this<PendingFrame> {
  public:
   // `options` and `response` belong to the RPC; they are not touched any more
   // once `done` was called.
   PendingFrame(tensorflow::WorkerEnv* env, tensorflow::CallOptions* options,
                int64_t step_id, std::shared_ptr<const ParsedKeys> keys,
                ::grpc::ByteBuffer* response, tensorflow::StatusCallback done);
-  ~PendingFrame();
+  ~PendingFrame() override;
 
-  // True if the step has not begun here.
-  static bool Start(const std::shared_ptr<PendingFrame>& self);
+  // `request_id` is what stall queries call it by.
+  static void Start(const std::shared_ptr<PendingFrame>& self,
+                    int64_t request_id);
 
+  // Postpones a request whose step does not begin. gRPC loses a cancellation
+  // that comes before TensorFlow's handler runs; such a request would else be
+  // kept for a step that was cleaned up long ago. A receiver that is still
+  // there asks again, so that a slow step loses nothing. Reports one that waits
+  // for very long.
+  void OnTick(uint64_t waited_micros) override;
+  bool Describe(v1::WaitingReceive* out) override;
+  // What is told to a receiver that asks.
+  v1::StallAnswer Missing();
+
+ private:
   // Asks the receiver to send the request again, if its step still has not
   // begun.
   static void Postpone(const std::shared_ptr<PendingFrame>& self);
-
- private:
+  void ReportStall(uint64_t waited_micros);
   // The step has begun, or will not.
   static void OnStep(const std::shared_ptr<PendingFrame>& self,
                      const absl::Status& status);
@@ -84,25 +95,10 @@ class PendingFrame {
   // Once true, options, response and done belong to the RPC layer again.
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   bool collecting_ ABSL_GUARDED_BY(mu_) = true;
-};
-
-// Postpones requests whose step does not begin. gRPC loses a cancellation that
-// comes before TensorFlow's handler runs; such a request would else be kept for
-// a step that was cleaned up long ago. A receiver that is still there asks
-// again, so that a slow step loses nothing.
-class StepWatch : public std::enable_shared_from_this<StepWatch> {
- public:
-  void Add(const std::shared_ptr<PendingFrame>& request);
-
- private:
-  void SweepLater(uint64_t micros);
-  void Sweep();
-
-  absl::Mutex mu_;
-  // With the times when they are overdue, in order.
-  std::deque<std::pair<uint64_t, std::weak_ptr<PendingFrame>>> requests_
-      ABSL_GUARDED_BY(mu_);
-  bool sweeping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<bool> arrived_ ABSL_GUARDED_BY(mu_);
+  bool reported_ ABSL_GUARDED_BY(mu_) = false;
+  // Last: nobody looks at what is half destroyed.
+  Watch::Place place_;
 };
 
 }  // namespace tf_fuse

@@ -30,6 +30,7 @@ class RequestCache {
     }
     auto parsed = ParseRequest(serialized);
     if (!parsed.ok()) return parsed;
+    if ((*parsed)->stalled_request_id != 0) return parsed;  // Never repeated.
     absl::MutexLock lock(&mu_);
     // What a peer sends must not grow this without bound. Requests of loop
     // iterations never repeat; starting anew is simpler than an order of use.

@@ -1,0 +1,125 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/watch.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tensorflow/core/platform/env.h"
+#include "transport/environment.h"
+
+namespace tf_fuse {
+
+namespace {
+
+constexpr uint64_t kDayMs = 86400000;
+
+// Of a clock that nobody sets.
+uint64_t NowMicros() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(
+          std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+// Nothing is of interest before.
+uint64_t ShortestMicros() {
+  return StallMicros() == 0 ? StepWaitMicros()
+                            : std::min(StepWaitMicros(), StallMicros());
+}
+
+// At most a quarter late.
+int64_t TickMicros() {
+  return static_cast<int64_t>(std::max<uint64_t>(ShortestMicros() / 4, 1000));
+}
+
+}  // namespace
+
+uint64_t StepWaitMicros() {
+  static const uint64_t micros =
+      1000 * NumberFromEnvironment("TF_FUSE_STEP_WAIT_MS", 1, kDayMs, 10000);
+  return micros;
+}
+
+uint64_t StallMicros() {
+  static const uint64_t micros =
+      1000 * NumberFromEnvironment("TF_FUSE_STALL_WARN_MS", 0, kDayMs, 60000);
+  return micros;
+}
+
+Watch* Watch::Get() {
+  // Never destroyed: the timer may run while the process exits.
+  static Watch* watch = new Watch;
+  return watch;
+}
+
+void Watch::Place::Enter(const std::shared_ptr<Waiting>& waiting,
+                         int64_t request_id) {
+  Watch* watch = Watch::Get();
+  absl::MutexLock lock(&watch->mu_);
+  entry_ = watch->entries_.insert(watch->entries_.end(),
+                                  {NowMicros(), request_id, waiting});
+  entered_ = true;
+  if (watch->running_) return;
+  watch->running_ = true;
+  tensorflow::Env::Default()->SchedClosureAfter(TickMicros(),
+                                                [watch] { watch->Run(); });
+}
+
+Watch::Place::~Place() {
+  if (!entered_) return;
+  Watch* watch = Watch::Get();
+  Entries left;  // Destroyed without the lock.
+  absl::MutexLock lock(&watch->mu_);
+  left.splice(left.end(), watch->entries_, entry_);
+}
+
+std::vector<Watch::Found> Watch::WaitingFor(uint64_t micros) {
+  std::vector<Found> found;
+  absl::MutexLock lock(&mu_);
+  const uint64_t now = NowMicros();
+  for (const Place::Entry& entry : entries_) {
+    const uint64_t waited = now - entry.start_micros;
+    if (waited < micros) break;
+    std::shared_ptr<Waiting> waiting = entry.waiting.lock();
+    if (waiting != nullptr) found.push_back({waited, std::move(waiting)});
+  }
+  return found;
+}
+
+void Watch::Run() {
+  while (true) {
+    for (const Found& found : WaitingFor(ShortestMicros())) {
+      found.waiting->OnTick(found.waited_micros);
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      running_ = !entries_.empty();
+      if (!running_) return;  // The next entry starts it again.
+    }
+    tensorflow::Env::Default()->SleepForMicroseconds(TickMicros());
+  }
+}
+
+v1::WaitingReceives Watch::Describe() {
+  v1::WaitingReceives all;
+  for (const Found& found : WaitingFor(0)) {
+    v1::WaitingReceive one;
+    if (!found.waiting->Describe(&one)) continue;
+    one.set_waited_micros(found.waited_micros);
+    *all.add_receives() = std::move(one);
+  }
+  return all;
+}
+
+std::shared_ptr<Waiting> Watch::Find(int64_t request_id) {
+  absl::MutexLock lock(&mu_);
+  for (const Place::Entry& entry : entries_) {
+    if (entry.request_id == request_id) return entry.waiting.lock();
+  }
+  return nullptr;
+}
+
+}  // namespace tf_fuse

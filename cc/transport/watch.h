@@ -1,0 +1,98 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// All fused receives of this process that wait, on the receiver's and on the
+// sender's side, and one timer that looks at those that wait for long.
+
+#ifndef TF_FUSE_CC_TRANSPORT_WATCH_H_
+#define TF_FUSE_CC_TRANSPORT_WATCH_H_
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+
+namespace tf_fuse {
+
+// How long the sender keeps a request whose step has not begun until its
+// receiver has to ask again (TF_FUSE_STEP_WAIT_MS, 10 s).
+uint64_t StepWaitMicros();
+
+// How long a fused receive may wait until that is logged
+// (TF_FUSE_STALL_WARN_MS, 60 s); 0 means never.
+uint64_t StallMicros();
+
+// Something that waits. Shared, so that it stands while the timer looks at it.
+class Waiting {
+ public:
+  virtual ~Waiting() = default;
+
+  // Called again and again while it waits, on the timer's thread, with no lock
+  // held. `waited_micros` counts from its entry.
+  virtual void OnTick(uint64_t waited_micros) = 0;
+
+  // False, and nothing in `out`, if it waits no longer. Leaves waited_micros
+  // alone.
+  virtual bool Describe(v1::WaitingReceive* out) = 0;
+};
+
+class Watch {
+ public:
+  // The place of one Waiting in the list; left on destruction. A member of what
+  // waits, so that nothing ended stays in the list.
+  class Place {
+   public:
+    Place() = default;
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+
+    // Once. `request_id` is 0 on the receiver's side.
+    void Enter(const std::shared_ptr<Waiting>& waiting, int64_t request_id = 0);
+
+   private:
+    friend class Watch;
+    struct Entry {
+      uint64_t start_micros;
+      int64_t request_id;
+      std::weak_ptr<Waiting> waiting;
+    };
+    std::list<Entry>::iterator entry_;
+    bool entered_ = false;
+  };
+
+  // What waits, the longest first.
+  v1::WaitingReceives Describe();
+
+  // The request with that id that this process serves, or null. With what stall
+  // queries ask for.
+  std::shared_ptr<Waiting> Find(int64_t request_id);
+
+  static Watch* Get();
+
+ private:
+  using Entries = std::list<Place::Entry>;
+
+  struct Found {
+    uint64_t waited_micros;
+    std::shared_ptr<Waiting> waiting;
+  };
+  // Those that have waited for `micros`, the longest first. Locking a weak
+  // pointer may leave us with the last reference, whose end needs the lock: so
+  // nothing may be done with them before the lock is given back.
+  std::vector<Found> WaitingFor(uint64_t micros);
+  void Run();
+
+  absl::Mutex mu_;
+  // In the order of their starts.
+  Entries entries_ ABSL_GUARDED_BY(mu_);
+  bool running_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_WATCH_H_

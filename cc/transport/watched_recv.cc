@@ -1,0 +1,188 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/watched_recv.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "transport/fuse_status.h"
+#include "transport/introspection.h"
+#include "transport/metrics.h"
+#include "transport/recv_call.h"
+#include "transport/stall_report.h"
+#include "transport/tensor_frame.h"
+
+namespace tf_fuse {
+
+using tensorflow::Tensor;
+
+namespace {
+
+// A task that does not say within this time which tensors are missing is taken
+// to have stopped.
+constexpr int kAnswerTimeoutMs = 5000;
+
+// The indices in an answer to a stall query. Errors: DataLoss for what this
+// version of tf_fuse does not send.
+absl::Status ReadStallAnswer(const Tensor& frame, size_t tensors,
+                             v1::StallAnswer* answer,
+                             std::vector<size_t>* missing) {
+  const absl::StatusOr<std::string> bytes = ReadBytesResponse(frame);
+  if (!bytes.ok()) return bytes.status();
+  if (!answer->ParseFromString(*bytes)) {
+    return absl::DataLossError("no StallAnswer");
+  }
+  for (const uint32_t index : answer->missing()) {
+    if (index >= tensors || (!missing->empty() && index <= missing->back())) {
+      return absl::DataLossError(
+          absl::StrCat("tensor ", index, " of ", tensors));
+    }
+    missing->push_back(index);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+WatchedRecv::WatchedRecv(const tensorflow::WorkerEnv* env, int64_t step_id,
+                         std::shared_ptr<const FusedKeys> keys)
+    : env_(env), step_id_(step_id), keys_(std::move(keys)) {
+  Metrics::Get()->pending_receives.fetch_add(1, std::memory_order_relaxed);
+}
+
+WatchedRecv::~WatchedRecv() {
+  Metrics::Get()->pending_receives.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void WatchedRecv::StartWatch() { place_.Enter(shared_from_this()); }
+
+void WatchedRecv::RequestSent(
+    std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
+    int64_t request_id) {
+  absl::MutexLock lock(&watch_mu_);
+  worker_cache_ = std::move(worker_cache);
+  request_id_ = request_id;
+}
+
+void WatchedRecv::SinglesSent(const std::vector<size_t>& indices) {
+  absl::MutexLock lock(&watch_mu_);
+  missing_.assign(keys_->tensor_names.size(), false);
+  for (const size_t index : indices) missing_[index] = true;
+}
+
+void WatchedRecv::SingleArrived(size_t index) {
+  absl::MutexLock lock(&watch_mu_);
+  missing_[index] = false;
+}
+
+void WatchedRecv::WatchEnded() {
+  absl::MutexLock lock(&watch_mu_);
+  ended_ = true;
+}
+
+void WatchedRecv::OnTick(uint64_t waited_micros) {
+  if (StallMicros() == 0 || waited_micros < StallMicros()) return;
+  bool ask;
+  {
+    absl::MutexLock lock(&watch_mu_);
+    if (reported_ || ended_) return;
+    reported_ = true;
+    ask = missing_.empty();
+  }
+  Metrics::Get()->stalled_receives.fetch_add(1);
+  if (!AdmitStallReport()) return;
+  if (ask) return AskSender(waited_micros);
+  v1::WaitingReceive waiting;
+  if (!Describe(&waiting)) return;
+  waiting.set_waited_micros(waited_micros);
+  LogStall(waiting);
+}
+
+void WatchedRecv::AskSender(uint64_t waited_micros) {
+  std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache;
+  v1::FuseRecvTensorRequest query;
+  {
+    absl::MutexLock lock(&watch_mu_);
+    worker_cache = worker_cache_;
+    query.set_stalled_request_id(request_id_);
+  }
+  if (worker_cache == nullptr) return;  // Not sent yet.
+  query.set_frame_version(FrameVersion());
+  auto call = std::make_shared<RecvCall>(
+      std::move(worker_cache), keys_->send_task, /*step_id=*/0,
+      HostDevice(env_), tensorflow::AllocatorAttributes());
+  const absl::Status status = call->Init();
+  if (!status.ok()) return OnAnswer(waited_micros, status, Tensor());
+  call->request()->set_rendezvous_key(kFusedRendezvousKey);
+  call->request()->mutable_transport_options()->PackFrom(query);
+  call->SetTimeout(kAnswerTimeoutMs);
+  RecvCall* raw_call = call.get();
+  raw_call->Start([weak = weak_from_this(), call, waited_micros]() mutable {
+    call->ReleaseWorker();
+    const auto self = weak.lock();
+    if (self != nullptr) {
+      self->OnAnswer(waited_micros, call->status(), call->tensor());
+    }
+    call.reset();  // The RPC layer still holds this closure.
+  });
+}
+
+void WatchedRecv::OnAnswer(uint64_t waited_micros, const absl::Status& status,
+                           const Tensor& frame) {
+  v1::WaitingReceive waiting;
+  // The tensors may have come while we asked.
+  if (!Describe(&waiting)) return;
+  waiting.set_waited_micros(waited_micros);
+  if (!status.ok()) {
+    LogStall(waiting,
+             absl::StrCat("Asked which are missing, it gave no answer within ",
+                          kAnswerTimeoutMs / 1000, " s: ",
+                          absl::StatusCodeToString(status.code()), "."));
+    return;
+  }
+  v1::StallAnswer answer;
+  std::vector<size_t> missing;
+  if (!ReadStallAnswer(frame, keys_->tensor_names.size(), &answer, &missing)
+           .ok()) {
+    LogStall(waiting, "Its version of tf_fuse cannot say which are missing.");
+  } else if (!answer.found()) {
+    LogStall(waiting,
+             "It does not wait for any of them: its answer is on the way, or "
+             "the request has not arrived.");
+  } else {
+    SetMissing(
+        missing, [this](size_t i) { return keys_->tensor_names[i]; }, &waiting);
+    waiting.set_step_not_begun(answer.step_not_begun());
+    LogStall(waiting);
+  }
+}
+
+bool WatchedRecv::Describe(v1::WaitingReceive* out) {
+  std::vector<size_t> missing;
+  bool one_by_one;
+  {
+    absl::MutexLock lock(&watch_mu_);
+    if (ended_) return false;
+    one_by_one = !missing_.empty();
+    for (size_t i = 0; i < missing_.size(); ++i) {
+      if (missing_[i]) missing.push_back(i);
+    }
+  }
+  const auto name = [this](size_t i) { return keys_->tensor_names[i]; };
+  // Names them all: nobody has been asked yet.
+  SetMissing(one_by_one ? missing : AllIndices(*keys_), name, out);
+  if (!one_by_one) {
+    out->set_missing_known(false);
+    out->set_missing(0);
+  }
+  out->set_one_by_one(one_by_one);
+  out->set_task(TaskOfDevice(keys_->recv_device));
+  out->set_peer(keys_->send_task);
+  out->set_step_id(step_id_);
+  out->set_tensors(static_cast<uint32_t>(keys_->tensor_names.size()));
+  return true;
+}
+
+}  // namespace tf_fuse
