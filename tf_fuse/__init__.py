@@ -16,8 +16,8 @@ import sys as _sys
 
 from tf_fuse import _native
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
+from tf_fuse._waiting import cluster_waiting, waiting
 from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
-from tf_fuse.waiting import cluster_waiting, waiting
 
 # Python runs this file before the module that `-m` names, with "-m" as the first argument.
 # `python -m tf_fuse doctor` has to start where the library cannot be loaded: it reports why.

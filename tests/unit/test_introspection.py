@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tf_fuse
-from tf_fuse import _native, _tasks
+from tf_fuse import _native, _tasks, _waiting
 from tf_fuse.v1 import fuse_recv_pb2
 
 _LOCAL = "/job:localhost/replica:0/task:0"
@@ -43,7 +43,7 @@ def test_answers_name_what_waits():
         tensor_names=["a", "b", "c"],
     )
     receives.receives.add(sending=True, tensors=2, missing_known=True, missing=0)
-    first, second = tf_fuse.waiting.__globals__["_as_dicts"](receives.SerializeToString())
+    first, second = _waiting._as_dicts(receives.SerializeToString())
     assert first == {
         "task": "/job:worker/task:0",
         "peer": "/job:ps/task:1",

@@ -1,21 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The fused receives that wait at this moment, in this process or in a connected cluster.
-
-Each is a dict that can be written as JSON:
-
-* `task`, `peer`: the task that tells ("/job:ps/replica:0/task:0"), and the other one;
-* `sending`: True if `peer` waits for tensors of `task`, False if `task` waits for those of `peer`.
-  A receive stands in the lists of both;
-* `step_id`;
-* `waited_s`: seconds since the receive began, or its request arrived;
-* `tensors`: how many it has in all;
-* `missing`, how many have not come, and `tensor_names`, theirs (the first 100). The receiving task
-  does not know which of one request are missing: there `missing` is None, and the names are those
-  of all;
-* `step_not_begun`: the sending task has not begun the step;
-* `one_by_one`: the tensors are received singly: they are large, or the sender lacks the plugin.
-"""
+"""The fused receives that wait, in this process or in a connected cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +10,24 @@ from tf_fuse import _tasks
 
 
 def waiting() -> list[dict[str, Any]]:
-    """Returns the fused receives of this process that wait, the longest first; see the module."""
+    """Returns the fused receives of this process that wait at this moment, the longest first.
+
+    Returns:
+      A dict for each, which can be written as JSON:
+
+      * `task`, `peer`: the task that tells ("/job:ps/replica:0/task:0"), and the other one;
+      * `sending`: True if `peer` waits for tensors of `task`, False if `task` waits for those of
+        `peer`; a receive stands in the lists of both;
+      * `step_id`;
+      * `waited_s`: seconds since the receive began, or its request arrived;
+      * `tensors`: how many it has in all;
+      * `missing`: how many have not come, and `tensor_names`, theirs (the first 100). The receiving
+        task does not know which of one request are missing: there `missing` is None, and the names
+        are those of all;
+      * `step_not_begun`: the sending task has not begun the step;
+      * `one_by_one`: the tensors are received singly: they are large, or the sender lacks the
+        plugin.
+    """
     from tf_fuse.v1 import fuse_recv_pb2
 
     return _as_dicts(_tasks.ask_this_process(fuse_recv_pb2.QUESTION_WAITING))
