@@ -52,6 +52,7 @@ class LocalCluster:
         start_timeout_s: float = 120.0,
         inter_op: int | None = None,
         intra_op: int | None = None,
+        cpus: int | None = None,
     ):
         """Starts every task and returns when all of them accept calls.
 
@@ -68,6 +69,7 @@ class LocalCluster:
           start_timeout_s: seconds until all tasks must be ready.
           inter_op: inter_op_parallelism_threads of each server; None for TensorFlow's default.
           intra_op: intra_op_parallelism_threads of each server; None for TensorFlow's default.
+          cpus: logical CPU devices of each server; None for one.
 
         Raises:
           ValueError: a number is out of range, a task has no protocol, or `task_env` names what is
@@ -94,6 +96,8 @@ class LocalCluster:
             options += ["--inter-op", str(inter_op)]
         if intra_op is not None:
             options += ["--intra-op", str(intra_op)]
+        if cpus is not None:
+            options += ["--cpus", str(cpus)]
         self._tasks: dict[str, TaskProcess] = {}
         for job, index in names:
             log_path = self.log_dir / f"{job}-{index}.log"

@@ -188,7 +188,10 @@ def check_port(config: TaskConfig) -> None:
 
 
 def start_server(
-    config: TaskConfig, inter_op: int | None = None, intra_op: int | None = None
+    config: TaskConfig,
+    inter_op: int | None = None,
+    intra_op: int | None = None,
+    cpus: int | None = None,
 ) -> Any:
     """Starts the task's TensorFlow server; imports tf_fuse first when the protocol asks for it.
 
@@ -196,6 +199,7 @@ def start_server(
       config: the task.
       inter_op: threads that run ops; None keeps TensorFlow's default.
       intra_op: threads one op may use; None keeps TensorFlow's default.
+      cpus: logical CPU devices; None keeps TensorFlow's default, which is one.
 
     Returns:
       The running `tf.distribute.Server`. The process must leave with `os._exit`: TensorFlow does
@@ -219,6 +223,8 @@ def start_server(
         session_config.inter_op_parallelism_threads = inter_op
     if intra_op is not None:
         session_config.intra_op_parallelism_threads = intra_op
+    if cpus is not None:
+        session_config.device_count["CPU"] = cpus
     try:
         return tf.distribute.Server(
             tf.train.ClusterSpec(config.cluster),
@@ -254,6 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--protocol", help="instead of TF_CONFIG's rpc_layer")
     parser.add_argument("--inter-op", type=int, help="inter_op_parallelism_threads of the server")
     parser.add_argument("--intra-op", type=int, help="intra_op_parallelism_threads of the server")
+    parser.add_argument("--cpus", type=int, help="logical CPU devices of the server")
     parser.add_argument("--ready-fd", type=int, help="file descriptor to write the ready line to")
     parser.add_argument("--lifeline-fd", type=int, help="leave when this pipe's other end closes")
     return parser
@@ -285,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        server = start_server(config, args.inter_op, args.intra_op)
+        server = start_server(config, args.inter_op, args.intra_op, args.cpus)
     except PortInUseError as e:
         return _fail(EXIT_PORT_IN_USE, str(e.strerror))
     except Exception as e:  # any reason not to start is reported the same way, with the task
