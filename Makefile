@@ -6,6 +6,7 @@
 #   make lint     what .ci/run checks besides the tests
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
+#   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make bench    the README's benchmark
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
@@ -19,13 +20,14 @@ TENSORFLOW ?= tensorflow-cpu
 PYTHON ?=
 ARGS ?=
 RUNS ?= 10000000
+SEEDS ?= 2000
 VENV := .venv
 BIN := $(VENV)/bin
 
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz bench clean
+.PHONY: help environment native demo test format fuzz random bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -76,6 +78,9 @@ fuzz: environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S cc/frame -B build/frame -G Ninja
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/frame
 	build/frame/frame_fuzz_standalone $(RUNS) 1
+
+random: environment
+	$(BIN)/python tests/unit/test_pass_random_loops.py $(SEEDS)
 
 bench: environment
 	$(BIN)/python benchmarks/fuse_recv.py --workload features --features 300 --workers 1 --ps 2 \

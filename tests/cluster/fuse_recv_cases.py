@@ -333,7 +333,8 @@ def updates_in_branches(bench: Bench) -> list[Any]:
 
 @case
 def loops(bench: Bench) -> list[Any]:
-    """A tf.while_loop that reads and updates remote variables in its body."""
+    """A tf.while_loop that reads and updates remote variables in its body, one of them large."""
+    large = bench.variable(0, tf.ones([MAX_PACKED_BYTES // 4 + 1]))
     steps = [bench.variable(i, _numbers("float32", i)) for i in range(3)]
     total = bench.variable(1, tf.zeros([3]))
     after = [bench.variable(0, _numbers("float32", 30 + i)) for i in range(2)]
@@ -342,7 +343,8 @@ def loops(bench: Bench) -> list[Any]:
     def loop(n):
         def body(i, x):
             total.assign_add(x)
-            return i + 1, x + tf.add_n([s * float(k + 1) for k, s in enumerate(steps)])
+            more = tf.add_n([s * float(k + 1) for k, s in enumerate(steps)])
+            return i + 1, x + more + tf.convert_to_tensor(large)[:3]
 
         i, x = tf.while_loop(lambda i, _: i < n, body, (tf.constant(0), tf.zeros([3])))
         return i, x, [v * x for v in after]

@@ -138,6 +138,11 @@ def test_an_iteration_has_one_rpc_per_group(plugin):
     assert found == 2 * wanted
 
 
+def test_a_large_tensor_goes_beside_in_each_iteration(plugin):
+    # Of three workers, five times each; in the last iteration and in loops of none it is dead.
+    assert _total(plugin, "loops", "on")["beside_tensors"] == 3 * 5
+
+
 def test_what_a_frame_cannot_hold_goes_beside(plugin):
     total = _total(plugin, "crowded", "on")
     assert total["fused_rpcs"] == 1

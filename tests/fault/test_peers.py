@@ -44,6 +44,15 @@ def test_plain_task_is_not_asked_for_frames(case):
         assert total["skipped:peer_without_plugin"] == 5
 
 
+def test_a_loop_falls_back_in_every_iteration(case):
+    name, results = case
+    assert results["loop"]["value"] == coordinator.exact(3 * (45.0 + 5.0 * _STEPS))
+    counters = results["loop"]["counters"]
+    # Three iterations and the one in which the body is dead.
+    assert counters.get("fallbacks", 0) == (0 if name == "plain_worker" else 4)
+    assert counters["fused_rpcs"] > 0 and "errors" not in counters
+
+
 def test_what_an_older_frame_cannot_hold_goes_beside(case):
     name, results = case
     steps_with_texts = {"plain_ps": 0, "plain_worker": 0, "half": _STEPS // 2}[name]
@@ -92,6 +101,17 @@ def _main(name):
                 v.assign_add(tf.minimum(total + float(i), 0.5))  # computed on the worker
         return tf.identity(total), [tf.strings.join([text, "!"]) for text in texts]
 
+    @tf.function
+    def loop(n):
+        def body(i, total):
+            return i + 1, total + tf.add_n([v.read_value() for v in vs])
+
+        return tf.while_loop(lambda i, _: i < n, body, (0, 0.0))[1]
+
+    def run_loop():
+        with tf.device("/job:worker/replica:0/task:0"):
+            return float(loop(tf.constant(3)))
+
     packing_warnings = []
     handler = logging.Handler()
     handler.emit = lambda record: packing_warnings.append(record.getMessage())
@@ -125,6 +145,7 @@ def _main(name):
             "warnings": warnings,
             "twins": twins,
             "packing_warnings": lambda: packing_warnings,
+            "loop": lambda: job.counted(run_loop),
         }
     )
 
