@@ -123,8 +123,10 @@ void ComputeInOrder(const PartitionView& view, Ancestry* ancestry) {
 }
 
 // What comes round a loop is above its Merge too, an iteration later, and may
-// hang on another such Merge.
+// hang on another such Merge. One stands for all of a loop, for now, which
+// keeps the sets small.
 void FindWaitingMerges(const PartitionView& view, Ancestry* ancestry) {
+  std::map<std::string, NodeId> of_frame;
   size_t known = 0;
   do {
     known = ancestry->waiting_merges.size();
@@ -133,7 +135,9 @@ void FindWaitingMerges(const PartitionView& view, Ancestry* ancestry) {
       for (const PartitionView::Edge& edge : view.in_edges(id)) {
         if (edge.is_back_edge && !IsWithin(ancestry->BlockersAbove(edge.node),
                                            ancestry->BlockersAbove(id))) {
-          ancestry->waiting_merges[id] = id;
+          const NodeId label =
+              of_frame.emplace(view.frame(id), id).first->second;
+          ancestry->waiting_merges.emplace(id, label);
         }
       }
     }
@@ -154,15 +158,11 @@ std::set<NodeId> BlockersOfMerge(const PartitionView& view,
 }
 
 // Each device that takes part in a loop has such Merges of its own, most of
-// which wait for the same. All of a loop are taken for one, then told apart by
-// what they wait for until no two differ: by induction over the iterations they
-// wait for the same then.
+// which wait for the same. Those that one stands for are told apart by what
+// they wait for, until no two of them differ: by induction over the iterations,
+// they wait for the same then.
 void UniteWaitingMerges(const PartitionView& view, Ancestry* ancestry) {
   std::map<NodeId, NodeId>& merges = ancestry->waiting_merges;
-  std::map<std::string, NodeId> of_frame;
-  for (auto& [merge, label] : merges) {
-    label = of_frame.emplace(view.frame(merge), merge).first->second;
-  }
   while (true) {
     ComputeInOrder(view, ancestry);
     using Key = std::tuple<NodeId, std::set<NodeId>, std::set<NodeId>>;
