@@ -10,7 +10,8 @@ waited longer than TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gau
 `open_steps`, the steps that have a rendezvous here.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests`, `postponed_requests` (to be sent again, because their
-step had not begun), `stalled_requests`, and the gauge `pending_requests`.
+step had not begun), `stalled_requests`, and the gauges `pending_requests` and `remembered_requests`
+(kept parsed, because they come again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
 `skipped`, receives left alone by reason (docs/fuse_recv.md).
 """

@@ -106,6 +106,7 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   }
   parsed->keys.resize(request.tensor_names_size());
   const FrameAndIter frame_iter(request.frame_id(), request.iteration());
+  parsed->in_loop = !(frame_iter == FrameAndIter(0, 0));
   absl::flat_hash_set<absl::string_view> names;
   for (int i = 0; i < request.tensor_names_size(); ++i) {
     const std::string& name = request.tensor_names(i);

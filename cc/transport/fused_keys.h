@@ -57,6 +57,8 @@ struct ParsedKeys {
   uint64_t max_packed_tensor_bytes = 0;
   // The newest that both sides know.
   uint32_t frame_version = 0;
+  // Of an iteration of a loop: no later request is equal to it.
+  bool in_loop = false;
   // Without keys, a question: what is missing of that request, or another one.
   int64_t stalled_request_id = 0;
   v1::Question question = v1::QUESTION_NONE;

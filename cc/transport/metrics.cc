@@ -37,6 +37,7 @@ std::string Metrics::ToJson() const {
   add("rejected_requests", rejected_requests);
   add("stalled_requests", stalled_requests);
   add("pending_requests", pending_requests);
+  add("remembered_requests", remembered_requests);
   add("functions", functions);
   add("groups", groups);
   add("fused_receives", fused_receives);

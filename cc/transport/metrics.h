@@ -36,10 +36,11 @@ struct Metrics {
   std::atomic<int64_t> served_errors{0};
   std::atomic<int64_t> served_probes{0};
   std::atomic<int64_t> cancelled_requests{0};
-  std::atomic<int64_t> postponed_requests{0};  // To be asked again.
-  std::atomic<int64_t> rejected_requests{0};   // Malformed, or over a limit.
-  std::atomic<int64_t> stalled_requests{0};    // That waited for very long.
-  std::atomic<int64_t> pending_requests{0};    // A gauge: waiting for tensors.
+  std::atomic<int64_t> postponed_requests{0};   // To be asked again.
+  std::atomic<int64_t> rejected_requests{0};    // Malformed, or over a limit.
+  std::atomic<int64_t> stalled_requests{0};     // That waited for very long.
+  std::atomic<int64_t> pending_requests{0};     // A gauge: waiting for tensors.
+  std::atomic<int64_t> remembered_requests{0};  // A gauge: kept parsed.
   // The pass.
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
   std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.

@@ -7,6 +7,8 @@
 #ifndef TF_FUSE_CC_TRANSPORT_REQUEST_CACHE_H_
 #define TF_FUSE_CC_TRANSPORT_REQUEST_CACHE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "transport/fused_keys.h"
+#include "transport/metrics.h"
 
 namespace tf_fuse {
 
@@ -30,17 +33,21 @@ class RequestCache {
     }
     auto parsed = ParseRequest(serialized);
     if (!parsed.ok()) return parsed;
-    if ((*parsed)->stalled_request_id != 0) return parsed;  // Never repeated.
+    // Never repeated, and many: they would push out what is.
+    if ((*parsed)->stalled_request_id != 0 || (*parsed)->in_loop) return parsed;
     absl::MutexLock lock(&mu_);
-    // What a peer sends must not grow this without bound. Requests of loop
-    // iterations never repeat; starting anew is simpler than an order of use.
+    // What a peer sends must not grow this without bound. Starting anew is
+    // simpler than an order of use.
+    std::atomic<int64_t>& gauge = Metrics::Get()->remembered_requests;
     if (bytes_ + serialized.size() > kMaxBytes) {
+      gauge.fetch_sub(static_cast<int64_t>(requests_.size()));
       requests_.clear();
       bytes_ = 0;
     }
     if (serialized.size() <= kMaxBytes &&
         requests_.emplace(serialized, *parsed).second) {
       bytes_ += serialized.size();
+      gauge.fetch_add(1);
     }
     return parsed;
   }

@@ -138,6 +138,16 @@ def test_an_iteration_has_one_rpc_per_group(plugin):
     assert found == 2 * wanted
 
 
+def test_requests_of_iterations_are_not_remembered(plugin):
+    # They would push out those that come again. Loops of one function, called for the second time.
+    for of_call in plugin["loop_bodies", "on"]["counted"]:
+        assert sum(c.get("served_rpcs", 0) for c in of_call.values()) > 0
+        assert not any("remembered_requests" in c for c in of_call.values())
+    first, second = plugin["reads", "on"]["counted"][0], plugin["reads", "on"]["counted"][3]
+    assert sum(c.get("remembered_requests", 0) for c in first.values()) == 3  # one of each server
+    assert not any("remembered_requests" in c for c in second.values())
+
+
 def test_a_large_tensor_goes_beside_in_each_iteration(plugin):
     # Of three workers, five times each; in the last iteration and in loops of none it is dead.
     assert _total(plugin, "loops", "on")["beside_tensors"] == 3 * 5
