@@ -196,7 +196,8 @@ def _main():
 
     def growth(before):
         now = on_ps()
-        return {k: v - before[k] for k, v in now.items() if k != "skipped" and v != before[k]}
+        left_out = ("skipped", "remembered_requests")
+        return {k: v - before[k] for k, v in now.items() if k not in left_out and v != before[k]}
 
     def refused(value, **kwargs):
         def case():
