@@ -11,7 +11,7 @@ decided by its environment variable TF_FUSE_MAX_PACKED_TENSOR_BYTES. The counter
 so; a variant that did something else is an error, not a number.
 
 With few tensors (--tensors 8) the result chooses kDefaultMaxPackedTensorBytes, with many (--tensors
-64) kDefaultMaxFrameBytes, both in cc/transport/tensor_frame.h.
+64) kDefaultMaxFrameBytes, both in cc/transport/limits.h.
 """
 
 from __future__ import annotations

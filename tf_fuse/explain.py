@@ -55,6 +55,8 @@ def rewrite(
     splitting: str = "",
     rpc_us: float = 0.0,
     bytes_per_us: float = 0.0,
+    max_keys_per_request: int | None = None,
+    max_key_bytes: int | None = None,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -76,16 +78,25 @@ def rewrite(
       rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
         a usual value; runs measure it.
       bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.
+      max_keys_per_request: the most tensors of one group, at least 2; None for what
+        TF_FUSE_MAX_KEYS_PER_REQUEST says here.
+      max_key_bytes: the most bytes of a rendezvous key, at least 1; None for what
+        TF_FUSE_MAX_KEY_BYTES says here.
 
     Returns:
       The graphs before and after, and the report.
 
     Raises:
       TypeError: `graph` is neither a GraphDef nor a mapping of them.
-      ValueError: the graph cannot be read, placed or partitioned; the text is TensorFlow's.
+      ValueError: the graph cannot be read, placed or partitioned (the text is TensorFlow's), or a
+        limit is too small.
     """
     from tensorflow.core.framework import graph_pb2
 
+    if max_keys_per_request is not None and max_keys_per_request < 2:
+        raise ValueError(f"max_keys_per_request is {max_keys_per_request}, must be 2 or more")
+    if max_key_bytes is not None and max_key_bytes < 1:
+        raise ValueError(f"max_key_bytes is {max_key_bytes}, must be 1 or more")
     from tf_fuse.v1 import fuse_recv_pb2
 
     request = fuse_recv_pb2.RewriteRequest(
@@ -95,6 +106,8 @@ def rewrite(
         splitting=splitting,
         rpc_us=rpc_us,
         bytes_per_us=bytes_per_us,
+        max_keys_per_request=max_keys_per_request or 0,
+        max_key_bytes=max_key_bytes or 0,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

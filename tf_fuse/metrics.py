@@ -9,9 +9,10 @@ because the peer lacks the plugin), `errors` (fused receives that failed), `stal
 waited longer than TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
 `open_steps`, the steps that have a rendezvous here.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
-`cancelled_requests`, `rejected_requests`, `postponed_requests` (to be sent again, because their
-step had not begun), `stalled_requests`, and the gauges `pending_requests` and `remembered_requests`
-(kept parsed, because they come again).
+`cancelled_requests`, `rejected_requests` (malformed, or above a limit), `postponed_requests` (to be
+sent again, because their step had not begun), `stalled_requests`, and four gauges:
+`pending_requests`, `pending_bytes` (what those take, estimated), `unsent_frame_bytes` (of frames
+not taken by their receivers yet) and `remembered_requests` (kept parsed, because they come again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
 `skipped`, receives left alone by reason (docs/fuse_recv.md).
 """

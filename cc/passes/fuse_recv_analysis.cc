@@ -11,6 +11,7 @@
 
 #include "passes/blocking_ops.h"
 #include "passes/liveness.h"
+#include "transport/fused_keys.h"
 #include "transport/tensor_frame.h"
 
 namespace tf_fuse {
@@ -210,7 +211,7 @@ bool HasInputThatMayBeDead(const PartitionView& view, const Liveness& liveness,
 // The reason to leave a receive alone that lies in the receive itself, or "".
 std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
                         const Ancestry& ancestry, const Receive& receive,
-                        bool fuse_may_be_dead) {
+                        const AnalysisOptions& options) {
   // A fed or fetched value: the client waits for it under its own key.
   if (receive.client_terminated) return skip::kClientTerminated;
   // The device context of other devices has to copy the value.
@@ -234,8 +235,13 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
     return skip::kLoopFrame;
   }
   if (liveness.MayBeDead(receive.node) &&
-      (!fuse_may_be_dead || HasInputThatMayBeDead(view, liveness, receive))) {
+      (!options.fuse_may_be_dead ||
+       HasInputThatMayBeDead(view, liveness, receive))) {
     return skip::kMayBeDead;
+  }
+  if (RendezvousKeyBytes(receive.send_device.size(), receive.recv_device.size(),
+                         receive.tensor_name.size()) > options.max_key_bytes) {
+    return skip::kKeyTooLong;
   }
   return "";
 }
@@ -424,6 +430,21 @@ std::vector<std::vector<const Receive*>> SplitByEstimates(
   return result;
 }
 
+// Divides each part that has more than `most` receives, into as few as there
+// can be, about equally large.
+std::vector<std::vector<const Receive*>> SplitEvenly(
+    const std::vector<std::vector<const Receive*>>& parts, size_t most) {
+  std::vector<std::vector<const Receive*>> result;
+  for (const std::vector<const Receive*>& part : parts) {
+    const size_t count = (part.size() + most - 1) / most;
+    for (size_t i = 0; i < count; ++i) {
+      result.emplace_back(part.begin() + i * part.size() / count,
+                          part.begin() + (i + 1) * part.size() / count);
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 bool ParseSplitting(const std::string& name, Splitting* splitting) {
@@ -466,8 +487,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       ++plan.local_receives;
       continue;
     }
-    const std::string reason = FindBlocker(view, liveness, ancestry, receive,
-                                           options.fuse_may_be_dead);
+    const std::string reason =
+        FindBlocker(view, liveness, ancestry, receive, options);
     if (!reason.empty()) {
       plan.skipped.push_back({&receive, reason});
       continue;
@@ -501,7 +522,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       parts = SplitByEstimates(plan.estimates, options, receives, &large);
       Skip(large, skip::kLarge, &plan);
     }
-    for (const std::vector<const Receive*>& part : parts) {
+    for (const std::vector<const Receive*>& part :
+         SplitEvenly(parts, options.max_keys_per_request)) {
       if (part.size() < 2) {
         Skip(part, skip::kSplitOff, &plan);
         continue;

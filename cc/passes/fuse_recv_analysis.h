@@ -6,6 +6,7 @@
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_ANALYSIS_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_ANALYSIS_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -14,6 +15,7 @@
 #include "passes/cost_model.h"
 #include "passes/partition_view.h"
 #include "passes/timeline.h"
+#include "transport/limits.h"
 
 namespace tf_fuse {
 
@@ -26,6 +28,7 @@ inline constexpr char kClientTerminated[] = "client_terminated";
 inline constexpr char kNotCpu[] = "not_cpu";
 inline constexpr char kHostMemory[] = "host_memory";
 inline constexpr char kType[] = "type_not_serializable";
+inline constexpr char kKeyTooLong[] = "key_too_long";
 inline constexpr char kAlone[] = "alone";
 inline constexpr char kLarge[] = "large";
 inline constexpr char kSplitOff[] = "split_off";
@@ -61,8 +64,8 @@ struct FusePlan {
   std::map<NodeId, ReceiveEstimate> estimates;
 };
 
-// How receives of the same two devices are split into groups. The other two are
-// there to test the verifier: kAll ignores depth, and so asks for cycles;
+// How receives of the same two devices are split into groups. The other two
+// are there to test the verifier: kAll ignores depth, and so asks for cycles;
 // kAnyFrame ignores the loops that receives lie in, and what starts them.
 enum class Grouping { kDepth, kAll, kAnyFrame };
 
@@ -84,6 +87,9 @@ struct AnalysisOptions {
   double max_packed_bytes = 1 << 20;
   // Whether receives that may be dead are fused too.
   bool fuse_may_be_dead = true;
+  // A sender refuses a request with more keys, or with a longer one.
+  uint64_t max_keys_per_request = MaxKeysPerRequest();
+  uint64_t max_key_bytes = MaxKeyBytes();
   // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.
   // Called at most once per task.
   std::function<std::string(const std::string& task)> task_blocker;
@@ -93,28 +99,28 @@ struct AnalysisOptions {
 // fused with others of the same send device, receive device, depth, blocking
 // ancestors and loop.
 //
-// The depth of a receive is 1 + the largest depth among the receives above its
-// sender. Two receives of equal depth cannot wait for one another, and
-// contracting all groups at once leaves the graph acyclic, because depth grows
-// along every path through a receive.
+// The depth of a receive is 1 + the largest depth among the receives above
+// its sender. Two receives of equal depth cannot wait for one another, and
+// contracting all groups at once leaves the graph acyclic, because depth
+// grows along every path through a receive.
 //
-// Blocking ancestors are operations that may wait for something that is no edge
-// of the graph, such as another step (QueueDequeue). Receives that do not hang
-// on the same ones are kept apart: one must not wait for what only another
-// waits for. The Merge of a loop stands for what it waits for in iterations
-// before.
+// Blocking ancestors are operations that may wait for something that is no
+// edge of the graph, such as another step (QueueDequeue). Receives that do
+// not hang on the same ones are kept apart: one must not wait for what only
+// another waits for. The Merge of a loop stands for what it waits for in
+// iterations before.
 //
 // Receives in a loop are fused with those that the same operations start in
-// each iteration; TensorFlow's partitioner starts all receives of a loop on one
-// device by one Merge. So the fused one runs in the iterations in which they
-// would run, and waits for tensors of its own iteration alone. What an
+// each iteration; TensorFlow's partitioner starts all receives of a loop on
+// one device by one Merge. So the fused one runs in the iterations in which
+// they would run, and waits for tensors of its own iteration alone. What an
 // iteration waits for beside its own is earlier ones: no two iterations wait
 // for each other (docs/architecture.md).
 //
-// A receive that is alone at its depth joins a deeper group of the same devices
-// if whatever uses it waits for a receive of that depth anyway, and for what
-// the group hangs on: nothing is held up. Depths stay in order by this, since
-// every receive below its consumers is deeper still.
+// A receive that is alone at its depth joins a deeper group of the same
+// devices if whatever uses it waits for a receive of that depth anyway, and
+// for what the group hangs on: nothing is held up. Depths stay in order by
+// this, since every receive below its consumers is deeper still.
 FusePlan PlanFusedReceives(const PartitionView& view,
                            const AnalysisOptions& options);
 

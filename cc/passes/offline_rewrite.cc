@@ -227,6 +227,12 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
     options.cost_model.bytes_per_us = request.bytes_per_us();
   }
   options.fuse_may_be_dead = !request.leave_may_be_dead();
+  if (request.max_keys_per_request() != 0) {
+    options.max_keys_per_request = request.max_keys_per_request();
+  }
+  if (request.max_key_bytes() != 0) {
+    options.max_key_bytes = request.max_key_bytes();
+  }
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
   options.task_blocker = [&plain](const std::string& task) {

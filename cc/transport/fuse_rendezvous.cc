@@ -96,12 +96,17 @@ absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
 void FuseRendezvous::StartAbort(const absl::Status& status) {
   // A waiter's reference may be the last one.
   const auto self = tsl::core::GetNewRef(this);
-  BaseRemoteRendezvous::StartAbort(status);
   {
     absl::MutexLock lock(&waiters_mu_);
     abort_status_.Update(status);
   }
+  BaseRemoteRendezvous::StartAbort(status);
   RunWaiters(status);
+}
+
+absl::Status FuseRendezvous::abort_status() {
+  absl::MutexLock lock(&waiters_mu_);
+  return abort_status_;
 }
 
 void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,

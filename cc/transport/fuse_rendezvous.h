@@ -48,6 +48,10 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // must hold a reference.
   void StopWaiting(const void* key);
 
+  // OK until the step is aborted. Whoever starts local receives looks at it
+  // once more afterwards: TensorFlow loses one that is started while it aborts.
+  absl::Status abort_status();
+
   absl::Status Initialize(tensorflow::WorkerSession* session) override;
   void StartAbort(const absl::Status& status) override;
 

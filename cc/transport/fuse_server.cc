@@ -22,6 +22,7 @@
 #include "transport/fuse_rendezvous.h"
 #include "transport/fuse_status.h"
 #include "transport/fuse_worker.h"
+#include "transport/limits.h"
 #include "transport/recv_call.h"
 #include "transport/tensor_frame.h"
 

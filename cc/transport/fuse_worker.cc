@@ -12,6 +12,7 @@
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "transport/fuse_status.h"
 #include "transport/introspection.h"
+#include "transport/limits.h"
 #include "transport/metrics.h"
 #include "transport/tensor_frame.h"
 #include "transport/watch.h"
@@ -44,8 +45,9 @@ absl::Status EncodeBytesResponse(const std::string& bytes,
   if (!bytes.empty()) {
     std::memcpy(slot.tensor.data(), bytes.data(), bytes.size());
   }
+  FrameReservation reservation;
   Tensor frame;
-  const absl::Status packed = PackFrame({slot}, &frame);
+  const absl::Status packed = PackFrame({slot}, &reservation, &frame);
   return packed.ok() ? EncodeFrameResponse(frame, response) : packed;
 }
 
@@ -53,7 +55,7 @@ absl::Status EncodeBytesResponse(const std::string& bytes,
 
 FuseWorker::FuseWorker(tensorflow::WorkerEnv* env,
                        const tensorflow::ConfigProto& config)
-    : GrpcWorker(env, config) {}
+    : GrpcWorker(env, config), request_cache_(RequestCacheBytes()) {}
 
 void FuseWorker::GrpcRecvTensorAsync(
     CallOptions* options, const tensorflow::RecvTensorRequest* request,
@@ -65,52 +67,92 @@ void FuseWorker::GrpcRecvTensorAsync(
     return;
   }
   Metrics* metrics = Metrics::Get();
-  auto keys = request_cache_.Get(request->transport_options().value());
-  absl::Status status = keys.status();
-  if (status.ok() && (*keys)->stalled_request_id != 0) {
-    const v1::StallAnswer answer =
-        AnswerStallQuery((*keys)->stalled_request_id);
+  std::shared_ptr<const ParsedKeys> keys;
+  RequestBudget::Ticket ticket;
+  absl::Status status = Accept(*request, &keys, &ticket);
+  if (status.ok() && keys->stalled_request_id != 0) {
+    const v1::StallAnswer answer = AnswerStallQuery(keys->stalled_request_id);
     done(EncodeBytesResponse(answer.SerializeAsString(), response));
     return;
   }
-  if (status.ok() && (*keys)->question != v1::QUESTION_NONE) {
-    done(EncodeBytesResponse(AnswerQuestion((*keys)->question), response));
+  if (status.ok() && keys->question != v1::QUESTION_NONE) {
+    done(EncodeBytesResponse(AnswerQuestion(keys->question), response));
     return;
   }
-  if (status.ok() && (*keys)->keys.empty()) {
+  if (status.ok() && keys->keys.empty()) {
     metrics->served_probes.fetch_add(1);
+    FrameReservation reservation;
     Tensor frame;
-    status = PackFrame({}, &frame);
+    status = PackFrame({}, &reservation, &frame);
     if (status.ok()) status = EncodeFrameResponse(frame, response);
     done(status);
     return;
   }
-  if (status.ok()) {
-    // A request that the network delivered twice must not take the tensors of
-    // the next one.
-    status = recent_request_ids_.TrackUnique(
-        request->request_id(), "FuseRecvTensor (tf_fuse)", *request);
-  }
-  if (status.ok()) {
-    // All keys have the same source: one look is enough.
-    tensorflow::Device* device = nullptr;
-    status = PrepareRecvTensor((*keys)->keys[0], &device);
-    if (status.ok() &&
-        device->tensorflow_accelerator_device_info() != nullptr) {
-      status = absl::UnimplementedError(
-          absl::StrCat("fused receives are served from host memory, not from ",
-                       device->name()));
-    }
-  }
+  if (status.ok()) status = Check(*request, *keys);
   if (!status.ok()) {
     metrics->rejected_requests.fetch_add(1);
     done(status);
     return;
   }
   auto pending = std::make_shared<PendingFrame>(
-      env_, options, request->step_id(), *std::move(keys), response,
-      std::move(done));
+      env_, options, request->step_id(), std::move(keys), std::move(ticket),
+      response, std::move(done));
   PendingFrame::Start(pending, request->request_id());
+}
+
+absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
+                                std::shared_ptr<const ParsedKeys>* keys,
+                                RequestBudget::Ticket* ticket) {
+  const std::string& message = request.transport_options().value();
+  const uint64_t around = request.ByteSizeLong() - message.size();
+  if (around > kMaxOtherFieldsBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("RecvTensorRequest: ", around,
+                     " bytes around the "
+                     "FuseRecvTensorRequest, at most ",
+                     kMaxOtherFieldsBytes, " are read"));
+  }
+  *keys = request_cache_.Find(message);
+  absl::StatusOr<RequestSize> size =
+      *keys == nullptr ? MeasureRequest(message) : (*keys)->size;
+  if (!size.ok()) return size.status();
+  if (size->keys > 0) {  // A probe is answered at once.
+    auto admitted =
+        RequestBudget::Get()->Admit(request.step_id(), RequestCost(*size));
+    if (!admitted.ok()) return admitted.status();
+    *ticket = *std::move(admitted);
+  }
+  if (*keys != nullptr) return absl::OkStatus();
+  auto parsed = ParseRequest(message, *size);
+  if (!parsed.ok()) return parsed.status();
+  *keys = *std::move(parsed);
+  // Reports of stalls and iterations of loops never repeat, and there are many:
+  // they would push out what does.
+  if ((*keys)->stalled_request_id == 0 && !(*keys)->in_loop) {
+    request_cache_.Insert(message, *keys);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FuseWorker::Check(const tensorflow::RecvTensorRequest& request,
+                               const ParsedKeys& keys) {
+  // A request that the network delivered twice must not take the tensors of the
+  // next one. The error prints the request: without the keys.
+  tensorflow::RecvTensorRequest header;
+  header.set_step_id(request.step_id());
+  header.set_request_id(request.request_id());
+  absl::Status status = recent_request_ids_.TrackUnique(
+      request.request_id(), "FuseRecvTensor (tf_fuse)", header);
+  if (!status.ok()) return status;
+  // All keys have the same source: one look is enough.
+  tensorflow::Device* device = nullptr;
+  status = PrepareRecvTensor(keys.keys[0], &device);
+  if (status.ok() && device->tensorflow_accelerator_device_info() != nullptr) {
+    return absl::UnimplementedError(
+        absl::StrCat("fused receives are served from host memory, not from ",
+                     device->name()));
+  }
+  return status;
 }
 
 }  // namespace tf_fuse

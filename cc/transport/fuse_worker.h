@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "transport/pending_frame.h"
+#include "transport/request_budget.h"
 #include "transport/request_cache.h"
 
 namespace tf_fuse {
@@ -29,6 +30,16 @@ class FuseWorker : public tensorflow::GrpcWorker {
                            tensorflow::StatusCallback done) override;
 
  private:
+  // Fills in the keys that `request` asks for, and takes what it will cost from
+  // the budget. Errors: InvalidArgument, FailedPrecondition, ResourceExhausted.
+  absl::Status Accept(const tensorflow::RecvTensorRequest& request,
+                      std::shared_ptr<const ParsedKeys>* keys,
+                      RequestBudget::Ticket* ticket);
+  // Whether a request with keys can be served here. Errors: Aborted for one
+  // that was received before, and those of TensorFlow for its device.
+  absl::Status Check(const tensorflow::RecvTensorRequest& request,
+                     const ParsedKeys& keys);
+
   RequestCache request_cache_;
 };
 

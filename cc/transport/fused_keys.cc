@@ -4,6 +4,7 @@
 #include "transport/fused_keys.h"
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -12,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "frame/frame.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "tensorflow/core/util/device_name_utils.h"
-#include "transport/tensor_frame.h"
+#include "transport/limits.h"
 
 namespace tf_fuse {
 
@@ -58,6 +61,7 @@ v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
   request.set_recv_device(keys.recv_device);
   request.set_frame_id(frame_iter.frame_id);
   request.set_iteration(frame_iter.iter_id);
+  request.set_max_frame_bytes(MaxFrameBytes());
   request.mutable_tensor_names()->Reserve(
       static_cast<int>(keys.tensor_names.size()));
   for (const std::string& name : keys.tensor_names) {
@@ -76,8 +80,100 @@ absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
       parsed);
 }
 
+uint64_t RendezvousKeyBytes(uint64_t send_device_bytes,
+                            uint64_t recv_device_bytes,
+                            uint64_t tensor_name_bytes) {
+  // Four semicolons, 16 hexadecimal digits, and "frame:iteration" with 20 each.
+  return send_device_bytes + recv_device_bytes + tensor_name_bytes + 61;
+}
+
+RequestLimits RequestLimits::Get() {
+  return {MaxKeysPerRequest(), MaxKeyBytes()};
+}
+
+absl::StatusOr<RequestSize> MeasureRequest(const std::string& serialized,
+                                           const RequestLimits& limits) {
+  using Request = v1::FuseRecvTensorRequest;
+  using google::protobuf::internal::WireFormatLite;
+  const auto not_parseable = [&serialized] {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: not parseable, ", serialized.size(), " bytes"));
+  };
+  if (serialized.size() > INT_MAX) return not_parseable();
+  google::protobuf::io::CodedInputStream input(
+      reinterpret_cast<const uint8_t*>(serialized.data()),
+      static_cast<int>(serialized.size()));
+  RequestSize size;
+  size.message_bytes = serialized.size();
+  uint64_t send_device_bytes = 0;
+  uint64_t recv_device_bytes = 0;
+  uint64_t name_bytes = 0;
+  uint64_t longest_name_bytes = 0;
+  uint64_t longest_name = 0;
+  uint64_t other_bytes = 0;
+  while (const uint32_t tag = input.ReadTag()) {
+    const int begin = input.CurrentPosition();
+    uint32_t bytes = 0;
+    if (WireFormatLite::GetTagWireType(tag) !=
+        WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&input, tag)) return not_parseable();
+      other_bytes += static_cast<uint64_t>(input.CurrentPosition() - begin);
+      continue;
+    }
+    if (!input.ReadVarint32(&bytes) || bytes > serialized.size() ||
+        !input.Skip(static_cast<int>(bytes))) {
+      return not_parseable();
+    }
+    switch (WireFormatLite::GetTagFieldNumber(tag)) {
+      case Request::kSendDeviceFieldNumber:
+        send_device_bytes = std::max<uint64_t>(send_device_bytes, bytes);
+        break;
+      case Request::kRecvDeviceFieldNumber:
+        recv_device_bytes = std::max<uint64_t>(recv_device_bytes, bytes);
+        break;
+      case Request::kTensorNamesFieldNumber:
+        if (bytes > longest_name_bytes) {
+          longest_name_bytes = bytes;
+          longest_name = size.keys;
+        }
+        name_bytes += bytes;
+        ++size.keys;
+        break;
+      default:
+        other_bytes += bytes;
+    }
+  }
+  if (!input.ConsumedEntireMessage()) return not_parseable();
+  if (size.keys > limits.keys) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: ", size.keys, " tensor names, at most ",
+        limits.keys, " are served; ", kMaxKeysPerRequestVariable,
+        " on this task raises the limit"));
+  }
+  const uint64_t longest_key = RendezvousKeyBytes(
+      send_device_bytes, recv_device_bytes, longest_name_bytes);
+  if (longest_key > limits.key_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FuseRecvTensorRequest: tensor ", longest_name, " of ",
+                     size.keys, ": its rendezvous key takes ", longest_key,
+                     " bytes, at most ", limits.key_bytes, " are served; ",
+                     kMaxKeyBytesVariable, " on this task raises the limit"));
+  }
+  // Fields of a newer version are skipped, but take memory while parsed.
+  if (other_bytes > kMaxOtherFieldsBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FuseRecvTensorRequest: ", other_bytes,
+                     " bytes in other fields than devices and names, at most ",
+                     kMaxOtherFieldsBytes, " are read"));
+  }
+  size.key_bytes =
+      size.keys * RendezvousKeyBytes(send_device_bytes, recv_device_bytes, 0) +
+      name_bytes;
+  return size;
+}
+
 absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
-    const std::string& serialized) {
+    const std::string& serialized, const RequestSize& size) {
   v1::FuseRecvTensorRequest request;
   if (!request.ParseFromString(serialized)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -90,15 +186,16 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
         frame::kFirstVersion, " to ", FrameVersion(),
         "; install the same tf_fuse on both"));
   }
-  if (request.tensor_names_size() > static_cast<int>(kMaxSlots)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("FuseRecvTensorRequest: ", request.tensor_names_size(),
-                     " tensor names, at most ", kMaxSlots, " are served"));
-  }
   auto parsed = std::make_shared<ParsedKeys>();
   parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0
                                         ? request.max_packed_tensor_bytes()
                                         : MaxPackedTensorBytes();
+  parsed->max_frame_bytes = MaxFrameBytes();
+  if (request.max_frame_bytes() != 0) {
+    parsed->max_frame_bytes =
+        std::min(parsed->max_frame_bytes, request.max_frame_bytes());
+  }
+  parsed->size = size;
   parsed->frame_version = std::min(request.frame_version(), FrameVersion());
   if (request.tensor_names_size() == 0) {
     parsed->stalled_request_id = request.stalled_request_id();

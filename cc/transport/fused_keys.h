@@ -51,10 +51,35 @@ absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
                           const tensorflow::FrameAndIter& frame_iter,
                           tensorflow::Rendezvous::ParsedKey* parsed);
 
+// How large a request is, found without keeping anything of it.
+struct RequestSize {
+  uint64_t message_bytes = 0;
+  uint64_t keys = 0;
+  uint64_t key_bytes = 0;  // Of all rendezvous keys together, at most.
+};
+
+// The limits that a request is measured against.
+struct RequestLimits {
+  uint64_t keys;
+  uint64_t key_bytes;  // Of one rendezvous key.
+
+  // Those of this process: limits.h.
+  static RequestLimits Get();
+};
+
+// The sender's side, before it spends memory on a request: walks over the
+// serialized message and allocates nothing. Errors: InvalidArgument for what is
+// no FuseRecvTensorRequest, and for one above a limit.
+absl::StatusOr<RequestSize> MeasureRequest(
+    const std::string& serialized,
+    const RequestLimits& limits = RequestLimits::Get());
+
 // The sender's side: all keys of a request, parsed.
 struct ParsedKeys {
   std::vector<tensorflow::Rendezvous::ParsedKey> keys;
+  RequestSize size;
   uint64_t max_packed_tensor_bytes = 0;
+  uint64_t max_frame_bytes = 0;
   // The newest that both sides know.
   uint32_t frame_version = 0;
   // Of an iteration of a loop: no later request is equal to it.
@@ -64,9 +89,16 @@ struct ParsedKeys {
   v1::Question question = v1::QUESTION_NONE;
 };
 
-// Errors: InvalidArgument for a malformed request or too many keys.
+// Errors: InvalidArgument for a malformed request. `size` is what
+// MeasureRequest() found.
 absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
-    const std::string& serialized);
+    const std::string& serialized, const RequestSize& size);
+
+// Bytes of a rendezvous key, at most: whatever the incarnation, the frame and
+// the iteration are.
+uint64_t RendezvousKeyBytes(uint64_t send_device_bytes,
+                            uint64_t recv_device_bytes,
+                            uint64_t tensor_name_bytes);
 
 // The value of RecvTensorRequest.rendezvous_key beside a fused request. It is
 // no valid key, so that a peer without the plugin rejects it untouched.

@@ -83,8 +83,8 @@ absl::StatusOr<std::string> AskTask(const std::string& task,
 
 absl::StatusOr<std::string> ReadBytesResponse(const Tensor& frame) {
   std::vector<Slot> slots;
-  const absl::Status status =
-      UnpackFrame(frame, {tensorflow::DT_UINT8}, {}, &slots);
+  const absl::Status status = UnpackFrame(frame, {tensorflow::DT_UINT8}, {},
+                                          &slots, kLimitOfFrameBytes);
   if (!status.ok()) return status;
   if (slots[0].is_dead || slots[0].beside) {
     return absl::DataLossError("the answer holds no bytes");

@@ -38,6 +38,8 @@ std::string Metrics::ToJson() const {
   add("stalled_requests", stalled_requests);
   add("pending_requests", pending_requests);
   add("remembered_requests", remembered_requests);
+  add("pending_bytes", pending_bytes);
+  add("unsent_frame_bytes", unsent_frame_bytes);
   add("functions", functions);
   add("groups", groups);
   add("fused_receives", fused_receives);

@@ -40,6 +40,8 @@ struct Metrics {
   std::atomic<int64_t> rejected_requests{0};    // Malformed, or over a limit.
   std::atomic<int64_t> stalled_requests{0};     // That waited for very long.
   std::atomic<int64_t> pending_requests{0};     // A gauge: waiting for tensors.
+  std::atomic<int64_t> pending_bytes{0};        // A gauge: what they take.
+  std::atomic<int64_t> unsent_frame_bytes{0};   // A gauge: not taken yet.
   std::atomic<int64_t> remembered_requests{0};  // A gauge: kept parsed.
   // The pass.
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.

@@ -10,6 +10,7 @@
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "transport/fuse_status.h"
+#include "transport/limits.h"
 #include "transport/metrics.h"
 #include "transport/stall_report.h"
 
@@ -28,22 +29,18 @@ absl::Status EncodeFrameResponse(const Tensor& frame,
 PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
                            int64_t step_id,
                            std::shared_ptr<const ParsedKeys> keys,
+                           RequestBudget::Ticket ticket,
                            ::grpc::ByteBuffer* response,
                            tensorflow::StatusCallback done)
     : env_(env),
       options_(options),
       step_id_(step_id),
       keys_(std::move(keys)),
+      ticket_(std::move(ticket)),
       response_(response),
       done_(std::move(done)),
-      slots_(keys_->keys.size()),
-      send_args_(keys_->keys.size()),
       remaining_(keys_->keys.size()),
-      arrived_(keys_->keys.size()) {
-  Metrics::Get()->pending_requests.fetch_add(1);
-}
-
-PendingFrame::~PendingFrame() { Metrics::Get()->pending_requests.fetch_sub(1); }
+      arrived_(keys_->keys.size()) {}
 
 bool PendingFrame::ClaimAnswer() {
   absl::MutexLock lock(&mu_);
@@ -82,8 +79,13 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
   {
     absl::MutexLock lock(&self->mu_);
     if (self->answered_) return;
-    step = std::move(self->step_);
+    step = tsl::core::GetNewRef(self->step_.get());
+    self->step_has_begun_ = true;
     self->status_.Update(step_status);
+    if (step_status.ok()) {
+      self->slots_.resize(self->keys_->keys.size());
+      self->send_args_.resize(self->keys_->keys.size());
+    }
   }
   if (!step_status.ok()) return self->Finish();
   for (size_t i = 0; i < self->keys_->keys.size(); ++i) {
@@ -95,6 +97,14 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
           self->OnTensor(i, status, send_args, tensor, is_dead);
         });
   }
+  // An abort that came between TensorFlow's look at the step's status and the
+  // start of a receive does not reach that receive.
+  const absl::Status aborted = step->abort_status();
+  if (aborted.ok() || !self->StopCollecting()) return;
+  self->options_->ClearCancelCallback();
+  Metrics::Get()->served_errors.fetch_add(1);
+  tensorflow::StatusCallback callback = std::move(self->done_);
+  callback(aborted);
 }
 
 void PendingFrame::OnTensor(size_t index, const absl::Status& error,
@@ -115,11 +125,11 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
   if (remaining_.fetch_sub(1) == 1) Finish();
 }
 
-// Puts tensors that are too large for the frame back, under their own keys; the
-// receiver then fetches each by a single receive, which needs no copy here.
-void PendingFrame::DeferLargeTensors() {
+// Marks what is not packed: values that cannot be in a frame, large tensors,
+// and all if receivers do not take the frames that they were sent. The bytes of
+// the others are taken from the budget.
+void PendingFrame::ChooseBeside(FrameReservation* reservation) {
   std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
-  std::vector<size_t> beside;
   const uint64_t limit = keys_->max_packed_tensor_bytes;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].is_dead) continue;
@@ -128,21 +138,35 @@ void PendingFrame::DeferLargeTensors() {
         bytes <= limit) {
       order.emplace_back(bytes, i);
     } else {
-      beside.push_back(i);
+      slots_[i].beside = true;
     }
   }
   std::sort(order.begin(), order.end());
   uint64_t frame_bytes = 0;
   for (const auto& [bytes, i] : order) {
     // Of increasing sizes: once one is too much, so is each that follows.
-    if (frame_bytes + bytes > MaxFrameBytes()) beside.push_back(i);
-    frame_bytes += bytes;
+    if (frame_bytes + bytes > keys_->max_frame_bytes) {
+      slots_[i].beside = true;
+    } else {
+      frame_bytes += bytes;
+    }
   }
-  for (const size_t i : beside) {
-    Slot& slot = slots_[i];
-    slot.beside = true;
-    const absl::Status sent = env_->rendezvous_mgr->Find(step_id_)->Send(
-        keys_->keys[i], send_args_[i], slot.tensor, slot.is_dead);
+  if (reservation->Take(frame_bytes + FrameOverheadBytes(slots_))) return;
+  for (const auto& [bytes, i] : order) {
+    if (bytes > 0) slots_[i].beside = true;
+  }
+}
+
+// Puts what is not packed back, under its own keys; the receiver then fetches
+// each by a single receive, which needs no copy here. `step` is the rendezvous
+// that they came from: the table of steps may have lost it to a cleanup, and
+// would make another that has not begun.
+void PendingFrame::SendBeside(FuseRendezvous* step) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (!slot.beside) continue;
+    const absl::Status sent =
+        step->Send(keys_->keys[i], send_args_[i], slot.tensor, slot.is_dead);
     if (!sent.ok()) {
       absl::MutexLock lock(&mu_);
       status_.Update(sent);
@@ -155,13 +179,19 @@ void PendingFrame::Finish() {
   if (!ClaimAnswer()) return;
   options_->ClearCancelCallback();
   bool ok = false;
+  tsl::core::RefCountPtr<FuseRendezvous> step;
   {
     absl::MutexLock lock(&mu_);
     ok = status_.ok();
+    step = std::move(step_);
   }
   Metrics* metrics = Metrics::Get();
   absl::Status result;
-  if (ok) DeferLargeTensors();
+  FrameReservation reservation;
+  if (ok) {
+    ChooseBeside(&reservation);
+    SendBeside(step.get());
+  }
   {
     absl::MutexLock lock(&mu_);
     if (!status_.ok()) {
@@ -171,7 +201,7 @@ void PendingFrame::Finish() {
   }
   if (result.ok()) {
     Tensor frame;
-    result = PackFrame(slots_, &frame);
+    result = PackFrame(slots_, &reservation, &frame);
     if (result.ok()) result = EncodeFrameResponse(frame, response_);
     if (result.ok()) {
       metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
@@ -188,21 +218,26 @@ void PendingFrame::Finish() {
   callback(result);
 }
 
+bool PendingFrame::StopCollecting() {
+  std::vector<Slot> dropped;
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&mu_);
+    if (answered_) return false;
+    answered_ = true;
+    collecting_ = false;
+    dropped.swap(slots_);
+    step = std::move(step_);
+  }
+  if (step != nullptr) step->StopWaiting(this);
+  return true;
+}
+
 // The receiver has gone or gave up. Answers and drops what has arrived; the
 // local receives end with the step. As in TensorFlow, the step itself is not
 // aborted: a transient network failure must not end it.
 void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
-  std::vector<Slot> dropped;
-  tsl::core::RefCountPtr<FuseRendezvous> step;
-  {
-    absl::MutexLock lock(&self->mu_);
-    if (self->answered_) return;
-    self->answered_ = true;
-    self->collecting_ = false;
-    dropped.swap(self->slots_);
-    step = std::move(self->step_);
-  }
-  if (step != nullptr) step->StopWaiting(self.get());
+  if (!self->StopCollecting()) return;
   Metrics::Get()->cancelled_requests.fetch_add(1);
   // We are called with the lock of `options` held, and `done` deletes it:
   // answer on another thread, once ClearCancelCallback() has seen us leave.
@@ -219,7 +254,7 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
   tsl::core::RefCountPtr<FuseRendezvous> step;
   {
     absl::MutexLock lock(&self->mu_);
-    if (self->answered_ || self->step_ == nullptr) return;
+    if (self->answered_ || self->step_has_begun_) return;
     self->answered_ = true;
     step = std::move(self->step_);
   }
@@ -234,7 +269,7 @@ void PendingFrame::OnTick(uint64_t waited_micros) {
   bool step_begun;
   {
     absl::MutexLock lock(&mu_);
-    step_begun = step_ == nullptr;
+    step_begun = step_has_begun_;
   }
   if (!step_begun && waited_micros >= StepWaitMicros()) {
     Postpone(shared_from_this());
@@ -261,7 +296,7 @@ v1::StallAnswer PendingFrame::Missing() {
   absl::MutexLock lock(&mu_);
   if (answered_) return answer;
   answer.set_found(true);
-  answer.set_step_not_begun(step_ != nullptr);
+  answer.set_step_not_begun(!step_has_begun_);
   for (size_t i = 0; i < arrived_.size(); ++i) {
     if (!arrived_[i]) answer.add_missing(static_cast<uint32_t>(i));
   }

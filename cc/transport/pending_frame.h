@@ -20,8 +20,10 @@
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/platform/status.h"
+#include "transport/frame_memory.h"
 #include "transport/fuse_rendezvous.h"
 #include "transport/fused_keys.h"
+#include "transport/request_budget.h"
 #include "transport/tensor_frame.h"
 #include "transport/watch.h"
 
@@ -41,8 +43,8 @@ class PendingFrame : public Waiting,
   // once `done` was called.
   PendingFrame(tensorflow::WorkerEnv* env, tensorflow::CallOptions* options,
                int64_t step_id, std::shared_ptr<const ParsedKeys> keys,
-               ::grpc::ByteBuffer* response, tensorflow::StatusCallback done);
-  ~PendingFrame() override;
+               RequestBudget::Ticket ticket, ::grpc::ByteBuffer* response,
+               tensorflow::StatusCallback done);
 
   // `request_id` is what stall queries call it by.
   static void Start(const std::shared_ptr<PendingFrame>& self,
@@ -67,12 +69,16 @@ class PendingFrame : public Waiting,
   static void OnStep(const std::shared_ptr<PendingFrame>& self,
                      const absl::Status& status);
   static void OnCancel(const std::shared_ptr<PendingFrame>& self);
+  // Takes the answer from the local receives, which are not waited for any
+  // more: false if it was given already. What they bring is dropped.
+  bool StopCollecting();
 
   void OnTensor(size_t index, const absl::Status& status,
                 const tensorflow::Rendezvous::Args& args,
                 const tensorflow::Tensor& tensor, bool is_dead);
   void Finish();
-  void DeferLargeTensors();
+  void ChooseBeside(FrameReservation* reservation);
+  void SendBeside(FuseRendezvous* step);
   // True for exactly one caller, which then answers.
   bool ClaimAnswer();
 
@@ -80,16 +86,18 @@ class PendingFrame : public Waiting,
   tensorflow::CallOptions* const options_;
   const int64_t step_id_;
   const std::shared_ptr<const ParsedKeys> keys_;
+  const RequestBudget::Ticket ticket_;
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
+  // Made when the step has begun.
   std::vector<Slot> slots_;
   std::vector<tensorflow::Rendezvous::Args> send_args_;
   std::atomic<size_t> remaining_;
 
   absl::Mutex mu_;
-  // Held from the request until the local receives have started: whoever
-  // cancels must find it. Those receives keep it alive themselves.
+  // Held from the request until its answer.
   tsl::core::RefCountPtr<FuseRendezvous> step_ ABSL_GUARDED_BY(mu_);
+  bool step_has_begun_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
   std::vector<size_t> failed_ ABSL_GUARDED_BY(mu_);
   // Once true, options, response and done belong to the RPC layer again.

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "transport/fused_keys.h"
 #include "transport/metrics.h"
@@ -22,43 +22,47 @@ namespace tf_fuse {
 
 class RequestCache {
  public:
-  // The parsed form of `serialized`, a FuseRecvTensorRequest. Thread-safe.
-  // Errors: those of ParseRequest(); nothing is remembered then.
-  absl::StatusOr<std::shared_ptr<const ParsedKeys>> Get(
-      const std::string& serialized) {
-    {
-      absl::ReaderMutexLock lock(&mu_);
-      auto it = requests_.find(serialized);
-      if (it != requests_.end()) return it->second;
-    }
-    auto parsed = ParseRequest(serialized);
-    if (!parsed.ok()) return parsed;
-    // Never repeated, and many: they would push out what is.
-    if ((*parsed)->stalled_request_id != 0 || (*parsed)->in_loop) return parsed;
+  explicit RequestCache(uint64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // The parsed form of `serialized`, a FuseRecvTensorRequest, or null if it is
+  // not remembered. Thread-safe, as Insert().
+  std::shared_ptr<const ParsedKeys> Find(const std::string& serialized) {
+    absl::ReaderMutexLock lock(&mu_);
+    const auto it = requests_.find(serialized);
+    return it == requests_.end() ? nullptr : it->second;
+  }
+
+  void Insert(const std::string& serialized,
+              std::shared_ptr<const ParsedKeys> keys) {
+    const uint64_t bytes = BytesOf(keys->size);
     absl::MutexLock lock(&mu_);
+    std::atomic<int64_t>& gauge = Metrics::Get()->remembered_requests;
     // What a peer sends must not grow this without bound. Starting anew is
     // simpler than an order of use.
-    std::atomic<int64_t>& gauge = Metrics::Get()->remembered_requests;
-    if (bytes_ + serialized.size() > kMaxBytes) {
+    if (bytes_ + bytes > max_bytes_) {
       gauge.fetch_sub(static_cast<int64_t>(requests_.size()));
       requests_.clear();
       bytes_ = 0;
     }
-    if (serialized.size() <= kMaxBytes &&
-        requests_.emplace(serialized, *parsed).second) {
-      bytes_ += serialized.size();
+    if (bytes <= max_bytes_ &&
+        requests_.emplace(serialized, std::move(keys)).second) {
+      bytes_ += bytes;
       gauge.fetch_add(1);
     }
-    return parsed;
   }
 
  private:
-  static constexpr size_t kMaxBytes = 8 << 20;
+  // The message, the entry, and the parsed keys with their text.
+  static uint64_t BytesOf(const RequestSize& size) {
+    return size.message_bytes + 256 + size.key_bytes +
+           size.keys * sizeof(tensorflow::Rendezvous::ParsedKey);
+  }
 
+  const uint64_t max_bytes_;
   absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<const ParsedKeys>> requests_
       ABSL_GUARDED_BY(mu_);
-  size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace tf_fuse

@@ -11,7 +11,6 @@
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "transport/environment.h"
 #include "transport/metrics.h"
 
 namespace tf_fuse {
@@ -106,31 +105,18 @@ absl::Status ReadOther(const frame::DecodedFrame& frame, size_t index,
   return absl::OkStatus();
 }
 
+// All that may stand around the payloads of a frame.
+uint64_t BytesAroundPayloads(uint64_t slots) {
+  return frame::kFixedHeaderBytes +
+         slots * (frame::kSlotRecordBytes + 8 * frame::kMaxRank +
+                  frame::kPayloadAlignment);
+}
+
 absl::Status SlotError(size_t index, const std::string& text) {
   return absl::DataLossError(absl::StrCat("slot ", index, ": ", text));
 }
 
 }  // namespace
-
-uint64_t MaxPackedTensorBytes() {
-  static const uint64_t limit =
-      NumberFromEnvironment("TF_FUSE_MAX_PACKED_TENSOR_BYTES", 1,
-                            kLimitOfFrameBytes, kDefaultMaxPackedTensorBytes);
-  return limit;
-}
-
-uint64_t MaxFrameBytes() {
-  static const uint64_t limit = NumberFromEnvironment(
-      "TF_FUSE_MAX_FRAME_BYTES", 1, kLimitOfFrameBytes, kDefaultMaxFrameBytes);
-  return limit;
-}
-
-uint32_t FrameVersion() {
-  static const auto version = static_cast<uint32_t>(
-      NumberFromEnvironment("TF_FUSE_FRAME_VERSION", frame::kFirstVersion,
-                            frame::kVersion, frame::kVersion));
-  return version;
-}
 
 size_t RawElementBytes(uint32_t dtype) {
   if (!tensorflow::DataType_IsValid(static_cast<int>(dtype))) return 0;
@@ -170,7 +156,17 @@ bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
   return proto.SerializeToString(&slot->serialized);
 }
 
-absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
+uint64_t FrameOverheadBytes(const std::vector<Slot>& slots) {
+  uint64_t bytes = frame::kFixedHeaderBytes;
+  for (const Slot& slot : slots) {
+    bytes += frame::kSlotRecordBytes + 8 * slot.tensor.dims() +
+             frame::kPayloadAlignment;
+  }
+  return bytes;
+}
+
+absl::Status PackFrame(const std::vector<Slot>& slots,
+                       FrameReservation* reservation, Tensor* frame) {
   frame::EncodeLimits limits;
   limits.element_bytes = &RawElementBytes;
   limits.other_types = TypesThatAreNotRaw();
@@ -198,9 +194,8 @@ absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot pack a frame: ", laid_out.message()));
   }
-  Tensor buffer(tensorflow::DT_UINT8,
-                TensorShape({static_cast<int64_t>(total_bytes)}));
-  if (!buffer.IsInitialized()) {
+  Tensor buffer;
+  if (!AllocateFrame(total_bytes, reservation, &buffer)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("out of memory for a frame of ", total_bytes, " bytes"));
   }
@@ -227,18 +222,27 @@ absl::Status PackFrame(const std::vector<Slot>& slots, Tensor* frame) {
 absl::Status UnpackFrame(const Tensor& frame,
                          const tensorflow::DataTypeVector& expected_types,
                          const std::vector<bool>& copy_out,
-                         std::vector<Slot>* slots) {
+                         std::vector<Slot>* slots, uint64_t max_payload_bytes) {
   if (frame.dtype() != tensorflow::DT_UINT8 || frame.dims() != 1) {
     return absl::DataLossError(
         absl::StrCat("the answer is no frame: expected a uint8 vector, got ",
                      tensorflow::DataTypeString(frame.dtype()), " of shape ",
                      frame.shape().DebugString()));
   }
+  const uint64_t max_bytes =
+      max_payload_bytes + BytesAroundPayloads(expected_types.size());
+  if (frame.TotalBytes() > max_bytes) {
+    return absl::DataLossError(absl::StrCat(
+        "bad frame: ", frame.TotalBytes(), " bytes for ", expected_types.size(),
+        " tensors, at most ", max_bytes, " are accepted; ",
+        kMaxFrameBytesVariable, " (now ", max_payload_bytes,
+        ") on the receiving task raises the limit"));
+  }
   frame::DecodeLimits limits;
   limits.element_bytes = &RawElementBytes;
   limits.other_types = TypesThatAreNotRaw();
   limits.expected_slots = static_cast<int64_t>(expected_types.size());
-  limits.max_slots = kMaxSlots;
+  limits.max_slots = kLimitOfKeysPerRequest;
   frame::DecodedFrame decoded;
   const auto bytes = frame.tensor_data();
   const frame::Status status =

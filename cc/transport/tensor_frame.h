@@ -14,6 +14,8 @@
 #include "frame/frame.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
+#include "transport/frame_memory.h"
+#include "transport/limits.h"
 
 namespace tf_fuse {
 
@@ -27,28 +29,6 @@ struct Slot {
   // Packing: a resource or variant as a serialized tensorflow.TensorProto.
   std::string serialized;
 };
-
-// Above this size a tensor is left out of the frame and fetched by a receive of
-// its own, and so are the largest ones of a frame that would grow beyond the
-// other size. Both were chosen by measurement: see docs/architecture.md, "Large
-// tensors".
-inline constexpr uint64_t kDefaultMaxPackedTensorBytes = 1 << 20;
-inline constexpr uint64_t kDefaultMaxFrameBytes = 16 << 20;
-// What gRPC can carry, with some room.
-inline constexpr uint64_t kLimitOfFrameBytes = 1 << 30;
-
-// The same, or what the environment variables TF_FUSE_MAX_PACKED_TENSOR_BYTES
-// and TF_FUSE_MAX_FRAME_BYTES say, read once. A value that is no positive
-// number, or above the limit, is reported and ignored.
-uint64_t MaxPackedTensorBytes();
-uint64_t MaxFrameBytes();
-
-// The newest frame version that this task reads and writes: frame::kVersion, or
-// what the environment variable TF_FUSE_FRAME_VERSION says, read once.
-uint32_t FrameVersion();
-
-// The limits the decoder enforces before it allocates anything.
-inline constexpr uint32_t kMaxSlots = 1 << 20;
 
 // Bytes of one element, or 0 if values of `dtype` cannot travel as raw bytes.
 size_t RawElementBytes(uint32_t dtype);
@@ -65,22 +45,29 @@ bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
                     uint64_t* bytes);
 
 // Packs `slots` into a new uint8 vector in host memory: one copy per payload.
-// Those that are not dead or beside went through PreparePayload. Errors:
-// InvalidArgument for a type that cannot be packed.
+// Those that are not dead or beside went through PreparePayload. `reservation`
+// is what was taken for the frame, perhaps nothing. Errors: InvalidArgument for
+// a type that cannot be packed.
 absl::Status PackFrame(const std::vector<Slot>& slots,
+                       FrameReservation* reservation,
                        tensorflow::Tensor* frame);
+
+// Bytes of a frame with these slots beside their payloads, at most.
+uint64_t FrameOverheadBytes(const std::vector<Slot>& slots);
 
 // Decodes `frame`. Live slots are views that share its memory, and keep it
 // alive; slot i is copied out instead where copy_out[i] (empty: none), so that
 // a long-lived small tensor does not keep a large frame. A slot that carries an
 // error makes the whole call fail with that error. `expected_types` gives the
-// number of slots and their types. Errors: DataLoss for a bad frame;
+// number of slots and their types. Errors: DataLoss for a bad frame, or one of
+// more than `max_payload_bytes`;
 // Internal, as a single receive gives, for a serialized value that this
 // process cannot read (a variant of an unknown kind).
 absl::Status UnpackFrame(const tensorflow::Tensor& frame,
                          const tensorflow::DataTypeVector& expected_types,
                          const std::vector<bool>& copy_out,
-                         std::vector<Slot>* slots);
+                         std::vector<Slot>* slots,
+                         uint64_t max_payload_bytes = MaxFrameBytes());
 
 }  // namespace tf_fuse
 

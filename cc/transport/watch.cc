@@ -8,13 +8,11 @@
 #include <utility>
 
 #include "tensorflow/core/platform/env.h"
-#include "transport/environment.h"
+#include "transport/limits.h"
 
 namespace tf_fuse {
 
 namespace {
-
-constexpr uint64_t kDayMs = 86400000;
 
 // Of a clock that nobody sets.
 uint64_t NowMicros() {
@@ -36,18 +34,6 @@ int64_t TickMicros() {
 }
 
 }  // namespace
-
-uint64_t StepWaitMicros() {
-  static const uint64_t micros =
-      1000 * NumberFromEnvironment("TF_FUSE_STEP_WAIT_MS", 1, kDayMs, 10000);
-  return micros;
-}
-
-uint64_t StallMicros() {
-  static const uint64_t micros =
-      1000 * NumberFromEnvironment("TF_FUSE_STALL_WARN_MS", 0, kDayMs, 60000);
-  return micros;
-}
 
 Watch* Watch::Get() {
   // Never destroyed: the timer may run while the process exits.

@@ -18,14 +18,6 @@
 
 namespace tf_fuse {
 
-// How long the sender keeps a request whose step has not begun until its
-// receiver has to ask again (TF_FUSE_STEP_WAIT_MS, 10 s).
-uint64_t StepWaitMicros();
-
-// How long a fused receive may wait until that is logged
-// (TF_FUSE_STALL_WARN_MS, 60 s); 0 means never.
-uint64_t StallMicros();
-
 // Something that waits. Shared, so that it stands while the timer looks at it.
 class Waiting {
  public:

@@ -19,7 +19,7 @@ import tensorflow as tf
 Case = Callable[["Bench"], list[Any]]
 CASES: dict[str, Case] = {}
 
-# Of cc/transport/tensor_frame.h, kDefaultMaxPackedTensorBytes and kDefaultMaxFrameBytes.
+# Of cc/transport/limits.h, kDefaultMaxPackedTensorBytes and kDefaultMaxFrameBytes.
 MAX_PACKED_BYTES = 1 << 20
 MAX_FRAME_BYTES = 16 << 20
 READS_PER_SERVER = 10

@@ -15,6 +15,7 @@ REASONS = {
     "client_terminated": "A fed or fetched value; the client waits for it under its own key.",
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",
+    "key_too_long": "Its rendezvous key is longer than TF_FUSE_MAX_KEY_BYTES.",
     "large": "Too large for a frame; it would only hold the others up.",
     "loop_frame": "What starts it in each iteration of its loop may be dead.",
     "may_be_dead": "A control edge into it may be dead, and only a _Recv runs all the same.",

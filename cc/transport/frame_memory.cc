@@ -1,0 +1,77 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/frame_memory.h"
+
+#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "transport/limits.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+using tensorflow::Tensor;
+using tensorflow::TensorBuffer;
+
+namespace {
+
+std::atomic<int64_t>& UnsentBytes() {
+  return Metrics::Get()->unsent_frame_bytes;
+}
+
+class FrameBuffer : public TensorBuffer {
+ public:
+  // `data` is of cpu_allocator(), and counted already.
+  FrameBuffer(void* data, uint64_t bytes) : TensorBuffer(data), bytes_(bytes) {}
+  ~FrameBuffer() override {
+    tensorflow::cpu_allocator()->DeallocateRaw(data());
+    UnsentBytes().fetch_sub(static_cast<int64_t>(bytes_));
+  }
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(
+      tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(bytes_));
+    description->set_allocator_name("tf_fuse_frame");
+  }
+
+ private:
+  const uint64_t bytes_;
+};
+
+}  // namespace
+
+bool AllocateFrame(uint64_t bytes, FrameReservation* reservation,
+                   Tensor* frame) {
+  void* data = tensorflow::cpu_allocator()->AllocateRaw(
+      tensorflow::Allocator::kAllocatorAlignment, bytes);
+  if (data == nullptr) return false;
+  UnsentBytes().fetch_add(static_cast<int64_t>(bytes) -
+                          static_cast<int64_t>(reservation->bytes_));
+  reservation->bytes_ = 0;
+  auto* buffer = new FrameBuffer(data, bytes);
+  *frame =
+      Tensor(tensorflow::DT_UINT8,
+             tensorflow::TensorShape({static_cast<int64_t>(bytes)}), buffer);
+  buffer->Unref();  // The tensor holds its own reference.
+  return true;
+}
+
+FrameReservation::~FrameReservation() {
+  UnsentBytes().fetch_sub(static_cast<int64_t>(bytes_));
+}
+
+bool FrameReservation::Take(uint64_t bytes) {
+  const auto added = static_cast<int64_t>(bytes);
+  const int64_t before = UnsentBytes().fetch_add(added);
+  if (before + added > static_cast<int64_t>(MaxUnsentFrameBytes())) {
+    UnsentBytes().fetch_sub(added);
+    return false;
+  }
+  bytes_ += bytes;
+  return true;
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,92 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "transport/limits.h"
+
+#include "frame/frame.h"
+#include "transport/environment.h"
+
+namespace tf_fuse {
+
+namespace {
+
+// More would overflow nothing, but means nothing either.
+constexpr uint64_t kManyRequests = 1 << 30;
+constexpr uint64_t kDayMs = 86400000;
+constexpr uint64_t kManyBytes = uint64_t{1} << 50;
+
+}  // namespace
+
+uint64_t MaxKeysPerRequest() {
+  static const uint64_t limit =
+      NumberFromEnvironment(kMaxKeysPerRequestVariable, 2,
+                            kLimitOfKeysPerRequest, kDefaultMaxKeysPerRequest);
+  return limit;
+}
+
+uint64_t MaxKeyBytes() {
+  static const uint64_t limit = NumberFromEnvironment(
+      kMaxKeyBytesVariable, 128, 1 << 20, kDefaultMaxKeyBytes);
+  return limit;
+}
+
+uint64_t MaxPackedTensorBytes() {
+  static const uint64_t limit =
+      NumberFromEnvironment(kMaxPackedTensorBytesVariable, 1,
+                            kLimitOfFrameBytes, kDefaultMaxPackedTensorBytes);
+  return limit;
+}
+
+uint64_t MaxFrameBytes() {
+  static const uint64_t limit = NumberFromEnvironment(
+      kMaxFrameBytesVariable, 1, kLimitOfFrameBytes, kDefaultMaxFrameBytes);
+  return limit;
+}
+
+uint32_t FrameVersion() {
+  static const auto version = static_cast<uint32_t>(
+      NumberFromEnvironment(kFrameVersionVariable, frame::kFirstVersion,
+                            frame::kVersion, frame::kVersion));
+  return version;
+}
+
+uint64_t MaxPendingRequests() {
+  static const uint64_t limit =
+      NumberFromEnvironment(kMaxPendingRequestsVariable, 1, kManyRequests,
+                            kDefaultMaxPendingRequests);
+  return limit;
+}
+
+uint64_t MaxPendingRequestsPerStep() {
+  static const uint64_t limit =
+      NumberFromEnvironment(kMaxPendingRequestsPerStepVariable, 1,
+                            kManyRequests, kDefaultMaxPendingRequestsPerStep);
+  return limit;
+}
+
+uint64_t MaxPendingBytes() {
+  static const uint64_t limit = NumberFromEnvironment(
+      kMaxPendingBytesVariable, 1, kManyBytes, kDefaultMaxPendingBytes);
+  return limit;
+}
+
+uint64_t MaxUnsentFrameBytes() {
+  static const uint64_t limit = NumberFromEnvironment(
+      kMaxUnsentFrameBytesVariable, 0, kManyBytes, kDefaultMaxUnsentFrameBytes);
+  return limit;
+}
+
+uint64_t RequestCacheBytes() {
+  static const uint64_t limit = NumberFromEnvironment(
+      kRequestCacheBytesVariable, 0, kManyBytes, kDefaultRequestCacheBytes);
+  return limit;
+}
+
+uint64_t StepWaitMicros() {
+  static const uint64_t micros =
+      1000 *
+      NumberFromEnvironment(kStepWaitVariable, 1, 86400000, kDefaultStepWaitMs);
+  return micros;
+}
+
+}  // namespace tf_fuse

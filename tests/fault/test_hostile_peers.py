@@ -1,0 +1,260 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that ask and never take the answer: what they cost a server is bounded.
+
+The limits are set far below their defaults, so that little has to be sent.
+"""
+
+import os
+
+import pytest
+from fault import coordinator, raw_http2, worker_service
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_LIMITS = {
+    "TF_FUSE_MAX_PENDING_REQUESTS": 500,
+    "TF_FUSE_MAX_PENDING_REQUESTS_PER_STEP": 100,
+    "TF_FUSE_MAX_PENDING_BYTES": 64 << 20,
+    "TF_FUSE_MAX_UNSENT_FRAME_BYTES": 16 << 20,
+    # Requests for steps that do not begin are to stay for the whole test.
+    "TF_FUSE_STEP_WAIT_MS": 3_600_000,
+}
+_RECV_TENSOR = worker_service.PATH + "RecvTensor"
+_PS = "/job:ps/replica:0/task:0"
+_WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
+_SUM = 276.0
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__)
+
+
+def test_requests_of_one_step_are_bounded_and_others_go_on(cases):
+    assert cases["one_step"]["while"] == {"pending": 100, "rejected": 900}
+    assert cases["one_step"]["text"] == (
+        "RESOURCE_EXHAUSTED: fused receive of step 7000: this task has 100 pending fused requests "
+        "of that step, and the limit is 100; TF_FUSE_MAX_PENDING_REQUESTS_PER_STEP on this task "
+        "raises it"
+    )
+    assert cases["one_step"]["step_beside"] == {"sum": _SUM, "fused_rpcs": 1}
+    assert cases["one_step"]["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
+def test_requests_of_all_steps_are_bounded(cases):
+    assert cases["many_steps"]["while"] == {"pending": 500, "rejected": 2500}
+    assert cases["many_steps"]["text"] == (
+        "RESOURCE_EXHAUSTED: fused receive of step 9999: this task has 500 pending fused requests, "
+        "and the limit is 500; TF_FUSE_MAX_PENDING_REQUESTS on this task raises it"
+    )
+    assert cases["many_steps"]["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
+def test_bytes_of_requests_are_bounded(cases):
+    # 10,000 keys of 145 bytes and 600 for each, 70 kB of message: 7.5 MB, and 8 times that fit.
+    assert cases["large_requests"]["while"] == {"pending": 8, "rejected": 32}
+    assert 7_000_000 < cases["large_requests"]["bytes"] / 8 < 8_000_000
+    assert cases["large_requests"]["growth"] < 64 << 20
+    assert cases["large_requests"]["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
+def test_requests_that_are_given_up_at_once_leave_nothing(cases):
+    assert cases["given_up"] == {"cancelled": 1500, "pending": 0, "bytes": 0, "unsent": 0}
+
+
+def test_frames_that_are_not_read_are_bounded(cases):
+    # 40 steps, 4 MiB for each; beyond the limit the tensors are left beside the frame.
+    frames = cases["unread_frames"]
+    assert frames["served"] == {"rpcs": 40, "rejected": 0}
+    assert 12 << 20 < frames["unsent"] <= 16 << 20
+    assert frames["bodies"] == 0
+    # Without the bound it would be 160 MiB: 64 tensors of one step share their memory.
+    assert frames["growth"] < 80 << 20
+    assert frames["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
+def test_steps_after_all_that_are_fused_and_right(cases):
+    assert cases["step_before"] == {"sum": _SUM, "fused_rpcs": 1}
+    assert cases["step_after"] == {"sum": _SUM, "fused_rpcs": 1}
+    assert cases["alive"] is True
+
+
+def _graph_that_sends(names, bytes_each, incarnation):
+    """A graph of the server: one constant, sent under many names."""
+    import numpy as np
+    import tensorflow as tf
+
+    graph = tf.compat.v1.GraphDef()
+    sender = f"{_PS}/device:CPU:0"
+    const = graph.node.add(name="value", op="Const", device=sender)
+    const.attr["dtype"].type = tf.uint8.as_datatype_enum
+    const.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.zeros(bytes_each, np.uint8)))
+    for name in names:
+        send = graph.node.add(name=name, op="_Send", input=["value"], device=sender)
+        send.attr["T"].type = tf.uint8.as_datatype_enum
+        send.attr["tensor_name"].s = name.encode()
+        send.attr["send_device"].s = sender.encode()
+        send.attr["recv_device"].s = _WORKER.encode()
+        send.attr["send_device_incarnation"].i = incarnation - (incarnation >> 63 << 64)  # signed
+        send.attr["client_terminated"].b = False
+    return graph
+
+
+def _main():
+    os.environ.update({name: str(value) for name, value in _LIMITS.items()})
+    import grpc
+    import psutil
+    import tensorflow as tf
+
+    import tf_fuse
+
+    job = coordinator.Job("on", 1, 1)
+    address = job.cluster.cluster_spec["ps"][0]
+    peer = worker_service.Peer(address, _PS)
+    server = psutil.Process(job.cluster._tasks["ps:0"].process.pid)
+
+    def on_ps():
+        return tf_fuse.cluster_metrics()[_PS]
+
+    def resident():
+        return server.memory_info().rss
+
+    def message(names, step):
+        value = peer.fused_request(names, receiver=_WORKER)
+        return peer.recv_tensor(value, step).SerializeToString()
+
+    variables = job.variables([tf.range(3.0) + 8 * i for i in range(5)])
+
+    @tf.function
+    def total():
+        return tf.reduce_sum(tf.add_n([v.read_value() for v in variables]) + 7.0)
+
+    job.call(total)
+
+    def step():
+        result = []
+        counters = job.counted(lambda: result.append(float(job.call(total))))["counters"]
+        return {"sum": result[0], "fused_rpcs": counters.get("fused_rpcs", 0)}
+
+    def held():
+        counters = on_ps()
+        return {
+            "pending": counters["pending_requests"],
+            "bytes": counters["pending_bytes"],
+            "unsent": counters["unsent_frame_bytes"],
+        }
+
+    nothing = {"pending": 0, "bytes": 0, "unsent": 0}
+
+    def after(connection):
+        connection.close()
+        coordinator.wait_until(lambda: held() == nothing)
+        return held()
+
+    def flood(connection, requests):
+        """Sends all; returns once each is pending or was rejected."""
+        before = on_ps()
+        count = 0
+        for request in requests:
+            connection.call(_RECV_TENSOR, request)
+            count += 1
+
+        def now():
+            counters = on_ps()
+            rejected = counters["rejected_requests"] - before["rejected_requests"]
+            return {"pending": counters["pending_requests"], "rejected": rejected}
+
+        coordinator.wait_until(lambda: sum(now().values()) == count)
+        return now()
+
+    def text_of(names, step):
+        """The error of a client that does read."""
+        try:
+            value = peer.fused_request(names, receiver=_WORKER)
+            peer.method("RecvTensor")(peer.recv_tensor(value, step), timeout=30)
+        except grpc.RpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return "no error"
+
+    def one_step():
+        connection = raw_http2.Connection(address)
+        result = {"while": flood(connection, (message(["a"], 7000) for _ in range(1000)))}
+        result["text"] = text_of(["a"], 7000)
+        result["step_beside"] = step()
+        return {**result, "after": after(connection)}
+
+    def many_steps():
+        connection = raw_http2.Connection(address)
+        result = {"while": flood(connection, (message(["a"], 8000 + i) for i in range(3000)))}
+        result["text"] = text_of(["a"], 9999)
+        return {**result, "after": after(connection)}
+
+    def large_requests():
+        connection = raw_http2.Connection(address)
+        before = resident()
+        # Different names: or all requests would share one list of keys.
+        names = ([f"{i:02}{j:04}" for j in range(10_000)] for i in range(40))
+        result = {"while": flood(connection, (message(n, 20_000 + i) for i, n in enumerate(names)))}
+        result |= {"growth": resident() - before, "bytes": held()["bytes"]}
+        return {**result, "after": after(connection)}
+
+    def given_up():
+        connection = raw_http2.Connection(address)
+        before = on_ps()["cancelled_requests"]
+        for first in range(30_000, 31_500, 100):
+            steps = range(first, first + 100)
+            streams = [connection.call(_RECV_TENSOR, message(["a"], number)) for number in steps]
+            # gRPC itself drops those that are given up before TensorFlow sees them.
+            coordinator.wait_until(lambda: held()["pending"] == 100)
+            for stream in streams:
+                connection.cancel(stream)
+            coordinator.wait_until(lambda: held() == nothing)
+        result = {"cancelled": on_ps()["cancelled_requests"] - before, **held()}
+        connection.close()
+        return result
+
+    def unread_frames():
+        names = [f"send{i}" for i in range(64)]
+        steps = list(range(40_000, 40_040))
+        peer.run_graph(_graph_that_sends(names, 64 << 10, peer.incarnation), steps)
+        before, memory = on_ps(), resident()
+        connection = raw_http2.Connection(address)
+        for number in steps:
+            connection.call(_RECV_TENSOR, message(names, number))
+
+        def served():
+            counters = on_ps()
+            return {
+                "rpcs": counters["served_rpcs"] - before["served_rpcs"],
+                "rejected": counters["rejected_requests"] - before["rejected_requests"],
+            }
+
+        coordinator.wait_until(lambda: served()["rpcs"] == len(steps))
+        result = {
+            "served": served(),
+            "unsent": held()["unsent"],
+            "growth": resident() - memory,
+            "bodies": connection.body_bytes,
+            "after": after(connection),
+        }
+        for number in steps:
+            peer.clean_up(number)
+        return result
+
+    coordinator.finish(
+        {
+            "step_before": step,
+            "one_step": one_step,
+            "many_steps": many_steps,
+            "large_requests": large_requests,
+            "given_up": given_up,
+            "unread_frames": unread_frames,
+            "step_after": step,
+            "alive": lambda: job.cluster._tasks["ps:0"].process.poll() is None,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main()
