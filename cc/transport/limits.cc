@@ -85,7 +85,14 @@ uint64_t RequestCacheBytes() {
 uint64_t StepWaitMicros() {
   static const uint64_t micros =
       1000 *
-      NumberFromEnvironment(kStepWaitVariable, 1, 86400000, kDefaultStepWaitMs);
+      NumberFromEnvironment(kStepWaitVariable, 1, kDayMs, kDefaultStepWaitMs);
+  return micros;
+}
+
+uint64_t StallMicros() {
+  static const uint64_t micros =
+      1000 *
+      NumberFromEnvironment(kStallWarnVariable, 0, kDayMs, kDefaultStallWarnMs);
   return micros;
 }
 

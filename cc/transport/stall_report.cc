@@ -11,6 +11,7 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "transport/limits.h"
 #include "transport/watch.h"
 
 namespace tf_fuse {
