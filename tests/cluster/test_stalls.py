@@ -303,9 +303,9 @@ def _main():
 
     def request_by_hand():
         """A function that sends requests to ps:0 as a receiver would."""
-        from fault.test_malformed import _worker_messages
+        from fault import worker_service
 
-        messages = _worker_messages()
+        messages = worker_service.messages()
         list_of_bytes = messages["GetStatusResponse"]  # by its fields
         channel = grpc.insecure_channel(job.cluster.cluster_spec["ps"][0])
         recv_tensor = channel.unary_unary("/tensorflow.WorkerService/RecvTensor")
