@@ -57,6 +57,7 @@ def rewrite(
     bytes_per_us: float = 0.0,
     max_keys_per_request: int | None = None,
     max_key_bytes: int | None = None,
+    session: bool = False,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -82,6 +83,8 @@ def rewrite(
         TF_FUSE_MAX_KEYS_PER_REQUEST says here.
       max_key_bytes: the most bytes of a rendezvous key, at least 1; None for what
         TF_FUSE_MAX_KEY_BYTES says here.
+      session: as in a session (docs/sessions.md): its master stamps the graph, and each task
+        rewrites what it has by the stamps alone. A mapping must have been stamped already.
 
     Returns:
       The graphs before and after, and the report.
@@ -108,6 +111,7 @@ def rewrite(
         bytes_per_us=bytes_per_us,
         max_keys_per_request=max_keys_per_request or 0,
         max_key_bytes=max_key_bytes or 0,
+        session=session,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

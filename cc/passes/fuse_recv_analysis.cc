@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "passes/blocking_ops.h"
+#include "passes/feed_classes.h"
 #include "passes/liveness.h"
+#include "passes/ref_reads.h"
 #include "transport/fused_keys.h"
 #include "transport/tensor_frame.h"
 
@@ -186,18 +188,6 @@ Ancestry ComputeAncestry(const PartitionView& view) {
   return result;
 }
 
-// What starts a receive in each iteration of its loop: its control inputs,
-// sorted. Empty outside of loops, where every node runs once.
-std::vector<NodeId> FindTriggers(const PartitionView& view,
-                                 const Receive& receive) {
-  std::set<NodeId> triggers;
-  if (view.frame(receive.node).empty()) return {};
-  for (const PartitionView::Edge& edge : view.in_edges(receive.node)) {
-    if (edge.node != receive.send) triggers.insert(edge.node);
-  }
-  return {triggers.begin(), triggers.end()};
-}
-
 // A _Recv runs although an input of it is dead, and then gives a dead value;
 // another operation does not run, and what was sent is not taken.
 bool HasInputThatMayBeDead(const PartitionView& view, const Liveness& liveness,
@@ -261,13 +251,14 @@ struct Route {
   bool operator==(const Route& other) const { return Tie() == other.Tie(); }
 };
 
-// Receives that may become one: the same route, depth and blockers.
+// Receives that may become one: the same route, depth, blockers and feeds.
 struct GroupKey {
   Route route;
   int depth = 0;
   int blockers = 0;
+  int feeds = 0;
 
-  auto Tie() const { return std::tie(route, depth, blockers); }
+  auto Tie() const { return std::tie(route, depth, blockers, feeds); }
   bool operator<(const GroupKey& other) const { return Tie() < other.Tie(); }
 };
 
@@ -363,6 +354,7 @@ void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
            other != candidates->end() && other->first.route == it->first.route;
            ++other) {
         if (other->first.depth > it->first.depth &&
+            other->first.feeds == it->first.feeds &&
             MayJoin(view, ancestry, receive, uses, other->first)) {
           joined = other;
           break;
@@ -447,6 +439,16 @@ std::vector<std::vector<const Receive*>> SplitEvenly(
 
 }  // namespace
 
+std::vector<NodeId> FindTriggers(const PartitionView& view,
+                                 const Receive& receive) {
+  std::set<NodeId> triggers;
+  if (view.frame(receive.node).empty()) return {};
+  for (const PartitionView::Edge& edge : view.in_edges(receive.node)) {
+    if (edge.node != receive.send) triggers.insert(edge.node);
+  }
+  return {triggers.begin(), triggers.end()};
+}
+
 bool ParseSplitting(const std::string& name, Splitting* splitting) {
   static const auto* const kNames =
       new std::map<std::string, Splitting>{{"level", Splitting::kLevel},
@@ -470,6 +472,8 @@ FusePlan PlanFusedReceives(const PartitionView& view,
   }
   const Liveness liveness(view);
   const Ancestry ancestry = ComputeAncestry(view);
+  const std::vector<int> feed_classes = FindFeedClasses(view);
+  const std::set<NodeId> racing = FindRacingRefReads(view);
   std::map<std::string, std::string> task_blockers;
   auto task_blocker = [&](const std::string& task) -> const std::string& {
     auto it = task_blockers.find(task);
@@ -487,14 +491,18 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       ++plan.local_receives;
       continue;
     }
-    const std::string reason =
+    std::string reason =
         FindBlocker(view, liveness, ancestry, receive, options);
+    if (reason.empty() && racing.count(receive.node) > 0) {
+      reason = skip::kRefRace;
+    }
     if (!reason.empty()) {
       plan.skipped.push_back({&receive, reason});
       continue;
     }
-    candidates[KeyOf(view, ancestry, receive, options.grouping)].push_back(
-        &receive);
+    GroupKey key = KeyOf(view, ancestry, receive, options.grouping);
+    key.feeds = feed_classes[receive.node];
+    candidates[std::move(key)].push_back(&receive);
   }
   JoinLoneReceives(view, ancestry, &candidates);
   if (options.splitting == Splitting::kCost) {

@@ -39,6 +39,10 @@ inline constexpr char kUnreachableNode[] = "unreachable_node";
 inline constexpr char kPeerPlain[] = "peer_without_plugin";
 inline constexpr char kPeerUnreachable[] = "peer_unreachable";
 inline constexpr char kNoFuseServer[] = "no_fuse_server";
+inline constexpr char kRefRace[] = "ref_race";
+// Of sessions.
+inline constexpr char kNotStamped[] = "not_stamped";
+inline constexpr char kStampVersion[] = "stamp_version";
 }  // namespace skip
 
 struct SkippedReceive {
@@ -62,6 +66,9 @@ struct FusePlan {
   int local_receives = 0;
   // Of all receives, by node. Only kCost estimates them.
   std::map<NodeId, ReceiveEstimate> estimates;
+  // TensorFlow keeps the kernels of a session by the names of their nodes, so
+  // what is made must have a name that no other graph of the session has.
+  bool in_session = false;
 };
 
 // How receives of the same two devices are split into groups. The other two
@@ -78,6 +85,11 @@ enum class Splitting {
 
 // Of the name that the option fuse_grouping gives; false if there is none.
 bool ParseSplitting(const std::string& name, Splitting* splitting);
+
+// What starts a receive in each iteration of its loop: its control inputs,
+// sorted. Empty outside of loops, where every node runs once.
+std::vector<NodeId> FindTriggers(const PartitionView& view,
+                                 const Receive& receive);
 
 struct AnalysisOptions {
   Grouping grouping = Grouping::kDepth;
@@ -108,7 +120,8 @@ struct AnalysisOptions {
 // edge of the graph, such as another step (QueueDequeue). Receives that do
 // not hang on the same ones are kept apart: one must not wait for what only
 // another waits for. The Merge of a loop stands for what it waits for in
-// iterations before.
+// iterations before. Nor do they come to wait for other feeds than before: see
+// feed_classes.h.
 //
 // Receives in a loop are fused with those that the same operations start in
 // each iteration; TensorFlow's partitioner starts all receives of a loop on

@@ -13,6 +13,7 @@
 #include "passes/fuse_options.h"
 #include "passes/fuse_recv_rewrite.h"
 #include "passes/fuse_recv_verifier.h"
+#include "passes/stamped_plan.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/public/session_options.h"
@@ -89,6 +90,17 @@ void WarnOnceThatProtocolIsPlain() {
                   "cluster resolver).";
 }
 
+void Verify(const PartitionView& view, const AnalysisOptions& options,
+            FusePlan* plan) {
+  const int dropped = DropGroupsThatCloseCycles(view, plan);
+  if (dropped > 0 && options.grouping == Grouping::kDepth) {
+    LOG(ERROR) << "tf_fuse: " << dropped
+               << " groups by depth would have closed a cycle, or spanned two "
+                  "loops, and were left alone. The results are right; please "
+                  "report this.";
+  }
+}
+
 void CountReport(const v1::FuseReport& report) {
   Metrics* metrics = Metrics::Get();
   metrics->functions.fetch_add(1);
@@ -105,19 +117,31 @@ void CountReport(const v1::FuseReport& report) {
 
 }  // namespace
 
+FusePlan PlanAndVerify(const PartitionView& view,
+                       const AnalysisOptions& options) {
+  FusePlan plan = PlanFusedReceives(view, options);
+  Verify(view, options, &plan);
+  return plan;
+}
+
 absl::Status FuseReceives(const PartitionGraphs& partitions,
                           const AnalysisOptions& options,
                           v1::FuseReport* report) {
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
-  FusePlan plan = PlanFusedReceives(*view, options);
-  const int dropped = DropGroupsThatCloseCycles(*view, &plan);
-  if (dropped > 0 && options.grouping == Grouping::kDepth) {
-    LOG(ERROR) << "tf_fuse: " << dropped
-               << " groups by depth would have closed a cycle, or spanned two "
-                  "loops, and were left alone. The results are right; please "
-                  "report this.";
-  }
+  const FusePlan plan = PlanAndVerify(*view, options);
+  report->set_partitions(static_cast<int>(partitions.size()));
+  return ApplyFusePlan(*view, plan, partitions, report);
+}
+
+absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
+                                 const AnalysisOptions& options,
+                                 v1::FuseReport* report) {
+  auto view = PartitionView::Build(partitions);
+  if (!view.ok()) return view.status();
+  FusePlan plan = PlanFromStamps(*view, options);
+  // The master has seen more; but what is seen here must be right as well.
+  Verify(*view, options, &plan);
   report->set_partitions(static_cast<int>(partitions.size()));
   return ApplyFusePlan(*view, plan, partitions, report);
 }
@@ -126,46 +150,55 @@ std::vector<v1::FuseReport> RecentReports() {
   return ReportLog::Global()->Get();
 }
 
-namespace {
-
-// What the options say, and a measured call where they say nothing of it.
-void ChooseSplitting(const FuseOptions& options, AnalysisOptions* analysis) {
+AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
+  AnalysisOptions analysis;
   if (!options.grouping.empty() &&
-      !ParseSplitting(options.grouping, &analysis->splitting)) {
+      !ParseSplitting(options.grouping, &analysis.splitting)) {
     // A newer coordinator may know more.
     LOG(WARNING) << "tf_fuse: fuse_grouping is '" << options.grouping
                  << "', this task knows 'level', 'consumer' and 'cost'; "
                     "'level' is used.";
   }
-  if (analysis->splitting != Splitting::kCost) return;
-  CostModel* model = &analysis->cost_model;
-  analysis->max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
+  if (analysis.splitting != Splitting::kCost) return analysis;
+  CostModel* model = &analysis.cost_model;
+  analysis.max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
   model->rpc_us =
       options.rpc_us > 0 ? options.rpc_us : MeasuredRpcMicros(model->rpc_us);
   if (options.gigabytes_per_s > 0) {
     model->bytes_per_us = 1000 * options.gigabytes_per_s;
   }
+  return analysis;
 }
+
+namespace {
 
 class FuseRecvPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(
       const tensorflow::GraphOptimizationPassOptions& options) override {
-    // Without session options nobody can have asked for it. (TF1 sessions run
-    // this pass on the partitions of one worker, and without options.)
-    if (options.partition_graphs == nullptr ||
-        options.session_options == nullptr) {
+    if (options.partition_graphs == nullptr) return absl::OkStatus();
+    const PartitionGraphs& partitions = *options.partition_graphs;
+    if (options.session_options == nullptr) {
+      // A worker of a session is not told the options; the master of a session
+      // that has do_fuse_recv on stamps the graph.
+      if (HasStamps(partitions)) {
+        Fuse(&FuseStampedReceives, AnalysisOptions(), partitions);
+      }
       return absl::OkStatus();
     }
     const FuseOptions fuse_options =
         ParseFuseOptions(options.session_options->config);
     if (!fuse_options.do_fuse_recv) return absl::OkStatus();
-    const PartitionGraphs& partitions = *options.partition_graphs;
     if (WasSeenBefore(partitions) || !HasRemoteReceive(partitions)) {
       return absl::OkStatus();
     }
-    AnalysisOptions analysis;
-    ChooseSplitting(fuse_options, &analysis);
+    Fuse(&FuseReceives, ChooseAnalysis(fuse_options), partitions);
+    return absl::OkStatus();
+  }
+
+ private:
+  static void Fuse(decltype(&FuseReceives) fuse, AnalysisOptions analysis,
+                   const PartitionGraphs& partitions) {
     analysis.task_blocker = &BlockerOfTask;
     if (!HasFuseServer()) {
       WarnOnceThatProtocolIsPlain();
@@ -174,7 +207,7 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
       };
     }
     v1::FuseReport report;
-    const absl::Status status = FuseReceives(partitions, analysis, &report);
+    const absl::Status status = fuse(partitions, analysis, &report);
     if (!status.ok()) {
       // A graph that we cannot read is run as it is.
       LOG(WARNING) << "tf_fuse: left the receives of "
@@ -182,13 +215,12 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
                    << partitions.size() - 1
                    << " more partitions alone: " << status;
       Metrics::Get()->AddSkipped("unreadable_graph", 1);
-      return absl::OkStatus();
+      return;
     }
     CountReport(report);
     VLOG(1) << "tf_fuse: " << report.groups_size() << " groups, "
             << report.skips_size() << " receives left";
     ReportLog::Global()->Add(std::move(report));
-    return absl::OkStatus();
   }
 };
 

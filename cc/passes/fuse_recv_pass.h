@@ -5,7 +5,8 @@
 // replaces each group by one _FuseRecv.
 //
 // Requires    all partitions of the graph (the process that runs a tf.function
-//             has them), and tasks that run the protocol grpc+fuse.
+//             has them) or, in a session, the stamps of its master
+//             (session_stamp.h); and tasks that run the protocol grpc+fuse.
 // Guarantees  the values and the errors of the graph; no cycle across
 //             partitions; the same groups in every process.
 // Before      _Recv "a" -> x; _Recv "b" -> y
@@ -13,7 +14,9 @@
 // Switched    by do_fuse_recv (fuse_options.h).
 //
 // In order: PartitionView (what there is), PlanFusedReceives (analysis),
-// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite).
+// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite). In a session
+// the master does the first three, and the worker reads the plan
+// (stamped_plan.h).
 
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_
@@ -22,11 +25,24 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "passes/fuse_options.h"
 #include "passes/fuse_recv_analysis.h"
 #include "passes/partition_view.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
 
 namespace tf_fuse {
+
+// What the options say, and a measured call where they say nothing of it.
+AnalysisOptions ChooseAnalysis(const FuseOptions& options);
+
+// Analysis and verifier.
+FusePlan PlanAndVerify(const PartitionView& view,
+                       const AnalysisOptions& options);
+
+// Rewrites the partitions of one task of a session by their stamps.
+absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
+                                 const AnalysisOptions& options,
+                                 v1::FuseReport* report);
 
 // Runs the four steps on `partitions`.
 absl::Status FuseReceives(const PartitionGraphs& partitions,

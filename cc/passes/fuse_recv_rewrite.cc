@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "passes/receive_stamp.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
@@ -135,6 +136,16 @@ bool HasVariantOutput(const Node& node) {
       [](tensorflow::DataType type) { return type == tensorflow::DT_VARIANT; });
 }
 
+// The client of a session may keep what it fetches, and gets the same memory if
+// it is in the process of its master.
+bool IsFetch(const Node& node) {
+  bool client_terminated = false;
+  return node.IsSend() &&
+         TryGetNodeAttr(node.attrs(), "client_terminated",
+                        &client_terminated) &&
+         client_terminated;
+}
+
 // It may have state that its OpDef does not tell of, or return its input.
 bool HasHiddenState(const Node& node) {
   const auto& inputs = node.input_types();
@@ -171,7 +182,9 @@ bool NeedsOwnMemory(const Node& recv, bool in_loop) {
       // Goes round the loop, perhaps to its end, and every iteration brings a
       // frame.
       if (in_loop && dst->IsNextIteration()) return true;
-      if (dst->IsRetval() || HasVariantOutput(*dst)) return true;
+      if (dst->IsRetval() || IsFetch(*dst) || HasVariantOutput(*dst)) {
+        return true;
+      }
       if ((dst->op_def().is_stateful() || HasHiddenState(*dst)) &&
           !ConsumesAtOnce(*dst)) {
         return true;
@@ -282,7 +295,10 @@ void FillSlot(const PartitionView& view, const FusePlan& plan,
   slot->set_tensor_name(receive.tensor_name);
   slot->set_dtype(tensorflow::DataTypeString(receive.dtype));
   slot->set_recv_node(view.node(receive.node)->name());
-  if (receive.send == kNoNode) return;
+  if (receive.send == kNoNode) {
+    slot->set_sender_node(SourceOfTensorName(receive.tensor_name));
+    return;
+  }
   for (const PartitionView::Edge& edge : view.in_edges(receive.send)) {
     if (edge.dst_input == 0) {
       slot->set_sender_node(view.node(edge.node)->name());
@@ -327,9 +343,13 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
     taken.insert(view.node(id)->name());
   }
   for (const FuseGroup& group : plan.groups) {
-    const std::string prefix =
+    std::string prefix =
         absl::StrCat("tf_fuse/", ShortTask(group.send_device), "_to_",
                      ShortTask(group.recv_device), "/depth_", group.depth);
+    // The partitioner numbers what it makes for all graphs of a session.
+    if (plan.in_session) {
+      absl::StrAppend(&prefix, "/", view.node(group.receives[0]->node)->name());
+    }
     std::string name = prefix;
     for (int i = 1; !taken.insert(name).second; ++i) {
       name = absl::StrCat(prefix, "_", i);

@@ -8,6 +8,8 @@
 #include <limits>
 #include <tuple>
 
+#include "tensorflow/core/framework/node_def_util.h"
+
 namespace tf_fuse {
 
 using tensorflow::Graph;
@@ -242,7 +244,9 @@ Liveness::ConditionId Liveness::Compute(NodeId id) {
   if (node.IsExit()) return OfExit(id);
   if (IsSwitchNode(node)) return And(OfInputs(id), Unknown(id));
   if (node.IsRecv()) {
+    // What the client feeds is live.
     bool has_sender = false;
+    TryGetNodeAttr(node.attrs(), "client_terminated", &has_sender);
     for (const PartitionView::Edge& edge : view_.in_edges(id)) {
       has_sender = has_sender || edge.src_output != Graph::kControlSlot;
     }

@@ -10,8 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "passes/fuse_recv_pass.h"
+#include "passes/session_partition.h"
+#include "passes/session_stamp.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/graph_constructor.h"
@@ -123,13 +126,38 @@ absl::Status FindDevices(const GraphDef& graph_def,
   return absl::OkStatus();
 }
 
+// As the master and the workers of a session do it.
+absl::Status PartitionSessionGraph(AnalysisOptions analysis, Graph* graph,
+                                   PartitionGraphs* partitions) {
+  // The master does not ask the tasks; each knows by itself.
+  analysis.task_blocker = nullptr;
+  absl::Status status =
+      StampSessionGraph(tensorflow::ConfigProto(), analysis, graph);
+  if (!status.ok()) return status;
+  // The master cuts a copy.
+  Graph copy(graph->flib_def());
+  CopyGraph(*graph, &copy);
+  auto parts = PartitionByTask(/*cast_to_bfloat16=*/false, &copy);
+  if (!parts.ok()) return parts.status();
+  for (const auto& [task, part] : *parts) {
+    auto of_task = PartitionByDevice(part);
+    if (!of_task.ok()) return of_task.status();
+    auto graphs = ToGraphs(*of_task);
+    if (!graphs.ok()) return graphs.status();
+    partitions->merge(*graphs);
+  }
+  return absl::OkStatus();
+}
+
 // The partitions refer to `library`, which must outlive them.
 absl::Status PartitionGraphDef(
-    const GraphDef& graph_def, const std::string& default_device,
+    const GraphDef& graph_def, const v1::RewriteRequest& request,
+    const AnalysisOptions& analysis,
     std::unique_ptr<tensorflow::FunctionLibraryDefinition>* library,
     PartitionGraphs* partitions) {
   NamedDevices devices;
-  absl::Status status = FindDevices(graph_def, default_device, &devices);
+  absl::Status status =
+      FindDevices(graph_def, request.default_device(), &devices);
   if (!status.ok()) return status;
   *library = std::make_unique<tensorflow::FunctionLibraryDefinition>(
       tensorflow::OpRegistry::Global(), graph_def.library());
@@ -146,7 +174,7 @@ absl::Status PartitionGraphDef(
   options.graph = &graph;
   options.flib_def = library->get();
   options.device_set = &devices.set;
-  options.is_function_graph = true;
+  options.is_function_graph = !request.session();
   status = OptimizationPassRegistry::Global()->RunGrouping(
       OptimizationPassRegistry::PRE_PLACEMENT, options);
   if (!status.ok()) return status;
@@ -161,8 +189,33 @@ absl::Status PartitionGraphDef(
     status = OptimizationPassRegistry::Global()->RunGrouping(grouping, options);
     if (!status.ok()) return status;
   }
+  if (request.session()) {
+    return PartitionSessionGraph(analysis, graph.get(), partitions);
+  }
   return tensorflow::PartitionFunctionGraph(devices.set, std::move(graph),
                                             partitions);
+}
+
+// Each task by itself, as if it saw no other.
+absl::Status FuseTaskByTask(const AnalysisOptions& options,
+                            PartitionGraphs* partitions,
+                            v1::FuseReport* report) {
+  std::map<std::string, PartitionGraphs> by_task;
+  for (auto& [device, graph] : *partitions) {
+    by_task[TaskOfDevice(device)][device] = std::move(graph);
+  }
+  partitions->clear();
+  for (auto& [task, of_task] : by_task) {
+    v1::FuseReport of_this;
+    const absl::Status status = FuseStampedReceives(of_task, options, &of_this);
+    if (!status.ok()) return status;
+    of_this.set_local_receives(of_this.local_receives() +
+                               report->local_receives());
+    of_this.set_partitions(of_this.partitions() + report->partitions());
+    report->MergeFrom(of_this);
+    partitions->merge(of_task);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadPartitions(const v1::RewriteRequest& request,
@@ -185,27 +238,7 @@ absl::Status ReadPartitions(const v1::RewriteRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status Rewrite(const v1::RewriteRequest& request,
-                     v1::RewriteResponse* response) {
-  std::unique_ptr<tensorflow::FunctionLibraryDefinition> library;
-  PartitionGraphs partitions;
-  absl::Status status;
-  if (request.partitions().empty()) {
-    GraphDef graph_def;
-    if (!graph_def.ParseFromString(request.graph_def())) {
-      return absl::InvalidArgumentError("graph_def is no GraphDef");
-    }
-    status = PartitionGraphDef(graph_def, request.default_device(), &library,
-                               &partitions);
-  } else {
-    status = ReadPartitions(request, &partitions);
-  }
-  if (!status.ok()) return status;
-  for (const auto& [device, graph] : partitions) {
-    GraphDef before;
-    graph->ToGraphDef(&before);
-    (*response->mutable_before())[device] = before.SerializeAsString();
-  }
+absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   AnalysisOptions options;
   if (request.grouping() == "all") {
     options.grouping = Grouping::kAll;
@@ -235,10 +268,38 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
   }
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
-  options.task_blocker = [&plain](const std::string& task) {
+  options.task_blocker = [plain](const std::string& task) {
     return plain.count(task) > 0 ? std::string(skip::kPeerPlain) : "";
   };
-  status = FuseReceives(partitions, options, response->mutable_report());
+  return options;
+}
+
+absl::Status Rewrite(const v1::RewriteRequest& request,
+                     v1::RewriteResponse* response) {
+  std::unique_ptr<tensorflow::FunctionLibraryDefinition> library;
+  PartitionGraphs partitions;
+  const auto options = ReadOptions(request);
+  absl::Status status = options.status();
+  if (!status.ok()) return status;
+  if (request.partitions().empty()) {
+    GraphDef graph_def;
+    if (!graph_def.ParseFromString(request.graph_def())) {
+      return absl::InvalidArgumentError("graph_def is no GraphDef");
+    }
+    status =
+        PartitionGraphDef(graph_def, request, *options, &library, &partitions);
+  } else {
+    status = ReadPartitions(request, &partitions);
+  }
+  if (!status.ok()) return status;
+  for (const auto& [device, graph] : partitions) {
+    GraphDef before;
+    graph->ToGraphDef(&before);
+    (*response->mutable_before())[device] = before.SerializeAsString();
+  }
+  v1::FuseReport* report = response->mutable_report();
+  status = request.session() ? FuseTaskByTask(*options, &partitions, report)
+                             : FuseReceives(partitions, *options, report);
   if (!status.ok()) return status;
   for (const auto& [device, graph] : partitions) {
     GraphDef after;

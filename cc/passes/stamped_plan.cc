@@ -1,0 +1,173 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/stamped_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "passes/receive_stamp.h"
+
+namespace tf_fuse {
+
+namespace {
+
+using Decision = v1::ReceiveStamp::Input;
+
+class StampReader {
+ public:
+  explicit StampReader(const PartitionView& view) : view_(view), uses_(view) {}
+
+  // What the master decided; a decision with the reason kNotStamped or
+  // kStampVersion if that cannot be told.
+  Decision Read(const Receive& receive) {
+    const std::string source = SourceOfTensorName(receive.tensor_name);
+    std::optional<Decision> common;
+    for (const ReceiveUse& use : uses_.Find(receive, source)) {
+      const std::optional<v1::ReceiveStamp>& stamp = StampOf(use.node);
+      if (!stamp.has_value()) return LeftAlone(skip::kNotStamped);
+      if (stamp->version() != kStampVersion) {
+        return LeftAlone(skip::kStampVersion);
+      }
+      const Decision* decision = FindInput(*stamp, use.input, source);
+      if (decision == nullptr ||
+          (common.has_value() && !AreEqual(*common, *decision))) {
+        return LeftAlone(skip::kNotStamped);
+      }
+      common = *decision;
+    }
+    if (!common.has_value() || !IsValid(*common)) {
+      return LeftAlone(skip::kNotStamped);
+    }
+    return *common;
+  }
+
+ private:
+  static Decision LeftAlone(const char* reason) {
+    Decision decision;
+    decision.set_reason(reason);
+    return decision;
+  }
+  // A newer master may know reasons that this version does not.
+  static bool IsValid(const Decision& decision) {
+    const std::string& reason = decision.reason();
+    if (decision.group() > 0) return reason.empty();
+    return !reason.empty() && reason.size() <= 40 &&
+           std::all_of(reason.begin(), reason.end(), [](char c) {
+             return (c >= 'a' && c <= 'z') || c == '_';
+           });
+  }
+  static bool AreEqual(const Decision& a, const Decision& b) {
+    return a.group() == b.group() && a.reason() == b.reason() &&
+           a.depth() == b.depth() && a.may_be_dead() == b.may_be_dead();
+  }
+  static const Decision* FindInput(const v1::ReceiveStamp& stamp, int index,
+                                   const std::string& source) {
+    for (const Decision& input : stamp.inputs()) {
+      if (input.index() == index && input.source() == source) return &input;
+    }
+    return nullptr;
+  }
+  const std::optional<v1::ReceiveStamp>& StampOf(NodeId id) {
+    auto it = stamps_.find(id);
+    if (it == stamps_.end()) {
+      it = stamps_.emplace(id, ReadStamp(*view_.node(id))).first;
+    }
+    return it->second;
+  }
+
+  const PartitionView& view_;
+  const ReceiveUses uses_;
+  std::map<NodeId, std::optional<v1::ReceiveStamp>> stamps_;
+};
+
+// The master's number of the group, and what a _FuseRecv has only one of.
+using GroupKey = std::tuple<std::string, std::string, int, int64_t, int,
+                            std::string, std::vector<NodeId>>;
+
+struct Member {
+  const Receive* receive;
+  bool may_be_dead;
+};
+
+}  // namespace
+
+bool HasStamps(const PartitionGraphs& partitions) {
+  return std::any_of(
+      partitions.begin(), partitions.end(), [](const auto& partition) {
+        const auto nodes = partition.second->op_nodes();
+        return std::any_of(
+            nodes.begin(), nodes.end(),
+            [](const tensorflow::Node* node) { return HasStamp(*node); });
+      });
+}
+
+FusePlan PlanFromStamps(const PartitionView& view,
+                        const AnalysisOptions& options) {
+  FusePlan plan;
+  plan.in_session = true;
+  StampReader reader(view);
+  std::map<GroupKey, std::vector<Member>> candidates;
+  for (const Receive& receive : view.receives()) {
+    if (receive.same_task) {
+      ++plan.local_receives;
+      continue;
+    }
+    // Feeds and fetches are no edges of the graph that was stamped.
+    if (receive.client_terminated) {
+      plan.skipped.push_back({&receive, skip::kClientTerminated});
+      continue;
+    }
+    const Decision decision = reader.Read(receive);
+    if (decision.group() == 0) {
+      plan.skipped.push_back({&receive, decision.reason()});
+      continue;
+    }
+    candidates[{receive.send_device, receive.recv_device, decision.depth(),
+                receive.send_device_incarnation, decision.group(),
+                view.frame(receive.node), FindTriggers(view, receive)}]
+        .push_back({&receive, decision.may_be_dead()});
+  }
+  std::map<std::string, std::string> blockers;
+  for (auto& [key, members] : candidates) {
+    const auto& [send_device, recv_device, depth, incarnation, number, frame,
+                 triggers] = key;
+    std::string reason = members.size() < 2 ? skip::kAlone : "";
+    if (reason.empty() && options.task_blocker) {
+      const std::string task = TaskOfDevice(recv_device);
+      auto it = blockers.find(task);
+      if (it == blockers.end()) {
+        it = blockers.emplace(task, options.task_blocker(task)).first;
+      }
+      reason = it->second;
+    }
+    if (!reason.empty()) {
+      for (const Member& member : members) {
+        plan.skipped.push_back({member.receive, reason});
+      }
+      continue;
+    }
+    std::sort(members.begin(), members.end(),
+              [](const Member& a, const Member& b) {
+                return a.receive->tensor_name < b.receive->tensor_name;
+              });
+    FuseGroup group;
+    group.send_device = send_device;
+    group.recv_device = recv_device;
+    group.depth = depth;
+    group.frame = frame;
+    for (const Member& member : members) {
+      group.receives.push_back(member.receive);
+      group.may_be_dead.push_back(member.may_be_dead);
+    }
+    plan.groups.push_back(std::move(group));
+  }
+  return plan;
+}
+
+}  // namespace tf_fuse
