@@ -18,6 +18,7 @@ from tf_fuse import _native
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._waiting import cluster_waiting, waiting
 from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
+from tf_fuse.sessions import session_config
 
 # Python runs this file before the module that `-m` names, with "-m" as the first argument.
 # `python -m tf_fuse doctor` has to start where the library cannot be loaded: it reports why.
@@ -45,5 +46,6 @@ __all__ = [
     "cluster_reports",
     "cluster_waiting",
     "metrics",
+    "session_config",
     "waiting",
 ]

@@ -34,17 +34,25 @@ def ask_this_process(question: int) -> bytes:
     return _taken(library, library.tf_fuse_answer(question, ctypes.byref(size)), size)
 
 
-def ask_every_task(question: int, timeout_s: float) -> dict[str, bytes | TaskError]:
-    """Asks every task of the connected cluster, all at once.
+def ask_every_task(
+    question: int, timeout_s: float, target: str | None = None
+) -> dict[str, bytes | TaskError]:
+    """Asks every task of the connected cluster, all at once, or those of a session's cluster.
 
     Args:
       question: a `tf_fuse.v1.Question`.
       timeout_s: seconds until a task that does not answer is given up. (A process without a server
         of the protocol "grpc+fuse" asks by an operation, which waits as long as it takes.)
+      target: of a session, which is made to ask through; None for the eager context.
 
     Returns:
       A dict from task ("/job:ps/replica:0/task:0"), in sorted order, to its answer or an error.
+
+    Raises:
+      tf.errors.OpError: there is no master at `target`, or a task did not answer it in time.
     """
+    if target is not None:
+        return _ask_by_session(question, timeout_s, target)
     devices = _devices()
     with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as threads:
         answers = {
@@ -54,18 +62,44 @@ def ask_every_task(question: int, timeout_s: float) -> dict[str, bytes | TaskErr
         return {task: answer.result() for task, answer in answers.items()}
 
 
+def _ask_by_session(
+    question: int, timeout_s: float, target: str
+) -> dict[str, bytes | TaskError]:
+    import tensorflow as tf
+
+    ops = _native.load()
+    # Making a session waits for every task of the cluster; without a limit, for ever.
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=round(timeout_s * 1000))
+    answers: dict[str, bytes | TaskError] = {}
+    with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
+        names = [d.name for d in session.list_devices() if d.device_type == "CPU"]
+        for task, name in sorted(_first_devices(names).items()):
+            try:
+                with tf.device(name):
+                    answers[task] = session.run(ops.tf_fuse_answer(question=question))
+            except tf.errors.OpError as error:
+                answers[task] = TaskError(f"{type(error).__name__}: {error.message}")
+    return answers
+
+
 def _devices() -> dict[str, str]:
     """From task to its first CPU."""
     import tensorflow as tf
 
+    return _first_devices([device.name for device in tf.config.list_logical_devices("CPU")])
+
+
+def _first_devices(names: list[str]) -> dict[str, str]:
+    import tensorflow as tf
+
     devices: dict[str, str] = {}
-    for device in tf.config.list_logical_devices("CPU"):
-        spec = tf.DeviceSpec.from_string(device.name)
+    for name in names:
+        spec = tf.DeviceSpec.from_string(name)
         if spec.job is None:
             task = "/job:localhost/replica:0/task:0"
         else:
             task = f"/job:{spec.job}/replica:{spec.replica or 0}/task:{spec.task or 0}"
-        devices.setdefault(task, device.name)
+        devices.setdefault(task, name)
     return devices
 
 

@@ -35,40 +35,54 @@ def metrics() -> dict[str, Any]:
     return counters
 
 
-def cluster_metrics(timeout_s: float = 10.0) -> dict[str, dict[str, Any]]:
-    """Returns the counters of every task of the connected cluster, this process included.
+def cluster_metrics(
+    timeout_s: float = 10.0, *, target: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """Returns the counters of every task of a cluster.
 
     Args:
       timeout_s: seconds until a task that does not answer is given up.
+      target: where a session finds its master (`server.target`), to ask the tasks of its cluster;
+        None for the cluster that the eager context is connected to, this process included.
 
     Returns:
       A dict from task ("/job:worker/replica:0/task:0") to what `metrics` returns there. For a task
       that runs without the plugin, or that does not answer, the dict has one key, "error".
+
+    Raises:
+      tf.errors.OpError: with `target`: there is no master, or a task did not answer it in time.
     """
     from tf_fuse.v1 import fuse_recv_pb2
 
-    answers = _tasks.ask_every_task(fuse_recv_pb2.QUESTION_METRICS, timeout_s)
+    answers = _tasks.ask_every_task(fuse_recv_pb2.QUESTION_METRICS, timeout_s, target)
     return {
         task: {"error": str(answer)} if isinstance(answer, _tasks.TaskError) else json.loads(answer)
         for task, answer in answers.items()
     }
 
 
-def cluster_reports(timeout_s: float = 10.0) -> dict[str, list[dict[str, Any]]]:
-    """Returns what the fuse_recv pass did to the last functions of every task.
+def cluster_reports(
+    timeout_s: float = 10.0, *, target: str | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Returns what the fuse_recv pass did to the last functions and sessions of every task.
 
     Args:
       timeout_s: seconds until a task that does not answer is given up.
+      target: where a session finds its master (`server.target`), to ask the tasks of its cluster;
+        None for the cluster that the eager context is connected to, this process included.
 
     Returns:
       A dict from task to a list of `tf_fuse.v1.FuseReport` messages as dicts, oldest first; empty
       for a task without the plugin, or that does not answer.
+
+    Raises:
+      tf.errors.OpError: see `cluster_metrics`.
     """
     from google.protobuf import json_format
 
     from tf_fuse.v1 import fuse_recv_pb2
 
-    answers = _tasks.ask_every_task(fuse_recv_pb2.QUESTION_REPORTS, timeout_s)
+    answers = _tasks.ask_every_task(fuse_recv_pb2.QUESTION_REPORTS, timeout_s, target)
     return {
         task: []
         if isinstance(answer, _tasks.TaskError)

@@ -23,12 +23,13 @@ OPTIMIZER_NAME = "tf_fuse"
 
 @dataclass(frozen=True)
 class Option:
-    """One key: its type, what it does, and which values it takes (None: any of the type)."""
+    """One key: its type, what it does, which values it takes (None: any), where it has a use."""
 
     key: str
     type: type
     doc: str
     choices: tuple[str, ...] | None = None
+    in_sessions: bool = True
 
 
 OPTIONS: dict[str, Option] = {
@@ -45,6 +46,7 @@ OPTIONS: dict[str, Option] = {
             bool,
             "Pass the handles of a server's variables to a function as one value. On unless set "
             "to False, but only together with do_fuse_recv.",
+            in_sessions=False,
         ),
         Option(
             "fuse_grouping",

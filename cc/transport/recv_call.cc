@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
+#include "tensorflow/core/platform/status.h"
 
 namespace tf_fuse {
 
@@ -60,7 +61,12 @@ void RecvCall::Start(std::function<void()> recv_done) {
 void RecvCall::StartAbort(const absl::Status& status) {
   {
     absl::MutexLock lock(&mu_);
-    status_.Update(status);
+    // A cancellation is never the root of an error. The executor says so too,
+    // but only of what comes after all callbacks of the cancellation have run;
+    // before, a session's master would take it for one.
+    status_.Update(absl::IsCancelled(status)
+                       ? tensorflow::StatusGroup::MakeDerived(status)
+                       : status);
   }
   options_.StartCancel();
 }

@@ -1,0 +1,604 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs for `tf.compat.v1.Session` whose values must not depend on how tensors travel.
+
+Each case builds a graph of its own and returns a flat list of values, the same ones in every run:
+what several clients do at once is put in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+Case = Callable[["Bench"], list[Any]]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    """Registers a case under its function's name."""
+    CASES[function.__name__] = function
+    return function
+
+
+class Bench:
+    """Sessions on a cluster of two workers and three servers, with or without the option.
+
+    Attributes:
+      scheme: of the targets, "grpc" or "grpc+fuse".
+      master: job and index of the task that plans the graphs; None for the worker itself.
+      with_faults: whether cases kill tasks.
+    """
+
+    def __init__(self, cluster: Any, config: Callable[[], Any]):
+        """Takes a LocalCluster, and what makes the ConfigProto of a session (None for default)."""
+        self.cluster = cluster
+        self.config = config
+        self.scheme = "grpc"
+        self.master: tuple[str, int] | None = None
+        self.with_faults = False
+
+    def target(self, worker: int = 0) -> str:
+        job, index = self.master or ("worker", worker)
+        return f"{self.scheme}://{self.cluster.cluster_spec[job][index]}"
+
+    def session(self, worker: int = 0) -> Any:
+        return v1.Session(self.target(worker), config=self.config())
+
+    @contextlib.contextmanager
+    def started(self, worker: int = 0) -> Iterator[Any]:
+        """A session whose variables have been initialized."""
+        with self.session(worker) as session:
+            session.run(v1.global_variables_initializer())
+            yield session
+
+    def monitored(self, worker: int = 0, is_chief: bool = True, **options: Any) -> Any:
+        return v1.train.MonitoredTrainingSession(
+            master=self.target(worker),
+            is_chief=is_chief,
+            config=self.config(),
+            **{
+                "log_step_count_steps": None,
+                "save_checkpoint_secs": None,
+                "save_summaries_steps": None,
+                "save_summaries_secs": None,
+                "stop_grace_period_secs": 1,
+                **options,
+            },
+        )
+
+
+PLAIN_PS = 2  # The server that lacks the plugin where the others have it.
+
+
+def ps(number: int) -> str:
+    return f"/job:ps/task:{number}"
+
+
+def on_worker(worker: int = 0, servers: int = 2) -> Any:
+    """Variables on the first servers in turn, the rest on a worker."""
+    return v1.device(
+        v1.train.replica_device_setter(ps_tasks=servers, worker_device=f"/job:worker/task:{worker}")
+    )
+
+
+def numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def variables(count: int, *shape: int, use_resource: bool = True) -> list[Any]:
+    return [
+        v1.get_variable(
+            f"v{i}",
+            initializer=tf.constant(numbers(i, *shape)),
+            use_resource=use_resource,
+        )
+        for i in range(count)
+    ]
+
+
+def dense_network(x: Any, layers: int, width: int, use_resource: bool = True) -> Any:
+    """Layers with a weight and a bias each, then the sum over each example: [batch, 1]."""
+    for i in range(layers):
+        weight = v1.get_variable(
+            f"w{i}", initializer=tf.constant(numbers(i, width, width)), use_resource=use_resource
+        )
+        bias = v1.get_variable(
+            f"b{i}", initializer=tf.constant(numbers(50 + i, width)), use_resource=use_resource
+        )
+        x = tf.tanh(tf.matmul(x, weight) + bias)
+    return tf.reduce_sum(x, 1, keepdims=True)
+
+
+def training_graph(optimizer: Any, worker: int = 0, use_resource: bool = True) -> dict[str, Any]:
+    """Six dense layers, placeholders `x` and `y`, `loss`, and `train`, which counts steps."""
+    with on_worker(worker):
+        x = v1.placeholder(tf.float32, [None, 4], name="x")
+        y = v1.placeholder(tf.float32, [None, 1], name="y")
+        loss = tf.reduce_mean(tf.square(dense_network(x, 6, 4, use_resource) - y))
+        step = v1.train.get_or_create_global_step()
+        train = optimizer.minimize(loss, global_step=step)
+    return {"x": x, "y": y, "loss": loss, "train": train, "step": step}
+
+
+def batch(graph: dict[str, Any], seed: int) -> dict[Any, Any]:
+    return {graph["x"]: numbers(seed, 8, 4), graph["y"]: numbers(1000 + seed, 8, 1)}
+
+
+def all_variables(session: Any) -> list[Any]:
+    return list(session.run(v1.global_variables()))
+
+
+# --- Training ----------------------------------------------------------------------------------
+
+
+@case
+def monitored_training(bench: Bench) -> list[Any]:
+    """replica_device_setter, Adam and MonitoredTrainingSession: one worker, two servers."""
+    graph = training_graph(v1.train.AdamOptimizer(0.01))
+    with bench.monitored() as session:
+        values = [
+            session.run([graph["loss"], graph["train"]], batch(graph, i))[0] for i in range(5)
+        ]
+        return [*values, *session.run(v1.global_variables())]
+
+
+@case
+def two_workers(bench: Bench) -> list[Any]:
+    """Two workers, each with its own graph and session, that take turns."""
+    graphs = []
+    sessions = []
+    with contextlib.ExitStack() as stack:
+        for worker in range(2):
+            own = tf.Graph()
+            with own.as_default():
+                graphs.append(training_graph(v1.train.GradientDescentOptimizer(0.05), worker))
+                session = bench.monitored(worker, is_chief=worker == 0)
+                sessions.append(stack.enter_context(session))
+        values = []
+        for i in range(6):
+            graph, session = graphs[i % 2], sessions[i % 2]
+            values += session.run([graph["loss"], graph["train"]], batch(graph, i))[:1]
+        return [*values, sessions[1].run(graphs[1]["step"])]
+
+
+@case
+def sync_replicas(bench: Bench) -> list[Any]:
+    """SyncReplicasOptimizer: two workers at once; the sum of two gradients has one order."""
+    steps = 4
+    losses: dict[tuple[int, int], Any] = {}
+    together = threading.Barrier(2, timeout=50)
+    chief_is_ready = threading.Event()  # Else the other waits for it half a minute.
+    failures: list[BaseException] = []
+
+    def work(worker: int) -> None:
+        optimizer = v1.train.SyncReplicasOptimizer(
+            v1.train.GradientDescentOptimizer(0.05), replicas_to_aggregate=2, total_num_replicas=2
+        )
+        graph = training_graph(optimizer, worker)
+        hook = optimizer.make_session_run_hook(is_chief=worker == 0, num_tokens=0)
+        if worker != 0 and not chief_is_ready.wait(50):
+            raise TimeoutError("the chief did not begin")
+        with bench.monitored(worker, is_chief=worker == 0, hooks=[hook]) as session:
+            chief_is_ready.set()
+            for i in range(steps):
+                together.wait()
+                feed = batch(graph, 10 * worker + i)
+                losses[i, worker] = session.run([graph["loss"], graph["train"]], feed)[0]
+            together.wait()
+            if worker == 0:
+                losses[steps, 0] = session.run(graph["step"])
+            together.wait()  # The chief's queue runner serves both.
+
+    def guarded(worker: int) -> None:
+        try:
+            with tf.Graph().as_default():
+                work(worker)
+        except BaseException as error:
+            failures.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=guarded, args=(worker,)) for worker in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return [losses[key] for key in sorted(losses)]
+
+
+@case
+def ref_variables(bench: Bench) -> list[Any]:
+    """Variables of the old kind, updated in place, with and without slots."""
+    graph = training_graph(v1.train.MomentumOptimizer(0.01, 0.9), use_resource=False)
+    assert any(v.op.type == "VariableV2" for v in v1.global_variables())
+    with bench.started() as session:
+        values = [
+            session.run([graph["loss"], graph["train"]], batch(graph, i))[0] for i in range(4)
+        ]
+        return [*values, *all_variables(session)]
+
+
+@case
+def partitioned_variables(bench: Bench) -> list[Any]:
+    """Variables in shards on both servers, looked up and read whole."""
+    with on_worker():
+        with v1.variable_scope("m", partitioner=v1.fixed_size_partitioner(4)):
+            tables = [
+                v1.get_variable(f"table{i}", initializer=tf.constant(numbers(i, 12, 3)))
+                for i in range(3)
+            ]
+            weight = v1.get_variable("weight", initializer=tf.constant(numbers(9, 8, 2)))
+        ids = v1.placeholder(tf.int64, [None])
+        rows = [v1.nn.embedding_lookup(t, ids, partition_strategy="div") for t in tables]
+        loss = tf.reduce_sum(tf.tanh(tf.add_n(rows))) + tf.reduce_sum(tf.square(weight))
+        train = v1.train.AdagradOptimizer(0.1).minimize(loss)
+    with bench.started() as session:
+        feeds = [{ids: [0, 3, 11, 3]}, {ids: [7]}, {ids: []}]
+        values = [session.run([loss, train], feed)[0] for feed in feeds]
+        return [*values, *all_variables(session)]
+
+
+@case
+def feature_columns(bench: Bench) -> list[Any]:
+    """input_layer and linear_model of tf.compat.v1.feature_column, on strings and numbers."""
+    columns = v1.feature_column
+    hashed = [columns.categorical_column_with_hash_bucket(f"s{i}", 20) for i in range(4)]
+    named = columns.categorical_column_with_vocabulary_list("kind", ["a", "b", "c"])
+    numeric = columns.numeric_column("n", shape=(2,))
+    buckets = columns.bucketized_column(columns.numeric_column("age"), [10.0, 20.0, 40.0])
+    crossed = columns.crossed_column([buckets, "kind"], 30)
+
+    def table(width: int) -> Any:
+        return lambda shape, dtype=tf.float32, partition_info=None: tf.constant(
+            numbers(width, *shape)
+        )
+
+    with on_worker():
+        features = {
+            **{f"s{i}": v1.placeholder(tf.string, [None, 1], name=f"s{i}") for i in range(4)},
+            "kind": v1.placeholder(tf.string, [None, 1], name="kind"),
+            "n": v1.placeholder(tf.float32, [None, 2], name="n"),
+            "age": v1.placeholder(tf.float32, [None, 1], name="age"),
+        }
+        deep = columns.input_layer(
+            features,
+            [
+                *(
+                    columns.embedding_column(c, 3, initializer=table(i))
+                    for i, c in enumerate(hashed)
+                ),
+                columns.indicator_column(named),
+                numeric,
+            ],
+        )
+        wide = columns.linear_model(features, [*hashed, buckets, crossed])
+        loss = tf.reduce_mean(tf.square(tf.reduce_sum(deep, 1, keepdims=True) + wide - 1.0))
+        train = v1.train.FtrlOptimizer(0.1).minimize(loss)
+    feed = {
+        **{features[f"s{i}"]: [[f"x{i}"], ["y"], ["ä\0z"]] for i in range(4)},
+        features["kind"]: [["a"], ["c"], ["unknown"]],
+        features["n"]: numbers(3, 3, 2),
+        features["age"]: [[5.0], [15.0], [99.0]],
+    }
+    with bench.session() as session:
+        session.run([v1.global_variables_initializer(), v1.tables_initializer()])
+        values = [session.run([loss, train], feed)[0] for _ in range(3)]
+        return [*values, session.run(deep, feed), *all_variables(session)]
+
+
+@case
+def queue_between_steps(bench: Bench) -> list[Any]:
+    """A dequeue on a server that waits for another run, beside reads that wait for nothing."""
+    with on_worker():
+        v = variables(4, 3)
+        total = tf.add_n([x * 2.0 for x in v])
+    with tf.device(ps(0)):
+        queue = tf.queue.FIFOQueue(4, [tf.float32, tf.float32], [[3], [3]])
+        items = queue.dequeue()
+    with tf.device("/job:worker/task:0"):
+        put = queue.enqueue([total, total + 1.0])
+        taken = tf.add_n([*items, *[x * 3.0 for x in v]])
+    with bench.started() as session:
+        got: list[Any] = []
+        thread = threading.Thread(target=lambda: got.append(session.run(taken)))
+        thread.start()
+        session.run(put)
+        thread.join()
+        return got
+
+
+# --- What a session can do ---------------------------------------------------------------------
+
+
+@case
+def feeds_and_fetches(bench: Bench) -> list[Any]:
+    """One session, many signatures: each is pruned and registered as a graph of its own."""
+    with on_worker():
+        v = variables(6, 3)
+        doubled = [x * 2.0 for x in v]
+        total = tf.add_n(doubled, name="total")
+        with tf.device(ps(0)):
+            far = tf.tanh(total, name="far")
+            other = tf.identity(total - 1.0, name="other")
+        near = far + other
+        update = v1.assign_add(v[0], near)
+    ones = np.ones(3, np.float32)
+    with bench.started() as session:
+        values = []
+        for fetches, feed in (
+            (near, {}),
+            ({"near": near, "far": far, "first": v[0], "none": update.op}, {}),
+            ([v[1], v[2].op, doubled[3]], {}),
+            ((near, total), {total: ones}),  # A tensor that would cross.
+            ([near, far], {far: ones, other: ones * 2}),  # Tensors that have crossed.
+            (near, {doubled[0]: ones, doubled[5]: ones}),
+            ([total, total, near], {}),
+            (update, {v[1]: ones}),
+            ([], {}),
+            (near, {}),
+        ):
+            values += tf.nest.flatten(session.run(fetches, feed or None))
+        # What was fetched first must not have changed since.
+        call = session.make_callable([near, far], feed_list=[total])
+        values += [*call(ones), *call(ones * 3)]
+        uninitialized = session.run(v1.report_uninitialized_variables())
+    return [value for value in [*values, uninitialized] if value is not None]
+
+
+@case
+def partial_run(bench: Bench) -> list[Any]:
+    """Fed and fetched bit by bit; a fetch must come before what it does not need is fed."""
+    with on_worker():
+        a, b, c = (v1.placeholder(tf.float32, [3], name=n) for n in "abc")
+        v = variables(6, 3)
+        with tf.device(ps(0)):
+            from_a = [tf.tanh(a * x) for x in v[:3]]
+            from_b = [tf.tanh(b * x) for x in v[:3]]
+            from_c = [tf.square(c - x) for x in v[:2]]
+        first = tf.add_n(from_a) + v[3]
+        second = tf.add_n(from_b) + first + v[4]
+        third = tf.add_n([*from_a, *from_b, *from_c]) + second + v[5]
+    values = []
+    with bench.started() as session:
+        for seed in range(2):
+            x = [numbers(seed + i, 3) for i in range(3)]
+            setup = session.partial_run_setup([first, second, third], [a, b, c])
+            values.append(session.partial_run(setup, first, {a: x[0]}))
+            values.append(session.partial_run(setup, second, {b: x[1]}))
+            values.append(session.partial_run(setup, third, {c: x[2]}))
+            # The other way round: what is fed first is fetched first.
+            setup = session.partial_run_setup([second, third], [a, b, c])
+            values.append(session.partial_run(setup, second, {a: x[2], b: x[0]}))
+            values.append(session.partial_run(setup, third, {c: x[1]}))
+        values.append(session.run(third, {a: x[0], b: x[1], c: x[2]}))
+    return values
+
+
+@case
+def traced_runs(bench: Bench) -> list[Any]:
+    """RunOptions with tracing: the values, and the tasks that the RunMetadata tells of."""
+    graph = training_graph(v1.train.GradientDescentOptimizer(0.01))
+    metadata = v1.RunMetadata()
+    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+    values = []
+    with bench.started() as session:
+        for i in range(3):
+            values += session.run(
+                [graph["loss"], graph["train"]],
+                batch(graph, i),
+                options=options if i else None,
+                run_metadata=metadata if i else None,
+            )[:1]
+    traced = {d.device for d in metadata.step_stats.dev_stats if d.node_stats}
+    partitions = {n.device for g in metadata.partition_graphs for n in g.node}
+    return [*values, np.array(sorted(traced)), np.array(sorted(partitions))]
+
+
+@case
+def checkpoints(bench: Bench) -> list[Any]:
+    """What a session saves; a session without the option reads it, and the other way round."""
+    graph = training_graph(v1.train.AdamOptimizer(0.01))
+    saver = v1.train.Saver(sharded=True)
+    plain = v1.ConfigProto()
+    with tempfile.TemporaryDirectory() as folder:
+        with bench.started() as session:
+            session.run(graph["train"], batch(graph, 0))
+            path = saver.save(session, str(Path(folder) / "of_this"), write_meta_graph=False)
+            expected = all_variables(session)
+        with v1.Session(bench.target(), config=plain) as session:
+            saver.restore(session, path)
+            same = all_variables(session)
+            assert all(map(np.array_equal, expected, same))
+            session.run(graph["train"], batch(graph, 1))
+            path = saver.save(session, str(Path(folder) / "of_stock"), write_meta_graph=False)
+        with bench.session() as session:
+            saver.restore(session, path)
+            after = all_variables(session)
+        reader = tf.train.load_checkpoint(path)
+        keys = sorted(reader.get_variable_to_shape_map())
+        return [*same, *after, np.array(keys), *(reader.get_tensor(key) for key in keys)]
+
+
+@case
+def recovery(bench: Bench) -> list[Any]:
+    """A server is killed and restarted between two steps; a MonitoredTrainingSession goes on."""
+    graph = training_graph(v1.train.MomentumOptimizer(0.01, 0.9))
+    values = []
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "save_checkpoint_steps": 1}
+        with bench.monitored(**options) as session:
+            for i in range(4):
+                values += session.run([graph["loss"], graph["train"]], batch(graph, i))[:1]
+                if i == 1 and bench.with_faults:
+                    bench.cluster.restart("ps:1")
+            return [*values, *session.run(v1.global_variables())]
+
+
+@case
+def plain_server(bench: Bench) -> list[Any]:
+    """One of three servers lacks the plugin; it sends and receives like the others."""
+    with on_worker(servers=3):
+        v = variables(9, 3)
+        x = tf.add_n([tf.tanh(y) for y in v])
+        with tf.device(ps(PLAIN_PS)):
+            far = tf.add_n([x, *[y * 2.0 for y in v]])
+        updates = [y.assign_sub(0.1 * (far + float(i))) for i, y in enumerate(v)]
+    with bench.started() as session:
+        values = [y for _ in range(3) for y in session.run([x, far, *updates])]
+        return [*values, *all_variables(session)]
+
+
+@case
+def iterators(bench: Bench) -> list[Any]:
+    """A tf.data iterator on the worker, initialized in the session."""
+    with on_worker():
+        dataset = tf.data.Dataset.from_tensor_slices(numbers(0, 6, 3)).batch(2)
+        iterator = v1.data.make_initializable_iterator(dataset)
+        element = iterator.get_next()
+        v = variables(5, 3)
+        total = tf.add_n([x * element for x in v])
+    with bench.started() as session:
+        session.run(iterator.initializer)
+        values = [session.run(total)]
+        try:
+            while True:
+                values.append(session.run(total))
+        except tf.errors.OutOfRangeError as error:
+            return [*values, np.array([type(error).__name__])]
+
+
+@case
+def errors(bench: Bench) -> list[Any]:
+    """A failing op on a server: type and code of the error; the session goes on."""
+    with on_worker():
+        v = variables(4, 3)
+        x = v1.placeholder(tf.float32, [3])
+        with tf.device(ps(0)):
+            checked = [tf.debugging.check_numerics(x * y, "not a number") for y in v]
+        total = tf.add_n([c * 2.0 for c in checked])
+    values = []
+    with bench.started() as session:
+        values.append(session.run(total, {x: numbers(0, 3)}))
+        try:
+            session.run(total, {x: [1.0, np.nan, 2.0]})
+        except tf.errors.InvalidArgumentError as error:
+            values.append(np.array([type(error).__name__, str(error.error_code)]))
+        values.append(session.run(total, {x: numbers(1, 3)}))
+    return values
+
+
+# --- Control flow and types --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def control_flow(version: int) -> Iterator[None]:
+    before = v1.control_flow_v2_enabled()
+    (v1.enable_control_flow_v2 if version == 2 else v1.disable_control_flow_v2)()
+    try:
+        yield
+    finally:
+        (v1.enable_control_flow_v2 if before else v1.disable_control_flow_v2)()
+
+
+def _cond(bench: Bench, version: int) -> list[Any]:
+    """Conditionals whose branches read and update variables on both servers, nested too."""
+    with control_flow(version), on_worker():
+        v = variables(8, 3)
+        x = v1.placeholder(tf.float32, [])
+
+        def read(*which: int) -> Any:
+            return tf.add_n([v[i] * float(i + 1) for i in which])
+
+        def update() -> Any:
+            with tf.control_dependencies([v[0].assign_add(read(5, 6))]):
+                return read(1, 2)
+
+        inner = v1.cond(x > 3.0, update, lambda: read(3, 4))
+        outer = v1.cond(
+            x > 1.0,
+            lambda: v1.cond(x > 2.0, lambda: read(0, 1, 2), lambda: read(5)) + read(6, 7),
+            lambda: read(2, 3),
+        )
+        total = inner * 2.0 + outer + read(0, 7)
+    with bench.started() as session:
+        values = [session.run(total, {x: i}) for i in (0.5, 1.5, 2.5, 3.5, 0.5)]
+        return [*values, *all_variables(session)]
+
+
+@case
+def cond_v1(bench: Bench) -> list[Any]:
+    return _cond(bench, 1)
+
+
+@case
+def cond_v2(bench: Bench) -> list[Any]:
+    return _cond(bench, 2)
+
+
+def _while(bench: Bench, version: int) -> list[Any]:
+    """A loop whose body reads variables and computes on a server, and reads behind it."""
+    with control_flow(version), on_worker():
+        v = variables(6, 3)
+        limit = v1.placeholder(tf.int32, [])
+
+        def body(i: Any, x: Any) -> Any:
+            with tf.device(ps(0)):
+                far = tf.tanh(x + 0.5)
+            return i + 1, far + v[0] * v[1]
+
+        count, x = v1.while_loop(
+            lambda i, _: i < limit, body, (tf.constant(0), tf.add_n(v[2:])), parallel_iterations=4
+        )
+        total = tf.add_n([y * x for y in v])
+    with bench.started() as session:
+        return [y for n in (0, 1, 7) for y in session.run([count, x, total], {limit: n})]
+
+
+@case
+def while_v1(bench: Bench) -> list[Any]:
+    return _while(bench, 1)
+
+
+@case
+def while_v2(bench: Bench) -> list[Any]:
+    return _while(bench, 2)
+
+
+@case
+def strings(bench: Bench) -> list[Any]:
+    """Strings that cross, beside numbers of several types."""
+    with on_worker():
+        with tf.device(ps(0)):
+            text = v1.placeholder(tf.string, [None])
+            parts = [tf.strings.join([text, str(i)]) for i in range(3)]
+            lengths = [tf.strings.length(p) for p in parts]
+            flags = [tf.equal(n % 2, 0) for n in lengths]
+        joined = tf.strings.join(parts, "|")
+        total = tf.add_n([tf.identity(n) for n in lengths])
+        both = tf.logical_and(flags[0], flags[1])
+    with bench.session() as session:
+        return session.run([joined, total, both], {text: ["a", "", "ä\0b", "x" * 1000]})
+
+
+@case
+def bfloat16_on_the_wire(bench: Bench) -> list[Any]:
+    """graph_options.enable_bfloat16_sendrecv: the partitioner casts what crosses."""
+    with on_worker():
+        v = variables(6, 5)
+        total = tf.add_n([x * 2.0 for x in v])
+    config = bench.config() or v1.ConfigProto()
+    config.graph_options.enable_bfloat16_sendrecv = True
+    with v1.Session(bench.target(), config=config) as session:
+        session.run(v1.global_variables_initializer())
+        return [session.run(total)]

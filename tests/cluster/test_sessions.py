@@ -1,0 +1,159 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`tf.compat.v1.Session` on two workers and three servers, one of which lacks the plugin."""
+
+import collections
+import os
+import re
+from pathlib import Path
+
+import pytest
+import scripted
+
+from tf_fuse.cli.explain import REASONS
+
+pytestmark = pytest.mark.cluster
+
+_CASES = [
+    "bfloat16_on_the_wire",
+    "checkpoints",
+    "cond_v1",
+    "cond_v2",
+    "errors",
+    "feature_columns",
+    "feeds_and_fetches",
+    "iterators",
+    "monitored_training",
+    "partial_run",
+    "partitioned_variables",
+    "plain_server",
+    "queue_between_steps",
+    "recovery",
+    "ref_variables",
+    "strings",
+    "sync_replicas",
+    "traced_runs",
+    "two_workers",
+    "while_v1",
+    "while_v2",
+]
+_PHASES = {
+    "off": ["monitored_training", "feeds_and_fetches"],
+    "on": ["*"],
+    "scheme": ["iterators"],
+    "plain_master": ["ref_variables"],
+    "experimental": ["ref_variables"],
+}
+_ERRORS = {"errors", "iterators", "recovery"}  # Cases in which a receive fails.
+
+
+def _run(mode, phases):
+    script = Path(__file__).parent / "session_modes.py"
+    return scripted.run(script, {"mode": mode, "phases": phases}, os.environ)
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return {e["case"]: e for e in _run("stock", {"stock": ["*"]})}
+
+
+@pytest.fixture(scope="module")
+def plugin():
+    return {(e["case"], e.get("phase")): e for e in _run("plugin", _PHASES)}
+
+
+def test_every_case_ran(stock, plugin):
+    assert stock["environment"]["plugin_loaded"] is False
+    assert sorted(stock.keys() - {"environment", "end"}) == _CASES
+    assert sorted(case for case, phase in plugin if phase == "on") == _CASES
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_values_are_the_same_bits(stock, plugin, case):
+    assert stock[case]["values"], "nothing was compared"
+    assert plugin[case, "on"]["values"] == stock[case]["values"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "case"), [(p, c) for p, cases in _PHASES.items() if p != "on" for c in cases]
+)
+def test_values_are_the_same_bits_in_other_ways_of_asking(stock, plugin, phase, case):
+    assert plugin[case, phase]["values"] == stock[case]["values"]
+
+
+def _total(plugin, case, phase="on"):
+    """What all tasks counted in all runs of a case."""
+    total = collections.Counter()
+    for counters in plugin[case, phase]["counted"].values():
+        total.update({k: v for k, v in counters.items() if isinstance(v, int)})
+    return total
+
+
+@pytest.mark.parametrize("case", sorted({*_CASES} - {"recovery"}))
+def test_it_is_fused(plugin, case):
+    total = _total(plugin, case)
+    # Whether a request is answered that nobody waits for any more depends on what was first.
+    if case not in _ERRORS:
+        assert total["fused_rpcs"] == total["served_rpcs"]
+        assert total["tensors"] == total["served_tensors"]
+    assert total["tensors"] > 2 * total["fused_rpcs"] - 4 and total["fused_rpcs"] > 0
+    assert ("errors" in total) == (case in _ERRORS)
+    assert ("fallbacks" in total) == (case == "plain_server")
+
+
+def test_recovered_session_is_fused_again(plugin):
+    before, after = (_total(plugin, case) for case in ("ref_variables", "recovery"))
+    assert after["groups"] > before["groups"], "registered twice"
+    assert after["fused_rpcs"] >= before["fused_rpcs"]
+
+
+@pytest.mark.parametrize("case", _PHASES["off"])
+def test_every_tensor_travels_once(plugin, case):
+    """In a frame or singly; as many as without the option."""
+    off, on = _total(plugin, case, "off"), _total(plugin, case, "on")
+    assert on["tensors"] + on["single_rpcs"] == off["single_rpcs"]
+    assert on["fused_rpcs"] + on["single_rpcs"] < 0.6 * off["single_rpcs"]
+
+
+@pytest.mark.parametrize(("phase", "cases"), [(p, _PHASES[p]) for p in ("off", "plain_master")])
+def test_nothing_is_fused_without_option_or_master(plugin, phase, cases):
+    for case in cases:
+        total = _total(plugin, case, phase)
+        assert not {"fused_rpcs", "served_rpcs", "groups", "functions", "errors"} & total.keys()
+
+
+@pytest.mark.parametrize(
+    ("phase", "case"), [("scheme", "iterators"), ("experimental", "ref_variables")]
+)
+def test_other_ways_of_asking_give_the_same_groups(plugin, phase, case):
+    there, here = _total(plugin, case, "on"), _total(plugin, case, phase)
+    assert there["groups"] == here["groups"] > 0
+    assert there["fused_receives"] == here["fused_receives"]
+
+
+def test_traced_run_tells_of_all_tasks(stock, plugin):
+    """The last two values are the devices traced, and those of the partitions."""
+    values = plugin["traced_runs", "on"]["values"]
+    assert values == stock["traced_runs"]["values"]
+    devices = [f"/job:{t}/device:CPU:0" for t in ("ps/replica:0/task:0", "ps/replica:0/task:1")]
+    devices.append("/job:worker/replica:0/task:0/device:CPU:0")
+    for kind, _, data in values[-2:]:
+        assert kind.startswith("<U")
+        text = bytes.fromhex(data).decode("utf-32-le") if not data.startswith("sha") else ""
+        assert all(device in text for device in devices) or data.startswith("sha256 ")
+
+
+def test_every_skip_is_explained(plugin):
+    skips = plugin["end", None]["skips"]
+    reasons = {reason for reason, _ in skips}
+    assert {"alone", "type_not_raw", "not_stamped"} <= reasons <= REASONS.keys()
+    # A loop's condition is used by nodes that the partitioner makes, and by nothing else.
+    not_stamped = [tensor for reason, tensor in skips if reason == "not_stamped"]
+    assert [t for t in not_stamped if not re.fullmatch(r"edge_\d+_.*LoopCond", t)] == []
+
+
+def test_logs_say_what_is_worth_saying(plugin):
+    """The plain server is found out by each task that receives from it; nothing else is said."""
+    wanted = "does not serve fused receives (it runs the protocol 'grpc', not 'grpc+fuse')"
+    lines = plugin["end", None]["logs"]
+    assert lines and all(wanted in line for line in lines), lines
