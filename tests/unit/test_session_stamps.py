@@ -10,7 +10,6 @@ from pass_testing import (
     PS0,
     PS1,
     W0,
-    analysed,
     const,
     node,
     nodes_of,
@@ -149,14 +148,28 @@ def test_stamp_of_two_reads():
 
 def test_reason_travels_with_the_stamp():
     def build():
-        text = source(PS0, "text", tf.string)
-        with tf.device(W0):
-            tf.strings.length(text, name="length")
-        use(W0, "x", source(PS0, "a"), source(PS1, "b"))
+        accelerator = source(PS0.replace("CPU", "GPU"), "c")
+        use(W0, "x", source(PS0, "a"), source(PS1, "b"), accelerator)
 
     result = rewrite(trace(build), session=True)
-    assert verdicts(result) == verdicts(analysed(trace(build)))
-    assert skips(result)["alone"] == ["a", "b"]
+    assert verdicts(result) == {"a": "alone", "b": "alone", "c": "not_cpu"}
+    inputs = [i for n in _stamped(result.before).values() for i in _stamp(n).inputs]
+    assert sorted((i.source, i.group, i.reason) for i in inputs) == [
+        ("a", 0, "alone"),
+        ("b", 0, "alone"),
+        ("c", 0, "not_cpu"),
+    ]
+
+
+@pytest.mark.parametrize("splitting", ["consumer", "cost"])
+def test_grouping_is_the_masters(splitting):
+    divided = 0
+    for seed in range(10):
+        options = {"splitting": splitting, "rpc_us": 1.0}
+        alone = rewrite(_random_exchange(seed), session=True, **options)
+        assert _found(alone) == _found(rewrite(alone.before, **options)), f"seed {seed}"
+        divided += _found(alone) != _found(rewrite(alone.before))
+    assert divided > 2, "the graphs are too dull to find anything"
 
 
 def test_control_edges_are_fused_with_the_rest():
