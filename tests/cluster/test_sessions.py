@@ -96,7 +96,7 @@ def test_it_is_fused(plugin, case):
     if case not in _ERRORS:
         assert total["fused_rpcs"] == total["served_rpcs"]
         assert total["tensors"] == total["served_tensors"]
-    assert total["tensors"] > 2 * total["fused_rpcs"] - 4 and total["fused_rpcs"] > 0
+    assert total["tensors"] >= 2 * total["fused_rpcs"] > 0
     assert ("errors" in total) == (case in _ERRORS)
     assert ("fallbacks" in total) == (case == "plain_server")
 
@@ -146,7 +146,7 @@ def test_traced_run_tells_of_all_tasks(stock, plugin):
 def test_every_skip_is_explained(plugin):
     skips = plugin["end", None]["skips"]
     reasons = {reason for reason, _ in skips}
-    assert {"alone", "type_not_raw", "not_stamped"} <= reasons <= REASONS.keys()
+    assert {"alone", "not_stamped"} <= reasons <= REASONS.keys()
     # A loop's condition is used by nodes that the partitioner makes, and by nothing else.
     not_stamped = [tensor for reason, tensor in skips if reason == "not_stamped"]
     assert [t for t in not_stamped if not re.fullmatch(r"edge_\d+_.*LoopCond", t)] == []
