@@ -62,9 +62,7 @@ def ask_every_task(
         return {task: answer.result() for task, answer in answers.items()}
 
 
-def _ask_by_session(
-    question: int, timeout_s: float, target: str
-) -> dict[str, bytes | TaskError]:
+def _ask_by_session(question: int, timeout_s: float, target: str) -> dict[str, bytes | TaskError]:
     import tensorflow as tf
 
     ops = _native.load()

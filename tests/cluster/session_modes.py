@@ -39,11 +39,11 @@ def run(spec: dict[str, Any]) -> None:
         def reading() -> dict[str, Any]:
             if mode == "stock":
                 return {}
-            found = tf_fuse.cluster_metrics(target)
+            found = tf_fuse.cluster_metrics(target=target)
             return {_short(task): counters for task, counters in found.items()}
 
         def reports() -> dict[str, Any]:
-            return {} if mode == "stock" else tf_fuse.cluster_reports(target)
+            return {} if mode == "stock" else tf_fuse.cluster_reports(target=target)
 
         def phase(name: str, names: list[str]) -> None:
             bench = Bench(cluster, lambda: _config(name))
