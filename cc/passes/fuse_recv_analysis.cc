@@ -229,8 +229,7 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
        HasInputThatMayBeDead(view, liveness, receive))) {
     return skip::kMayBeDead;
   }
-  if (RendezvousKeyBytes(receive.send_device.size(), receive.recv_device.size(),
-                         receive.tensor_name.size()) > options.max_key_bytes) {
+  if (IsKeyTooLong(receive, options)) {
     return skip::kKeyTooLong;
   }
   return "";
@@ -422,22 +421,13 @@ std::vector<std::vector<const Receive*>> SplitByEstimates(
   return result;
 }
 
-// Divides each part that has more than `most` receives, into as few as there
-// can be, about equally large.
-std::vector<std::vector<const Receive*>> SplitEvenly(
-    const std::vector<std::vector<const Receive*>>& parts, size_t most) {
-  std::vector<std::vector<const Receive*>> result;
-  for (const std::vector<const Receive*>& part : parts) {
-    const size_t count = (part.size() + most - 1) / most;
-    for (size_t i = 0; i < count; ++i) {
-      result.emplace_back(part.begin() + i * part.size() / count,
-                          part.begin() + (i + 1) * part.size() / count);
-    }
-  }
-  return result;
-}
-
 }  // namespace
+
+bool IsKeyTooLong(const Receive& receive, const AnalysisOptions& options) {
+  return RendezvousKeyBytes(receive.send_device.size(),
+                            receive.recv_device.size(),
+                            receive.tensor_name.size()) > options.max_key_bytes;
+}
 
 std::vector<NodeId> FindTriggers(const PartitionView& view,
                                  const Receive& receive) {
@@ -530,18 +520,20 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       parts = SplitByEstimates(plan.estimates, options, receives, &large);
       Skip(large, skip::kLarge, &plan);
     }
-    for (const std::vector<const Receive*>& part :
-         SplitEvenly(parts, options.max_keys_per_request)) {
-      if (part.size() < 2) {
-        Skip(part, skip::kSplitOff, &plan);
-        continue;
+    for (const std::vector<const Receive*>& whole : parts) {
+      for (const auto& part :
+           SplitEvenly(whole, options.max_keys_per_request)) {
+        if (part.size() < 2) {
+          Skip(part, skip::kSplitOff, &plan);
+          continue;
+        }
+        std::vector<bool> may_be_dead;
+        for (const Receive* receive : part) {
+          may_be_dead.push_back(liveness.MayBeDead(receive->node));
+        }
+        plan.groups.push_back({key.route.send_device, key.route.recv_device,
+                               key.depth, key.route.frame, part, may_be_dead});
       }
-      std::vector<bool> may_be_dead;
-      for (const Receive* receive : part) {
-        may_be_dead.push_back(liveness.MayBeDead(receive->node));
-      }
-      plan.groups.push_back({key.route.send_device, key.route.recv_device,
-                             key.depth, key.route.frame, part, may_be_dead});
     }
   }
   return plan;

@@ -107,6 +107,23 @@ struct AnalysisOptions {
   std::function<std::string(const std::string& task)> task_blocker;
 };
 
+// Whether the sender would refuse the rendezvous key of this receive.
+bool IsKeyTooLong(const Receive& receive, const AnalysisOptions& options);
+
+// Divides `items` into as few parts of at most `most` as there can be, about
+// equally large.
+template <typename T>
+std::vector<std::vector<T>> SplitEvenly(const std::vector<T>& items,
+                                        size_t most) {
+  std::vector<std::vector<T>> parts;
+  const size_t count = (items.size() + most - 1) / most;
+  for (size_t i = 0; i < count; ++i) {
+    parts.emplace_back(items.begin() + i * items.size() / count,
+                       items.begin() + (i + 1) * items.size() / count);
+  }
+  return parts;
+}
+
 // The plan refers to receives of `view`, which must outlive it. A receive is
 // fused with others of the same send device, receive device, depth, blocking
 // ancestors and loop.

@@ -128,6 +128,11 @@ FusePlan PlanFromStamps(const PartitionView& view,
       plan.skipped.push_back({&receive, decision.reason()});
       continue;
     }
+    // Limits are this task's, which the master does not know.
+    if (IsKeyTooLong(receive, options)) {
+      plan.skipped.push_back({&receive, skip::kKeyTooLong});
+      continue;
+    }
     candidates[{receive.send_device, receive.recv_device, decision.depth(),
                 receive.send_device_incarnation, decision.group(),
                 view.frame(receive.node), FindTriggers(view, receive)}]
@@ -156,16 +161,23 @@ FusePlan PlanFromStamps(const PartitionView& view,
               [](const Member& a, const Member& b) {
                 return a.receive->tensor_name < b.receive->tensor_name;
               });
-    FuseGroup group;
-    group.send_device = send_device;
-    group.recv_device = recv_device;
-    group.depth = depth;
-    group.frame = frame;
-    for (const Member& member : members) {
-      group.receives.push_back(member.receive);
-      group.may_be_dead.push_back(member.may_be_dead);
+    for (const std::vector<Member>& part :
+         SplitEvenly(members, options.max_keys_per_request)) {
+      if (part.size() < 2) {
+        plan.skipped.push_back({part[0].receive, skip::kSplitOff});
+        continue;
+      }
+      FuseGroup group;
+      group.send_device = send_device;
+      group.recv_device = recv_device;
+      group.depth = depth;
+      group.frame = frame;
+      for (const Member& member : part) {
+        group.receives.push_back(member.receive);
+        group.may_be_dead.push_back(member.may_be_dead);
+      }
+      plan.groups.push_back(std::move(group));
     }
-    plan.groups.push_back(std::move(group));
   }
   return plan;
 }

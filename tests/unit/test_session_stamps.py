@@ -135,6 +135,22 @@ def test_loops_of_each_task_alone_run_as_stock_s():
     assert fused > 60, "the graphs are too dull to find anything"
 
 
+def test_a_task_keeps_its_own_limits():
+    """The master that stamped the graph does not know them."""
+    names = ["a", "b", "c", "d", "e" * 80]
+    graph = trace(lambda: use(W0, "x", *[source(PS0, name) for name in names]))
+    stamped = rewrite(graph, session=True)
+    assert [len(group.slots) for group in stamped.report.groups] == [5]
+    limit = len(PS0) + len(W0) + len("e" * 80) + 61 - 1
+    result = rewrite(stamped.before, session=True, max_keys_per_request=2, max_key_bytes=limit)
+    assert [len(group.slots) for group in result.report.groups] == [2, 2]
+    assert skips(result) == {"key_too_long": ["e" * 80]}
+    result = rewrite(stamped.before, session=True, max_keys_per_request=3)
+    assert [len(group.slots) for group in result.report.groups] == [2, 3]
+    result = rewrite(stamped.before, session=True, max_keys_per_request=4)
+    assert [len(group.slots) for group in result.report.groups] == [2, 3]
+
+
 # --- One rule each -----------------------------------------------------------------------------
 
 
