@@ -18,6 +18,7 @@ from tf_fuse import _native
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._waiting import cluster_waiting, waiting
 from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
+from tf_fuse.prometheus import prometheus_text
 from tf_fuse.sessions import session_config
 
 # Python runs this file before the module that `-m` names, with "-m" as the first argument.
@@ -46,6 +47,7 @@ __all__ = [
     "cluster_reports",
     "cluster_waiting",
     "metrics",
+    "prometheus_text",
     "session_config",
     "waiting",
 ]

@@ -24,6 +24,37 @@ from typing import Any
 
 from tf_fuse import _tasks
 
+#: What each counter counts, in the order of `metrics`; without `skipped`.
+DESCRIPTIONS = {
+    "fused_rpcs": "Receives of a whole frame.",
+    "single_rpcs": "Receives of one tensor.",
+    "tensors": "Tensors received in frames.",
+    "bytes": "Bytes of the frames received.",
+    "beside_tensors": "Tensors of fused receives that were too large for the frame.",
+    "copied_tensors": "Tensors copied out of a frame.",
+    "fallbacks": "Fused receives done one by one, because the peer lacks the plugin.",
+    "errors": "Fused receives that failed.",
+    "stalled_receives": "Fused receives that waited longer than TF_FUSE_STALL_WARN_MS.",
+    "pending_receives": "Fused receives under way.",
+    "open_steps": "Steps that this task takes part in.",
+    "served_rpcs": "Frames sent.",
+    "served_tensors": "Tensors sent in frames.",
+    "served_bytes": "Bytes of the frames sent.",
+    "served_errors": "Requests for frames that were answered with an error.",
+    "served_probes": "Questions of other tasks whether this one has the plugin.",
+    "cancelled_requests": "Requests given up by their receivers.",
+    "postponed_requests": "Requests to be sent again, because their step had not begun.",
+    "rejected_requests": "Requests that were malformed or above a limit.",
+    "stalled_requests": "Requests that waited longer than TF_FUSE_STALL_WARN_MS.",
+    "pending_requests": "Requests that wait for tensors of this task.",
+    "functions": "Graphs that the pass looked at.",
+    "groups": "Fused receives that the pass made.",
+    "fused_receives": "Receives that those replaced.",
+}
+
+#: Those that may fall again.
+GAUGES = frozenset({"open_steps", "pending_receives", "pending_requests"})
+
 
 def metrics() -> dict[str, Any]:
     """Returns the counters of this process; they start at 0 and only grow (but for gauges)."""

@@ -45,7 +45,7 @@ struct FuseRendezvous::FusedRecv : public WatchedRecv {
 
   void Fail(const absl::Status& error, const std::vector<size_t>& indices) {
     Metrics::Get()->errors.fetch_add(1);
-    WatchEnded();
+    WatchEnded(error.code());
     done(NameFailedTensors(error, *keys, indices), {});
   }
 };
@@ -154,11 +154,11 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
   }
   call->request()->set_rendezvous_key(kFusedRendezvousKey);
   auto* options = call->request()->mutable_transport_options();
-  if (recv->frame_iter == tensorflow::FrameAndIter(0, 0)) {
+  if (recv->frame_iter == tensorflow::FrameAndIter(0, 0) && !recv->traced()) {
     options->set_type_url(kFusedRequestTypeUrl);
     options->set_value(k.root_request);
   } else {
-    options->PackFrom(BuildRequest(k, recv->frame_iter));
+    options->PackFrom(BuildRequest(k, recv->frame_iter, recv->traced()));
   }
 
   // RegisterCall makes an abort or a cancellation reach the RPC.
@@ -211,8 +211,13 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
   metrics->tensors.fetch_add(keys.tensor_names.size(),
                              std::memory_order_relaxed);
   metrics->bytes.fetch_add(frame.TotalBytes(), std::memory_order_relaxed);
+  std::vector<int64_t> waits_micros;
   const absl::Status unpacked =
-      UnpackFrame(frame, keys.types, keys.copy_out, &recv->slots);
+      UnpackFrame(frame, keys.types, keys.copy_out, &recv->slots,
+                  recv->traced() ? &waits_micros : nullptr);
+  if (recv->traced()) {
+    recv->FrameArrived(frame.TotalBytes(), std::move(waits_micros));
+  }
   if (!unpacked.ok()) {
     recv->Fail(unpacked, AllIndices(keys));
     return;
@@ -258,7 +263,7 @@ void FuseRendezvous::RecvSingles(std::shared_ptr<FusedRecv> recv,
     auto on_tensor = [recv, index, finish_one](
                          const absl::Status& status, const Args&, const Args&,
                          const Tensor& tensor, bool is_dead) {
-      recv->SingleArrived(index);
+      recv->SingleArrived(index, tensor.TotalBytes());
       if (status.ok()) {
         Slot& slot = recv->slots[index];
         slot.tensor = tensor;

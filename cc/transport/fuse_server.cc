@@ -298,8 +298,8 @@ const char* PeerStateName(PeerState state) {
 
 bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 
-bool IsLocalTask(const std::string& task) {
-  return ServerRegistry::Get()->LocalTasks().count(task) > 0;
+std::set<std::string> LocalTasks() {
+  return ServerRegistry::Get()->LocalTasks();
 }
 
 std::shared_ptr<WorkerCacheInterface> ClusterWorkers(

@@ -39,8 +39,9 @@ std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
 // `otherwise` if there is no peer that answers.
 double MeasuredRpcMicros(double otherwise);
 
-// Whether a server of ours in this process is that task.
-bool IsLocalTask(const std::string& task);
+// The tasks ("/job:ps/replica:0/task:0") that servers of ours in this process
+// are.
+std::set<std::string> LocalTasks();
 
 // Workers of the connected cluster, and a device to receive answers with; null
 // if this process runs no server of ours, or knows of no cluster.

@@ -53,8 +53,10 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
 }
 
 v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
-                                       const FrameAndIter& frame_iter) {
+                                       const FrameAndIter& frame_iter,
+                                       bool report_waits) {
   v1::FuseRecvTensorRequest request;
+  request.set_report_waits(report_waits);
   request.set_frame_version(FrameVersion());
   request.set_send_device(keys.send_device);
   request.set_send_device_incarnation(keys.send_device_incarnation);
@@ -197,6 +199,7 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   }
   parsed->size = size;
   parsed->frame_version = std::min(request.frame_version(), FrameVersion());
+  parsed->report_waits = request.report_waits();
   if (request.tensor_names_size() == 0) {
     parsed->stalled_request_id = request.stalled_request_id();
     parsed->question = request.question();

@@ -43,8 +43,10 @@ struct FusedKeys {
 // that are not fully specified.
 absl::Status FinishFusedKeys(FusedKeys* keys);
 
+// `report_waits`: the answer is to say how long each tensor was waited for.
 v1::FuseRecvTensorRequest BuildRequest(
-    const FusedKeys& keys, const tensorflow::FrameAndIter& frame_iter);
+    const FusedKeys& keys, const tensorflow::FrameAndIter& frame_iter,
+    bool report_waits = false);
 
 // The rendezvous key of tensor `index`.
 absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
@@ -87,6 +89,7 @@ struct ParsedKeys {
   // Without keys, a question: what is missing of that request, or another one.
   int64_t stalled_request_id = 0;
   v1::Question question = v1::QUESTION_NONE;
+  bool report_waits = false;
 };
 
 // Errors: InvalidArgument for a malformed request. `size` is what

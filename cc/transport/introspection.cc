@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "passes/fuse_recv_pass.h"
 #include "transport/fuse_server.h"
@@ -35,6 +36,8 @@ std::string AnswerQuestion(v1::Question question) {
     }
     case v1::QUESTION_WAITING:
       return Watch::Get()->Describe().SerializeAsString();
+    case v1::QUESTION_TASKS:
+      return absl::StrJoin(LocalTasks(), "\n");
     default:
       return "";
   }
@@ -42,7 +45,7 @@ std::string AnswerQuestion(v1::Question question) {
 
 absl::StatusOr<std::string> AskTask(const std::string& task,
                                     v1::Question question, int timeout_ms) {
-  if (IsLocalTask(task)) return AnswerQuestion(question);
+  if (LocalTasks().count(task) > 0) return AnswerQuestion(question);
   tensorflow::Device* device = nullptr;
   auto workers = ClusterWorkers(&device);
   if (workers == nullptr) {
@@ -84,7 +87,7 @@ absl::StatusOr<std::string> AskTask(const std::string& task,
 absl::StatusOr<std::string> ReadBytesResponse(const Tensor& frame) {
   std::vector<Slot> slots;
   const absl::Status status = UnpackFrame(frame, {tensorflow::DT_UINT8}, {},
-                                          &slots, kLimitOfFrameBytes);
+                                          &slots, nullptr, kLimitOfFrameBytes);
   if (!status.ok()) return status;
   if (slots[0].is_dead || slots[0].beside) {
     return absl::DataLossError("the answer holds no bytes");

@@ -12,6 +12,7 @@
 #include "transport/fuse_status.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
+#include "transport/recv_trace.h"
 #include "transport/stall_report.h"
 
 namespace tf_fuse {
@@ -39,6 +40,8 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
       ticket_(std::move(ticket)),
       response_(response),
       done_(std::move(done)),
+      traced_(RecvTrace::Active()),
+      start_ns_(traced_ || keys_->report_waits ? RecvTrace::NowNanos() : 0),
       remaining_(keys_->keys.size()),
       arrived_(keys_->keys.size()) {}
 
@@ -85,6 +88,9 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
     if (step_status.ok()) {
       self->slots_.resize(self->keys_->keys.size());
       self->send_args_.resize(self->keys_->keys.size());
+      if (self->start_ns_ != 0) {
+        self->waits_micros_.resize(self->keys_->keys.size());
+      }
     }
   }
   if (!step_status.ok()) return self->Finish();
@@ -113,6 +119,10 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
   {
     absl::MutexLock lock(&mu_);
     arrived_[index] = true;
+    if (start_ns_ != 0) {
+      waits_micros_[index] =
+          std::max<int64_t>(RecvTrace::NowNanos() - start_ns_, 0) / 1000;
+    }
     if (!error.ok()) {
       status_.Update(error);
       failed_.push_back(index);
@@ -199,19 +209,23 @@ void PendingFrame::Finish() {
       result = AttachFailedIndices(status_, failed_);
     }
   }
+  int64_t bytes = 0;
   if (result.ok()) {
     Tensor frame;
+    if (keys_->report_waits) slots_.push_back(WaitsSlot());
     result = PackFrame(slots_, &reservation, &frame);
+    bytes = static_cast<int64_t>(frame.TotalBytes());
     if (result.ok()) result = EncodeFrameResponse(frame, response_);
     if (result.ok()) {
       metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
-      metrics->served_tensors.fetch_add(slots_.size(),
+      metrics->served_tensors.fetch_add(keys_->keys.size(),
                                         std::memory_order_relaxed);
       metrics->served_bytes.fetch_add(frame.TotalBytes(),
                                       std::memory_order_relaxed);
     }
   }
   if (!result.ok()) metrics->served_errors.fetch_add(1);
+  Trace(result.code(), bytes);
   slots_.clear();
   send_args_.clear();
   tensorflow::StatusCallback callback = std::move(done_);
@@ -239,6 +253,7 @@ bool PendingFrame::StopCollecting() {
 void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
   if (!self->StopCollecting()) return;
   Metrics::Get()->cancelled_requests.fetch_add(1);
+  self->Trace(absl::StatusCode::kCancelled, 0);
   // We are called with the lock of `options` held, and `done` deletes it:
   // answer on another thread, once ClearCancelCallback() has seen us leave.
   self->env_->compute_pool->Schedule([self] {
@@ -260,9 +275,37 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
   }
   step->StopWaiting(self.get());
   Metrics::Get()->postponed_requests.fetch_add(1);
+  self->Trace(absl::StatusCode::kAborted, 0);
   self->options_->ClearCancelCallback();
   tensorflow::StatusCallback callback = std::move(self->done_);
   callback(PostponedError(self->step_id_));
+}
+
+Slot PendingFrame::WaitsSlot() {
+  absl::MutexLock lock(&mu_);
+  Slot slot;
+  slot.tensor = Tensor(tensorflow::DT_INT64,
+                       {static_cast<int64_t>(waits_micros_.size())});
+  std::copy(waits_micros_.begin(), waits_micros_.end(),
+            slot.tensor.flat<int64_t>().data());
+  return slot;
+}
+
+void PendingFrame::Trace(absl::StatusCode code, int64_t bytes) {
+  if (!traced_) return;
+  TracedRecv event;
+  {
+    absl::MutexLock lock(&mu_);
+    // Of what did not come, nothing is known.
+    if (code == absl::StatusCode::kOk) event.waits_micros = waits_micros_;
+  }
+  event.served = keys_;
+  event.step_id = step_id_;
+  event.start_ns = start_ns_;
+  event.end_ns = RecvTrace::NowNanos();
+  event.bytes = bytes;
+  event.code = code;
+  RecvTrace::Get()->Add(std::move(event));
 }
 
 void PendingFrame::OnTick(uint64_t waited_micros) {

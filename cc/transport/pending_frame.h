@@ -65,6 +65,10 @@ class PendingFrame : public Waiting,
   // begun.
   static void Postpone(const std::shared_ptr<PendingFrame>& self);
   void ReportStall(uint64_t waited_micros);
+  // The slot that `report_waits` asks for.
+  Slot WaitsSlot();
+  // Adds its event to the profile, if one was being made when it arrived.
+  void Trace(absl::StatusCode code, int64_t bytes);
   // The step has begun, or will not.
   static void OnStep(const std::shared_ptr<PendingFrame>& self,
                      const absl::Status& status);
@@ -89,6 +93,9 @@ class PendingFrame : public Waiting,
   const RequestBudget::Ticket ticket_;
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
+  const bool traced_;
+  // 0 unless waits are measured.
+  const int64_t start_ns_;
   // Made when the step has begun.
   std::vector<Slot> slots_;
   std::vector<tensorflow::Rendezvous::Args> send_args_;
@@ -104,6 +111,8 @@ class PendingFrame : public Waiting,
   bool answered_ ABSL_GUARDED_BY(mu_) = false;
   bool collecting_ ABSL_GUARDED_BY(mu_) = true;
   std::vector<bool> arrived_ ABSL_GUARDED_BY(mu_);
+  // Microseconds per slot; empty unless a profile, here or there, wants them.
+  std::vector<int64_t> waits_micros_ ABSL_GUARDED_BY(mu_);
   bool reported_ ABSL_GUARDED_BY(mu_) = false;
   // Last: nobody looks at what is half destroyed.
   Watch::Place place_;

@@ -112,6 +112,32 @@ uint64_t BytesAroundPayloads(uint64_t slots) {
                   frame::kPayloadAlignment);
 }
 
+// What follows the slots of the tensors, if anything does.
+absl::Status ReadWaits(const frame::DecodedFrame& frame, size_t tensors,
+                       std::vector<int64_t>* waits_micros) {
+  waits_micros->clear();
+  if (frame.size() == tensors) return absl::OkStatus();
+  if (frame.size() != tensors + 1) {
+    return absl::DataLossError(absl::StrCat("bad frame: expected ", tensors,
+                                            " slots or one more, got ",
+                                            frame.size()));
+  }
+  const frame::DecodedSlot& slot = frame[tensors];
+  if (slot.encoding != frame::Encoding::kRaw || slot.is_dead ||
+      slot.dtype != tensorflow::DT_INT64 ||
+      slot.num_elements != static_cast<int64_t>(tensors)) {
+    return absl::DataLossError(absl::StrCat(
+        "bad frame: the last slot is no vector of ", tensors, " int64"));
+  }
+  waits_micros->resize(tensors);
+  // Of an empty vector there is nothing to copy from.
+  if (tensors != 0) {
+    std::memcpy(waits_micros->data(), frame.payload(tensors),
+                slot.payload_bytes);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SlotError(size_t index, const std::string& text) {
   return absl::DataLossError(absl::StrCat("slot ", index, ": ", text));
 }
@@ -222,7 +248,9 @@ absl::Status PackFrame(const std::vector<Slot>& slots,
 absl::Status UnpackFrame(const Tensor& frame,
                          const tensorflow::DataTypeVector& expected_types,
                          const std::vector<bool>& copy_out,
-                         std::vector<Slot>* slots, uint64_t max_payload_bytes) {
+                         std::vector<Slot>* slots,
+                         std::vector<int64_t>* waits_micros,
+                         uint64_t max_payload_bytes) {
   if (frame.dtype() != tensorflow::DT_UINT8 || frame.dims() != 1) {
     return absl::DataLossError(
         absl::StrCat("the answer is no frame: expected a uint8 vector, got ",
@@ -230,7 +258,8 @@ absl::Status UnpackFrame(const Tensor& frame,
                      frame.shape().DebugString()));
   }
   const uint64_t max_bytes =
-      max_payload_bytes + BytesAroundPayloads(expected_types.size());
+      max_payload_bytes + BytesAroundPayloads(expected_types.size() + 1) +
+      (waits_micros != nullptr ? 8 * expected_types.size() : 0);
   if (frame.TotalBytes() > max_bytes) {
     return absl::DataLossError(absl::StrCat(
         "bad frame: ", frame.TotalBytes(), " bytes for ", expected_types.size(),
@@ -241,8 +270,12 @@ absl::Status UnpackFrame(const Tensor& frame,
   frame::DecodeLimits limits;
   limits.element_bytes = &RawElementBytes;
   limits.other_types = TypesThatAreNotRaw();
-  limits.expected_slots = static_cast<int64_t>(expected_types.size());
-  limits.max_slots = kLimitOfKeysPerRequest;
+  const size_t tensors = expected_types.size();
+  // With the waits there may be one slot more.
+  if (waits_micros == nullptr) {
+    limits.expected_slots = static_cast<int64_t>(tensors);
+  }
+  limits.max_slots = kLimitOfKeysPerRequest + 1;
   frame::DecodedFrame decoded;
   const auto bytes = frame.tensor_data();
   const frame::Status status =
@@ -251,9 +284,13 @@ absl::Status UnpackFrame(const Tensor& frame,
   if (!status.ok()) {
     return absl::DataLossError(absl::StrCat("bad frame: ", status.message()));
   }
+  if (waits_micros != nullptr) {
+    const absl::Status read = ReadWaits(decoded, tensors, waits_micros);
+    if (!read.ok()) return read;
+  }
   slots->clear();
-  slots->resize(decoded.size());
-  for (size_t i = 0; i < decoded.size(); ++i) {
+  slots->resize(tensors);
+  for (size_t i = 0; i < tensors; ++i) {
     const frame::DecodedSlot& in = decoded[i];
     Slot& out = (*slots)[i];
     if (in.encoding == frame::Encoding::kStatus) {

@@ -62,11 +62,14 @@ uint64_t FrameOverheadBytes(const std::vector<Slot>& slots);
 // number of slots and their types. Errors: DataLoss for a bad frame, or one of
 // more than `max_payload_bytes`;
 // Internal, as a single receive gives, for a serialized value that this
-// process cannot read (a variant of an unknown kind).
+// process cannot read (a variant of an unknown kind). With `waits_micros` the
+// frame may have one more slot, as `report_waits` of the request says; without
+// it, the vector is left empty.
 absl::Status UnpackFrame(const tensorflow::Tensor& frame,
                          const tensorflow::DataTypeVector& expected_types,
                          const std::vector<bool>& copy_out,
                          std::vector<Slot>* slots,
+                         std::vector<int64_t>* waits_micros = nullptr,
                          uint64_t max_payload_bytes = MaxFrameBytes());
 
 }  // namespace tf_fuse

@@ -3,6 +3,7 @@
 
 #include "transport/watched_recv.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "transport/introspection.h"
 #include "transport/metrics.h"
 #include "transport/recv_call.h"
+#include "transport/recv_trace.h"
 #include "transport/stall_report.h"
 #include "transport/tensor_frame.h"
 
@@ -48,7 +50,10 @@ absl::Status ReadStallAnswer(const Tensor& frame, size_t tensors,
 
 WatchedRecv::WatchedRecv(const tensorflow::WorkerEnv* env, int64_t step_id,
                          std::shared_ptr<const FusedKeys> keys)
-    : env_(env), step_id_(step_id), keys_(std::move(keys)) {
+    : env_(env),
+      step_id_(step_id),
+      keys_(std::move(keys)),
+      start_ns_(RecvTrace::Active() ? RecvTrace::NowNanos() : 0) {
   Metrics::Get()->pending_receives.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -72,14 +77,39 @@ void WatchedRecv::SinglesSent(const std::vector<size_t>& indices) {
   for (const size_t index : indices) missing_[index] = true;
 }
 
-void WatchedRecv::SingleArrived(size_t index) {
+void WatchedRecv::SingleArrived(size_t index, size_t bytes) {
   absl::MutexLock lock(&watch_mu_);
   missing_[index] = false;
+  if (!traced()) return;
+  bytes_ += static_cast<int64_t>(bytes);
+  // The sender knows better how long it waited for a tensor beside the frame.
+  waits_micros_.resize(keys_->tensor_names.size(), 0);
+  waits_micros_[index] = std::max(waits_micros_[index],
+                                  (RecvTrace::NowNanos() - start_ns_) / 1000);
 }
 
-void WatchedRecv::WatchEnded() {
+void WatchedRecv::FrameArrived(size_t bytes,
+                               std::vector<int64_t> waits_micros) {
   absl::MutexLock lock(&watch_mu_);
-  ended_ = true;
+  bytes_ += static_cast<int64_t>(bytes);
+  waits_micros_ = std::move(waits_micros);
+}
+
+void WatchedRecv::WatchEnded(absl::StatusCode code) {
+  TracedRecv event;
+  {
+    absl::MutexLock lock(&watch_mu_);
+    ended_ = true;
+    event.bytes = bytes_;
+    event.waits_micros = std::move(waits_micros_);
+  }
+  if (!traced()) return;
+  event.received = keys_;
+  event.step_id = step_id_;
+  event.start_ns = start_ns_;
+  event.end_ns = RecvTrace::NowNanos();
+  event.code = code;
+  RecvTrace::Get()->Add(std::move(event));
 }
 
 void WatchedRecv::OnTick(uint64_t waited_micros) {

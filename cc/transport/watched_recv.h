@@ -38,9 +38,14 @@ class WatchedRecv : public Waiting,
       int64_t request_id);
   // These are asked for one by one; all others are here.
   void SinglesSent(const std::vector<size_t>& indices);
-  void SingleArrived(size_t index);
+  void SingleArrived(size_t index, size_t bytes);
+  // The frame is here. `waits_micros` is what the sender says of each tensor.
+  void FrameArrived(size_t bytes, std::vector<int64_t> waits_micros);
   // It waits no longer.
-  void WatchEnded();
+  void WatchEnded(absl::StatusCode code = absl::StatusCode::kOk);
+
+  // Whether it is an event of a profile; fixed from the beginning.
+  bool traced() const { return start_ns_ != 0; }
 
   void OnTick(uint64_t waited_micros) override;
   bool Describe(v1::WaitingReceive* out) override;
@@ -53,6 +58,7 @@ class WatchedRecv : public Waiting,
   const tensorflow::WorkerEnv* const env_;
   const int64_t step_id_;
   const std::shared_ptr<const FusedKeys> keys_;
+  const int64_t start_ns_;
 
   absl::Mutex watch_mu_;
   bool reported_ ABSL_GUARDED_BY(watch_mu_) = false;
@@ -63,6 +69,9 @@ class WatchedRecv : public Waiting,
   int64_t request_id_ ABSL_GUARDED_BY(watch_mu_) = 0;
   // Empty unless tensors are fetched one by one.
   std::vector<bool> missing_ ABSL_GUARDED_BY(watch_mu_);
+  // Of the event.
+  int64_t bytes_ ABSL_GUARDED_BY(watch_mu_) = 0;
+  std::vector<int64_t> waits_micros_ ABSL_GUARDED_BY(watch_mu_);
   // Last: nobody looks at what is half destroyed.
   Watch::Place place_;
 };

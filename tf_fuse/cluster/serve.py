@@ -238,6 +238,36 @@ def start_server(
         raise
 
 
+def start_metrics(port: int, address: str) -> str:
+    """Serves the counters of this process, and those of prometheus_client itself, over HTTP.
+
+    Args:
+      port: where to listen; 0 for any free port.
+      address: of which interface.
+
+    Returns:
+      The URL.
+
+    Raises:
+      ImportError: prometheus_client or the plugin is missing.
+      PortInUseError: the port is taken.
+    """
+    import tf_fuse.prometheus
+
+    tf_fuse.prometheus.register()
+    import prometheus_client
+
+    try:
+        server, _ = prometheus_client.start_http_server(port, addr=address)
+    except OSError as e:
+        if e.errno != errno.EADDRINUSE:
+            raise
+        raise PortInUseError(
+            errno.EADDRINUSE, f"--metrics-port {port} is in use by another process on this machine"
+        ) from e
+    return f"http://{address}:{server.server_port}/metrics"
+
+
 def watch_lifeline(fd: int) -> None:
     """Ends this process when the other end of the inherited pipe `fd` is closed.
 
@@ -261,6 +291,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--inter-op", type=int, help="inter_op_parallelism_threads of the server")
     parser.add_argument("--intra-op", type=int, help="intra_op_parallelism_threads of the server")
     parser.add_argument("--cpus", type=int, help="logical CPU devices of the server")
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        metavar="PORT",
+        help="serve the counters to Prometheus on this port, 0 for any free one (grpc+fuse only)",
+    )
+    parser.add_argument(
+        "--metrics-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen for that; this machine alone by default",
+    )
+    parser.add_argument(
+        "--profiler-port",
+        type=int,
+        metavar="PORT",
+        help="serve TensorFlow's profiler on this port, on all addresses of the machine",
+    )
     parser.add_argument("--ready-fd", type=int, help="file descriptor to write the ready line to")
     parser.add_argument("--lifeline-fd", type=int, help="leave when this pipe's other end closes")
     return parser
@@ -292,7 +340,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
+        if args.metrics_port is not None and config.protocol != FUSED_PROTOCOL:
+            return _fail(
+                EXIT_CONFIG,
+                f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, this task runs "
+                f"{config.protocol!r}",
+            )
         server = start_server(config, args.inter_op, args.intra_op, args.cpus)
+        if args.metrics_port is not None:
+            url = start_metrics(args.metrics_port, args.metrics_address)
+            print(f"tf_fuse serve: metrics at {url}", flush=True)
+        if args.profiler_port is not None:
+            import tensorflow as tf
+
+            tf.profiler.experimental.server.start(args.profiler_port)
     except PortInUseError as e:
         return _fail(EXIT_PORT_IN_USE, str(e.strerror))
     except Exception as e:  # any reason not to start is reported the same way, with the task

@@ -1,0 +1,123 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The counters in Prometheus's text format, through the package prometheus_client.
+
+    import prometheus_client
+    import tf_fuse.prometheus
+
+    tf_fuse.prometheus.register()
+    prometheus_client.start_http_server(9400, addr="127.0.0.1")
+
+Every key of `tf_fuse.metrics()` becomes a metric: `fused_rpcs` the counter
+`tf_fuse_fused_rpcs_total`, `pending_requests` the gauge `tf_fuse_pending_requests`, and `skipped`
+the counter `tf_fuse_skipped_receives_total` with the label `reason`. All have the label `task`
+("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tf_fuse import _tasks
+from tf_fuse.metrics import DESCRIPTIONS, GAUGES, cluster_metrics, metrics
+
+_INSTALL = (
+    "tf_fuse's Prometheus metrics need the package prometheus_client, which is not installed; "
+    'install it: python -m pip install "prometheus_client>=0.20,<1"'
+)
+
+
+def prometheus_text(*, cluster: bool = False, timeout_s: float = 10.0) -> str:
+    """Returns the counters in Prometheus's text exposition format, version 0.0.4.
+
+    Args:
+      cluster: of every task of the connected cluster, not of this process alone.
+      timeout_s: of a cluster, seconds until a task that does not answer is given up.
+
+    Raises:
+      ImportError: prometheus_client is not installed; the text has the command.
+    """
+    client = _client()
+    registry = client.CollectorRegistry()
+    register(registry, cluster=cluster, timeout_s=timeout_s)
+    text: str = client.generate_latest(registry).decode()
+    return text
+
+
+def register(registry: Any = None, *, cluster: bool = False, timeout_s: float = 10.0) -> Any:
+    """Adds the counters to a registry; they are read anew at each scrape.
+
+    Args:
+      registry: a `prometheus_client.CollectorRegistry`; None for the default one.
+      cluster: collect from every task of the connected cluster, not from this process alone. The
+        gauge `tf_fuse_up` is then 1 for each task that answered, and 0 for others.
+      timeout_s: of a cluster, seconds until a task that does not answer is given up.
+
+    Returns:
+      The collector, for `registry.unregister`.
+
+    Raises:
+      ImportError: prometheus_client is not installed; the text has the command.
+      ValueError: the registry has these metrics already.
+    """
+    client = _client()
+
+    class Collector:
+        """What tf_fuse counts; by the methods that a registry calls."""
+
+        def collect(self) -> Iterator[Any]:
+            tasks = cluster_metrics(timeout_s) if cluster else {_this_task(): metrics()}
+            yield from _families(client, tasks, cluster)
+
+        def describe(self) -> Iterator[Any]:
+            # Without asking anybody.
+            yield from _families(client, {}, cluster)
+
+    collector = Collector()
+    (registry or client.REGISTRY).register(collector)
+    return collector
+
+
+def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool) -> Iterator[Any]:
+    """One metric family per counter, with a sample per task."""
+    answered = {task: counters for task, counters in tasks.items() if "error" not in counters}
+    for name, text in DESCRIPTIONS.items():
+        family_type = (
+            client.core.GaugeMetricFamily if name in GAUGES else client.core.CounterMetricFamily
+        )
+        family = family_type(f"tf_fuse_{name}", text, labels=["task"])
+        for task, counters in answered.items():
+            family.add_metric([task], counters[name])
+        yield family
+    skipped = client.core.CounterMetricFamily(
+        "tf_fuse_skipped_receives", "Receives left alone, by reason.", labels=["task", "reason"]
+    )
+    for task, counters in answered.items():
+        for reason, count in sorted(counters["skipped"].items()):
+            skipped.add_metric([task, reason], count)
+    yield skipped
+    if cluster:
+        up = client.core.GaugeMetricFamily(
+            "tf_fuse_up", "Whether the task told its counters.", labels=["task"]
+        )
+        for task in tasks:
+            up.add_metric([task], int(task in answered))
+        yield up
+
+
+def _this_task() -> str:
+    """The task that this process runs; of several the first, "" for none."""
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    names = _tasks.ask_this_process(fuse_recv_pb2.QUESTION_TASKS).decode()
+    return names.split("\n")[0]
+
+
+def _client() -> Any:
+    try:
+        import prometheus_client
+        import prometheus_client.core
+    except ImportError as error:
+        raise ImportError(_INSTALL) from error
+    return prometheus_client
