@@ -7,7 +7,7 @@ one tensor), `tensors` and `bytes` (in frames), `beside_tensors` (too large for 
 singly), `copied_tensors` (copied out of a frame), `fallbacks` (fused receives done one by one,
 because the peer lacks the plugin), `errors` (fused receives that failed), `stalled_receives` (that
 waited longer than TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
-`open_steps`, the steps that have a rendezvous here.
+`open_steps`, the steps that are neither over nor aborted here.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests` (malformed, or above a limit), `postponed_requests` (to be
 sent again, because their step had not begun), `stalled_requests`, and four gauges:

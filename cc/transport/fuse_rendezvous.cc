@@ -56,7 +56,10 @@ FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
   Metrics::Get()->open_steps.fetch_add(1);
 }
 
-FuseRendezvous::~FuseRendezvous() { Metrics::Get()->open_steps.fetch_sub(1); }
+FuseRendezvous::~FuseRendezvous() {
+  absl::MutexLock lock(&waiters_mu_);
+  if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
+}
 
 bool FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
   absl::Status status;
@@ -98,6 +101,9 @@ void FuseRendezvous::StartAbort(const absl::Status& status) {
   const auto self = tsl::core::GetNewRef(this);
   {
     absl::MutexLock lock(&waiters_mu_);
+    // TensorFlow keeps what was aborted for ever, so that it is still found:
+    // the end of such a step is its abort, not its destruction.
+    if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
     abort_status_.Update(status);
   }
   BaseRemoteRendezvous::StartAbort(status);

@@ -96,7 +96,8 @@ void FuseWorker::GrpcRecvTensorAsync(
   }
   auto pending = std::make_shared<PendingFrame>(
       env_, options, request->step_id(), std::move(keys), std::move(ticket),
-      response, std::move(done));
+      response, std::move(done),
+      [this, step_id = request->step_id()] { AbortStep(step_id); });
   PendingFrame::Start(pending, request->request_id());
 }
 

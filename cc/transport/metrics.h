@@ -28,7 +28,7 @@ struct Metrics {
   std::atomic<int64_t> errors{0};            // Fused receives that failed.
   std::atomic<int64_t> stalled_receives{0};  // That waited for very long.
   std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for tensors.
-  std::atomic<int64_t> open_steps{0};  // A gauge: steps with a rendezvous here.
+  std::atomic<int64_t> open_steps{0};  // A gauge: neither over nor aborted.
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
   std::atomic<int64_t> served_tensors{0};

@@ -32,7 +32,8 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
                            std::shared_ptr<const ParsedKeys> keys,
                            RequestBudget::Ticket ticket,
                            ::grpc::ByteBuffer* response,
-                           tensorflow::StatusCallback done)
+                           tensorflow::StatusCallback done,
+                           std::function<void()> abort_step)
     : env_(env),
       options_(options),
       step_id_(step_id),
@@ -40,6 +41,7 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
       ticket_(std::move(ticket)),
       response_(response),
       done_(std::move(done)),
+      abort_step_(std::move(abort_step)),
       traced_(RecvTrace::Active()),
       start_ns_(traced_ || keys_->report_waits ? RecvTrace::NowNanos() : 0),
       remaining_(keys_->keys.size()),
@@ -248,8 +250,9 @@ bool PendingFrame::StopCollecting() {
 }
 
 // The receiver has gone or gave up. Answers and drops what has arrived; the
-// local receives end with the step. As in TensorFlow, the step itself is not
-// aborted: a transient network failure must not end it.
+// local receives end with the step, which is aborted as TensorFlow aborts it
+// for a single receive: gRPC may cancel an RPC here without its client learning
+// of it, and the client would wait for ever.
 void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
   if (!self->StopCollecting()) return;
   Metrics::Get()->cancelled_requests.fetch_add(1);
@@ -258,6 +261,7 @@ void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
   // answer on another thread, once ClearCancelCallback() has seen us leave.
   self->env_->compute_pool->Schedule([self] {
     self->options_->ClearCancelCallback();
+    self->abort_step_();
     tensorflow::StatusCallback callback = std::move(self->done_);
     callback(absl::CancelledError(
         absl::StrCat("fused receive of step ", self->step_id_,

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,11 +41,13 @@ class PendingFrame : public Waiting,
                      public std::enable_shared_from_this<PendingFrame> {
  public:
   // `options` and `response` belong to the RPC; they are not touched any more
-  // once `done` was called.
+  // once `done` was called. `abort_step` is called when the receiver gives up,
+  // on another thread than the one that says so.
   PendingFrame(tensorflow::WorkerEnv* env, tensorflow::CallOptions* options,
                int64_t step_id, std::shared_ptr<const ParsedKeys> keys,
                RequestBudget::Ticket ticket, ::grpc::ByteBuffer* response,
-               tensorflow::StatusCallback done);
+               tensorflow::StatusCallback done,
+               std::function<void()> abort_step);
 
   // `request_id` is what stall queries call it by.
   static void Start(const std::shared_ptr<PendingFrame>& self,
@@ -93,6 +96,7 @@ class PendingFrame : public Waiting,
   const RequestBudget::Ticket ticket_;
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
+  const std::function<void()> abort_step_;
   const bool traced_;
   // 0 unless waits are measured.
   const int64_t start_ns_;

@@ -53,6 +53,7 @@ class LocalCluster:
         inter_op: int | None = None,
         intra_op: int | None = None,
         cpus: int | None = None,
+        session_config: str | None = None,
     ):
         """Starts every task and returns when all of them accept calls.
 
@@ -70,6 +71,7 @@ class LocalCluster:
           inter_op: inter_op_parallelism_threads of each server; None for TensorFlow's default.
           intra_op: intra_op_parallelism_threads of each server; None for TensorFlow's default.
           cpus: logical CPU devices of each server; None for one.
+          session_config: each server's ConfigProto in protobuf's text format.
 
         Raises:
           ValueError: a number is out of range, a task has no protocol, or `task_env` names what is
@@ -98,6 +100,8 @@ class LocalCluster:
             options += ["--intra-op", str(intra_op)]
         if cpus is not None:
             options += ["--cpus", str(cpus)]
+        if session_config is not None:
+            options += ["--session-config", session_config]
         self._tasks: dict[str, TaskProcess] = {}
         for job, index in names:
             log_path = self.log_dir / f"{job}-{index}.log"

@@ -192,6 +192,7 @@ def start_server(
     inter_op: int | None = None,
     intra_op: int | None = None,
     cpus: int | None = None,
+    session_config_text: str | None = None,
 ) -> Any:
     """Starts the task's TensorFlow server; imports tf_fuse first when the protocol asks for it.
 
@@ -200,6 +201,9 @@ def start_server(
       inter_op: threads that run ops; None keeps TensorFlow's default.
       intra_op: threads one op may use; None keeps TensorFlow's default.
       cpus: logical CPU devices; None keeps TensorFlow's default, which is one.
+      session_config_text: a ConfigProto in protobuf's text format, such as
+        "rpc_options { num_channels_per_target: 4 }"; None for an empty one. The thread counts are
+        put into it.
 
     Returns:
       The running `tf.distribute.Server`. The process must leave with `os._exit`: TensorFlow does
@@ -207,6 +211,7 @@ def start_server(
 
     Raises:
       PortInUseError: the port is taken.
+      ConfigError: `session_config_text` is no ConfigProto.
       ImportError: the protocol is "grpc+fuse" and the plugin cannot be loaded.
       tf.errors.OpError: TensorFlow has no server for the protocol, or cannot start it.
     """
@@ -218,7 +223,7 @@ def start_server(
 
     if config.protocol == FUSED_PROTOCOL:
         import tf_fuse  # noqa: F401  (loading the plugin registers the protocol)
-    session_config = tf.compat.v1.ConfigProto()
+    session_config = _parse_session_config(session_config_text)
     if inter_op is not None:
         session_config.inter_op_parallelism_threads = inter_op
     if intra_op is not None:
@@ -268,6 +273,18 @@ def start_metrics(port: int, address: str) -> str:
     return f"http://{address}:{server.server_port}/metrics"
 
 
+def _parse_session_config(text: str | None) -> Any:
+    import tensorflow as tf
+    from google.protobuf import text_format
+
+    try:
+        return text_format.Parse(text or "", tf.compat.v1.ConfigProto())
+    except text_format.ParseError as e:
+        raise ConfigError(
+            f"--session-config is no ConfigProto in text format: {e}; found {text!r}"
+        ) from e
+
+
 def watch_lifeline(fd: int) -> None:
     """Ends this process when the other end of the inherited pipe `fd` is closed.
 
@@ -309,6 +326,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="serve TensorFlow's profiler on this port, on all addresses of the machine",
     )
+    parser.add_argument(
+        "--session-config", help="the server's ConfigProto, in protobuf's text format"
+    )
     parser.add_argument("--ready-fd", type=int, help="file descriptor to write the ready line to")
     parser.add_argument("--lifeline-fd", type=int, help="leave when this pipe's other end closes")
     return parser
@@ -346,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, this task runs "
                 f"{config.protocol!r}",
             )
-        server = start_server(config, args.inter_op, args.intra_op, args.cpus)
+        server = start_server(config, args.inter_op, args.intra_op, args.cpus, args.session_config)
         if args.metrics_port is not None:
             url = start_metrics(args.metrics_port, args.metrics_address)
             print(f"tf_fuse serve: metrics at {url}", flush=True)
@@ -354,6 +374,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             import tensorflow as tf
 
             tf.profiler.experimental.server.start(args.profiler_port)
+    except ConfigError as e:
+        return _fail(EXIT_CONFIG, str(e))
     except PortInUseError as e:
         return _fail(EXIT_PORT_IN_USE, str(e.strerror))
     except Exception as e:  # any reason not to start is reported the same way, with the task

@@ -1,0 +1,296 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One task, spoken to as another task speaks to it: RPCs of TensorFlow's WorkerService by hand.
+
+Steps, their ids, their requests' ids, and when what happens are the test's to choose. A step of
+`Sender` sends "early" at once and "gated" when its gate is opened; it fails when the gate "failing"
+is opened, and "never" is not sent at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+RECEIVER = "/job:worker/replica:0/task:9/device:CPU:0"  # nobody: what is sent to it is asked for
+KEY_OF_NO_TENSOR = "tf_fuse.v1.FuseRecvTensor"
+TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
+TIMEOUT_S = 60.0  # no wait is longer
+
+EARLY, GATED = 2.0, 3.0
+
+
+def messages() -> dict[str, Any]:
+    """The messages of tensorflow/core/protobuf/worker.proto that are used here.
+
+    TensorFlow ships no Python for them. Fields of a message type are left as bytes: the encoding is
+    the same.
+    """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    kind = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="tf_fuse_test_raw_worker.proto", package="tf_fuse_test_raw", syntax="proto3"
+    )
+    for name, fields in {
+        "RecvTensorRequest": [
+            ("step_id", 1, kind.TYPE_INT64),
+            ("rendezvous_key", 2, kind.TYPE_STRING),
+            ("transport_options", 6, kind.TYPE_BYTES),
+            ("request_id", 7, kind.TYPE_INT64),
+        ],
+        "RecvTensorResponse": [
+            ("tensor", 1, kind.TYPE_BYTES),
+            ("is_dead", 2, kind.TYPE_BOOL),
+            ("require_ack", 5, kind.TYPE_BOOL),
+        ],
+        "MarkRecvFinishedRequest": [("request_id", 1, kind.TYPE_INT64)],
+        "MarkRecvFinishedResponse": [],
+        "RegisterGraphRequest": [("graph_def", 2, kind.TYPE_BYTES)],
+        "RegisterGraphResponse": [("graph_handle", 1, kind.TYPE_STRING)],
+        "RunGraphRequest": [
+            ("graph_handle", 1, kind.TYPE_STRING),
+            ("step_id", 2, kind.TYPE_INT64),
+            ("exec_opts", 5, kind.TYPE_BYTES),
+        ],
+        "RunGraphResponse": [],
+        "CleanupGraphRequest": [("step_id", 1, kind.TYPE_INT64)],
+        "CleanupGraphResponse": [],
+        "GetStatusRequest": [],
+        "GetStatusResponse": [("device_attributes", 1, kind.TYPE_BYTES)],
+    }.items():
+        message = file.message_type.add(name=name)
+        for field, number, field_type in fields:
+            repeated = field == "device_attributes"
+            label = kind.LABEL_REPEATED if repeated else kind.LABEL_OPTIONAL
+            message.field.add(name=field, number=number, type=field_type, label=label)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"tf_fuse_test_raw.{message.name}")
+        )
+        for message in file.message_type
+    }
+
+
+class Worker:
+    """A client of one task's WorkerService.
+
+    Attributes:
+      device: the full name of the task's CPU.
+      incarnation: of that device.
+    """
+
+    def __init__(self, address: str, task: str = "/job:worker/replica:0/task:0"):
+        """Connects to a task that runs.
+
+        Args:
+          address: "host:port".
+          task: the task's name.
+        """
+        import grpc
+        from tensorflow.core.framework import device_attributes_pb2
+
+        self._messages = messages()
+        self._channel = grpc.insecure_channel(address)
+        self.device = f"{task}/device:CPU:0"
+        answer = self.call("GetStatus").result()
+        devices = map(device_attributes_pb2.DeviceAttributes.FromString, answer.device_attributes)
+        self.incarnation = next(x.incarnation for x in devices if x.name == self.device)
+        self._request_ids = itertools.count(1000)
+
+    def call(self, method: str, timeout: float = TIMEOUT_S, **fields: Any) -> Any:
+        """Starts an RPC; returns its future."""
+        rpc = self._channel.unary_unary(
+            f"/tensorflow.WorkerService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=self._messages[f"{method}Response"].FromString,
+        )
+        return rpc.future(self._messages[f"{method}Request"](**fields), timeout=timeout)
+
+    def close(self) -> None:
+        """Ends all calls."""
+        self._channel.close()
+
+    def round_trips(self) -> None:
+        """Returns once the task has answered a few calls: what was sent before has been taken."""
+        for _ in range(5):
+            self.call("GetStatus").result()
+
+    def register(self, graph: Any, sends: Mapping[str, str]) -> str:
+        """Registers a `tf.Graph` that also sends some of its tensors to nobody.
+
+        Args:
+          graph: its nodes are all put on the task's CPU.
+          sends: name of what is sent to the name of the node that makes it.
+
+        Returns:
+          The handle to run it by.
+        """
+        from tensorflow.core.framework import graph_pb2
+
+        definition = graph_pb2.GraphDef()
+        definition.CopyFrom(graph.as_graph_def())
+        for name, source in sends.items():
+            node = definition.node.add(name=f"send_{name}", op="_Send", input=[source])
+            dtype = graph.get_operation_by_name(source).outputs[0].dtype
+            node.attr["T"].type = dtype.as_datatype_enum
+            node.attr["tensor_name"].s = f"edge_{name}".encode()
+            node.attr["send_device"].s = self.device.encode()
+            node.attr["send_device_incarnation"].i = _signed(self.incarnation)
+            node.attr["recv_device"].s = RECEIVER.encode()
+            node.attr["client_terminated"].b = False
+        for node in definition.node:
+            node.device = self.device
+        call = self.call("RegisterGraph", graph_def=definition.SerializeToString())
+        return str(call.result().graph_handle)
+
+    def run(self, handle: str, step: int, timeout: float = TIMEOUT_S) -> Any:
+        """Starts a step; its future ends with the step, and the step with it if it is dropped."""
+        return self.call("RunGraph", timeout, graph_handle=handle, step_id=step)
+
+    def cleanup(self, step: int) -> None:
+        """Ends a step, as its client does when all tasks are done with it."""
+        self.call("CleanupGraph", step_id=step).result()
+
+    def acknowledge(self, request: int) -> None:
+        """Says that the answer to a request has come."""
+        self.call("MarkRecvFinished", request_id=request).result()
+
+    def receive(
+        self, step: int, names: Sequence[str], *, request: int | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts a receive, fused if it is of several tensors.
+
+        Args:
+          step: the step's id.
+          names: what is asked for.
+          request: the request's id; None for a new one.
+          **kwargs: of `call`.
+        """
+        request_id = next(self._request_ids) if request is None else request
+        if len(names) == 1:
+            key = f"{self.device};{self.incarnation:016x};{RECEIVER};edge_{names[0]};0:0"
+            fields: dict[str, Any] = {"rendezvous_key": key}
+        else:
+            fields = {
+                "rendezvous_key": KEY_OF_NO_TENSOR,
+                "transport_options": self._fused_request(names),
+            }
+        return self.call("RecvTensor", step_id=step, request_id=request_id, **fields, **kwargs)
+
+    def _fused_request(self, names: Sequence[str]) -> bytes:
+        from google.protobuf import any_pb2
+
+        from tf_fuse.v1 import fuse_recv_pb2
+
+        request = fuse_recv_pb2.FuseRecvTensorRequest(
+            frame_version=1,
+            send_device=self.device,
+            send_device_incarnation=self.incarnation,
+            recv_device=RECEIVER,
+            tensor_names=[f"edge_{name}" for name in names],
+        )
+        return any_pb2.Any(type_url=TYPE_URL, value=request.SerializeToString()).SerializeToString()
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A graph that a `Sender` registered.
+
+    Attributes:
+      handle: to run it by.
+      openers: by gate, the handle of a graph that opens it.
+    """
+
+    handle: str
+    openers: dict[str, str]
+
+
+class Sender(Worker):
+    """A task that runs the steps of the module's description."""
+
+    def __init__(self, address: str, has_plugin: bool):
+        """Connects.
+
+        Args:
+          address: of the task.
+          has_plugin: whether it runs "grpc+fuse", and so has counters.
+        """
+        import tensorflow as tf
+
+        super().__init__(address)
+        self._own_steps = itertools.count(1_000_000)
+        self._numbers = itertools.count()
+        self._metrics = None
+        if has_plugin:
+            from tf_fuse import _native
+
+            with tf.Graph().as_default() as graph:
+                tf.identity(_native.load().tf_fuse_metrics(), name="counters")
+            self._metrics = self.register(graph, {"counters": "counters"})
+
+    def graph(self) -> Graph:
+        """Registers a graph, with a gate of its own."""
+        import tensorflow as tf
+
+        number = next(self._numbers)
+        names = ("early", "gated", "failing", "never")
+        with tf.Graph().as_default() as graph:
+            gates = {name: _gate(f"{name}_{number}") for name in names[1:]}
+            tf.constant(EARLY, name="early")
+            with tf.control_dependencies([gates["gated"].dequeue()]):
+                tf.constant(GATED, name="gated")
+            with tf.control_dependencies([gates["failing"].dequeue()]):
+                tf.strings.to_number(tf.constant("no number"), name="failing")
+            with tf.control_dependencies([gates["never"].dequeue()]):
+                tf.constant(0.0, name="never")
+        handle = self.register(graph, {name: name for name in names})
+        openers = {}
+        for name in ("gated", "failing"):
+            with tf.Graph().as_default() as graph:
+                _gate(f"{name}_{number}").enqueue(True)
+            openers[name] = self.register(graph, {})
+        return Graph(handle, openers)
+
+    def open_gate(self, graph: Graph, name: str = "gated") -> None:
+        """Lets "gated" be sent, or "failing" fail."""
+        step = next(self._own_steps)
+        self.run(graph.openers[name], step).result()
+        self.cleanup(step)
+
+    def counters(self) -> dict[str, Any]:
+        """The task's `tf_fuse.metrics()`; of a stock task {}."""
+        if self._metrics is None:
+            return {}
+        step = next(self._own_steps)
+        answer = self.receive(step, ["counters"])
+        self.run(self._metrics, step).result()
+        content = tensor_proto(answer.result()).tensor_content
+        self.cleanup(step)
+        # A string in a tensor's content has its length before it.
+        counted: dict[str, Any] = json.loads(content[content.index(b"{") :])
+        return counted
+
+
+def _gate(name: str) -> Any:
+    import tensorflow as tf
+
+    # A task keeps the kernels of a session's stateful nodes by their names, whatever the graph.
+    name = f"gate_{name}"
+    return tf.queue.FIFOQueue(100, [tf.bool], shapes=[[]], shared_name=name, name=name)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def tensor_proto(response: Any) -> Any:
+    """The TensorProto in a RecvTensorResponse."""
+    from tensorflow.core.framework import tensor_pb2
+
+    return tensor_pb2.TensorProto.FromString(response.tensor)
