@@ -47,13 +47,25 @@ DESCRIPTIONS = {
     "rejected_requests": "Requests that were malformed or above a limit.",
     "stalled_requests": "Requests that waited longer than TF_FUSE_STALL_WARN_MS.",
     "pending_requests": "Requests that wait for tensors of this task.",
+    "remembered_requests": "Requests that are kept parsed.",
+    "pending_bytes": "Bytes that pending requests take, estimated.",
+    "unsent_frame_bytes": "Bytes of frames that their receivers have not taken yet.",
     "functions": "Graphs that the pass looked at.",
     "groups": "Fused receives that the pass made.",
     "fused_receives": "Receives that those replaced.",
 }
 
 #: Those that may fall again.
-GAUGES = frozenset({"open_steps", "pending_receives", "pending_requests"})
+GAUGES = frozenset(
+    {
+        "open_steps",
+        "pending_bytes",
+        "pending_receives",
+        "pending_requests",
+        "remembered_requests",
+        "unsent_frame_bytes",
+    }
+)
 
 
 def metrics() -> dict[str, Any]:

@@ -229,9 +229,12 @@ class Sender(Worker):
         self._metrics = None
         if has_plugin:
             from tf_fuse import _native
+            from tf_fuse.v1 import fuse_recv_pb2
+
+            question = fuse_recv_pb2.QUESTION_METRICS
 
             with tf.Graph().as_default() as graph:
-                tf.identity(_native.load().tf_fuse_metrics(), name="counters")
+                tf.identity(_native.load().tf_fuse_answer(question=question), name="counters")
             self._metrics = self.register(graph, {"counters": "counters"})
 
     def graph(self) -> Graph:
