@@ -6,6 +6,9 @@
     python benchmarks/fuse_recv.py --workload rfc --json rfc.json
     python benchmarks/fuse_recv.py --workload adult --data adult.data --json adult.json
     python benchmarks/fuse_recv.py --workload nothing --json nothing.json
+    python benchmarks/fuse_recv.py --workload mixed --modes stock fused dynamic
+
+The mode `dynamic` is `fused` with fuse_grouping="dynamic".
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -37,7 +40,8 @@ from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import prepare
 
-MODES = ("stock", "fused", "local")
+MODES = ("stock", "fused", "dynamic", "local")
+_DEFAULT_MODES = ("stock", "fused", "local")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
     "features": {"features": 300, "batch": 64, "workers": 1, "ps": 2, "steps": 60},
@@ -307,7 +311,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(_DEFAULT_MODES))
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture of the steps per second here")
     args = parser.parse_args(argv)

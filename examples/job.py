@@ -8,6 +8,7 @@ Modes:
 
 * `stock`: protocol `grpc`, and `tf_fuse` never imported, here or in a task;
 * `fused`: protocol `grpc+fuse` and the option `do_fuse_recv`;
+* `dynamic`: the same, with `fuse_grouping` "dynamic";
 * `count`: protocol `grpc+fuse` without the option: stock graphs, whose receives are counted;
 * `local`: no cluster.
 
@@ -28,7 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-MODES = ("stock", "fused", "count", "local")
+MODES = ("stock", "fused", "dynamic", "count", "local")
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -78,13 +79,17 @@ def _encoded(data: Mapping[str, Any], schema: str) -> Any:
     return Encoded(Path(data["path"]), int(data["rows"]), SCHEMAS[schema])
 
 
-def enable_fuse_recv() -> None:
-    """Loads the plugin and turns the fused receive on for functions traced from now on."""
+def enable_fuse_recv(**more: Any) -> None:
+    """Loads the plugin and turns the fused receive on for functions traced from now on.
+
+    Args:
+      **more: other options to set.
+    """
     import tensorflow as tf
 
     import tf_fuse  # noqa: F401  (adds the key to TensorFlow's options)
 
-    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True, **more})
 
 
 def cluster_recv_rpcs() -> int:
@@ -130,6 +135,8 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     plugin = mode != "stock"
     if mode == "fused":
         enable_fuse_recv()
+    elif mode == "dynamic":
+        enable_fuse_recv(fuse_grouping="dynamic")
     elif plugin:
         import tf_fuse  # noqa: F401  (registers the protocol in this process)
     # By path in every mode: it is the same code, and `stock` must not import tf_fuse.

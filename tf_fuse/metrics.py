@@ -5,14 +5,18 @@
 Receiving side: `fused_rpcs` (RPCs that carried a frame), `single_rpcs` (RPCs that carried
 one tensor), `tensors` and `bytes` (in frames), `beside_tensors` (too large for a frame, received
 singly), `copied_tensors` (copied out of a frame), `fallbacks` (fused receives done one by one,
-because the peer lacks the plugin), `errors` (fused receives that failed), `stalled_receives` (that
-waited longer than TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
+because the peer lacks the plugin), `errors` (fused receives that failed), `dynamic_requests` (those
+of `fused_rpcs` that receives shared dynamically, and those that failed), `dynamic_rounds` (answers
+to them that left something to ask for again), `stalled_receives` (that waited longer than
+TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
 `open_steps`, the steps that are neither over nor aborted here.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests` (malformed, or above a limit), `postponed_requests` (to be
-sent again, because their step had not begun), `stalled_requests`, and four gauges:
-`pending_requests`, `pending_bytes` (what those take, estimated), `unsent_frame_bytes` (of frames
-not taken by their receivers yet) and `remembered_requests` (kept parsed, because they come again).
+sent again, because their step had not begun), `stalled_requests`, and five gauges:
+`pending_requests`, `pending_bytes` (what those take, estimated, and what is asked for dynamically
+and not sent yet), `partial_tensors` (how many tensors the latter are), `unsent_frame_bytes` (of
+frames not taken by their receivers yet) and `remembered_requests` (kept parsed, because they come
+again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
 `skipped`, receives left alone by reason (docs/fuse_recv.md).
 """

@@ -53,8 +53,9 @@ OPTIONS: dict[str, Option] = {
             str,
             "Which tensors of a graph level share a call: all of them ('level'), those that the "
             "same node uses first ('consumer'), or all but those that would wait longer than a "
-            "call takes ('cost').",
-            ("level", "consumer", "cost"),
+            "call takes ('cost'); or, whatever the level, those that wait at the same time "
+            "('dynamic').",
+            ("level", "consumer", "cost", "dynamic"),
         ),
         Option(
             "fuse_rpc_us",

@@ -40,6 +40,7 @@ REGISTER_OP("_FuseRecv")
     .Attr("copy_out: list(bool) = []")
     .Attr("may_be_dead: list(bool) = []")
     .Attr("num_alive: int >= 0 = 0")
+    .Attr("dynamic: bool = false")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
@@ -58,6 +59,8 @@ copy_out: Per tensor, whether its value may be kept longer than the step, and so
   must not share memory with the others. Empty means that none is.
 may_be_dead: Per tensor, whether it may be dead. Empty means that none is.
 num_alive: How many may be dead.
+dynamic: Whether the one tensor it receives shares requests with those of other
+  such operations that wait at the same time.
 )doc");
 
 namespace {
@@ -92,6 +95,11 @@ class FuseRecvOp : public AsyncOpKernel {
                     "_FuseRecv: may_be_dead has ", keys->may_be_dead.size(),
                     " entries for ", keys->types.size(), " tensors, or not ",
                     num_alive, " that are true")));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dynamic", &dynamic_));
+    OP_REQUIRES(ctx, !dynamic_ || keys->types.size() == 1,
+                absl::InvalidArgumentError(
+                    absl::StrCat("_FuseRecv: dynamic is set for ",
+                                 keys->types.size(), " tensors, expected 1")));
     OP_REQUIRES_OK(ctx, FinishFusedKeys(keys.get()));
     keys_ = std::move(keys);
   }
@@ -109,17 +117,22 @@ class FuseRecvOp : public AsyncOpKernel {
     args.device_context = ctx->op_device_context();
     args.alloc_attrs.set_on_host(true);
     args.cancellation_manager = ctx->cancellation_manager();
-    rendezvous->RecvFusedAsync(
-        keys_, ctx->frame_iter(), args,
-        [ctx, keys = keys_, done = std::move(done)](const absl::Status& status,
-                                                    std::vector<Slot> slots) {
-          if (!status.ok()) {
-            ctx->SetStatus(status);
-          } else {
-            SetOutputs(ctx, *keys, &slots);
-          }
-          done();
-        });
+    auto on_slots = [ctx, keys = keys_, done = std::move(done)](
+                        const absl::Status& status, std::vector<Slot> slots) {
+      if (!status.ok()) {
+        ctx->SetStatus(status);
+      } else {
+        SetOutputs(ctx, *keys, &slots);
+      }
+      done();
+    };
+    if (dynamic_) {
+      rendezvous->RecvDynamicAsync(keys_, ctx->frame_iter(), args,
+                                   std::move(on_slots));
+    } else {
+      rendezvous->RecvFusedAsync(keys_, ctx->frame_iter(), args,
+                                 std::move(on_slots));
+    }
   }
 
  private:
@@ -146,6 +159,7 @@ class FuseRecvOp : public AsyncOpKernel {
     }
   }
 
+  bool dynamic_ = false;
   std::shared_ptr<const FusedKeys> keys_;
 };
 

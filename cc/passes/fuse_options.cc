@@ -6,6 +6,7 @@
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer.h"
 #include "tensorflow/core/grappler/optimizers/custom_graph_optimizer_registry.h"
 #include "tensorflow/core/protobuf/rewriter_config.pb.h"
+#include "transport/environment.h"
 
 namespace tf_fuse {
 
@@ -25,6 +26,12 @@ FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config) {
     if (it != given.end()) options.gigabytes_per_s = it->second.f();
   }
   return options;
+}
+
+bool FusesUnstampedGraphs() {
+  static const bool fuses =
+      NumberFromEnvironment("TF_FUSE_DYNAMIC", 0, 1, 0) == 1;
+  return fuses;
 }
 
 namespace {

@@ -18,7 +18,7 @@ inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {
   bool do_fuse_recv = false;
-  // fuse_grouping: "level", "consumer" or "cost"; empty: not given.
+  // fuse_grouping: "level", "consumer", "cost" or "dynamic"; empty: not given.
   std::string grouping;
   // Of "cost"; 0: measured, or the default.
   double rpc_us = 0;
@@ -28,6 +28,11 @@ struct FuseOptions {
 // All off unless `config` says otherwise. Keys that this version does not know
 // are ignored: a newer coordinator may send them.
 FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config);
+
+// Whether this task is to fuse graphs that come without options and without
+// stamps, as from the master of a session that has no tf_fuse: dynamically. The
+// environment variable TF_FUSE_DYNAMIC says so; it is read once.
+bool FusesUnstampedGraphs();
 
 }  // namespace tf_fuse
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "passes/blocking_ops.h"
+#include "passes/dynamic_groups.h"
 #include "passes/feed_classes.h"
 #include "passes/liveness.h"
 #include "passes/ref_reads.h"
@@ -188,19 +189,36 @@ Ancestry ComputeAncestry(const PartitionView& view) {
   return result;
 }
 
+// Whether `id` may run and be dead. The Merge of a loop runs in an iteration
+// only if what comes round is live: nothing dead begins an iteration.
+bool MayRunDead(const PartitionView& view, const Liveness& liveness,
+                NodeId id) {
+  if (!liveness.MayBeDead(id)) return false;
+  const auto& edges = view.in_edges(id);
+  const bool is_of_loop =
+      view.node(id)->IsMerge() &&
+      std::any_of(edges.begin(), edges.end(),
+                  [](const auto& edge) { return edge.is_back_edge; });
+  return !is_of_loop ||
+         std::any_of(edges.begin(), edges.end(), [&](const auto& edge) {
+           return !edge.is_back_edge && liveness.MayBeDead(edge.node);
+         });
+}
+
 // A _Recv runs although an input of it is dead, and then gives a dead value;
 // another operation does not run, and what was sent is not taken.
 bool HasInputThatMayBeDead(const PartitionView& view, const Liveness& liveness,
                            const Receive& receive) {
   const auto& edges = view.in_edges(receive.node);
   return std::any_of(edges.begin(), edges.end(), [&](const auto& edge) {
-    return edge.node != receive.send && liveness.MayBeDead(edge.node);
+    return edge.node != receive.send && MayRunDead(view, liveness, edge.node);
   });
 }
 
-// The reason to leave a receive alone that lies in the receive itself, or "".
+}  // namespace
+
 std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
-                        const Ancestry& ancestry, const Receive& receive,
+                        const Receive& receive,
                         const AnalysisOptions& options) {
   // A fed or fetched value: the client waits for it under its own key.
   if (receive.client_terminated) return skip::kClientTerminated;
@@ -217,11 +235,9 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
     return skip::kHostMemory;
   }
   if (!CanBePacked(receive.dtype)) return skip::kType;
-  // What is above it is not known, and so neither is its depth.
-  if (ancestry.partly_unseen[receive.node]) return skip::kSenderNotVisible;
   if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;
-  if (!view.frame(receive.node).empty() &&
-      HasInputThatMayBeDead(view, liveness, receive)) {
+  const bool in_loop = !view.frame(receive.node).empty();
+  if (in_loop && HasInputThatMayBeDead(view, liveness, receive)) {
     return skip::kLoopFrame;
   }
   if (liveness.MayBeDead(receive.node) &&
@@ -234,6 +250,8 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   }
   return "";
 }
+
+namespace {
 
 // Where receives that may become one come from, go to, and run.
 struct Route {
@@ -376,6 +394,13 @@ void Skip(const std::vector<const Receive*>& receives,
   }
 }
 
+void SortByTensorName(std::vector<const Receive*>* receives) {
+  std::sort(receives->begin(), receives->end(),
+            [](const Receive* a, const Receive* b) {
+              return a->tensor_name < b->tensor_name;
+            });
+}
+
 // Divides what may be one call by the first node that uses each.
 std::vector<std::vector<const Receive*>> SplitByConsumer(
     const PartitionView& view, const Consumers& consumers,
@@ -443,7 +468,8 @@ bool ParseSplitting(const std::string& name, Splitting* splitting) {
   static const auto* const kNames =
       new std::map<std::string, Splitting>{{"level", Splitting::kLevel},
                                            {"consumer", Splitting::kConsumer},
-                                           {"cost", Splitting::kCost}};
+                                           {"cost", Splitting::kCost},
+                                           {"dynamic", Splitting::kDynamic}};
   auto it = kNames->find(name);
   if (it == kNames->end()) return false;
   *splitting = it->second;
@@ -476,18 +502,24 @@ FusePlan PlanFusedReceives(const PartitionView& view,
   };
 
   Candidates candidates;
+  std::vector<DynamicReceive> dynamic;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
       ++plan.local_receives;
       continue;
     }
-    std::string reason =
-        FindBlocker(view, liveness, ancestry, receive, options);
+    std::string reason = FindBlocker(view, liveness, receive, options);
     if (reason.empty() && racing.count(receive.node) > 0) {
       reason = skip::kRefRace;
     }
     if (!reason.empty()) {
       plan.skipped.push_back({&receive, reason});
+      continue;
+    }
+    const bool unseen = ancestry.partly_unseen[receive.node];
+    if (unseen || options.splitting == Splitting::kDynamic) {
+      dynamic.push_back({&receive, liveness.MayBeDead(receive.node),
+                         unseen ? skip::kSenderNotVisible : skip::kAlone});
       continue;
     }
     GroupKey key = KeyOf(view, ancestry, receive, options.grouping);
@@ -508,10 +540,7 @@ FusePlan PlanFusedReceives(const PartitionView& view,
       Skip(receives, reason, &plan);
       continue;
     }
-    std::sort(receives.begin(), receives.end(),
-              [](const Receive* a, const Receive* b) {
-                return a->tensor_name < b->tensor_name;
-              });
+    SortByTensorName(&receives);
     std::vector<std::vector<const Receive*>> parts = {receives};
     if (options.splitting == Splitting::kConsumer) {
       parts = SplitByConsumer(view, consumers, receives);
@@ -527,15 +556,20 @@ FusePlan PlanFusedReceives(const PartitionView& view,
           Skip(part, skip::kSplitOff, &plan);
           continue;
         }
-        std::vector<bool> may_be_dead;
+        FuseGroup group;
+        group.send_device = key.route.send_device;
+        group.recv_device = key.route.recv_device;
+        group.depth = key.depth;
+        group.frame = key.route.frame;
         for (const Receive* receive : part) {
-          may_be_dead.push_back(liveness.MayBeDead(receive->node));
+          group.may_be_dead.push_back(liveness.MayBeDead(receive->node));
         }
-        plan.groups.push_back({key.route.send_device, key.route.recv_device,
-                               key.depth, key.route.frame, part, may_be_dead});
+        group.receives = part;
+        plan.groups.push_back(std::move(group));
       }
     }
   }
+  GroupDynamicReceives(view, dynamic, task_blocker, &plan);
   return plan;
 }
 

@@ -50,7 +50,8 @@ struct SkippedReceive {
   std::string reason;
 };
 
-// Receives that become one _FuseRecv, in the order of its outputs.
+// Receives that become one _FuseRecv, in the order of its outputs; or, if
+// `dynamic`, one _FuseRecv each.
 struct FuseGroup {
   std::string send_device;
   std::string recv_device;
@@ -58,6 +59,9 @@ struct FuseGroup {
   std::string frame;  // Of the loop that they lie in; empty for the outermost.
   std::vector<const Receive*> receives;
   std::vector<bool> may_be_dead;  // Of each receive.
+  // Each receive becomes an operation of its own; those that wait at the same
+  // time share requests. They have no common depth.
+  bool dynamic = false;
 };
 
 struct FusePlan {
@@ -81,6 +85,7 @@ enum class Splitting {
   kLevel,     // Not at all.
   kConsumer,  // By the first node that uses them.
   kCost,      // Where waiting costs more than a call.
+  kDynamic,   // When the step runs, whatever the depth.
 };
 
 // Of the name that the option fuse_grouping gives; false if there is none.
@@ -106,6 +111,12 @@ struct AnalysisOptions {
   // Called at most once per task.
   std::function<std::string(const std::string& task)> task_blocker;
 };
+
+class Liveness;
+
+// The reason to leave a receive alone that lies in the receive itself, or "".
+std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
+                        const Receive& receive, const AnalysisOptions& options);
 
 // Whether the sender would refuse the rendezvous key of this receive.
 bool IsKeyTooLong(const Receive& receive, const AnalysisOptions& options);
@@ -147,10 +158,15 @@ std::vector<std::vector<T>> SplitEvenly(const std::vector<T>& items,
 // iteration waits for beside its own is earlier ones: no two iterations wait
 // for each other (docs/architecture.md).
 //
-// A receive that is alone at its depth joins a deeper group of the same
-// devices if whatever uses it waits for a receive of that depth anyway, and
-// for what the group hangs on: nothing is held up. Depths stay in order by
-// this, since every receive below its consumers is deeper still.
+// A receive that is alone at its depth joins a deeper group of the same devices
+// if whatever uses it waits for a receive of that depth anyway, and for what
+// the group hangs on: nothing is held up. Depths stay in order by this, since
+// every receive below its consumers is deeper still.
+//
+// Where a sender above a receive is not visible, neither is its depth. Such
+// receives of the same two devices, and frame of a loop, are fused dynamically:
+// none of them waits for another, so depth and blocking ancestors do not
+// matter. Whether they are live is not known either.
 FusePlan PlanFusedReceives(const PartitionView& view,
                            const AnalysisOptions& options);
 

@@ -156,8 +156,8 @@ AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
       !ParseSplitting(options.grouping, &analysis.splitting)) {
     // A newer coordinator may know more.
     LOG(WARNING) << "tf_fuse: fuse_grouping is '" << options.grouping
-                 << "', this task knows 'level', 'consumer' and 'cost'; "
-                    "'level' is used.";
+                 << "', this task knows 'level', 'consumer', 'cost' and "
+                    "'dynamic'; 'level' is used.";
   }
   if (analysis.splitting != Splitting::kCost) return analysis;
   CostModel* model = &analysis.cost_model;
@@ -172,6 +172,13 @@ AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
 
 namespace {
 
+// Whether a graph that nobody stamped is to be fused all the same, dynamically:
+// the task's environment says so.
+bool IsForDynamic(const PartitionGraphs& partitions) {
+  return FusesUnstampedGraphs() && !WasSeenBefore(partitions) &&
+         HasRemoteReceive(partitions);
+}
+
 class FuseRecvPass : public tensorflow::GraphOptimizationPass {
  public:
   absl::Status Run(
@@ -181,7 +188,7 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     if (options.session_options == nullptr) {
       // A worker of a session is not told the options; the master of a session
       // that has do_fuse_recv on stamps the graph.
-      if (HasStamps(partitions)) {
+      if (HasStamps(partitions) || IsForDynamic(partitions)) {
         Fuse(&FuseStampedReceives, AnalysisOptions(), partitions);
       }
       return absl::OkStatus();

@@ -232,6 +232,8 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   AddNodeAttr("may_be_dead",
               num_alive > 0 ? group.may_be_dead : std::vector<bool>(), &def);
   AddNodeAttr("num_alive", num_alive, &def);
+  // Left out otherwise: a task of an older version does not know it.
+  if (group.dynamic) AddNodeAttr("dynamic", true, &def);
   return def;
 }
 
@@ -316,6 +318,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
     out->set_recv_device(group.recv_device);
     out->set_depth(group.depth);
     out->set_frame(group.frame);
+    out->set_dynamic(group.dynamic);
     for (size_t i = 0; i < group.receives.size(); ++i) {
       v1::FuseReport::Slot* slot = out->add_slots();
       FillSlot(view, plan, *group.receives[i], slot);
@@ -332,6 +335,63 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
   report->set_local_receives(plan.local_receives);
 }
 
+// What the names of the group's nodes begin with.
+std::string NamePrefix(const FuseGroup& group) {
+  return absl::StrCat("tf_fuse/", ShortTask(group.send_device), "_to_",
+                      ShortTask(group.recv_device),
+                      group.dynamic ? std::string("/dynamic")
+                                    : absl::StrCat("/depth_", group.depth));
+}
+
+// Replaces the receives of `group`, which is not dynamic or has one receive, by
+// a node of that name.
+absl::Status AddFusedNode(const PartitionView& view, const FuseGroup& group,
+                          const std::string& name,
+                          const PartitionGraphs& partitions) {
+  const NodeId first = group.receives[0]->node;
+  Graph* graph = partitions.at(view.partition(first)).get();
+  absl::Status status;
+  Node* fused = graph->AddNode(BuildFusedNode(view, group, name), &status);
+  if (!status.ok()) return status;
+  if (view.node(first)->has_assigned_device_name()) {
+    fused->set_assigned_device_name(view.node(first)->assigned_device_name());
+  }
+  const int slots = static_cast<int>(group.receives.size());
+  int alive = slots;
+  for (int i = 0; i < slots; ++i) {
+    const Receive& receive = *group.receives[i];
+    Node* source = fused;
+    if (group.may_be_dead[i]) {
+      auto added = AddSwitch(graph, receive, fused, i, alive++);
+      if (!added.ok()) return added.status();
+      source = *added;
+    }
+    MoveEdges(graph, view.node(receive.node), fused, source,
+              source == fused ? i : 1);
+  }
+  if (fused->in_edges().empty()) {
+    graph->AddControlEdge(graph->source_node(), fused);
+  }
+  return absl::OkStatus();
+}
+
+// The same for each receive of a dynamic group. A node's name has that of its
+// _Recv in it, which no other graph of a session has.
+absl::Status AddDynamicNodes(const PartitionView& view, const FuseGroup& group,
+                             const std::string& prefix,
+                             const PartitionGraphs& partitions) {
+  for (size_t i = 0; i < group.receives.size(); ++i) {
+    FuseGroup one = group;
+    one.receives = {group.receives[i]};
+    one.may_be_dead = {group.may_be_dead[i]};
+    const std::string name =
+        absl::StrCat(prefix, "/", view.node(group.receives[i]->node)->name());
+    const absl::Status status = AddFusedNode(view, one, name, partitions);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
@@ -343,11 +403,9 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
     taken.insert(view.node(id)->name());
   }
   for (const FuseGroup& group : plan.groups) {
-    std::string prefix =
-        absl::StrCat("tf_fuse/", ShortTask(group.send_device), "_to_",
-                     ShortTask(group.recv_device), "/depth_", group.depth);
+    std::string prefix = NamePrefix(group);
     // The partitioner numbers what it makes for all graphs of a session.
-    if (plan.in_session) {
+    if (plan.in_session && !group.dynamic) {
       absl::StrAppend(&prefix, "/", view.node(group.receives[0]->node)->name());
     }
     std::string name = prefix;
@@ -364,31 +422,10 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
   }
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const FuseGroup& group = plan.groups[g];
-    const NodeId first = group.receives[0]->node;
-    Graph* graph = partitions.at(view.partition(first)).get();
-    absl::Status status;
-    Node* fused =
-        graph->AddNode(BuildFusedNode(view, group, names[g]), &status);
+    const absl::Status status =
+        group.dynamic ? AddDynamicNodes(view, group, names[g], partitions)
+                      : AddFusedNode(view, group, names[g], partitions);
     if (!status.ok()) return status;
-    if (view.node(first)->has_assigned_device_name()) {
-      fused->set_assigned_device_name(view.node(first)->assigned_device_name());
-    }
-    const int slots = static_cast<int>(group.receives.size());
-    int alive = slots;
-    for (int i = 0; i < slots; ++i) {
-      const Receive& receive = *group.receives[i];
-      Node* source = fused;
-      if (group.may_be_dead[i]) {
-        auto added = AddSwitch(graph, receive, fused, i, alive++);
-        if (!added.ok()) return added.status();
-        source = *added;
-      }
-      MoveEdges(graph, view.node(receive.node), fused, source,
-                source == fused ? i : 1);
-    }
-    if (fused->in_edges().empty()) {
-      graph->AddControlEdge(graph->source_node(), fused);
-    }
   }
   return absl::OkStatus();
 }

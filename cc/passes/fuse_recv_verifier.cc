@@ -22,8 +22,9 @@ int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   std::vector<int> block(view.size(), -1);
   int blocks = 0;
   for (const FuseGroup& group : plan.groups) {
+    // Each of a dynamic group stays an operation of its own.
     for (const Receive* receive : group.receives) {
-      block[receive->node] = blocks;
+      if (!group.dynamic) block[receive->node] = blocks;
     }
     ++blocks;
   }
@@ -81,6 +82,7 @@ std::pair<std::string, std::set<NodeId>> StartOf(const PartitionView& view,
 // the same loop, or -1. One that spans two frames might wait for itself.
 int FindGroupAcrossFrames(const PartitionView& view, const FusePlan& plan) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
+    if (plan.groups[g].dynamic) continue;
     const std::vector<const Receive*>& receives = plan.groups[g].receives;
     const auto first = StartOf(view, *receives[0]);
     if (std::any_of(receives.begin(), receives.end(), [&](const Receive* r) {

@@ -252,7 +252,8 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   if (!request.splitting().empty() &&
       !ParseSplitting(request.splitting(), &options.splitting)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("splitting is 'level', 'consumer' or 'cost', got '",
+        absl::StrCat("splitting is 'level', 'consumer', 'cost' or 'dynamic', "
+                     "got '",
                      request.splitting(), "'"));
   }
   if (request.rpc_us() > 0) options.cost_model.rpc_us = request.rpc_us();

@@ -71,8 +71,12 @@ Stamps CollectStamps(const PartitionView& view, const FusePlan& plan) {
     ++number;
     for (size_t i = 0; i < group.receives.size(); ++i) {
       v1::ReceiveStamp::Input decision;
-      decision.set_group(number);
-      decision.set_depth(group.depth);
+      if (group.dynamic) {
+        decision.set_dynamic(true);
+      } else {
+        decision.set_group(number);
+        decision.set_depth(group.depth);
+      }
       decision.set_may_be_dead(group.may_be_dead[i]);
       collector.Add(*group.receives[i], std::move(decision));
     }

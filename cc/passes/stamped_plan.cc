@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "passes/dynamic_groups.h"
+#include "passes/liveness.h"
 #include "passes/receive_stamp.h"
 
 namespace tf_fuse {
@@ -56,6 +58,7 @@ class StampReader {
   // A newer master may know reasons that this version does not.
   static bool IsValid(const Decision& decision) {
     const std::string& reason = decision.reason();
+    if (decision.dynamic()) return decision.group() == 0 && reason.empty();
     if (decision.group() > 0) return reason.empty();
     return !reason.empty() && reason.size() <= 40 &&
            std::all_of(reason.begin(), reason.end(), [](char c) {
@@ -64,7 +67,8 @@ class StampReader {
   }
   static bool AreEqual(const Decision& a, const Decision& b) {
     return a.group() == b.group() && a.reason() == b.reason() &&
-           a.depth() == b.depth() && a.may_be_dead() == b.may_be_dead();
+           a.depth() == b.depth() && a.may_be_dead() == b.may_be_dead() &&
+           a.dynamic() == b.dynamic();
   }
   static const Decision* FindInput(const v1::ReceiveStamp& stamp, int index,
                                    const std::string& source) {
@@ -95,6 +99,34 @@ struct Member {
   bool may_be_dead;
 };
 
+// What the master did not decide, or decided in a way that is not known here:
+// such receives are fused dynamically, which needs no other part of the graph.
+// Whether they are live is not known.
+class UndecidedReceives {
+ public:
+  UndecidedReceives(const PartitionView& view, const AnalysisOptions& options)
+      : view_(view), options_(options) {}
+
+  void Add(const Receive& receive, const std::string& reason,
+           std::vector<DynamicReceive>* dynamic, FusePlan* plan) {
+    const bool cyclic = view_.topological_order().empty();
+    if (!cyclic && !liveness_.has_value()) liveness_.emplace(view_);
+    const std::string blocker =
+        cyclic ? skip::kCyclicGraph
+               : FindBlocker(view_, *liveness_, receive, options_);
+    if (!blocker.empty()) {
+      plan->skipped.push_back({&receive, blocker});
+      return;
+    }
+    dynamic->push_back({&receive, liveness_->MayBeDead(receive.node), reason});
+  }
+
+ private:
+  const PartitionView& view_;
+  const AnalysisOptions& options_;
+  std::optional<Liveness> liveness_;  // Made when it is needed.
+};
+
 }  // namespace
 
 bool HasStamps(const PartitionGraphs& partitions) {
@@ -112,6 +144,8 @@ FusePlan PlanFromStamps(const PartitionView& view,
   FusePlan plan;
   plan.in_session = true;
   StampReader reader(view);
+  UndecidedReceives undecided(view, options);
+  std::vector<DynamicReceive> dynamic;
   std::map<GroupKey, std::vector<Member>> candidates;
   for (const Receive& receive : view.receives()) {
     if (receive.same_task) {
@@ -124,7 +158,12 @@ FusePlan PlanFromStamps(const PartitionView& view,
       continue;
     }
     const Decision decision = reader.Read(receive);
-    if (decision.group() == 0) {
+    const std::string& reason = decision.reason();
+    if (reason == skip::kNotStamped || reason == skip::kStampVersion) {
+      undecided.Add(receive, reason, &dynamic, &plan);
+      continue;
+    }
+    if (decision.group() == 0 && !decision.dynamic()) {
       plan.skipped.push_back({&receive, decision.reason()});
       continue;
     }
@@ -133,24 +172,30 @@ FusePlan PlanFromStamps(const PartitionView& view,
       plan.skipped.push_back({&receive, skip::kKeyTooLong});
       continue;
     }
+    if (decision.dynamic()) {
+      dynamic.push_back({&receive, decision.may_be_dead(), skip::kAlone});
+      continue;
+    }
     candidates[{receive.send_device, receive.recv_device, decision.depth(),
                 receive.send_device_incarnation, decision.group(),
                 view.frame(receive.node), FindTriggers(view, receive)}]
         .push_back({&receive, decision.may_be_dead()});
   }
   std::map<std::string, std::string> blockers;
+  const auto task_blocker = [&](const std::string& task) {
+    auto it = blockers.find(task);
+    if (it == blockers.end()) {
+      const std::string reason =
+          options.task_blocker ? options.task_blocker(task) : "";
+      it = blockers.emplace(task, reason).first;
+    }
+    return it->second;
+  };
   for (auto& [key, members] : candidates) {
     const auto& [send_device, recv_device, depth, incarnation, number, frame,
                  triggers] = key;
     std::string reason = members.size() < 2 ? skip::kAlone : "";
-    if (reason.empty() && options.task_blocker) {
-      const std::string task = TaskOfDevice(recv_device);
-      auto it = blockers.find(task);
-      if (it == blockers.end()) {
-        it = blockers.emplace(task, options.task_blocker(task)).first;
-      }
-      reason = it->second;
-    }
+    if (reason.empty()) reason = task_blocker(TaskOfDevice(recv_device));
     if (!reason.empty()) {
       for (const Member& member : members) {
         plan.skipped.push_back({member.receive, reason});
@@ -179,6 +224,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
       plan.groups.push_back(std::move(group));
     }
   }
+  GroupDynamicReceives(view, dynamic, task_blocker, &plan);
   return plan;
 }
 

@@ -16,13 +16,17 @@ namespace tf_fuse {
 bool HasStamps(const PartitionGraphs& partitions);
 
 // The part of the master's plan that concerns the receives of `view`, which is
-// one task's part of the graph. Of `options` only task_blocker is used.
+// one task's part of the graph. How receives are grouped is the master's
+// choice, not that of `options`.
 //
 // A receive belongs to a group only if every node that uses it says so. The
 // master proved its plan by the graph that it expected the partitioner to make;
 // a receive that it did not expect, or whose uses it did not all expect, is
-// left alone. What is fused is then a part of the groups that were proved, and
-// a part of a group waits for no more than the whole.
+// is in none of its groups. What is fused is then a part of the groups that
+// were proved, and a part of a group waits for no more than the whole.
+//
+// What the master did not expect is fused dynamically, as far as several such
+// receives may share requests: that needs no proof.
 FusePlan PlanFromStamps(const PartitionView& view,
                         const AnalysisOptions& options);
 

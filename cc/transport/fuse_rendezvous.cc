@@ -13,8 +13,11 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/logging.h"
+#include "tensorflow/core/platform/status.h"
+#include "transport/dynamic_recv.h"
 #include "transport/fuse_status.h"
 #include "transport/metrics.h"
+#include "transport/partial_sends.h"
 #include "transport/plain_peers.h"
 #include "transport/recv_call.h"
 #include "transport/watched_recv.h"
@@ -50,6 +53,18 @@ struct FuseRendezvous::FusedRecv : public WatchedRecv {
   }
 };
 
+namespace {
+
+// As TensorFlow gives it to the receives of an aborted step: of the errors of a
+// step such a one is reported only if there is no other.
+absl::Status Derived(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsAborted(status)
+             ? tsl::StatusGroup::MakeDerived(status)
+             : status;
+}
+
+}  // namespace
+
 FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
     : BaseRemoteRendezvous(env, step_id) {
@@ -59,6 +74,59 @@ FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
 FuseRendezvous::~FuseRendezvous() {
   absl::MutexLock lock(&waiters_mu_);
   if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
+}
+
+void FuseRendezvous::Schedule(std::function<void()> closure) {
+  Ref();
+  env_->compute_pool->Schedule([this, closure = std::move(closure)] {
+    closure();
+    Unref();
+  });
+}
+
+std::shared_ptr<PartialSends> FuseRendezvous::partial_sends() {
+  absl::MutexLock lock(&parts_mu_);
+  if (partial_sends_ == nullptr) {
+    absl::MutexLock waiters_lock(&waiters_mu_);
+    partial_sends_ =
+        std::make_shared<PartialSends>(this, Derived(abort_status_));
+  }
+  return partial_sends_;
+}
+
+void FuseRendezvous::RecvDynamicAsync(
+    std::shared_ptr<const FusedKeys> keys,
+    const tensorflow::FrameAndIter& frame_iter, const Args& args,
+    FusedDone done) {
+  if (PlainPeers::OfDynamic()->Contains(keys->send_task,
+                                        keys->send_device_incarnation)) {
+    Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
+    RecvOneByOneAsync(std::move(keys), frame_iter, args, std::move(done));
+    return;
+  }
+  DynamicRecv* dynamic_recv;
+  {
+    absl::MutexLock lock(&parts_mu_);
+    if (dynamic_recv_ == nullptr) {
+      dynamic_recv_ = std::make_unique<DynamicRecv>(env_, step_id_, this);
+    }
+    dynamic_recv = dynamic_recv_.get();
+  }
+  dynamic_recv->RecvAsync(std::move(keys), frame_iter, args, std::move(done));
+}
+
+void FuseRendezvous::RecvOneByOneAsync(
+    std::shared_ptr<const FusedKeys> keys,
+    const tensorflow::FrameAndIter& frame_iter, const Args& args,
+    FusedDone done) {
+  auto recv = std::make_shared<FusedRecv>(env_, step_id_, std::move(keys));
+  recv->frame_iter = frame_iter;
+  recv->args = args;
+  recv->done = std::move(done);
+  recv->StartWatch();
+  recv->slots.resize(recv->keys->tensor_names.size());
+  const std::vector<size_t> all = AllIndices(*recv->keys);
+  RecvSingles(std::move(recv), all);
 }
 
 bool FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
@@ -106,6 +174,13 @@ void FuseRendezvous::StartAbort(const absl::Status& status) {
     if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
     abort_status_.Update(status);
   }
+  std::shared_ptr<PartialSends> partial_sends;
+  {
+    absl::MutexLock lock(&parts_mu_);
+    partial_sends = partial_sends_;
+  }
+  // Before the receives end that it has started: it knows why, then.
+  if (partial_sends != nullptr) partial_sends->Abort(Derived(status));
   BaseRemoteRendezvous::StartAbort(status);
   RunWaiters(status);
 }
@@ -124,12 +199,6 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
   recv->done = std::move(done);
   recv->StartWatch();
   const FusedKeys& k = *recv->keys;
-
-  if (session() == nullptr) {
-    recv->Fail(absl::InternalError("fused receive before initialization"),
-               AllIndices(k));
-    return;
-  }
   if (PlainPeers::Get()->Contains(k.send_task, k.send_device_incarnation)) {
     Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
     recv->slots.resize(k.tensor_names.size());
@@ -141,48 +210,69 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
 
 void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
   const FusedKeys& k = *recv->keys;
-  const Args& args = recv->args;
+  google::protobuf::Any options;
+  if (recv->frame_iter == tensorflow::FrameAndIter(0, 0) && !recv->traced()) {
+    options.set_type_url(kFusedRequestTypeUrl);
+    options.set_value(k.root_request);
+  } else {
+    options.PackFrom(BuildRequest(k, recv->frame_iter, recv->traced()));
+  }
+  StartCall(
+      k.send_task, k.recv_device, recv->args, std::move(options),
+      [this, recv](const absl::Status& status, const Tensor& frame,
+                   int64_t /*request_id*/) { OnFrame(recv, status, frame); },
+      [recv](std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
+             int64_t request_id) {
+        recv->RequestSent(std::move(worker_cache), request_id);
+      });
+}
+
+void FuseRendezvous::StartCall(const std::string& task,
+                               const std::string& recv_device, const Args& args,
+                               google::protobuf::Any options, CallDone done,
+                               CallSent on_sent) {
   tensorflow::WorkerSession* session = this->session();
   Device* device = nullptr;
-  absl::Status status =
-      session->device_mgr()->LookupDevice(k.recv_device, &device);
   std::unique_ptr<RecvCall> call;
+  absl::Status status;
+  if (session == nullptr) {
+    status = absl::InternalError("fused receive before initialization");
+  } else {
+    status = session->device_mgr()->LookupDevice(recv_device, &device);
+  }
   if (status.ok()) {
     auto worker_cache = session->GetSharedWorkerCache();
-    call = std::make_unique<RecvCall>(worker_cache, k.send_task, step_id_,
-                                      device, args.alloc_attrs);
+    call = std::make_unique<RecvCall>(worker_cache, task, step_id_, device,
+                                      args.alloc_attrs);
     status = call->Init();
-    recv->RequestSent(std::move(worker_cache), call->request()->request_id());
+    if (on_sent) {
+      on_sent(std::move(worker_cache), call->request()->request_id());
+    }
   }
   if (!status.ok()) {
-    recv->Fail(status, AllIndices(k));
+    done(status, Tensor(), 0);
     return;
   }
+  const int64_t request_id = call->request()->request_id();
   call->request()->set_rendezvous_key(kFusedRendezvousKey);
-  auto* options = call->request()->mutable_transport_options();
-  if (recv->frame_iter == tensorflow::FrameAndIter(0, 0) && !recv->traced()) {
-    options->set_type_url(kFusedRequestTypeUrl);
-    options->set_value(k.root_request);
-  } else {
-    options->PackFrom(BuildRequest(k, recv->frame_iter, recv->traced()));
-  }
+  *call->request()->mutable_transport_options() = std::move(options);
 
   // RegisterCall makes an abort or a cancellation reach the RPC.
   RegisterCall(call.get(), args);
   if (!call->status().ok()) {
     DeregisterCall(call.get(), args);
     call->ReleaseWorker();
-    recv->Fail(call->status(), AllIndices(k));
+    done(call->status(), Tensor(), request_id);
     return;
   }
   Ref();
   RecvCall* raw_call = call.release();
-  raw_call->Start([this, recv = std::move(recv), raw_call]() mutable {
+  raw_call->Start([this, raw_call, args, request_id, done = std::move(done)] {
     std::unique_ptr<RecvCall> call(raw_call);
-    DeregisterCall(call.get(), recv->args);
+    DeregisterCall(call.get(), args);
     // The session may go away as soon as `done` ran: release first.
     call->ReleaseWorker();
-    OnFrame(std::move(recv), call->status(), call->tensor());
+    done(call->status(), call->tensor(), request_id);
     call.reset();
     Unref();
   });
@@ -209,7 +299,7 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
     return;
   }
   if (!status.ok()) {
-    recv->Fail(status, FailedIndices(status, keys));
+    recv->Fail(status, FailedIndices(status, keys.tensor_names.size()));
     return;
   }
   Metrics* metrics = Metrics::Get();

@@ -15,12 +15,18 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "google/protobuf/any.pb.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/framework/control_flow.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "transport/fused_keys.h"
 #include "transport/tensor_frame.h"
 
 namespace tf_fuse {
+
+class DynamicRecv;
+class PartialSends;
 
 class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
  public:
@@ -36,6 +42,36 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   void RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
                       const tensorflow::FrameAndIter& frame_iter,
                       const Args& args, FusedDone done);
+
+  // Receives the one tensor of `keys`. Receives that wait for the same task at
+  // the same time share requests; none of them waits for another.
+  void RecvDynamicAsync(std::shared_ptr<const FusedKeys> keys,
+                        const tensorflow::FrameAndIter& frame_iter,
+                        const Args& args, FusedDone done);
+
+  // As RecvFusedAsync(), but with one RPC for each tensor.
+  void RecvOneByOneAsync(std::shared_ptr<const FusedKeys> keys,
+                         const tensorflow::FrameAndIter& frame_iter,
+                         const Args& args, FusedDone done);
+
+  // Sends a request of ours to `task`; an abort or a cancellation reaches it.
+  // Calls `done` exactly once, perhaps on this thread, with the answer and the
+  // id that the request had.
+  using CallDone =
+      std::function<void(const absl::Status&, const tensorflow::Tensor& frame,
+                         int64_t request_id)>;
+  // Called before the request is sent, unless it cannot be.
+  using CallSent = std::function<void(
+      std::shared_ptr<tensorflow::WorkerCacheInterface>, int64_t request_id)>;
+  void StartCall(const std::string& task, const std::string& recv_device,
+                 const Args& args, google::protobuf::Any options, CallDone done,
+                 CallSent on_sent = nullptr);
+
+  // Runs `closure` on another thread, with a reference held.
+  void Schedule(std::function<void()> closure);
+
+  // What peers have asked for by parts. REQUIRES: the step has begun.
+  std::shared_ptr<PartialSends> partial_sends();
 
   // Runs `start` once the step has begun here, perhaps at once; with the error
   // when it is aborted before. True if it did not run at once. A request may
@@ -83,6 +119,11 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   absl::Mutex waiters_mu_;
   Waiters waiters_ ABSL_GUARDED_BY(waiters_mu_);
   absl::Status abort_status_ ABSL_GUARDED_BY(waiters_mu_);
+
+  // Made when they are needed first.
+  absl::Mutex parts_mu_;
+  std::unique_ptr<DynamicRecv> dynamic_recv_ ABSL_GUARDED_BY(parts_mu_);
+  std::shared_ptr<PartialSends> partial_sends_ ABSL_GUARDED_BY(parts_mu_);
 };
 
 class FuseRendezvousMgr : public tensorflow::BaseRendezvousMgr {

@@ -31,10 +31,14 @@ constexpr size_t kMaxNamesBytes = 1024;
 const char kFusedRequestTypeUrl[] =
     "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest";
 
-std::vector<size_t> AllIndices(const FusedKeys& keys) {
-  std::vector<size_t> indices(keys.tensor_names.size());
+std::vector<size_t> AllIndices(size_t count) {
+  std::vector<size_t> indices(count);
   for (size_t i = 0; i < indices.size(); ++i) indices[i] = i;
   return indices;
+}
+
+std::vector<size_t> AllIndices(const FusedKeys& keys) {
+  return AllIndices(keys.tensor_names.size());
 }
 
 absl::Status AttachFailedIndices(const absl::Status& status,
@@ -55,10 +59,9 @@ absl::Status AttachFailedIndices(const absl::Status& status,
   return result;
 }
 
-std::vector<size_t> FailedIndices(const absl::Status& status,
-                                  const FusedKeys& keys) {
+std::vector<size_t> FailedIndices(const absl::Status& status, size_t count) {
   const std::optional<absl::Cord> payload = status.GetPayload(kFailedPayload);
-  if (!payload.has_value()) return AllIndices(keys);
+  if (!payload.has_value()) return AllIndices(count);
   std::vector<size_t> indices;
   const std::string text(*payload);
   for (const auto range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
@@ -66,10 +69,9 @@ std::vector<size_t> FailedIndices(const absl::Status& status,
     uint64_t first = 0;
     uint64_t last = 0;
     if (ends.size() != 2 || !absl::SimpleAtoi(ends[0], &first) ||
-        !absl::SimpleAtoi(ends[1], &last) || first > last ||
-        last >= keys.tensor_names.size() ||
+        !absl::SimpleAtoi(ends[1], &last) || first > last || last >= count ||
         (!indices.empty() && first <= indices.back())) {
-      return AllIndices(keys);  // Not what we wrote: trust nothing of it.
+      return AllIndices(count);  // Not what we wrote: trust nothing of it.
     }
     for (uint64_t i = first; i <= last; ++i) indices.push_back(i);
   }

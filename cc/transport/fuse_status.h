@@ -18,7 +18,8 @@ namespace tf_fuse {
 
 extern const char kFusedRequestTypeUrl[];
 
-// 0, 1, …: every slot of `keys`.
+// 0, 1, …: every slot of `count`, or of `keys`.
+std::vector<size_t> AllIndices(size_t count);
 std::vector<size_t> AllIndices(const FusedKeys& keys);
 
 // The sender's side: returns `status` with the failing slots in a payload, as
@@ -26,10 +27,9 @@ std::vector<size_t> AllIndices(const FusedKeys& keys);
 absl::Status AttachFailedIndices(const absl::Status& status,
                                  const std::vector<size_t>& indices);
 
-// The receiver's side: the slots in that payload, or all if there is none (the
-// RPC itself failed).
-std::vector<size_t> FailedIndices(const absl::Status& status,
-                                  const FusedKeys& keys);
+// The receiver's side: the slots in that payload, or all `count` if there is
+// none (the RPC itself failed).
+std::vector<size_t> FailedIndices(const absl::Status& status, size_t count);
 
 // The sender's answer to a request whose step has not begun for a long time:
 // the receiver asks again.

@@ -14,6 +14,7 @@
 #include "transport/introspection.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
+#include "transport/partial_frame.h"
 #include "transport/tensor_frame.h"
 #include "transport/watch.h"
 
@@ -23,6 +24,8 @@ using tensorflow::CallOptions;
 using tensorflow::Tensor;
 
 namespace {
+
+constexpr uint32_t kFirstVersionWithParts = 2;
 
 // Tells a receiver which tensors its request still waits for.
 v1::StallAnswer AnswerStallQuery(int64_t request_id) {
@@ -60,8 +63,11 @@ FuseWorker::FuseWorker(tensorflow::WorkerEnv* env,
 void FuseWorker::GrpcRecvTensorAsync(
     CallOptions* options, const tensorflow::RecvTensorRequest* request,
     ::grpc::ByteBuffer* response, tensorflow::StatusCallback done) {
-  if (!request->has_transport_options() ||
-      request->transport_options().type_url() != kFusedRequestTypeUrl) {
+  const std::string& type_url = request->transport_options().type_url();
+  // An older task, or one that speaks an older version, does not know these.
+  const bool by_parts = type_url == kPartialRequestTypeUrl &&
+                        FrameVersion() >= kFirstVersionWithParts;
+  if (!by_parts && type_url != kFusedRequestTypeUrl) {
     GrpcWorker::GrpcRecvTensorAsync(options, request, response,
                                     std::move(done));
     return;
@@ -69,7 +75,7 @@ void FuseWorker::GrpcRecvTensorAsync(
   Metrics* metrics = Metrics::Get();
   std::shared_ptr<const ParsedKeys> keys;
   RequestBudget::Ticket ticket;
-  absl::Status status = Accept(*request, &keys, &ticket);
+  absl::Status status = Accept(*request, by_parts, &keys, &ticket);
   if (status.ok() && keys->stalled_request_id != 0) {
     const v1::StallAnswer answer = AnswerStallQuery(keys->stalled_request_id);
     done(EncodeBytesResponse(answer.SerializeAsString(), response));
@@ -79,7 +85,7 @@ void FuseWorker::GrpcRecvTensorAsync(
     done(EncodeBytesResponse(AnswerQuestion(keys->question), response));
     return;
   }
-  if (status.ok() && keys->keys.empty()) {
+  if (status.ok() && keys->keys.empty() && !by_parts) {
     metrics->served_probes.fetch_add(1);
     FrameReservation reservation;
     Tensor frame;
@@ -94,14 +100,25 @@ void FuseWorker::GrpcRecvTensorAsync(
     done(status);
     return;
   }
-  auto pending = std::make_shared<PendingFrame>(
-      env_, options, request->step_id(), std::move(keys), std::move(ticket),
-      response, std::move(done),
-      [this, step_id = request->step_id()] { AbortStep(step_id); });
+  auto abort_step = [this, step_id = request->step_id()] {
+    AbortStep(step_id);
+  };
+  std::shared_ptr<PendingFrame> pending;
+  if (by_parts) {
+    pending = std::make_shared<PartialFrame>(
+        request->request_id(), env_, options, request->step_id(),
+        std::move(keys), std::move(ticket), response, std::move(done),
+        std::move(abort_step));
+  } else {
+    pending = std::make_shared<PendingFrame>(
+        env_, options, request->step_id(), std::move(keys), std::move(ticket),
+        response, std::move(done), std::move(abort_step));
+  }
   PendingFrame::Start(pending, request->request_id());
 }
 
 absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
+                                bool by_parts,
                                 std::shared_ptr<const ParsedKeys>* keys,
                                 RequestBudget::Ticket* ticket) {
   const std::string& message = request.transport_options().value();
@@ -113,11 +130,12 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
                      "FuseRecvTensorRequest, at most ",
                      kMaxOtherFieldsBytes, " are read"));
   }
-  *keys = request_cache_.Find(message);
+  // Requests by parts never repeat.
+  if (!by_parts) *keys = request_cache_.Find(message);
   absl::StatusOr<RequestSize> size =
       *keys == nullptr ? MeasureRequest(message) : (*keys)->size;
   if (!size.ok()) return size.status();
-  if (size->keys > 0) {  // A probe is answered at once.
+  if (size->keys > 0 || by_parts) {  // A probe is answered at once.
     auto admitted =
         RequestBudget::Get()->Admit(request.step_id(), RequestCost(*size));
     if (!admitted.ok()) return admitted.status();
@@ -127,6 +145,13 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
   auto parsed = ParseRequest(message, *size);
   if (!parsed.ok()) return parsed.status();
   *keys = *std::move(parsed);
+  if (by_parts) {
+    return (*keys)->source.FullKey().empty()
+               ? absl::InvalidArgumentError(
+                     "FuseRecvTensorRequest: a request by parts asks for no "
+                     "tensor")
+               : absl::OkStatus();
+  }
   // Reports of stalls and iterations of loops never repeat, and there are many:
   // they would push out what does.
   if ((*keys)->stalled_request_id == 0 && !(*keys)->in_loop) {
@@ -147,7 +172,7 @@ absl::Status FuseWorker::Check(const tensorflow::RecvTensorRequest& request,
   if (!status.ok()) return status;
   // All keys have the same source: one look is enough.
   tensorflow::Device* device = nullptr;
-  status = PrepareRecvTensor(keys.keys[0], &device);
+  status = PrepareRecvTensor(keys.source, &device);
   if (status.ok() && device->tensorflow_accelerator_device_info() != nullptr) {
     return absl::UnimplementedError(
         absl::StrCat("fused receives are served from host memory, not from ",

@@ -33,7 +33,7 @@ class FuseWorker : public tensorflow::GrpcWorker {
   // Fills in the keys that `request` asks for, and takes what it will cost from
   // the budget. Errors: InvalidArgument, FailedPrecondition, ResourceExhausted.
   absl::Status Accept(const tensorflow::RecvTensorRequest& request,
-                      std::shared_ptr<const ParsedKeys>* keys,
+                      bool by_parts, std::shared_ptr<const ParsedKeys>* keys,
                       RequestBudget::Ticket* ticket);
   // Whether a request with keys can be served here. Errors: Aborted for one
   // that was received before, and those of TensorFlow for its device.

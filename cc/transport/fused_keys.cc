@@ -26,6 +26,9 @@ using tensorflow::Rendezvous;
 
 const char kFusedRendezvousKey[] = "tf_fuse.v1.FuseRecvTensor";
 
+const char kPartialRequestTypeUrl[] =
+    "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest";
+
 absl::Status FinishFusedKeys(FusedKeys* keys) {
   std::string device;
   if (!DeviceNameUtils::SplitDeviceName(keys->send_device, &keys->send_task,
@@ -233,6 +236,21 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
                        request.tensor_names_size(), ": ", status.message()));
     }
   }
+  parsed->rest_of_requests.assign(request.rest_of_requests().begin(),
+                                  request.rest_of_requests().end());
+  if (!parsed->keys.empty()) {
+    parsed->source = parsed->keys[0];
+  } else if (!parsed->rest_of_requests.empty()) {
+    const absl::Status status = Rendezvous::ParseKey(
+        Rendezvous::CreateKey(request.send_device(),
+                              request.send_device_incarnation(),
+                              request.recv_device(), "rest", frame_iter),
+        &parsed->source);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("FuseRecvTensorRequest: ", status.message()));
+    }
+  }
   return std::shared_ptr<const ParsedKeys>(std::move(parsed));
 }
 
@@ -243,7 +261,8 @@ bool IsAnswerOfPlainPeer(const absl::Status& status) {
 }
 
 std::string DescribeFusedKeys(const FusedKeys& keys) {
-  return absl::StrCat(keys.tensor_names.size(), " tensors from ",
+  const size_t count = keys.tensor_names.size();
+  return absl::StrCat(count, count == 1 ? " tensor from " : " tensors from ",
                       keys.send_device, " to ", keys.recv_device);
 }
 

@@ -90,6 +90,10 @@ struct ParsedKeys {
   int64_t stalled_request_id = 0;
   v1::Question question = v1::QUESTION_NONE;
   bool report_waits = false;
+  // A key of the device that sends; there is one without tensor names, too.
+  tensorflow::Rendezvous::ParsedKey source;
+  // Of a request by parts: see the message.
+  std::vector<int64_t> rest_of_requests;
 };
 
 // Errors: InvalidArgument for a malformed request. `size` is what
@@ -102,6 +106,11 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
 uint64_t RendezvousKeyBytes(uint64_t send_device_bytes,
                             uint64_t recv_device_bytes,
                             uint64_t tensor_name_bytes);
+
+// Type URL of a request by parts. Both it and kFusedRequestTypeUrl name the
+// same message; a task that serves no such requests does not know this one, and
+// so rejects them untouched instead of waiting for all tensors.
+extern const char kPartialRequestTypeUrl[];
 
 // The value of RecvTensorRequest.rendezvous_key beside a fused request. It is
 // no valid key, so that a peer without the plugin rejects it untouched.

@@ -24,6 +24,8 @@ std::string Metrics::ToJson() const {
   add("copied_tensors", copied_tensors);
   add("fallbacks", fallbacks);
   add("errors", errors);
+  add("dynamic_requests", dynamic_requests);
+  add("dynamic_rounds", dynamic_rounds);
   add("stalled_receives", stalled_receives);
   add("pending_receives", pending_receives);
   add("open_steps", open_steps);
@@ -40,6 +42,7 @@ std::string Metrics::ToJson() const {
   add("remembered_requests", remembered_requests);
   add("pending_bytes", pending_bytes);
   add("unsent_frame_bytes", unsent_frame_bytes);
+  add("partial_tensors", partial_tensors);
   add("functions", functions);
   add("groups", groups);
   add("fused_receives", fused_receives);

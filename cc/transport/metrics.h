@@ -28,6 +28,10 @@ struct Metrics {
   std::atomic<int64_t> errors{0};            // Fused receives that failed.
   std::atomic<int64_t> stalled_receives{0};  // That waited for very long.
   std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for tensors.
+  // Of dynamic receives, which count as fused ones too: requests that were
+  // sent, and answers that left something to be asked for again.
+  std::atomic<int64_t> dynamic_requests{0};
+  std::atomic<int64_t> dynamic_rounds{0};
   std::atomic<int64_t> open_steps{0};  // A gauge: neither over nor aborted.
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
@@ -43,6 +47,8 @@ struct Metrics {
   std::atomic<int64_t> pending_bytes{0};        // A gauge: what they take.
   std::atomic<int64_t> unsent_frame_bytes{0};   // A gauge: not taken yet.
   std::atomic<int64_t> remembered_requests{0};  // A gauge: kept parsed.
+  // A gauge: tensors of requests by parts that were not sent yet.
+  std::atomic<int64_t> partial_tensors{0};
   // The pass.
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
   std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.

@@ -35,15 +35,15 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
                            tensorflow::StatusCallback done,
                            std::function<void()> abort_step)
     : env_(env),
-      options_(options),
-      step_id_(step_id),
       keys_(std::move(keys)),
       ticket_(std::move(ticket)),
+      traced_(RecvTrace::Active()),
+      start_ns_(traced_ || keys_->report_waits ? RecvTrace::NowNanos() : 0),
+      options_(options),
+      step_id_(step_id),
       response_(response),
       done_(std::move(done)),
       abort_step_(std::move(abort_step)),
-      traced_(RecvTrace::Active()),
-      start_ns_(traced_ || keys_->report_waits ? RecvTrace::NowNanos() : 0),
       remaining_(keys_->keys.size()),
       arrived_(keys_->keys.size()) {}
 
@@ -78,6 +78,11 @@ void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
   if (cancelled) step->StopWaiting(self.get());
 }
 
+absl::Status PendingFrame::status() {
+  absl::MutexLock lock(&mu_);
+  return status_;
+}
+
 void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
                           const absl::Status& step_status) {
   tsl::core::RefCountPtr<FuseRendezvous> step;
@@ -96,9 +101,13 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
     }
   }
   if (!step_status.ok()) return self->Finish();
-  for (size_t i = 0; i < self->keys_->keys.size(); ++i) {
+  self->Collect(self, step.get());
+}
+
+void PendingFrame::Collect(const Self& self, FuseRendezvous* step) {
+  for (size_t i = 0; i < keys_->keys.size(); ++i) {
     step->RecvLocalAsync(
-        self->keys_->keys[i],
+        keys_->keys[i],
         [self, i](const absl::Status& status, const Rendezvous::Args& send_args,
                   const Rendezvous::Args& /*recv_args*/, const Tensor& tensor,
                   const bool is_dead) {
@@ -173,63 +182,72 @@ void PendingFrame::ChooseBeside(FrameReservation* reservation) {
 // each by a single receive, which needs no copy here. `step` is the rendezvous
 // that they came from: the table of steps may have lost it to a cleanup, and
 // would make another that has not begun.
-void PendingFrame::SendBeside(FuseRendezvous* step) {
+absl::Status PendingFrame::SendBeside(FuseRendezvous* step) {
+  absl::Status status;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (!slot.beside) continue;
     const absl::Status sent =
-        step->Send(keys_->keys[i], send_args_[i], slot.tensor, slot.is_dead);
+        step->Send(KeyOfSlot(i), send_args_[i], slot.tensor, slot.is_dead);
     if (!sent.ok()) {
+      status.Update(sent);
       absl::MutexLock lock(&mu_);
       status_.Update(sent);
       failed_.push_back(i);
     }
   }
+  return status;
+}
+
+const Rendezvous::ParsedKey& PendingFrame::KeyOfSlot(size_t i) const {
+  return keys_->keys[i];
+}
+
+absl::Status PendingFrame::MakeFrame(FuseRendezvous* step, Tensor* frame,
+                                     size_t* tensors) {
+  FrameReservation reservation;
+  bool ok = status().ok();
+  if (ok) {
+    ChooseBeside(&reservation);
+    ok = SendBeside(step).ok();
+  }
+  if (!ok) {
+    absl::MutexLock lock(&mu_);
+    std::sort(failed_.begin(), failed_.end());
+    return AttachFailedIndices(status_, failed_);
+  }
+  *tensors = slots_.size();
+  if (keys_->report_waits) slots_.push_back(WaitsSlot());
+  return PackFrame(slots_, &reservation, frame);
 }
 
 void PendingFrame::Finish() {
   if (!ClaimAnswer()) return;
   options_->ClearCancelCallback();
-  bool ok = false;
   tsl::core::RefCountPtr<FuseRendezvous> step;
   {
     absl::MutexLock lock(&mu_);
-    ok = status_.ok();
     step = std::move(step_);
   }
   Metrics* metrics = Metrics::Get();
-  absl::Status result;
-  FrameReservation reservation;
-  if (ok) {
-    ChooseBeside(&reservation);
-    SendBeside(step.get());
-  }
-  {
-    absl::MutexLock lock(&mu_);
-    if (!status_.ok()) {
-      std::sort(failed_.begin(), failed_.end());
-      result = AttachFailedIndices(status_, failed_);
-    }
-  }
-  int64_t bytes = 0;
+  Tensor frame;
+  size_t tensors = 0;
+  absl::Status result = MakeFrame(step.get(), &frame, &tensors);
+  const auto bytes = static_cast<int64_t>(frame.TotalBytes());
+  if (result.ok()) result = EncodeFrameResponse(frame, response_);
   if (result.ok()) {
-    Tensor frame;
-    if (keys_->report_waits) slots_.push_back(WaitsSlot());
-    result = PackFrame(slots_, &reservation, &frame);
-    bytes = static_cast<int64_t>(frame.TotalBytes());
-    if (result.ok()) result = EncodeFrameResponse(frame, response_);
-    if (result.ok()) {
-      metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
-      metrics->served_tensors.fetch_add(keys_->keys.size(),
-                                        std::memory_order_relaxed);
-      metrics->served_bytes.fetch_add(frame.TotalBytes(),
+    metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
+    metrics->served_tensors.fetch_add(static_cast<int64_t>(tensors),
                                       std::memory_order_relaxed);
-    }
+    metrics->served_bytes.fetch_add(bytes, std::memory_order_relaxed);
+  } else {
+    metrics->served_errors.fetch_add(1);
   }
-  if (!result.ok()) metrics->served_errors.fetch_add(1);
   Trace(result.code(), bytes);
   slots_.clear();
   send_args_.clear();
+  // Before the answer: it counts as unsent until gRPC has sent it.
+  frame = Tensor();
   tensorflow::StatusCallback callback = std::move(done_);
   callback(result);
 }
@@ -245,6 +263,7 @@ bool PendingFrame::StopCollecting() {
     dropped.swap(slots_);
     step = std::move(step_);
   }
+  DropCollected();
   if (step != nullptr) step->StopWaiting(this);
   return true;
 }
@@ -285,6 +304,16 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
   callback(PostponedError(self->step_id_));
 }
 
+std::shared_ptr<const ParsedKeys> PendingFrame::KeysOfAnswer(
+    absl::StatusCode /*code*/, size_t* /*names_bytes*/) {
+  return keys_;
+}
+
+void PendingFrame::SetWaits(std::vector<int64_t> waits_micros) {
+  absl::MutexLock lock(&mu_);
+  waits_micros_ = std::move(waits_micros);
+}
+
 Slot PendingFrame::WaitsSlot() {
   absl::MutexLock lock(&mu_);
   Slot slot;
@@ -303,7 +332,7 @@ void PendingFrame::Trace(absl::StatusCode code, int64_t bytes) {
     // Of what did not come, nothing is known.
     if (code == absl::StatusCode::kOk) event.waits_micros = waits_micros_;
   }
-  event.served = keys_;
+  event.served = KeysOfAnswer(code, &event.names_bytes);
   event.step_id = step_id_;
   event.start_ns = start_ns_;
   event.end_ns = RecvTrace::NowNanos();
@@ -350,21 +379,28 @@ v1::StallAnswer PendingFrame::Missing() {
   return answer;
 }
 
+std::vector<std::string> PendingFrame::Names() {
+  std::vector<std::string> names;
+  for (const auto& key : keys_->keys) names.emplace_back(key.edge_name);
+  return names;
+}
+
 bool PendingFrame::Describe(v1::WaitingReceive* out) {
   const v1::StallAnswer now = Missing();
-  if (!now.found()) return false;
+  const std::vector<std::string> names = Names();
   const std::vector<size_t> missing(now.missing().begin(), now.missing().end());
-  const auto& keys = keys_->keys;
-  SetMissing(
-      missing, [&keys](size_t i) { return std::string(keys[i].edge_name); },
-      out);
+  // Of a request by parts they may be gone between the two looks.
+  if (!now.found() || (!missing.empty() && missing.back() >= names.size())) {
+    return false;
+  }
+  SetMissing(missing, [&names](size_t i) { return names[i]; }, out);
   out->set_step_not_begun(now.step_not_begun());
   out->set_sending(true);
   // Not the task in the keys: of them only the device is looked at.
   out->set_task(TaskOfDevice(HostDevice(env_)->name()));
-  out->set_peer(TaskOfDevice(keys[0].dst_device));
+  out->set_peer(TaskOfDevice(keys_->source.dst_device));
   out->set_step_id(step_id_);
-  out->set_tensors(static_cast<uint32_t>(keys.size()));
+  out->set_tensors(static_cast<uint32_t>(names.size()));
   return true;
 }
 

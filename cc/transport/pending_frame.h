@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -61,15 +62,54 @@ class PendingFrame : public Waiting,
   void OnTick(uint64_t waited_micros) override;
   bool Describe(v1::WaitingReceive* out) override;
   // What is told to a receiver that asks.
-  v1::StallAnswer Missing();
+  virtual v1::StallAnswer Missing();
+
+ protected:
+  using Self = std::shared_ptr<PendingFrame>;
+
+  // Starts what the answer waits for, once the step has begun.
+  virtual void Collect(const Self& self, FuseRendezvous* step);
+  // Makes the answer of what was collected. `tensors` is how many are in it.
+  virtual absl::Status MakeFrame(FuseRendezvous* step,
+                                 tensorflow::Tensor* frame, size_t* tensors);
+  // The key of slots_[i].
+  virtual const tensorflow::Rendezvous::ParsedKey& KeyOfSlot(size_t i) const;
+  // Of all tensors that were asked for.
+  virtual std::vector<std::string> Names();
+  // Drops what was collected; the receiver has gone.
+  virtual void DropCollected() {}
+  // What the event in a profile names. `names_bytes`: of names that no other
+  // event shares.
+  virtual std::shared_ptr<const ParsedKeys> KeysOfAnswer(absl::StatusCode code,
+                                                         size_t* names_bytes);
+
+  // Answers, unless that was done.
+  void Finish();
+  // Marks the slots that are not packed.
+  void ChooseBeside(FrameReservation* reservation);
+  // Puts those back. Errors: as Send().
+  absl::Status SendBeside(FuseRendezvous* step);
+  // The slot that `report_waits` asks for.
+  Slot WaitsSlot();
+  void SetWaits(std::vector<int64_t> waits_micros);
+  // Why the step did not begin, or what failed.
+  absl::Status status();
+
+  tensorflow::WorkerEnv* const env_;
+  const std::shared_ptr<const ParsedKeys> keys_;
+  RequestBudget::Ticket ticket_;
+  const bool traced_;
+  // 0 unless waits are measured.
+  const int64_t start_ns_;
+  // Made when the step has begun.
+  std::vector<Slot> slots_;
+  std::vector<tensorflow::Rendezvous::Args> send_args_;
 
  private:
   // Asks the receiver to send the request again, if its step still has not
   // begun.
   static void Postpone(const std::shared_ptr<PendingFrame>& self);
   void ReportStall(uint64_t waited_micros);
-  // The slot that `report_waits` asks for.
-  Slot WaitsSlot();
   // Adds its event to the profile, if one was being made when it arrived.
   void Trace(absl::StatusCode code, int64_t bytes);
   // The step has begun, or will not.
@@ -83,26 +123,14 @@ class PendingFrame : public Waiting,
   void OnTensor(size_t index, const absl::Status& status,
                 const tensorflow::Rendezvous::Args& args,
                 const tensorflow::Tensor& tensor, bool is_dead);
-  void Finish();
-  void ChooseBeside(FrameReservation* reservation);
-  void SendBeside(FuseRendezvous* step);
   // True for exactly one caller, which then answers.
   bool ClaimAnswer();
 
-  tensorflow::WorkerEnv* const env_;
   tensorflow::CallOptions* const options_;
   const int64_t step_id_;
-  const std::shared_ptr<const ParsedKeys> keys_;
-  const RequestBudget::Ticket ticket_;
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
   const std::function<void()> abort_step_;
-  const bool traced_;
-  // 0 unless waits are measured.
-  const int64_t start_ns_;
-  // Made when the step has begun.
-  std::vector<Slot> slots_;
-  std::vector<tensorflow::Rendezvous::Args> send_args_;
   std::atomic<size_t> remaining_;
 
   absl::Mutex mu_;

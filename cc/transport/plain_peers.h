@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Remembers the tasks that do not have the plugin.
+// Remembers the tasks that do not have the plugin, or an older one.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PLAIN_PEERS_H_
 #define TF_FUSE_CC_TRANSPORT_PLAIN_PEERS_H_
@@ -31,6 +31,11 @@ class PlainPeers {
   }
 
   static PlainPeers* Get() {
+    static PlainPeers* peers = new PlainPeers;
+    return peers;
+  }
+  // Those that do not serve requests by parts.
+  static PlainPeers* OfDynamic() {
     static PlainPeers* peers = new PlainPeers;
     return peers;
   }

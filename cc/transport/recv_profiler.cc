@@ -46,7 +46,7 @@ std::vector<std::string> TensorNames(const TracedRecv& event) {
 std::string Peer(const TracedRecv& event) {
   return event.received != nullptr
              ? event.received->send_task
-             : TaskOfDevice(event.served->keys[0].dst_device);
+             : TaskOfDevice(event.served->source.dst_device);
 }
 
 // Gives names their numbers.

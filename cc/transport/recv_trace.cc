@@ -44,8 +44,9 @@ std::vector<TracedRecv> RecvTrace::Stop(int64_t* dropped) {
 void RecvTrace::Add(TracedRecv event) {
   absl::MutexLock lock(&mu_);
   if (!active_.load()) return;
-  const size_t bytes =
-      sizeof(event) + event.waits_micros.size() * sizeof(int64_t);
+  const size_t bytes = sizeof(event) +
+                       event.waits_micros.size() * sizeof(int64_t) +
+                       event.names_bytes;
   if (bytes_ + bytes > kMaxBytes) {
     ++dropped_;
     return;

@@ -34,6 +34,8 @@ struct TracedRecv {
   absl::StatusCode code = absl::StatusCode::kOk;
   // Per slot, microseconds until its tensor was there; empty if not known.
   std::vector<int64_t> waits_micros;
+  // Bytes of names that no other event shares.
+  size_t names_bytes = 0;
 };
 
 // The events of the profile that is being made. Thread-safe.

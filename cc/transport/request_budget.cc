@@ -42,12 +42,20 @@ RequestBudget::Ticket& RequestBudget::Ticket::operator=(
   budget_ = std::exchange(other.budget_, nullptr);
   step_id_ = other.step_id_;
   bytes_ = other.bytes_;
+  has_request_ = other.has_request_;
   return *this;
 }
 
 void RequestBudget::Ticket::Release() {
-  RequestBudget* budget = std::exchange(budget_, nullptr);
-  if (budget != nullptr) budget->Release(step_id_, bytes_);
+  if (budget_ == nullptr) return;
+  ReleaseRequest();
+  std::exchange(budget_, nullptr)->ReleaseBytes(bytes_);
+}
+
+void RequestBudget::Ticket::ReleaseRequest() {
+  if (budget_ != nullptr && std::exchange(has_request_, false)) {
+    budget_->ReleaseRequest(step_id_);
+  }
 }
 
 absl::StatusOr<RequestBudget::Ticket> RequestBudget::Admit(int64_t step_id,
@@ -78,15 +86,18 @@ absl::StatusOr<RequestBudget::Ticket> RequestBudget::Admit(int64_t step_id,
   return Ticket(this, step_id, bytes);
 }
 
-void RequestBudget::Release(int64_t step_id, uint64_t bytes) {
+void RequestBudget::ReleaseRequest(int64_t step_id) {
   absl::MutexLock lock(&mu_);
   --requests_;
-  bytes_ -= bytes;
   const auto it = of_step_.find(step_id);
   if (--it->second == 0) of_step_.erase(it);
-  Metrics* metrics = Metrics::Get();
-  metrics->pending_bytes.fetch_sub(static_cast<int64_t>(bytes));
-  metrics->pending_requests.fetch_sub(1);
+  Metrics::Get()->pending_requests.fetch_sub(1);
+}
+
+void RequestBudget::ReleaseBytes(uint64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  bytes_ -= bytes;
+  Metrics::Get()->pending_bytes.fetch_sub(static_cast<int64_t>(bytes));
 }
 
 RequestBudget* RequestBudget::Get() {

@@ -39,6 +39,9 @@ class RequestBudget {
     Ticket& operator=(Ticket&& other) noexcept;
     ~Ticket() { Release(); }
     void Release();
+    // Gives back the request, which was answered, but not its bytes: tensors
+    // that it asked for are still to be sent.
+    void ReleaseRequest();
 
    private:
     friend class RequestBudget;
@@ -48,6 +51,7 @@ class RequestBudget {
     RequestBudget* budget_ = nullptr;
     int64_t step_id_ = 0;
     uint64_t bytes_ = 0;
+    bool has_request_ = true;
   };
 
   explicit RequestBudget(const Limits& limits) : limits_(limits) {}
@@ -59,7 +63,8 @@ class RequestBudget {
   static RequestBudget* Get();
 
  private:
-  void Release(int64_t step_id, uint64_t bytes);
+  void ReleaseRequest(int64_t step_id);
+  void ReleaseBytes(uint64_t bytes);
 
   const Limits limits_;
   absl::Mutex mu_;

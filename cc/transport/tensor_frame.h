@@ -72,6 +72,20 @@ absl::Status UnpackFrame(const tensorflow::Tensor& frame,
                          std::vector<int64_t>* waits_micros = nullptr,
                          uint64_t max_payload_bytes = MaxFrameBytes());
 
+// An answer to a request by parts: its first slot says which of the tensors
+// that were asked for follow.
+Slot PositionsSlot(const std::vector<size_t>& positions);
+
+// Decodes one. `expected_types` and `copy_out` are of all that were asked for.
+// `positions` are strictly increasing, and those of `slots`; `waits_micros` is
+// of these. Limits and errors: as UnpackFrame().
+absl::Status UnpackPartialFrame(
+    const tensorflow::Tensor& frame,
+    const tensorflow::DataTypeVector& expected_types,
+    const std::vector<bool>& copy_out, std::vector<size_t>* positions,
+    std::vector<Slot>* slots, std::vector<int64_t>* waits_micros = nullptr,
+    uint64_t max_payload_bytes = MaxFrameBytes());
+
 }  // namespace tf_fuse
 
 #endif  // TF_FUSE_CC_TRANSPORT_TENSOR_FRAME_H_

@@ -73,7 +73,7 @@ void WatchedRecv::RequestSent(
 
 void WatchedRecv::SinglesSent(const std::vector<size_t>& indices) {
   absl::MutexLock lock(&watch_mu_);
-  missing_.assign(keys_->tensor_names.size(), false);
+  missing_.assign(Keys()->tensor_names.size(), false);
   for (const size_t index : indices) missing_[index] = true;
 }
 
@@ -88,11 +88,12 @@ void WatchedRecv::SingleArrived(size_t index, size_t bytes) {
                                   (RecvTrace::NowNanos() - start_ns_) / 1000);
 }
 
-void WatchedRecv::FrameArrived(size_t bytes,
-                               std::vector<int64_t> waits_micros) {
+void WatchedRecv::FrameArrived(size_t bytes, std::vector<int64_t> waits_micros,
+                               std::shared_ptr<const FusedKeys> arrived) {
   absl::MutexLock lock(&watch_mu_);
   bytes_ += static_cast<int64_t>(bytes);
   waits_micros_ = std::move(waits_micros);
+  arrived_ = std::move(arrived);
 }
 
 void WatchedRecv::WatchEnded(absl::StatusCode code) {
@@ -102,9 +103,15 @@ void WatchedRecv::WatchEnded(absl::StatusCode code) {
     ended_ = true;
     event.bytes = bytes_;
     event.waits_micros = std::move(waits_micros_);
+    event.received = std::move(arrived_);
   }
   if (!traced()) return;
-  event.received = keys_;
+  if (event.received == nullptr) event.received = Keys();
+  if (event.received != keys_) {
+    for (const std::string& name : event.received->tensor_names) {
+      event.names_bytes += sizeof(name) + name.size();
+    }
+  }
   event.step_id = step_id_;
   event.start_ns = start_ns_;
   event.end_ns = RecvTrace::NowNanos();
@@ -141,7 +148,7 @@ void WatchedRecv::AskSender(uint64_t waited_micros) {
   if (worker_cache == nullptr) return;  // Not sent yet.
   query.set_frame_version(FrameVersion());
   auto call = std::make_shared<RecvCall>(
-      std::move(worker_cache), keys_->send_task, /*step_id=*/0,
+      std::move(worker_cache), Keys()->send_task, /*step_id=*/0,
       HostDevice(env_), tensorflow::AllocatorAttributes());
   const absl::Status status = call->Init();
   if (!status.ok()) return OnAnswer(waited_micros, status, Tensor());
@@ -174,7 +181,8 @@ void WatchedRecv::OnAnswer(uint64_t waited_micros, const absl::Status& status,
   }
   v1::StallAnswer answer;
   std::vector<size_t> missing;
-  if (!ReadStallAnswer(frame, keys_->tensor_names.size(), &answer, &missing)
+  const std::shared_ptr<const FusedKeys> keys = Keys();
+  if (!ReadStallAnswer(frame, keys->tensor_names.size(), &answer, &missing)
            .ok()) {
     LogStall(waiting, "Its version of tf_fuse cannot say which are missing.");
   } else if (!answer.found()) {
@@ -183,7 +191,7 @@ void WatchedRecv::OnAnswer(uint64_t waited_micros, const absl::Status& status,
              "the request has not arrived.");
   } else {
     SetMissing(
-        missing, [this](size_t i) { return keys_->tensor_names[i]; }, &waiting);
+        missing, [&keys](size_t i) { return keys->tensor_names[i]; }, &waiting);
     waiting.set_step_not_begun(answer.step_not_begun());
     LogStall(waiting);
   }
@@ -200,18 +208,19 @@ bool WatchedRecv::Describe(v1::WaitingReceive* out) {
       if (missing_[i]) missing.push_back(i);
     }
   }
-  const auto name = [this](size_t i) { return keys_->tensor_names[i]; };
+  const std::shared_ptr<const FusedKeys> keys = Keys();
+  const auto name = [&keys](size_t i) { return keys->tensor_names[i]; };
   // Names them all: nobody has been asked yet.
-  SetMissing(one_by_one ? missing : AllIndices(*keys_), name, out);
+  SetMissing(one_by_one ? missing : AllIndices(*keys), name, out);
   if (!one_by_one) {
     out->set_missing_known(false);
     out->set_missing(0);
   }
   out->set_one_by_one(one_by_one);
-  out->set_task(TaskOfDevice(keys_->recv_device));
-  out->set_peer(keys_->send_task);
+  out->set_task(TaskOfDevice(keys->recv_device));
+  out->set_peer(keys->send_task);
   out->set_step_id(step_id_);
-  out->set_tensors(static_cast<uint32_t>(keys_->tensor_names.size()));
+  out->set_tensors(static_cast<uint32_t>(keys->tensor_names.size()));
   return true;
 }
 

@@ -26,6 +26,7 @@ namespace tf_fuse {
 class WatchedRecv : public Waiting,
                     public std::enable_shared_from_this<WatchedRecv> {
  public:
+  // `keys` may be null where Keys() is overridden.
   WatchedRecv(const tensorflow::WorkerEnv* env, int64_t step_id,
               std::shared_ptr<const FusedKeys> keys);
   ~WatchedRecv() override;
@@ -39,8 +40,10 @@ class WatchedRecv : public Waiting,
   // These are asked for one by one; all others are here.
   void SinglesSent(const std::vector<size_t>& indices);
   void SingleArrived(size_t index, size_t bytes);
-  // The frame is here. `waits_micros` is what the sender says of each tensor.
-  void FrameArrived(size_t bytes, std::vector<int64_t> waits_micros);
+  // The frame is here. `waits_micros` is what the sender says of each tensor in
+  // it; `arrived` names them, if these are not all that were asked for.
+  void FrameArrived(size_t bytes, std::vector<int64_t> waits_micros,
+                    std::shared_ptr<const FusedKeys> arrived = nullptr);
   // It waits no longer.
   void WatchEnded(absl::StatusCode code = absl::StatusCode::kOk);
 
@@ -49,6 +52,10 @@ class WatchedRecv : public Waiting,
 
   void OnTick(uint64_t waited_micros) override;
   bool Describe(v1::WaitingReceive* out) override;
+
+ protected:
+  // The tensors that were asked for, in that order, and the two devices.
+  virtual std::shared_ptr<const FusedKeys> Keys() { return keys_; }
 
  private:
   void AskSender(uint64_t waited_micros);
@@ -72,6 +79,7 @@ class WatchedRecv : public Waiting,
   // Of the event.
   int64_t bytes_ ABSL_GUARDED_BY(watch_mu_) = 0;
   std::vector<int64_t> waits_micros_ ABSL_GUARDED_BY(watch_mu_);
+  std::shared_ptr<const FusedKeys> arrived_ ABSL_GUARDED_BY(watch_mu_);
   // Last: nobody looks at what is half destroyed.
   Watch::Place place_;
 };

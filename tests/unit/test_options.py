@@ -189,7 +189,7 @@ def test_how_to_group_goes_with_the_fusing():
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("fuse_grouping", "all", "is one of ['level', 'consumer', 'cost'], got 'all'"),
+        ("fuse_grouping", "all", "is one of ['level', 'consumer', 'cost', 'dynamic'], got 'all'"),
         ("fuse_rpc_us", 0.0, "is a positive number, got 0.0"),
         ("fuse_rpc_us", float("nan"), "is a positive number, got nan"),
         ("fuse_gigabytes_per_s", float("inf"), "is a positive number, got inf"),

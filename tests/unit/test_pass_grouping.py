@@ -191,5 +191,7 @@ def test_the_same_groups_each_time():
 
 
 def test_an_unknown_splitting():
-    with pytest.raises(ValueError, match="splitting is 'level', 'consumer' or 'cost', got 'all'"):
+    with pytest.raises(
+        ValueError, match="splitting is 'level', 'consumer', 'cost' or 'dynamic', got 'all'"
+    ):
         rewrite(partitions(*_two()), splitting="all")

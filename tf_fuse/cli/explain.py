@@ -25,7 +25,7 @@ REASONS = {
     "peer_unreachable": "The receiving task did not answer when it was asked for the plugin.",
     "peer_without_plugin": "The receiving task runs the protocol grpc, without the plugin.",
     "ref_race": "It brings the memory of a variable that the same run updates in no order with it.",
-    "sender_not_visible": "What is above it is in a partition that is not visible here.",
+    "sender_not_visible": "What is above it is not visible here, and none shares its requests.",
     "split_off": "fuse_grouping gave it a call of its own.",
     "stamp_version": "The session's master has a version of tf_fuse that does not fit.",
     "type_not_serializable": "A frame cannot hold values of its type.",
@@ -75,11 +75,12 @@ def describe(result: Any) -> dict[str, Any]:
       result: a `tf_fuse.explain.Rewrite`.
 
     Returns:
-      A dict with `groups` (each with node, send_device, recv_device, depth, loop ("" outside of
-      loops), tensors, known_bytes, unknown_sizes and slots), `skips` (send_device, recv_device,
-      reason, meaning and the slot's fields), `local_receives`, `receives` (between tasks, before)
-      and `receives_after`. A slot has tensor_name, dtype, sender_node, recv_node and bytes, null
-      where the shape is not static.
+      A dict with `groups` (each with node, send_device, recv_device, depth, dynamic, loop (""
+      outside of loops), tensors, known_bytes, unknown_sizes and slots), `skips` (send_device,
+      recv_device, reason, meaning and the slot's fields), `local_receives`, `receives` (between
+      tasks, before) and `receives_after`, for which a dynamic group counts as one: how many
+      requests its receives share is not known before they run. A slot has tensor_name, dtype,
+      sender_node, recv_node and bytes, null where the shape is not static.
     """
     from tf_fuse.explain import known_bytes
 
@@ -95,6 +96,7 @@ def describe(result: Any) -> dict[str, Any]:
                 "send_device": group.send_device,
                 "recv_device": group.recv_device,
                 "depth": group.depth,
+                "dynamic": group.dynamic,
                 "loop": group.frame,
                 "tensors": len(slots),
                 "known_bytes": sum(size for size in sizes if size is not None),
@@ -149,7 +151,7 @@ def _print(data: dict[str, Any]) -> None:
         groups.add_row(
             _short(group["send_device"]),
             _short(group["recv_device"]),
-            str(group["depth"]),
+            "dynamic" if group["dynamic"] else str(group["depth"]),
             str(group["tensors"]),
             size,
             *([group["loop"]] if loops else []),
@@ -170,7 +172,10 @@ def _print(data: dict[str, Any]) -> None:
             console.print(f"[bold]{reason}[/bold]: {REASONS.get(reason, '')}")
     before, after = data["receives"], data["receives_after"]
     saved = f", {1 - after / before:.0%} fewer" if before else ""
-    console.print(f"Receives between tasks: {before} before, {after} after{saved}.")
+    least = "at least " if any(group["dynamic"] for group in data["groups"]) else ""
+    if least:
+        saved = ""
+    console.print(f"Receives between tasks: {before} before, {least}{after} after{saved}.")
     if data["local_receives"]:
         console.print(f"Receives within a task, no RPC: {data['local_receives']}.")
 

@@ -1,0 +1,109 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""fuse_grouping="dynamic" on real processes. All other cases: `make dynamic`."""
+
+import collections
+import os
+from pathlib import Path
+
+import pytest
+import scripted
+
+pytestmark = pytest.mark.cluster
+
+# TF_FUSE_TEST_ALL_DYNAMIC=1 runs all.
+_FEW = [
+    "branches",
+    "gradients",
+    "kept_values",
+    "loops",
+    "nested_branches",
+    "rare_types",
+    "shapes",
+    "strings",
+]
+
+
+def _cases():
+    if os.environ.get("TF_FUSE_TEST_ALL_DYNAMIC") != "1":
+        return _FEW
+    from fuse_recv_cases import CASES
+
+    # Theirs need a coordinator that schedules on several workers, or files.
+    return sorted(CASES)
+
+
+_CASES = _cases()
+
+
+def _run(**spec):
+    return scripted.run(Path(__file__).parent / "dynamic.py", spec, os.environ)
+
+
+@pytest.fixture(scope="module")
+def values():
+    return {(e["case"], e.get("phase")): e for e in _run(part="values", cases=_CASES)}
+
+
+@pytest.fixture(scope="module")
+def older():
+    return {(e["case"], e.get("phase")): e for e in _run(part="older")}
+
+
+def _total(event):
+    total = collections.Counter()
+    for of_call in event["counted"]:
+        for counters in of_call.values():
+            total.update({k: v for k, v in counters.items() if isinstance(v, int)})
+    return total
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_values_are_the_same_bits(values, case):
+    assert values[case, "dynamic"]["values"] == values[case, "off"]["values"]
+
+
+@pytest.mark.parametrize("case", _CASES)
+def test_requests_are_shared_and_nothing_is_received_twice(values, case):
+    total = _total(values[case, "dynamic"])
+    assert total["dynamic_requests"] == total["fused_rpcs"] == total["served_rpcs"]
+    assert 0 < total["fused_rpcs"] < total["tensors"] == total["served_tensors"]
+    assert total["dynamic_rounds"] < total["dynamic_requests"]
+    assert not {"errors", "fallbacks", "served_errors"} & total.keys()
+
+
+def test_no_receive_is_left_and_no_tensor_is_kept(values):
+    assert set(map(tuple, values["gauges", None]["values"].values())) == {(0, 0, 0)}
+
+
+def test_what_a_frame_cannot_hold_goes_beside(values):
+    assert _total(values["strings", "dynamic"])["beside_tensors"] == 1
+    assert _total(values["shapes", "dynamic"])["beside_tensors"] == 4  # 2 of them, read twice
+
+
+def test_a_tensor_that_depends_on_receives_that_are_issued_later():
+    (event,) = _run(part="later")
+    # begin = 1.5, the function's results sum to 15, each iteration adds 6.
+    late = 15.0 + 3 * 6.0
+    assert event["values"] == [late * 2.0 + 1.0, late * 3.0 + 1.0] * 2
+    assert event["total"]["dynamic_rounds"] > 0
+    assert "errors" not in event["total"]
+
+
+def test_senders_that_do_not_know_requests_by_parts_send_singly(older):
+    assert older["reads", "dynamic"]["values"] == older["reads", "off"]["values"]
+    total = _total(older["reads", "dynamic"])
+    assert "fused_rpcs" not in total and "errors" not in total
+    # Those of the first requests are asked for in vain, all others at once singly.
+    assert total["fallbacks"] > 0
+    singles = _total(older["reads", "off"])["single_rpcs"]
+    assert total["single_rpcs"] == singles
+
+
+def test_that_is_said_once_for_each(older):
+    lines = older["log", None]["lines"]
+    assert len(lines) == 2
+    assert sorted(line.split("tf_fuse: ")[1].split(" does ")[0] for line in lines) == [
+        "/job:ps/replica:0/task:0",
+        "/job:ps/replica:0/task:1",
+    ]

@@ -1,0 +1,287 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Deaths, errors, cancellations and bad requests with fuse_grouping="dynamic".
+
+What stock does in the same cases is asserted by test_kills.py; the numbers here are the same.
+"""
+
+import sys
+
+import pytest
+from fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_STEPS = 10
+_SUM = 66.0  # 0 + 1 + ... + 11
+_WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
+_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__)
+
+
+def test_op_error_has_the_senders_code_and_names_one_tensor(cases):
+    assert (cases["op_error"]["raised"], cases["op_error"]["code"]) == ("InvalidArgumentError", 3)
+    assert "is not in [0, 4)" in cases["op_error"]["text"]
+    assert "[[fused receive of 1 tensor from /job:ps/replica:0/task:" in cases["op_error"]["text"]
+    assert cases["after_op_error"] == [_SUM] * _STEPS
+
+
+def test_cancelled_step_leaves_nothing_behind(cases):
+    case = cases["cancelled_step"]
+    assert case["entered"] is True
+    assert case["raised"] == "InvalidArgumentError"
+    assert case["after"] == [_SUM] * _STEPS
+    assert case["left"] == {"pending_requests": 0, "partial_tensors": 0, "pending_receives": 0}
+
+
+def test_worker_killed_while_it_waits(cases):
+    case = cases["worker_killed"]
+    assert case["entered"] is True
+    assert case["sums"] == [_SUM + 9.0] * 2
+    assert case["left"] == {"pending_requests": 0, "partial_tensors": 0}
+
+
+def test_server_killed_while_it_is_waited_for(cases):
+    assert cases["ps_killed"] == ["UnavailableError", 14]
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "text"),
+    [
+        ("nothing", "INVALID_ARGUMENT", "a request by parts asks for no tensor"),
+        ("equal_names", "INVALID_ARGUMENT", "tensor 1 of 2: the name 'a' stands in the request"),
+        ("wrong_incarnation", "ABORTED", "RecvTensor expects a different device incarnation"),
+        ("rest_of_incarnation", "ABORTED", "RecvTensor expects a different device incarnation"),
+        ("duplicate", "ABORTED", "FuseRecvTensor (tf_fuse) request was received twice"),
+    ],
+)
+def test_bad_requests_are_rejected(cases, case, code, text):
+    assert cases[case]["code"] == code
+    assert text in cases[case]["details"]
+    assert cases[case]["counters"]["rejected_requests"] == 1
+
+
+def test_the_rest_of_an_answer_that_left_none(cases):
+    assert cases["no_rest"] == {
+        "code": "INVALID_ARGUMENT",
+        "details": "FuseRecvTensorRequest: the rest of request 4711 was asked for, but no answer "
+        "of this step left one",
+    }
+
+
+def test_a_request_for_what_is_never_sent_ends_with_its_client_and_with_its_step(cases):
+    assert cases["never_sent"]["code"] == "DEADLINE_EXCEEDED"
+    assert cases["never_sent"]["cancelled"] == 1
+    # The local receives end with the step, as TensorFlow's do.
+    assert cases["never_sent"]["while_step_runs"] == 2
+    assert cases["left_at_the_end"] == {"pending_requests": 0, "partial_tensors": 0}
+
+
+def test_a_request_before_its_step(cases):
+    assert cases["postponed"]["code"] == "ABORTED"
+    assert cases["postponed"]["details"] == (
+        "fused receive of step 99: the step has not begun on this task; the request may be sent "
+        "again"
+    )
+
+
+def _main():
+    import os
+
+    os.environ["TF_FUSE_STEP_WAIT_MS"] = "3000"
+    import grpc
+    import tensorflow as tf
+    from fault.test_malformed import _worker_messages
+    from google.protobuf import any_pb2
+    from tensorflow.core.framework import device_attributes_pb2
+
+    import tf_fuse
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    job = coordinator.Job("on", 2, 2)
+    tf.config.optimizer.set_experimental_options({"fuse_grouping": "dynamic"})
+    vs = job.variables([float(i) for i in range(12)])
+    tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
+    entered = job.variables([0])[0]
+    with tf.device("/job:ps/replica:0/task:0"):
+        queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="never_filled")
+
+    @tf.function
+    def step():
+        return tf.add_n([v.read_value() for v in vs])
+
+    @tf.function
+    def fails(first):
+        return tf.add_n([tf.gather(t, [first + i]) for i, t in enumerate(tables)])
+
+    @tf.function
+    def blocks():
+        with tf.device("/job:ps/replica:0/task:0"):
+            with tf.control_dependencies([entered.assign_add(1)]):
+                value = queue.dequeue()
+            values = [value * 2.0, value * 3.0, value * 4.0]
+        return tf.add_n([v.read_value() for v in vs]) + tf.add_n(values)
+
+    def steps():
+        results = [job.coordinator.schedule(step) for _ in range(_STEPS)]
+        job.coordinator.join()
+        return [float(result.fetch()) for result in results]
+
+    def caught(action):
+        try:
+            action()
+        except tf.errors.OpError as error:
+            return {"raised": type(error).__name__, "code": error.error_code, "text": str(error)}
+        return {"raised": None}
+
+    def left(*names):
+        now = lambda: {name: sum(job.by_task(name).values()) for name in names}  # noqa: E731
+        coordinator.wait_until(lambda: not any(now().values()))
+        return now()
+
+    def enter(count):
+        before = int(entered.numpy())
+        results = [job.coordinator.schedule(blocks) for _ in range(count)]
+        is_in = coordinator.wait_until(lambda: int(entered.numpy()) >= before + count)
+        return results, bool(is_in)
+
+    bad = tf.constant(1000)
+
+    def cancelled_step():
+        _, is_in = enter(1)
+        job.coordinator.schedule(fails, args=(bad,))
+        result = caught(job.coordinator.join)
+        result |= {"entered": is_in, "after": steps()}
+        result["left"] = left("pending_requests", "partial_tensors", "pending_receives")
+        return result
+
+    def worker_killed():
+        results, is_in = enter(2)
+        coordinator.wait_until(lambda: sum(job.by_task("pending_requests").values()) == 2)
+        job.cluster.kill("worker:1")
+        # One for each step, for its second try, and for what the dead worker's may still take.
+        for _ in range(4):
+            queue.enqueue(1.0)
+        job.coordinator.join()
+        sums = [float(r.fetch()) for r in results]
+        queue.dequeue_up_to(int(queue.size())) if int(queue.size()) else None
+        return {
+            "entered": is_in,
+            "sums": sums,
+            "left": left("pending_requests", "partial_tensors"),
+        }
+
+    # Requests of a peer that is not one of ours.
+    ps_task = "/job:ps/replica:0/task:0"
+    channel = grpc.insecure_channel(job.cluster.cluster_spec["ps"][0])
+    messages = _worker_messages()
+
+    def method(name):
+        return channel.unary_unary(
+            f"/tensorflow.WorkerService/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+        )
+
+    answer = method("GetStatus")(messages["GetStatusRequest"]())
+    attributes = [
+        device_attributes_pb2.DeviceAttributes.FromString(data)
+        for data in messages["GetStatusResponse"].FromString(answer).device_attributes
+    ]
+    incarnation = next(x.incarnation for x in attributes if x.device_type == "CPU")
+    request_ids = iter(range(1000, 100_000))
+
+    def on_ps():
+        return tf_fuse.cluster_metrics()[ps_task]
+
+    def send(names=(), step=99, request_id=None, timeout=20, **fields):
+        values = {
+            "frame_version": 2,
+            "send_device": f"{ps_task}/device:CPU:0",
+            "send_device_incarnation": incarnation,
+            "recv_device": _WORKER,
+            "tensor_names": names,
+        } | fields
+        value = fuse_recv_pb2.FuseRecvTensorRequest(**values).SerializeToString()
+        request = messages["RecvTensorRequest"](
+            step_id=step,
+            rendezvous_key="no key",
+            transport_options=any_pb2.Any(type_url=_PARTS, value=value).SerializeToString(),
+            request_id=request_id or next(request_ids),
+        )
+        answer = method("RecvTensor").future(request, timeout=timeout)
+        return {"code": answer.code().name, "details": answer.details()}
+
+    def rejected(*args, **kwargs):
+        def case():
+            before = on_ps()
+            result = send(*args, **kwargs)
+            now = on_ps()
+            grown = {k: v - before[k] for k, v in now.items() if k != "skipped" and v != before[k]}
+            return {**result, "counters": grown}
+
+        return case
+
+    def duplicate():
+        send(["a"], step=104, request_id=77, timeout=1)
+        return rejected(["a"], step=104, request_id=77)()
+
+    open_step = {}
+
+    def with_an_open_step():
+        """Begins a step that waits, and finds its number."""
+        _, _ = enter(1)
+
+        def find():
+            waiting = tf_fuse.cluster_waiting()[ps_task] or []
+            return [w["step_id"] for w in waiting if w.get("sending")]
+
+        open_step["id"] = int(coordinator.wait_until(find)[0])
+        return send(step=open_step["id"], rest_of_requests=[4711])
+
+    def never_sent():
+        before = on_ps()
+        result = send(["no_such_tensor", "nor_this"], step=open_step["id"], timeout=2)
+        result["cancelled"] = coordinator.wait_until(
+            lambda: on_ps()["cancelled_requests"] - before["cancelled_requests"]
+        )
+        result["while_step_runs"] = on_ps()["partial_tensors"] - before["partial_tensors"]
+        queue.enqueue(1.0)
+        job.coordinator.join()
+        return result
+
+    def ps_killed():
+        enter(1)
+        job.cluster.kill("ps:0")
+        error = caught(job.coordinator.join)
+        return [error["raised"], error.get("code")]
+
+    steps()
+    coordinator.finish(
+        {
+            "op_error": lambda: caught(lambda: job.call(fails, (bad,))),
+            "after_op_error": steps,
+            "cancelled_step": cancelled_step,
+            "nothing": rejected(),
+            "equal_names": rejected(["a", "a"]),
+            "wrong_incarnation": rejected(["a"], send_device_incarnation=incarnation ^ 1),
+            "rest_of_incarnation": rejected(
+                rest_of_requests=[1], send_device_incarnation=incarnation ^ 1
+            ),
+            "duplicate": duplicate,
+            "postponed": lambda: send(["a", "b"]),
+            "no_rest": with_an_open_step,
+            "never_sent": never_sent,
+            "left_at_the_end": lambda: left("pending_requests", "partial_tensors"),
+            "worker_killed": worker_killed,
+            "ps_killed": ps_killed,
+        }
+    )
+
+
+if __name__ == "__main__":
+    assert len(sys.argv) == 1
+    _main()
