@@ -35,7 +35,8 @@ def test_every_variable_of_the_sources_has_a_row():
         for path in _SOURCES
         for name in re.findall(r"[\"'](TF_FUSE_[A-Z_]+)[\"']", path.read_text(encoding="utf-8"))
     }
-    read -= {"TF_FUSE_GRPC_SERVER", "TF_FUSE_GRPC_SESSION"}  # names of factories
+    # The names of the factories of servers and sessions.
+    read -= {"TF_FUSE_GRPC_SERVER", "TF_FUSE_GRPC_SESSION"}
     assert read == {name for name in _rows() if name.startswith("TF_FUSE_")}
     assert "TF_FUSE_MAX_KEYS_PER_REQUEST" in read
 

@@ -204,10 +204,11 @@ def _recv_name(name):
     return re.sub(r"^tf_fuse/\w+/dynamic(_\d+)?/", "", name)
 
 
-def _control_inputs(graphs, op):
+def _control_inputs(graphs, *ops):
     return {
         _recv_name(n.name): sorted(_recv_name(i) for i in n.input if i.startswith("^"))
         for graph in graphs.values()
+        for op in ops
         for n in nodes_of(graph, op)
     }
 
@@ -216,7 +217,7 @@ def test_in_a_loop_each_is_started_by_what_started_it():
     graph, _ = _random_loops(3)
     result = rewrite(graph, splitting="dynamic")
     assert sum(len(group.slots) for group in result.report.groups if group.frame) > 10
-    before = _control_inputs(result.before, "_Recv")
+    before = _control_inputs(result.before, "_Recv", "_HostRecv")
     after = _control_inputs(result.after, "_FuseRecv")
     assert after == {name: before[name] for name in after}
 

@@ -111,7 +111,7 @@ def test_partitions_differ_from_a_functions_only_by_stamps_and_names():
 
 @pytest.mark.parametrize("block", range(3))
 def test_lost_stamps_never_deadlock(block):
-    lost = fused = 0
+    lost = dynamic = fused = 0
     for seed in range(block * 30, block * 30 + 30):
         rng = random.Random(seed)
         graphs = _copy(rewrite(_random_exchange(seed), session=True).before)
@@ -121,8 +121,9 @@ def test_lost_stamps_never_deadlock(block):
         result = rewrite(graphs, session=True)
         assert _stuck(result.after) == set(), f"seed {seed}"
         lost += len(skips(result).get("not_stamped", []))
-        fused += sum(len(g.slots) for g in result.report.groups)
-    assert min(lost, fused) > 50, "the graphs are too dull to find anything"
+        dynamic += sum(len(g.slots) for g in result.report.groups if g.dynamic)
+        fused += sum(len(g.slots) for g in result.report.groups if not g.dynamic)
+    assert min(lost, dynamic, fused) > 20, "the graphs are too dull to find anything"
 
 
 def test_loops_of_each_task_alone_run_as_stock_s():
@@ -130,9 +131,78 @@ def test_loops_of_each_task_alone_run_as_stock_s():
     fused = 0
     for seed in range(20):
         result, _ = _compare(*_random_loops(seed), seed, session=True)
-        assert set(skips(result)) <= {"alone", "not_stamped"}, f"seed {seed}"
+        assert set(skips(result)) <= {"alone", "loop_frame", "not_stamped"}, f"seed {seed}"
         fused += sum(len(g.slots) for g in result.report.groups if g.frame)
     assert fused > 60, "the graphs are too dull to find anything"
+
+
+# --- Fused dynamically -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [_random_exchange, _random_conditionals])
+def test_each_task_alone_fuses_dynamically_what_the_master_says(make):
+    fused = 0
+    for seed in range(20):
+        alone = rewrite(make(seed), session=True, splitting="dynamic")
+        whole = rewrite(alone.before, splitting="dynamic")
+        assert _found(alone) == _found(whole), f"seed {seed}"
+        assert all(group.dynamic for group in alone.report.groups)
+        fused += sum(len(g.slots) for g in alone.report.groups)
+    assert fused > 150, "the graphs are too dull to find anything"
+
+
+def test_dynamic_loops_of_each_task_alone_run_as_stock_s():
+    fused = 0
+    for seed in range(20):
+        result, _ = _compare(*_random_loops(seed), seed, session=True, splitting="dynamic")
+        assert set(skips(result)) <= {"alone", "loop_frame", "not_stamped"}, f"seed {seed}"
+        fused += sum(len(g.slots) for g in result.report.groups if g.frame)
+    assert fused > 60, "the graphs are too dull to find anything"
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_without_stamps_parts_are_dead_and_live_where_stock_is(block):
+    """What TF_FUSE_DYNAMIC=1 does: none of the receives is decided, and each may be dead."""
+    partly = 0
+    for seed in range(block * 20, block * 20 + 20):
+        graphs = _copy(rewrite(_random_conditionals(seed), session=True).before)
+        for n in _stamped(graphs).values():
+            del n.attr[STAMP]
+        result = rewrite(graphs, session=True)
+        assert all(group.dynamic for group in result.report.groups)
+        assert set(skips(result)) <= {"not_stamped"}
+        received = {s.recv_node for group in result.report.groups for s in group.slots}
+        for choice in _random_choices():
+            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+            kept = before.keys() - received
+            assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
+            partly += any(before[name] == "dead" for name in received)
+    assert partly > 20, "the graphs are too dull to find anything"
+
+
+def test_dynamic_stamp_of_two_reads():
+    result = rewrite(_two_reads(), session=True, splitting="dynamic")
+    stamp = _stamp(_stamped(result.before)["x_in0"])
+    # A worker that does not know `dynamic` takes it for a stamp without sense.
+    (decision,) = stamp.inputs
+    assert (stamp.version, decision.group, decision.reason, decision.dynamic) == (1, 0, "", True)
+    assert sorted_groups(result) == [["a", "b"]]
+    assert [n.attr["dynamic"].b for n in nodes_of(result.after[W0], "_FuseRecv")] == [True, True]
+
+
+def test_static_and_dynamic_stamps_are_not_mixed():
+    def build():
+        use(W0, "x", *(source(PS0, name) for name in "abcd"))
+
+    graphs = _copy(rewrite(trace(build), session=True).before)
+    for name in ("x_in1", "x_in3"):
+        n = _stamped(graphs)[name]
+        n.attr[STAMP].s = _changed(_stamp(n), group=0, dynamic=True)
+    report = rewrite(graphs, session=True).report
+    assert sorted((g.dynamic, [s.sender_node for s in g.slots]) for g in report.groups) == [
+        (False, ["a", "c"]),
+        (True, ["b", "d"]),
+    ]
 
 
 def test_a_task_keeps_its_own_limits():
@@ -254,6 +324,8 @@ def test_every_use_must_be_stamped():
         lambda stamp: _changed(stamp, group=-5),
         lambda stamp: _changed(stamp, reason="alone"),
         lambda stamp: _changed(stamp, group=0, reason="No Reason" * 9),
+        lambda stamp: _changed(stamp, dynamic=True),
+        lambda stamp: _changed(stamp, group=0, reason="alone", dynamic=True),
     ],
 )
 def test_stamps_that_make_no_sense_are_left_alone(change):
@@ -272,13 +344,14 @@ def _changed(stamp, **fields):
     return stamp.SerializeToString()
 
 
-def test_stamp_of_another_version_is_left_alone():
+def test_stamps_of_another_version_are_not_followed():
     graphs = _copy(rewrite(_two_reads(), session=True).before)
     for n in _stamped(graphs).values():
         stamp = _stamp(n)
         stamp.version = 2
         n.attr[STAMP].s = stamp.SerializeToString()
-    assert skips(rewrite(graphs, session=True)) == {"stamp_version": ["a", "b"]}
+    (group,) = rewrite(graphs, session=True).report.groups
+    assert (group.dynamic, [slot.sender_node for slot in group.slots]) == (True, ["a", "b"])
 
 
 def test_reason_of_a_newer_master_is_reported_as_it_is():
@@ -288,11 +361,12 @@ def test_reason_of_a_newer_master_is_reported_as_it_is():
     assert skips(rewrite(graphs, session=True)) == {"a_reason_to_come": ["a", "b"]}
 
 
-def test_stamp_of_a_wrong_type_is_left_alone():
+def test_stamps_of_a_wrong_type_are_not_followed():
     graphs = _copy(rewrite(_two_reads(), session=True).before)
     for n in _stamped(graphs).values():
         n.attr[STAMP].i = 1
-    assert skips(rewrite(graphs, session=True)) == {"not_stamped": ["a", "b"]}
+    (group,) = rewrite(graphs, session=True).report.groups
+    assert (group.dynamic, [slot.sender_node for slot in group.slots]) == (True, ["a", "b"])
 
 
 def test_groups_of_another_sender_are_not_mixed():
