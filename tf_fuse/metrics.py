@@ -38,6 +38,8 @@ DESCRIPTIONS = {
     "copied_tensors": "Tensors copied out of a frame.",
     "fallbacks": "Fused receives done one by one, because the peer lacks the plugin.",
     "errors": "Fused receives that failed.",
+    "dynamic_requests": "Requests that receives shared dynamically.",
+    "dynamic_rounds": "Answers to those that left something to ask for again.",
     "stalled_receives": "Fused receives that waited longer than TF_FUSE_STALL_WARN_MS.",
     "pending_receives": "Fused receives under way.",
     "open_steps": "Steps that this task takes part in.",
@@ -54,6 +56,7 @@ DESCRIPTIONS = {
     "remembered_requests": "Requests that are kept parsed.",
     "pending_bytes": "Bytes that pending requests take, estimated.",
     "unsent_frame_bytes": "Bytes of frames that their receivers have not taken yet.",
+    "partial_tensors": "Tensors that were asked for dynamically, and not sent yet.",
     "functions": "Graphs that the pass looked at.",
     "groups": "Fused receives that the pass made.",
     "fused_receives": "Receives that those replaced.",
@@ -63,6 +66,7 @@ DESCRIPTIONS = {
 GAUGES = frozenset(
     {
         "open_steps",
+        "partial_tensors",
         "pending_bytes",
         "pending_receives",
         "pending_requests",

@@ -146,6 +146,11 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
   if (!parsed.ok()) return parsed.status();
   *keys = *std::move(parsed);
   if (by_parts) {
+    if (request.request_id() == 0) {
+      return absl::InvalidArgumentError(
+          "FuseRecvTensorRequest: a request by parts has no request id, by "
+          "which its rest is asked for");
+    }
     return (*keys)->source.FullKey().empty()
                ? absl::InvalidArgumentError(
                      "FuseRecvTensorRequest: a request by parts asks for no "

@@ -189,9 +189,14 @@ PartialSends::Part PartialSends::Take(Tensors tensors) {
 
 void PartialSends::Keep(int64_t request_id, Tensors rest) {
   if (rest.empty()) return;
-  absl::MutexLock lock(&mu_);
-  // An aborted step forgets: what was left would keep it.
-  if (status_.ok()) rests_[request_id] = std::move(rest);
+  bool kept = false;
+  {
+    absl::MutexLock lock(&mu_);
+    // An aborted step forgets: what was left would keep it. Nor can what an
+    // older request of the same id has left be replaced.
+    if (status_.ok()) kept = rests_.try_emplace(request_id, rest).second;
+  }
+  if (!kept) Drop(rest);
 }
 
 void PartialSends::Drop(const Tensors& tensors) {

@@ -3,7 +3,8 @@
 """The script of test_dynamic.py: cases with fuse_grouping="dynamic".
 
 {"part": "values"}: cases of fuse_recv_cases.py with the option off, then dynamic.
-{"part": "later"}: a tensor that depends on receives that are issued while it is waited for.
+{"part": "later"}: a tensor that depends on receives that are issued while it is waited for, with
+requests for two tensors at most.
 {"part": "older"}: senders that do not serve requests by parts.
 """
 
@@ -42,7 +43,7 @@ def _values(spec: dict[str, Any]) -> None:
 
 
 def _later(spec: dict[str, Any]) -> None:
-    with scripted.cluster("plugin", 1, 1) as cluster:
+    with scripted.cluster("plugin", 1, 1, env={"TF_FUSE_MAX_KEYS_PER_REQUEST": "2"}) as cluster:
         import tensorflow as tf
         from fuse_recv_cases import Bench
 

@@ -3,9 +3,10 @@
 """The script of test_sessions.py: all cases of session_cases.py on one cluster.
 
 {"mode": "stock" or "plugin", "phases": {"on": [names of cases, or "*"], …}}. Phases: "stock" and
-"off" (no option), "on" (session_config), "experimental" (set_experimental_options, and no
-ConfigProto), "scheme" (as "on", the targets begin with grpc+fuse://), "plain_master" (as "on", but
-the session's master is the one server that has no plugin).
+"off" (no option), "on" (session_config), "dynamic" (the same with fuse_grouping), "experimental"
+(set_experimental_options, and no ConfigProto), "scheme" (as "on", the targets begin with
+grpc+fuse://), "plain_master" (as "on", but the session's master is the one server that has no
+plugin).
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def _config(phase: str) -> Any:
         return tf.compat.v1.ConfigProto()
     import tf_fuse
 
-    return tf_fuse.session_config()
+    options = {"fuse_grouping": "dynamic"} if phase == "dynamic" else {}
+    return tf_fuse.session_config(**options)
 
 
 def _short(task: str) -> str:

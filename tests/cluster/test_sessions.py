@@ -41,15 +41,18 @@ _PHASES = {
     "off": ["monitored_training", "feeds_and_fetches"],
     "on": ["*"],
     "scheme": ["iterators"],
+    "dynamic": ["monitored_training", "partial_run", "cond_v1", "while_v1"],
     "plain_master": ["ref_variables"],
     "experimental": ["ref_variables"],
 }
 _ERRORS = {"errors", "iterators", "recovery"}  # Cases in which a receive fails.
+# Of a cluster of tasks with TF_FUSE_DYNAMIC=1; the sessions have no option.
+_UNSTAMPED = ["monitored_training", "partial_run", "cond_v2", "while_v1"]
 
 
-def _run(mode, phases):
+def _run(mode, phases, env=os.environ):
     script = Path(__file__).parent / "session_modes.py"
-    return scripted.run(script, {"mode": mode, "phases": phases}, os.environ)
+    return scripted.run(script, {"mode": mode, "phases": phases}, env)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,12 @@ def stock():
 @pytest.fixture(scope="module")
 def plugin():
     return {(e["case"], e.get("phase")): e for e in _run("plugin", _PHASES)}
+
+
+@pytest.fixture(scope="module")
+def unstamped():
+    events = _run("plugin", {"off": _UNSTAMPED}, {**os.environ, "TF_FUSE_DYNAMIC": "1"})
+    return {(e["case"], e.get("phase")): e for e in events}
 
 
 def test_every_case_ran(stock, plugin):
@@ -129,6 +138,25 @@ def test_other_ways_of_asking_give_the_same_groups(plugin, phase, case):
     there, here = _total(plugin, case, "on"), _total(plugin, case, phase)
     assert there["groups"] == here["groups"] > 0
     assert there["fused_receives"] == here["fused_receives"]
+
+
+@pytest.mark.parametrize("case", _PHASES["dynamic"])
+def test_dynamic_requests_of_stamped_graphs(plugin, case):
+    there, total = _total(plugin, case), _total(plugin, case, "dynamic")
+    assert total["dynamic_requests"] == total["fused_rpcs"] == total["served_rpcs"]
+    assert 0 < total["fused_rpcs"] < total["tensors"] == total["served_tensors"]
+    # Receives that are alone at their depth have others to share requests with.
+    assert total["tensors"] >= there["tensors"]
+    assert "errors" not in total
+
+
+@pytest.mark.parametrize("case", _UNSTAMPED)
+def test_dynamic_requests_of_graphs_that_are_not_stamped(stock, unstamped, case):
+    assert unstamped[case, "off"]["values"] == stock[case]["values"]
+    total = _total(unstamped, case, "off")
+    assert 0 < total["fused_rpcs"] < total["tensors"] == total["served_tensors"]
+    assert total["dynamic_requests"] == total["fused_rpcs"]
+    assert "errors" not in total
 
 
 def test_traced_run_tells_of_all_tasks(stock, plugin):

@@ -95,6 +95,40 @@ def test_profiles_of_other_tasks_show_both_sides(cases):
             assert at_worker["bytes"] == at_ps["bytes"]
 
 
+def test_one_event_per_dynamic_request(cases):
+    case = cases["dynamic_profile"]
+    events = case["events"]
+    assert len(events) == case["dynamic_requests"] == case["fused_rpcs"] >= _STEPS
+    assert {e["line"].split(" (")[0] for e in events} == {f"from {_PS}"}
+    assert sum(e["bytes"] for e in events) == case["bytes"]
+    for step_id in {e["step_id"] for e in events}:
+        of_step = [e for e in events if e["step_id"] == step_id]
+        names = [name for e in of_step for name in e["tensor_names"].split(",")]
+        # An event has what its answer brought; each tensor comes once.
+        assert len(names) == len(set(names)) == _SLOTS
+    for event in events:
+        waits = [int(wait) for wait in event["waits_us"].split(",")]
+        assert len(waits) == event["slots"] == len(event["tensor_names"].split(","))
+        assert min(waits) >= 0
+        assert event["slowest_wait_us"] == max(waits)
+        assert "error" not in event
+
+
+def test_dynamic_events_of_other_tasks(cases):
+    case = cases["remote_dynamic"]
+    assert case["ps"] and case["worker"]
+    for side, peer in (("ps", _WORKER), ("worker", _PS)):
+        assert {e["peer"] for e in case[side]} == {peer}
+        for event in case[side]:
+            assert event["slots"] == len(event["tensor_names"].split(","))
+            if "waits_us" in event:
+                assert len(event["waits_us"].split(",")) == event["slots"]
+    # What one answer brought has the same names on both sides.
+    served = {(e["step_id"], e["tensor_names"]) for e in case["ps"]}
+    received = {(e["step_id"], e["tensor_names"]) for e in case["worker"]}
+    assert served & received
+
+
 def test_trace_viewer_shows_the_events(cases):
     assert cases["viewer"] == {
         "ok": True,
@@ -193,7 +227,8 @@ def _main():
 
             return read
 
-        quick, slow = make(f"file://{folder / 'file'}"), make(f"file://{pipe}")
+        functions = {"quick": make(f"file://{folder / 'file'}")}
+        slow = make(f"file://{pipe}")
 
         def call(function, task):
             with tf.device(task):
@@ -203,7 +238,8 @@ def _main():
             before = tf_fuse.metrics()
             action()
             after = tf_fuse.metrics()
-            return {name: after[name] - before[name] for name in ("fused_rpcs", "bytes")}
+            names = ("fused_rpcs", "dynamic_requests", "bytes")
+            return {name: after[name] - before[name] for name in names}
 
         def events_of(logdir):
             """The events of our plane in the one profile under a folder."""
@@ -224,7 +260,7 @@ def _main():
 
         def steps():
             for _ in range(_STEPS):
-                call(quick, _CHIEF)
+                call(functions["quick"], _CHIEF)
 
         def profiled(name, action):
             logdir = str(folder / name)
@@ -251,14 +287,25 @@ def _main():
                 file.read()
             thread.join()
 
-        def remote_both():
+        def dynamic_profile():
+            """As own_profile(), of a function that was traced with fuse_grouping="dynamic"."""
+            options = tf.config.optimizer.set_experimental_options
+            options({"fuse_grouping": "dynamic"})
+            functions["quick"] = make(f"file://{folder / 'file'}")
+            call(functions["quick"], _CHIEF)
+            call(functions["quick"], _WORKER)
+            logdir = []
+            counters = own_counters(lambda: logdir.append(profiled("dynamic", steps)))
+            return {"events": events_of(logdir[0]), **counters}
+
+        def remote_both(name="remote"):
             """Both tasks at once, so that they see the same steps."""
-            logdir = str(folder / "remote")
+            logdir = str(folder / name)
             ended = threading.Event()
 
             def run():
                 while not ended.is_set():
-                    call(quick, _WORKER)
+                    call(functions["quick"], _WORKER)
 
             thread = threading.Thread(target=run)
             thread.start()
@@ -269,7 +316,7 @@ def _main():
             by_task = {}
             for job, port in profiler_ports.items():
                 (path,) = [p for p in Path(logdir).rglob("*.xplane.pb") if str(port) in p.name]
-                alone = folder / f"of_{job}"
+                alone = folder / f"{name}_of_{job}"
                 alone.mkdir()
                 path.rename(alone / path.name)
                 by_task[job] = events_of(alone)
@@ -303,7 +350,7 @@ def _main():
             return strategy is not None
 
         steps()
-        call(quick, _WORKER)
+        call(functions["quick"], _WORKER)
         coordinator.finish(
             {
                 "before": lambda: own_counters(steps),
@@ -312,6 +359,8 @@ def _main():
                 "late_profile": lambda: {"events": events_of(profiled("late", late))},
                 "remote": remote_both,
                 "afterwards": lambda: own_counters(steps),
+                "dynamic_profile": dynamic_profile,
+                "remote_dynamic": lambda: remote_both("remote_dynamic"),
                 "scrape": scrape,
                 "cluster_text": lambda: tf_fuse.prometheus_text(cluster=True),
                 "clean_up": clean_up,

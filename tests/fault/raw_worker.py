@@ -18,6 +18,7 @@ from typing import Any
 RECEIVER = "/job:worker/replica:0/task:9/device:CPU:0"  # nobody: what is sent to it is asked for
 KEY_OF_NO_TENSOR = "tf_fuse.v1.FuseRecvTensor"
 TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
+TYPE_URL_OF_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
 TIMEOUT_S = 60.0  # no wait is longer
 
 EARLY, GATED = 2.0, 3.0
@@ -183,19 +184,49 @@ class Worker:
             }
         return self.call("RecvTensor", step_id=step, request_id=request_id, **fields, **kwargs)
 
-    def _fused_request(self, names: Sequence[str]) -> bytes:
+    def receive_parts(
+        self,
+        step: int,
+        names: Sequence[str],
+        request: int,
+        timeout: float = TIMEOUT_S,
+        **fields: Any,
+    ) -> Any:
+        """Starts a request by parts.
+
+        Args:
+          step: the step's id.
+          names: what is asked for by name.
+          request: the request's id.
+          timeout: of the call, seconds.
+          **fields: further ones of the FuseRecvTensorRequest.
+        """
+        options = self._fused_request(names, TYPE_URL_OF_PARTS, frame_version=2, **fields)
+        return self.call(
+            "RecvTensor",
+            timeout,
+            step_id=step,
+            request_id=request,
+            rendezvous_key=KEY_OF_NO_TENSOR,
+            transport_options=options,
+        )
+
+    def _fused_request(
+        self, names: Sequence[str], type_url: str = TYPE_URL, frame_version: int = 1, **fields: Any
+    ) -> bytes:
         from google.protobuf import any_pb2
 
         from tf_fuse.v1 import fuse_recv_pb2
 
         request = fuse_recv_pb2.FuseRecvTensorRequest(
-            frame_version=1,
+            frame_version=frame_version,
             send_device=self.device,
             send_device_incarnation=self.incarnation,
             recv_device=RECEIVER,
             tensor_names=[f"edge_{name}" for name in names],
+            **fields,
         )
-        return any_pb2.Any(type_url=TYPE_URL, value=request.SerializeToString()).SerializeToString()
+        return any_pb2.Any(type_url=type_url, value=request.SerializeToString()).SerializeToString()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,21 +252,10 @@ class Sender(Worker):
           address: of the task.
           has_plugin: whether it runs "grpc+fuse", and so has counters.
         """
-        import tensorflow as tf
-
         super().__init__(address)
         self._own_steps = itertools.count(1_000_000)
         self._numbers = itertools.count()
-        self._metrics = None
-        if has_plugin:
-            from tf_fuse import _native
-            from tf_fuse.v1 import fuse_recv_pb2
-
-            question = fuse_recv_pb2.QUESTION_METRICS
-
-            with tf.Graph().as_default() as graph:
-                tf.identity(_native.load().tf_fuse_answer(question=question), name="counters")
-            self._metrics = self.register(graph, {"counters": "counters"})
+        self._has_plugin = has_plugin
 
     def graph(self) -> Graph:
         """Registers a graph, with a gate of its own."""
@@ -268,15 +288,15 @@ class Sender(Worker):
 
     def counters(self) -> dict[str, Any]:
         """The task's `tf_fuse.metrics()`; of a stock task {}."""
-        if self._metrics is None:
+        if not self._has_plugin:
             return {}
-        step = next(self._own_steps)
-        answer = self.receive(step, ["counters"])
-        self.run(self._metrics, step).result()
-        content = tensor_proto(answer.result()).tensor_content
-        self.cleanup(step)
-        # A string in a tensor's content has its length before it.
-        counted: dict[str, Any] = json.loads(content[content.index(b"{") :])
+        from tf_fuse.v1 import fuse_recv_pb2
+
+        options = self._fused_request([], question=fuse_recv_pb2.QUESTION_METRICS)
+        answer = self.call("RecvTensor", rendezvous_key=KEY_OF_NO_TENSOR, transport_options=options)
+        content = tensor_proto(answer.result()).tensor_content  # A frame around a text.
+        text = content[content.index(b"{") : content.rindex(b"}") + 1]
+        counted: dict[str, Any] = json.loads(text)
         return counted
 
 

@@ -5,10 +5,11 @@
 What stock does in the same cases is asserted by test_kills.py; the numbers here are the same.
 """
 
+import re
 import sys
 
 import pytest
-from fault import coordinator
+from fault import coordinator, worker_service
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -56,6 +57,7 @@ def test_server_killed_while_it_is_waited_for(cases):
         ("equal_names", "INVALID_ARGUMENT", "tensor 1 of 2: the name 'a' stands in the request"),
         ("wrong_incarnation", "ABORTED", "RecvTensor expects a different device incarnation"),
         ("rest_of_incarnation", "ABORTED", "RecvTensor expects a different device incarnation"),
+        ("no_request_id", "INVALID_ARGUMENT", "a request by parts has no request id"),
         ("duplicate", "ABORTED", "FuseRecvTensor (tf_fuse) request was received twice"),
     ],
 )
@@ -73,12 +75,24 @@ def test_the_rest_of_an_answer_that_left_none(cases):
     }
 
 
-def test_a_request_for_what_is_never_sent_ends_with_its_client_and_with_its_step(cases):
-    assert cases["never_sent"]["code"] == "DEADLINE_EXCEEDED"
-    assert cases["never_sent"]["cancelled"] == 1
-    # The local receives end with the step, as TensorFlow's do.
-    assert cases["never_sent"]["while_step_runs"] == 2
-    assert cases["left_at_the_end"] == {"pending_requests": 0, "partial_tensors": 0}
+def test_nothing_is_left_at_the_end(cases):
+    gauges = {"pending_requests": 0, "pending_bytes": 0, "partial_tensors": 0}
+    assert cases["left_at_the_end"] == gauges
+
+
+def test_a_dynamic_request_that_waits_is_reported_by_both_tasks(cases):
+    received, sent = cases["stalled"]["lines"]["worker"], cases["stalled"]["lines"]["ps"]
+    names = [re.findall(r"edge_\d+_[\w/]+", line) for line in (received, sent)]
+    # What waits is all that its request asks for: the rest of an answer.
+    assert names[0] == names[1] and len(names[0]) == 4
+    assert "a fused receive has waited" in received
+    assert "for 4 of 4 tensors of /job:ps/replica:0/task:0" in received
+    assert "They have not been computed there." in received
+    assert "for 4 of 4 tensors of this task" in sent
+    at_worker, at_ps = cases["stalled"]["waiting"]
+    assert (at_worker["tensors"], at_worker["missing"], at_worker["sending"]) == (4, None, False)
+    assert (at_ps["tensors"], at_ps["missing"], at_ps["sending"]) == (4, 4, True)
+    assert at_worker["tensor_names"] == at_ps["tensor_names"] == names[0]
 
 
 def test_a_request_before_its_step(cases):
@@ -93,16 +107,11 @@ def _main():
     import os
 
     os.environ["TF_FUSE_STEP_WAIT_MS"] = "3000"
-    import grpc
     import tensorflow as tf
-    from fault.test_malformed import _worker_messages
-    from google.protobuf import any_pb2
-    from tensorflow.core.framework import device_attributes_pb2
 
     import tf_fuse
-    from tf_fuse.v1 import fuse_recv_pb2
 
-    job = coordinator.Job("on", 2, 2)
+    job = coordinator.Job("on", 2, 2, env={"TF_FUSE_STALL_WARN_MS": "200"})
     tf.config.optimizer.set_experimental_options({"fuse_grouping": "dynamic"})
     vs = job.variables([float(i) for i in range(12)])
     tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
@@ -150,6 +159,38 @@ def _main():
         return results, bool(is_in)
 
     bad = tf.constant(1000)
+    gauges = ("pending_requests", "pending_bytes", "partial_tensors")
+
+    def op_error():
+        # The error of the server's own part may be reported first, alone.
+        for _ in range(50):
+            error = caught(lambda: job.call(fails, (bad,)))
+            if "[[fused receive of" in error.get("text", ""):
+                break
+        return error
+
+    def stalled():
+        """Of a worker that waits for what depends on a queue, and of its server."""
+
+        def reports():
+            return {
+                (task.split(":")[0], line.split("tf_fuse: ")[1])
+                for task in ("worker:0", "worker:1", "ps:0")
+                for line in job.cluster.logs(task).splitlines()
+                if "has waited" in line
+            }
+
+        before = reports()
+        enter(1)
+
+        def lines():
+            return {job_name: line for job_name, line in reports() - before}
+
+        coordinator.wait_until(lambda: len(lines()) == 2)
+        waiting = [w for tasks in tf_fuse.cluster_waiting().values() for w in tasks or []]
+        queue.enqueue(1.0)
+        job.coordinator.join()
+        return {"lines": lines(), "waiting": sorted(waiting, key=lambda w: w["sending"])}
 
     def cancelled_step():
         _, is_in = enter(1)
@@ -177,42 +218,15 @@ def _main():
 
     # Requests of a peer that is not one of ours.
     ps_task = "/job:ps/replica:0/task:0"
-    channel = grpc.insecure_channel(job.cluster.cluster_spec["ps"][0])
-    messages = _worker_messages()
-
-    def method(name):
-        return channel.unary_unary(
-            f"/tensorflow.WorkerService/{name}",
-            request_serializer=lambda message: message.SerializeToString(),
-        )
-
-    answer = method("GetStatus")(messages["GetStatusRequest"]())
-    attributes = [
-        device_attributes_pb2.DeviceAttributes.FromString(data)
-        for data in messages["GetStatusResponse"].FromString(answer).device_attributes
-    ]
-    incarnation = next(x.incarnation for x in attributes if x.device_type == "CPU")
-    request_ids = iter(range(1000, 100_000))
+    peer = worker_service.Peer(job.cluster.cluster_spec["ps"][0], ps_task)
 
     def on_ps():
         return tf_fuse.cluster_metrics()[ps_task]
 
     def send(names=(), step=99, request_id=None, timeout=20, **fields):
-        values = {
-            "frame_version": 2,
-            "send_device": f"{ps_task}/device:CPU:0",
-            "send_device_incarnation": incarnation,
-            "recv_device": _WORKER,
-            "tensor_names": names,
-        } | fields
-        value = fuse_recv_pb2.FuseRecvTensorRequest(**values).SerializeToString()
-        request = messages["RecvTensorRequest"](
-            step_id=step,
-            rendezvous_key="no key",
-            transport_options=any_pb2.Any(type_url=_PARTS, value=value).SerializeToString(),
-            request_id=request_id or next(request_ids),
-        )
-        answer = method("RecvTensor").future(request, timeout=timeout)
+        value = peer.fused_request(names, _WORKER, **{"frame_version": 2, **fields})
+        request = peer.recv_tensor(value, step, _PARTS, request_id)
+        answer = peer.method("RecvTensor").future(request, timeout=timeout)
         return {"code": answer.code().name, "details": answer.details()}
 
     def rejected(*args, **kwargs):
@@ -229,8 +243,6 @@ def _main():
         send(["a"], step=104, request_id=77, timeout=1)
         return rejected(["a"], step=104, request_id=77)()
 
-    open_step = {}
-
     def with_an_open_step():
         """Begins a step that waits, and finds its number."""
         _, _ = enter(1)
@@ -239,16 +251,8 @@ def _main():
             waiting = tf_fuse.cluster_waiting()[ps_task] or []
             return [w["step_id"] for w in waiting if w.get("sending")]
 
-        open_step["id"] = int(coordinator.wait_until(find)[0])
-        return send(step=open_step["id"], rest_of_requests=[4711])
-
-    def never_sent():
-        before = on_ps()
-        result = send(["no_such_tensor", "nor_this"], step=open_step["id"], timeout=2)
-        result["cancelled"] = coordinator.wait_until(
-            lambda: on_ps()["cancelled_requests"] - before["cancelled_requests"]
-        )
-        result["while_step_runs"] = on_ps()["partial_tensors"] - before["partial_tensors"]
+        step = int(coordinator.wait_until(find)[0])
+        result = send(step=step, rest_of_requests=[4711])
         queue.enqueue(1.0)
         job.coordinator.join()
         return result
@@ -262,20 +266,21 @@ def _main():
     steps()
     coordinator.finish(
         {
-            "op_error": lambda: caught(lambda: job.call(fails, (bad,))),
+            "op_error": op_error,
             "after_op_error": steps,
             "cancelled_step": cancelled_step,
+            "stalled": stalled,
             "nothing": rejected(),
+            "no_request_id": rejected(["a"], request_id=0),
             "equal_names": rejected(["a", "a"]),
-            "wrong_incarnation": rejected(["a"], send_device_incarnation=incarnation ^ 1),
+            "wrong_incarnation": rejected(["a"], send_device_incarnation=peer.incarnation ^ 1),
             "rest_of_incarnation": rejected(
-                rest_of_requests=[1], send_device_incarnation=incarnation ^ 1
+                rest_of_requests=[1], send_device_incarnation=peer.incarnation ^ 1
             ),
             "duplicate": duplicate,
             "postponed": lambda: send(["a", "b"]),
             "no_rest": with_an_open_step,
-            "never_sent": never_sent,
-            "left_at_the_end": lambda: left("pending_requests", "partial_tensors"),
+            "left_at_the_end": lambda: left(*gauges),
             "worker_killed": worker_killed,
             "ps_killed": ps_killed,
         }

@@ -120,7 +120,7 @@ class Peer:
             step_id=step,
             rendezvous_key=key,
             transport_options=any_pb2.Any(type_url=type_url, value=value).SerializeToString(),
-            request_id=request_id or next(self._request_ids),
+            request_id=next(self._request_ids) if request_id is None else request_id,
         )
 
     def run_graph(self, graph: Any, steps: list[int]) -> None:
