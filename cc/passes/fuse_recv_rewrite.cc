@@ -232,8 +232,7 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   AddNodeAttr("may_be_dead",
               num_alive > 0 ? group.may_be_dead : std::vector<bool>(), &def);
   AddNodeAttr("num_alive", num_alive, &def);
-  // Left out otherwise: a task of an older version does not know it.
-  if (group.dynamic) AddNodeAttr("dynamic", true, &def);
+  AddNodeAttr("dynamic", group.dynamic, &def);
   return def;
 }
 

@@ -74,10 +74,10 @@ struct DynamicRecv::Request : public WatchedRecv {
   }
 };
 
+// What is to be asked for. It exists as long as somebody flushes it, or will.
 struct DynamicRecv::Queue {
   std::vector<Batch> batches;
   Receives fresh;
-  bool flush_scheduled = false;
 };
 
 DynamicRecv::DynamicRecv(const tensorflow::WorkerEnv* env, int64_t step_id,
@@ -96,9 +96,9 @@ void DynamicRecv::RecvAsync(std::shared_ptr<const FusedKeys> keys,
   {
     absl::MutexLock lock(&mu_);
     std::unique_ptr<Queue>& queue = queues_[route];
-    if (queue == nullptr) queue = std::make_unique<Queue>();
+    schedule = queue == nullptr;
+    if (schedule) queue = std::make_unique<Queue>();
     queue->fresh.push_back({std::move(keys), args, std::move(done)});
-    schedule = !std::exchange(queue->flush_scheduled, true);
   }
   if (schedule) ScheduleFlush(route);
 }
@@ -130,30 +130,44 @@ std::vector<DynamicRecv::Batch> DynamicRecv::SplitBatches(
 }
 
 void DynamicRecv::Flush(const Route& route) {
-  std::vector<std::shared_ptr<Request>> requests;
-  {
-    absl::MutexLock lock(&mu_);
-    auto it = queues_.find(route);
-    if (it == queues_.end()) return;
-    std::vector<Batch> batches = std::move(it->second->batches);
-    if (!it->second->fresh.empty()) {
-      batches.push_back({0, std::move(it->second->fresh)});
-    }
-    queues_.erase(it);
-    batches = SplitBatches(std::move(batches));
-    size_t tensors = 0;  // Of the last request.
-    for (Batch& batch : batches) {
-      tensors += batch.receives.size();
-      if (requests.empty() ||
-          requests.back()->batches.size() == kMaxBatchesPerRequest ||
-          tensors > MaxKeysPerRequest()) {
-        requests.push_back(std::make_shared<Request>(env_, step_id_, route));
-        tensors = batch.receives.size();
+  while (true) {
+    std::vector<Batch> batches;
+    {
+      absl::MutexLock lock(&mu_);
+      auto it = queues_.find(route);
+      batches = std::move(it->second->batches);
+      if (!it->second->fresh.empty()) {
+        batches.push_back({0, std::move(it->second->fresh)});
       }
-      requests.back()->batches.push_back(std::move(batch));
+      if (batches.empty()) {
+        queues_.erase(it);
+        return;
+      }
+      it->second->batches.clear();
+      it->second->fresh.clear();
+    }
+    // What comes while these are sent shares the next ones.
+    for (const auto& request : MakeRequests(route, std::move(batches))) {
+      Send(request);
     }
   }
-  for (const auto& request : requests) Send(request);
+}
+
+std::vector<std::shared_ptr<DynamicRecv::Request>> DynamicRecv::MakeRequests(
+    const Route& route, std::vector<Batch> batches) {
+  std::vector<std::shared_ptr<Request>> requests;
+  size_t tensors = 0;  // Of the last request.
+  for (Batch& batch : SplitBatches(std::move(batches))) {
+    tensors += batch.receives.size();
+    if (requests.empty() ||
+        requests.back()->batches.size() == kMaxBatchesPerRequest ||
+        tensors > MaxKeysPerRequest()) {
+      requests.push_back(std::make_shared<Request>(env_, step_id_, route));
+      tensors = batch.receives.size();
+    }
+    requests.back()->batches.push_back(std::move(batch));
+  }
+  return requests;
 }
 
 void DynamicRecv::Send(const std::shared_ptr<Request>& request) {
@@ -311,13 +325,16 @@ void DynamicRecv::OnFrame(Request* request, const Tensor& frame,
 }
 
 void DynamicRecv::AskAgain(const Route& route, std::vector<Batch> batches) {
+  bool flush;
   {
     absl::MutexLock lock(&mu_);
     std::unique_ptr<Queue>& queue = queues_[route];
-    if (queue == nullptr) queue = std::make_unique<Queue>();
+    flush = queue == nullptr;
+    if (flush) queue = std::make_unique<Queue>();
     for (Batch& batch : batches) queue->batches.push_back(std::move(batch));
   }
-  Flush(route);
+  // Else another thread is about to.
+  if (flush) Flush(route);
 }
 
 void DynamicRecv::Fail(Receive* receive, const absl::Status& status) {

@@ -78,8 +78,10 @@ class DynamicRecv {
 
   static std::vector<Batch> SplitBatches(std::vector<Batch> batches);
   void ScheduleFlush(const Route& route);
-  // Sends what is queued.
+  // Sends what is queued, until nothing is.
   void Flush(const Route& route);
+  std::vector<std::shared_ptr<Request>> MakeRequests(
+      const Route& route, std::vector<Batch> batches);
   void Send(const std::shared_ptr<Request>& request);
   void OnAnswer(Request* request, const absl::Status& status,
                 const tensorflow::Tensor& frame, int64_t request_id);

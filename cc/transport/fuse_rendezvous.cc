@@ -14,6 +14,7 @@
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/status.h"
+#include "transport/after_others.h"
 #include "transport/dynamic_recv.h"
 #include "transport/fuse_status.h"
 #include "transport/metrics.h"
@@ -78,7 +79,7 @@ FuseRendezvous::~FuseRendezvous() {
 
 void FuseRendezvous::Schedule(std::function<void()> closure) {
   Ref();
-  env_->compute_pool->Schedule([this, closure = std::move(closure)] {
+  ScheduleAfterOthers([this, closure = std::move(closure)] {
     closure();
     Unref();
   });

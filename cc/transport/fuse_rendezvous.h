@@ -67,7 +67,7 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                  const Args& args, google::protobuf::Any options, CallDone done,
                  CallSent on_sent = nullptr);
 
-  // Runs `closure` on another thread, with a reference held.
+  // Runs `closure` by ScheduleAfterOthers(), with a reference held.
   void Schedule(std::function<void()> closure);
 
   // What peers have asked for by parts. REQUIRES: the step has begun.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/after_others.h"
 #include "transport/fuse_status.h"
 
 namespace tf_fuse {
@@ -55,10 +56,10 @@ void PartialFrame::Wake() {
     absl::MutexLock lock(&parts_mu_);
     if (std::exchange(woken_, true) || !collected_) return;
   }
-  // Later, and not by whoever sends: more may come until then, as a sender
-  // often has many tensors at once.
-  env_->compute_pool->Schedule([self = std::static_pointer_cast<PartialFrame>(
-                                    shared_from_this())] { self->Finish(); });
+  // Not by whoever sends: more may come until then, as a sender often has many
+  // tensors at once.
+  ScheduleAfterOthers([self = std::static_pointer_cast<PartialFrame>(
+                           shared_from_this())] { self->Finish(); });
 }
 
 absl::Status PartialFrame::MakeFrame(FuseRendezvous* step,
