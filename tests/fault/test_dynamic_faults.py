@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 _STEPS = 10
 _SUM = 66.0  # 0 + 1 + ... + 11
 _WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
-_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +224,7 @@ def _main():
 
     def send(names=(), step=99, request_id=None, timeout=20, **fields):
         value = peer.fused_request(names, _WORKER, **{"frame_version": 2, **fields})
-        request = peer.recv_tensor(value, step, _PARTS, request_id)
+        request = peer.recv_tensor(value, step, worker_service.TYPE_URL_OF_PARTS, request_id)
         answer = peer.method("RecvTensor").future(request, timeout=timeout)
         return {"code": answer.code().name, "details": answer.details()}
 

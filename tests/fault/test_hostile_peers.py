@@ -63,9 +63,21 @@ def test_requests_that_are_given_up_at_once_leave_nothing(cases):
     assert cases["given_up"] == {"cancelled": 1500, "pending": 0, "bytes": 0, "unsent": 0}
 
 
-def test_frames_that_are_not_read_are_bounded(cases):
+def test_what_is_left_of_answers_is_bounded(cases):
+    # Each request has one tensor that is there, and 10,000 that never come.
+    rests = cases["rests"]
+    assert rests["while"] == {"served": 8, "rejected": 32}
+    assert rests["held"] == {"pending": 0, "tensors": 80_000, "unsent": 0}
+    assert 7_000_000 < rests["bytes"] / 8 < 8_000_000
+    assert rests["growth"] < 64 << 20
+    assert "; TF_FUSE_MAX_PENDING_BYTES on this task raises it" in rests["text"]
+    assert rests["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
+@pytest.mark.parametrize("case", ["unread_frames", "unread_frames_of_parts"])
+def test_frames_that_are_not_read_are_bounded(cases, case):
     # 40 steps, 4 MiB for each; beyond the limit the tensors are left beside the frame.
-    frames = cases["unread_frames"]
+    frames = cases[case]
     assert frames["served"] == {"rpcs": 40, "rejected": 0}
     assert 12 << 20 < frames["unsent"] <= 16 << 20
     assert frames["bodies"] == 0
@@ -120,9 +132,9 @@ def _main():
     def resident():
         return server.memory_info().rss
 
-    def message(names, step):
+    def message(names, step, type_url=worker_service.TYPE_URL):
         value = peer.fused_request(names, receiver=_WORKER)
-        return peer.recv_tensor(value, step).SerializeToString()
+        return peer.recv_tensor(value, step, type_url).SerializeToString()
 
     variables = job.variables([tf.range(3.0) + 8 * i for i in range(5)])
 
@@ -168,11 +180,11 @@ def _main():
         coordinator.wait_until(lambda: sum(now().values()) == count)
         return now()
 
-    def text_of(names, step):
+    def text_of(names, step, type_url=worker_service.TYPE_URL):
         """The error of a client that does read."""
         try:
             value = peer.fused_request(names, receiver=_WORKER)
-            peer.method("RecvTensor")(peer.recv_tensor(value, step), timeout=30)
+            peer.method("RecvTensor")(peer.recv_tensor(value, step, type_url), timeout=30)
         except grpc.RpcError as error:
             return f"{error.code().name}: {error.details()}"
         return "no error"
@@ -214,14 +226,47 @@ def _main():
         connection.close()
         return result
 
-    def unread_frames():
-        names = [f"send{i}" for i in range(64)]
-        steps = list(range(40_000, 40_040))
+    def rests():
+        sent = [f"rest{i}" for i in range(41)]
+        step_id = 50_000
+        peer.run_graph(_graph_that_sends(sent, 8, peer.incarnation), [step_id])
+        before, memory = on_ps(), resident()
+        connection = raw_http2.Connection(address)
+        asked = [[name, *(f"{i:02}{j:04}" for j in range(10_000))] for i, name in enumerate(sent)]
+        for names in asked[:-1]:
+            connection.call(_RECV_TENSOR, message(names, step_id, worker_service.TYPE_URL_OF_PARTS))
+
+        def now():
+            counters = on_ps()
+            rejected = counters["rejected_requests"] - before["rejected_requests"]
+            return {
+                "served": counters["served_rpcs"] - before["served_rpcs"],
+                "rejected": rejected,
+            }
+
+        coordinator.wait_until(lambda: sum(now().values()) == len(asked) - 1)
+        result = {"while": now(), "growth": resident() - memory, "bytes": held()["bytes"]}
+        result["text"] = text_of(asked[-1], step_id, worker_service.TYPE_URL_OF_PARTS)
+        connection.close()
+        # The client has gone, but nobody can know that it will not ask for the rest.
+        coordinator.wait_until(lambda: held()["unsent"] == 0)
+        result["held"] = {
+            "pending": held()["pending"],
+            "tensors": on_ps()["partial_tensors"],
+            "unsent": held()["unsent"],
+        }
+        peer.clean_up(step_id)
+        coordinator.wait_until(lambda: held() == nothing)
+        return {**result, "after": held()}
+
+    def unread_frames(first, type_url):
+        names = [f"send{first}_{i}" for i in range(64)]
+        steps = list(range(first, first + 40))
         peer.run_graph(_graph_that_sends(names, 64 << 10, peer.incarnation), steps)
         before, memory = on_ps(), resident()
         connection = raw_http2.Connection(address)
         for number in steps:
-            connection.call(_RECV_TENSOR, message(names, number))
+            connection.call(_RECV_TENSOR, message(names, number, type_url))
 
         def served():
             counters = on_ps()
@@ -249,7 +294,11 @@ def _main():
             "many_steps": many_steps,
             "large_requests": large_requests,
             "given_up": given_up,
-            "unread_frames": unread_frames,
+            "rests": rests,
+            "unread_frames": lambda: unread_frames(40_000, worker_service.TYPE_URL),
+            "unread_frames_of_parts": lambda: unread_frames(
+                41_000, worker_service.TYPE_URL_OF_PARTS
+            ),
             "step_after": step,
             "alive": lambda: job.cluster._tasks["ps:0"].process.poll() is None,
         }

@@ -13,6 +13,7 @@ from typing import Any
 
 PATH = "/tensorflow.WorkerService/"
 TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
+TYPE_URL_OF_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
 
 # Field, number, type. Messages within messages are left as bytes: the encoding is the same.
 _MESSAGES = {
