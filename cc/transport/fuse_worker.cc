@@ -136,8 +136,8 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
       *keys == nullptr ? MeasureRequest(message) : (*keys)->size;
   if (!size.ok()) return size.status();
   if (size->keys > 0 || by_parts) {  // A probe is answered at once.
-    auto admitted =
-        RequestBudget::Get()->Admit(request.step_id(), RequestCost(*size));
+    auto admitted = RequestBudget::Get()->Admit(request.step_id(),
+                                                RequestCost(*size, by_parts));
     if (!admitted.ok()) return admitted.status();
     *ticket = *std::move(admitted);
   }

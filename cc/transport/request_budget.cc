@@ -19,6 +19,8 @@ namespace {
 // waits.
 constexpr uint64_t kBytesOfRequest = 20 << 10;
 constexpr uint64_t kBytesOfKey = 600;
+// 711 bytes if they are asked for by parts.
+constexpr uint64_t kBytesOfKeyByParts = 800;
 
 absl::Status Exhausted(const std::string& what, int64_t step_id, uint64_t limit,
                        const char* variable) {
@@ -29,10 +31,10 @@ absl::Status Exhausted(const std::string& what, int64_t step_id, uint64_t limit,
 
 }  // namespace
 
-uint64_t RequestCost(const RequestSize& size) {
+uint64_t RequestCost(const RequestSize& size, bool by_parts) {
   // The message is kept until its answer, the text of a key with the key.
   return kBytesOfRequest + size.message_bytes + size.key_bytes +
-         size.keys * kBytesOfKey;
+         size.keys * (by_parts ? kBytesOfKeyByParts : kBytesOfKey);
 }
 
 RequestBudget::Ticket& RequestBudget::Ticket::operator=(

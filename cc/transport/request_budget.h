@@ -20,8 +20,8 @@
 namespace tf_fuse {
 
 // Bytes of memory that a pending request of this size takes, gRPC's part
-// included, rounded up.
-uint64_t RequestCost(const RequestSize& size);
+// included, rounded up. `by_parts`: each of its tensors is kept by itself.
+uint64_t RequestCost(const RequestSize& size, bool by_parts = false);
 
 class RequestBudget {
  public:

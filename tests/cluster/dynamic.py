@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script of test_dynamic.py: cases with fuse_grouping="dynamic".
 
-{"part": "values"}: cases of fuse_recv_cases.py with the option off, then dynamic.
-{"part": "later"}: a tensor that depends on receives that are issued while it is waited for, with
-requests for two tensors at most.
+{"part": "values", "cases": [names]}: cases of fuse_recv_cases.py with the option off, then dynamic;
+and `_later`.
 {"part": "older"}: senders that do not serve requests by parts.
 """
 
@@ -36,50 +35,50 @@ def _values(spec: dict[str, Any]) -> None:
         _run_cases(cluster, "off", spec["cases"])
         scripted.set_fuse_recv(True, fuse_grouping="dynamic")
         _run_cases(cluster, "dynamic", spec["cases"])
+        _later(cluster)
         # A receive's last reference may go a moment after the step has ended.
         zero = [0, 0, 0]
         scripted.until(lambda: all(g == zero for g in _gauges().values()), "gauges at 0")
         emit("gauges", values=_gauges())
 
 
-def _later(spec: dict[str, Any]) -> None:
-    with scripted.cluster("plugin", 1, 1, env={"TF_FUSE_MAX_KEYS_PER_REQUEST": "2"}) as cluster:
-        import tensorflow as tf
-        from fuse_recv_cases import Bench
+def _later(cluster: Any) -> None:
+    """A tensor that depends on receives that are issued while it is waited for."""
+    import tensorflow as tf
+    from fuse_recv_cases import Bench
 
-        scripted.set_fuse_recv(True, fuse_grouping="dynamic")
-        bench = Bench(1, 1, True, cluster.strategy)
-        table = [bench.variable(0, float(i + 1)) for i in range(4)]
-        server = bench.server(0)
+    bench = Bench(1, 2, True, cluster.strategy)
+    table = [bench.variable(0, float(i + 1)) for i in range(4)]
+    server = bench.server(0)
 
-        @tf.function(experimental_attributes={"_noinline": True})
-        def reads_later(x):
-            return [x * v for v in table]
+    @tf.function(experimental_attributes={"_noinline": True})
+    def reads_later(x):
+        return [x * v for v in table]
 
-        @tf.function
-        def function():
-            with tf.device(server):
-                begin = table[0] + 0.5
-            # Its receives are issued when the call runs.
-            inner = reads_later(begin)
-            # So are those of each iteration.
-            _, looped = tf.while_loop(
-                lambda i, _: i < 3,
-                lambda i, x: (i + 1, x + table[1] * table[2]),
-                (tf.constant(0), tf.add_n(inner)),
-            )
-            with tf.device(server):
-                # Waited for from the beginning of the step, beside `begin`.
-                late = [looped * 2.0, looped * 3.0]
-            return [x + 1.0 for x in late]
+    @tf.function
+    def function():
+        with tf.device(server):
+            begin = table[0] + 0.5
+        # Its receives are issued when the call runs.
+        inner = reads_later(begin)
+        # So are those of each iteration.
+        _, looped = tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, x: (i + 1, x + table[1] * table[2]),
+            (tf.constant(0), tf.add_n(inner)),
+        )
+        with tf.device(server):
+            # Waited for from the beginning of the step, beside `begin`.
+            late = [looped * 2.0, looped * 3.0]
+        return [x + 1.0 for x in late]
 
-        values = [float(v) for v in bench.call(function) + bench.call(function)]
-        total = {}
-        for counters in bench.counted[1].values():
-            for key, value in counters.items():
-                if isinstance(value, int):
-                    total[key] = total.get(key, 0) + value
-        emit("later", values=values, total=total)
+    values = [float(v) for v in bench.call(function) + bench.call(function)]
+    total = {}
+    for counters in bench.counted[1].values():
+        for key, value in counters.items():
+            if isinstance(value, int):
+                total[key] = total.get(key, 0) + value
+    emit("later", values=values, total=total)
 
 
 def _older(spec: dict[str, Any]) -> None:
@@ -97,7 +96,7 @@ def _older(spec: dict[str, Any]) -> None:
 def run(spec: dict[str, Any]) -> None:
     """Runs one part."""
     sys.path.insert(0, str(scripted.ROOT / "tests" / "cluster"))
-    {"values": _values, "later": _later, "older": _older}[spec["part"]](spec)
+    {"values": _values, "older": _older}[spec["part"]](spec)
 
 
 scripted.main(run)

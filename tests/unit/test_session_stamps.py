@@ -153,31 +153,11 @@ def test_each_task_alone_fuses_dynamically_what_the_master_says(make):
 
 def test_dynamic_loops_of_each_task_alone_run_as_stock_s():
     fused = 0
-    for seed in range(20):
+    for seed in range(10):
         result, _ = _compare(*_random_loops(seed), seed, session=True, splitting="dynamic")
         assert set(skips(result)) <= {"alone", "loop_frame", "not_stamped"}, f"seed {seed}"
         fused += sum(len(g.slots) for g in result.report.groups if g.frame)
-    assert fused > 60, "the graphs are too dull to find anything"
-
-
-@pytest.mark.parametrize("block", range(2))
-def test_without_stamps_parts_are_dead_and_live_where_stock_is(block):
-    """What TF_FUSE_DYNAMIC=1 does: none of the receives is decided, and each may be dead."""
-    partly = 0
-    for seed in range(block * 20, block * 20 + 20):
-        graphs = _copy(rewrite(_random_conditionals(seed), session=True).before)
-        for n in _stamped(graphs).values():
-            del n.attr[STAMP]
-        result = rewrite(graphs, session=True)
-        assert all(group.dynamic for group in result.report.groups)
-        assert set(skips(result)) <= {"not_stamped"}
-        received = {s.recv_node for group in result.report.groups for s in group.slots}
-        for choice in _random_choices():
-            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
-            kept = before.keys() - received
-            assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
-            partly += any(before[name] == "dead" for name in received)
-    assert partly > 20, "the graphs are too dull to find anything"
+    assert fused > 30, "the graphs are too dull to find anything"
 
 
 def test_dynamic_stamp_of_two_reads():
