@@ -7,6 +7,7 @@
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
+#   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make bench    the README's benchmark
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
@@ -27,7 +28,7 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz random bench clean
+.PHONY: help environment native demo test format fuzz random dynamic bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -81,6 +82,10 @@ fuzz: environment
 
 random: environment
 	$(BIN)/python tests/unit/test_pass_random_loops.py $(SEEDS)
+
+# All cases on clusters, fused dynamically; the tests run some.
+dynamic: environment
+	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
 
 bench: environment
 	$(BIN)/python benchmarks/fuse_recv.py --workload features --features 300 --workers 1 --ps 2 \
