@@ -58,6 +58,7 @@ def rewrite(
     max_keys_per_request: int | None = None,
     max_key_bytes: int | None = None,
     session: bool = False,
+    fuse_gpu: bool = False,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -85,6 +86,7 @@ def rewrite(
         TF_FUSE_MAX_KEY_BYTES says here.
       session: as in a session (docs/sessions.md): its master stamps the graph, and each task
         rewrites what it has by the stamps alone. A mapping must have been stamped already.
+      fuse_gpu: the option `do_fuse_gpu`.
 
     Returns:
       The graphs before and after, and the report.
@@ -112,6 +114,7 @@ def rewrite(
         max_keys_per_request=max_keys_per_request or 0,
         max_key_bytes=max_key_bytes or 0,
         session=session,
+        fuse_gpu=fuse_gpu,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

@@ -49,6 +49,12 @@ OPTIONS: dict[str, Option] = {
             in_sessions=False,
         ),
         Option(
+            "do_fuse_gpu",
+            bool,
+            "Together with do_fuse_recv: fuse receives from and to GPUs too. Off unless set to "
+            "True: its copies have not been run on a GPU by the project yet.",
+        ),
+        Option(
             "fuse_grouping",
             str,
             "Which tensors of a graph level share a call: all of them ('level'), those that the "

@@ -5,12 +5,15 @@
 // tensors of one other task with one call.
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -28,23 +31,25 @@ using tensorflow::TensorShape;
 // Stateful, like _Recv: it must be neither folded, nor merged with its equal.
 // Of communication: else the executor replaces the error of a lost task by an
 // InternalError when a step is aborted, and the coordinator would not retry.
-REGISTER_OP("_FuseRecv")
-    .Output("tensors: tensor_types")
-    .Output("alive: num_alive * bool")
-    .Attr("tensor_types: list(type) >= 1")
-    .Attr("tensor_names: list(string) >= 1")
-    .Attr("send_device: string")
-    .Attr("send_device_incarnation: int")
-    .Attr("recv_device: string")
-    .Attr("client_terminated: bool = false")
-    .Attr("copy_out: list(bool) = []")
-    .Attr("may_be_dead: list(bool) = []")
-    .Attr("num_alive: int >= 0 = 0")
-    .Attr("dynamic: bool = false")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(tensorflow::shape_inference::UnknownShape)
-    .Doc(R"doc(
+#define TF_FUSE_RECV_OP(name)                  \
+  REGISTER_OP(name)                            \
+      .Output("tensors: tensor_types")         \
+      .Output("alive: num_alive * bool")       \
+      .Attr("tensor_types: list(type) >= 1")   \
+      .Attr("tensor_names: list(string) >= 1") \
+      .Attr("send_device: string")             \
+      .Attr("send_device_incarnation: int")    \
+      .Attr("recv_device: string")             \
+      .Attr("client_terminated: bool = false") \
+      .Attr("copy_out: list(bool) = []")       \
+      .Attr("may_be_dead: list(bool) = []")    \
+      .Attr("num_alive: int >= 0 = 0")         \
+      .Attr("dynamic: bool = false")           \
+      .SetIsStateful()                         \
+      .SetIsDistributedCommunication()         \
+      .SetShapeFn(tensorflow::shape_inference::UnknownShape)
+
+TF_FUSE_RECV_OP("_FuseRecv").Doc(R"doc(
 Receives the named tensors from send_device on recv_device, in one RPC.
 
 tensors: The tensors received, in the order of tensor_names. One that is dead
@@ -63,11 +68,26 @@ dynamic: Whether the one tensor it receives shares requests with those of other
   such operations that wait at the same time.
 )doc");
 
+TF_FUSE_RECV_OP("_HostFuseRecv").Doc(R"doc(
+As _FuseRecv, but the tensors are in the memory of the host, whatever the device.
+)doc");
+
 namespace {
+
+// What was received, on its way to the memory of a device.
+struct DeviceCopies {
+  std::vector<Slot> slots;
+  std::atomic<size_t> remaining{1};
+  absl::Mutex mu;
+  absl::Status status ABSL_GUARDED_BY(mu);
+};
 
 class FuseRecvOp : public AsyncOpKernel {
  public:
-  explicit FuseRecvOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
+  explicit FuseRecvOp(OpKernelConstruction* ctx)
+      : AsyncOpKernel(ctx),
+        copies_to_device_(ctx->device_type() != tensorflow::DEVICE_CPU &&
+                          ctx->def().op() == "_FuseRecv") {
     auto keys = std::make_shared<FusedKeys>();
     OP_REQUIRES_OK(ctx, ctx->GetAttr("send_device", &keys->send_device));
     int64_t incarnation = 0;
@@ -115,12 +135,17 @@ class FuseRecvOp : public AsyncOpKernel {
         done);
     tensorflow::Rendezvous::Args args;
     args.device_context = ctx->op_device_context();
+    // Frames always come to the host, on which they are taken apart.
     args.alloc_attrs.set_on_host(true);
+    args.alloc_attrs.set_gpu_compatible(copies_to_device_);
     args.cancellation_manager = ctx->cancellation_manager();
-    auto on_slots = [ctx, keys = keys_, done = std::move(done)](
-                        const absl::Status& status, std::vector<Slot> slots) {
+    auto on_slots = [ctx, keys = keys_, to_device = copies_to_device_,
+                     done = std::move(done)](const absl::Status& status,
+                                             std::vector<Slot> slots) {
       if (!status.ok()) {
         ctx->SetStatus(status);
+      } else if (to_device) {
+        return CopyToDevice(ctx, *keys, std::move(slots), done);
       } else {
         SetOutputs(ctx, *keys, &slots);
       }
@@ -136,6 +161,53 @@ class FuseRecvOp : public AsyncOpKernel {
   }
 
  private:
+  // The analysis fuses no receive of a GPU that may be dead, so all are live.
+  static void CopyToDevice(OpKernelContext* ctx, const FusedKeys& keys,
+                           std::vector<Slot> slots, DoneCallback done) {
+    auto copies = std::make_shared<DeviceCopies>();
+    copies->slots = std::move(slots);
+    auto finish_one = [ctx, copies, done = std::move(done)] {
+      if (copies->remaining.fetch_sub(1) != 1) return;
+      {
+        absl::MutexLock lock(&copies->mu);
+        if (!copies->status.ok()) ctx->SetStatus(copies->status);
+      }
+      done();
+    };
+    auto fail = [copies](const absl::Status& status) {
+      absl::MutexLock lock(&copies->mu);
+      copies->status.Update(status);
+    };
+    auto* device = static_cast<tensorflow::Device*>(ctx->device());
+    for (size_t i = 0; i < copies->slots.size(); ++i) {
+      const Slot& slot = copies->slots[i];
+      if (slot.is_dead || ctx->op_device_context() == nullptr) {
+        fail(absl::InternalError(absl::StrCat(
+            "fused receive of ", DescribeFusedKeys(keys), ": tensor ",
+            keys.tensor_names[i],
+            slot.is_dead ? " is dead" : " has no device context to be copied",
+            ". Please report this; switch do_fuse_gpu off to go on.")));
+        break;
+      }
+      Tensor* output = nullptr;
+      const absl::Status allocated = ctx->allocate_output(
+          static_cast<int>(i), slot.tensor.shape(), &output);
+      if (!allocated.ok()) {
+        fail(allocated);
+        break;
+      }
+      if (slot.tensor.TotalBytes() == 0) continue;
+      copies->remaining.fetch_add(1);
+      ctx->op_device_context()->CopyCPUTensorToDevice(
+          &slot.tensor, device, output,
+          [fail, finish_one](const absl::Status& status) {
+            fail(status);
+            finish_one();
+          });
+    }
+    finish_one();
+  }
+
   static void SetOutputs(OpKernelContext* ctx, const FusedKeys& keys,
                          std::vector<Slot>* slots) {
     int alive = static_cast<int>(slots->size());
@@ -160,10 +232,21 @@ class FuseRecvOp : public AsyncOpKernel {
   }
 
   bool dynamic_ = false;
+  const bool copies_to_device_;
   std::shared_ptr<const FusedKeys> keys_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("_FuseRecv").Device(tensorflow::DEVICE_CPU),
+                        FuseRecvOp);
+REGISTER_KERNEL_BUILDER(Name("_HostFuseRecv").Device(tensorflow::DEVICE_CPU),
+                        FuseRecvOp);
+REGISTER_KERNEL_BUILDER(
+    Name("_FuseRecv").Device(tensorflow::DEVICE_GPU).HostMemory("alive"),
+    FuseRecvOp);
+REGISTER_KERNEL_BUILDER(Name("_HostFuseRecv")
+                            .Device(tensorflow::DEVICE_GPU)
+                            .HostMemory("tensors")
+                            .HostMemory("alive"),
                         FuseRecvOp);
 
 }  // namespace

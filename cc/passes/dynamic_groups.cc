@@ -25,6 +25,12 @@ void GroupDynamicReceives(
   std::map<Key, std::vector<DynamicReceive>> candidates;
   for (const DynamicReceive& dynamic : receives) {
     const Receive& receive = *dynamic.receive;
+    // Values are not copied from or to other memories by parts.
+    if (DeviceTypeOf(receive.send_device) != "CPU" ||
+        DeviceTypeOf(receive.recv_device) != "CPU") {
+      plan->skipped.push_back({&receive, skip::kNotCpu});
+      continue;
+    }
     candidates[{receive.send_device, receive.recv_device,
                 receive.send_device_incarnation, view.frame(receive.node)}]
         .push_back(dynamic);

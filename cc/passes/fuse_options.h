@@ -18,6 +18,7 @@ inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {
   bool do_fuse_recv = false;
+  bool do_fuse_gpu = false;
   // fuse_grouping: "level", "consumer", "cost" or "dynamic"; empty: not given.
   std::string grouping;
   // Of "cost"; 0: measured, or the default.

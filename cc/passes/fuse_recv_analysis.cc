@@ -215,6 +215,11 @@ bool HasInputThatMayBeDead(const PartitionView& view, const Liveness& liveness,
   });
 }
 
+bool MayFuseDevice(const std::string& device, const AnalysisOptions& options) {
+  const std::string type = DeviceTypeOf(device);
+  return type == "CPU" || (options.fuse_gpu && type == "GPU");
+}
+
 }  // namespace
 
 std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
@@ -223,8 +228,8 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
   // A fed or fetched value: the client waits for it under its own key.
   if (receive.client_terminated) return skip::kClientTerminated;
   // The device context of other devices has to copy the value.
-  if (DeviceTypeOf(receive.recv_device) != "CPU" ||
-      DeviceTypeOf(receive.send_device) != "CPU") {
+  if (!MayFuseDevice(receive.recv_device, options) ||
+      !MayFuseDevice(receive.send_device, options)) {
     return skip::kNotCpu;
   }
   // Its key depends on the call frame of the function.
@@ -235,6 +240,14 @@ std::string FindBlocker(const PartitionView& view, const Liveness& liveness,
     return skip::kHostMemory;
   }
   if (!CanBePacked(receive.dtype)) return skip::kType;
+  const bool to_gpu = DeviceTypeOf(receive.recv_device) == "GPU";
+  const bool of_gpu = to_gpu || DeviceTypeOf(receive.send_device) == "GPU";
+  // What is no plain bytes is not copied between memories; and a Switch on a
+  // GPU has some types in the memory of the host, and others not.
+  if ((of_gpu && !tensorflow::DataTypeCanUseMemcpy(receive.dtype)) ||
+      (to_gpu && liveness.MayBeDead(receive.node))) {
+    return skip::kNotCpu;
+  }
   if (view.frame(receive.node) == kUnknownFrame) return skip::kUnreachableNode;
   const bool in_loop = !view.frame(receive.node).empty();
   if (in_loop && HasInputThatMayBeDead(view, liveness, receive)) {
@@ -260,9 +273,11 @@ struct Route {
   int64_t incarnation = 0;
   std::string frame;
   std::vector<NodeId> triggers;
+  bool on_host = false;
 
   auto Tie() const {
-    return std::tie(send_device, recv_device, incarnation, frame, triggers);
+    return std::tie(send_device, recv_device, incarnation, frame, triggers,
+                    on_host);
   }
   bool operator<(const Route& other) const { return Tie() < other.Tie(); }
   bool operator==(const Route& other) const { return Tie() == other.Tie(); }
@@ -286,7 +301,8 @@ GroupKey KeyOf(const PartitionView& view, const Ancestry& ancestry,
                receive.recv_device,
                receive.send_device_incarnation,
                "",
-               {}};
+               {},
+               receive.on_host};
   if (grouping != Grouping::kAnyFrame) {
     key.route.frame = view.frame(receive.node);
     key.route.triggers = FindTriggers(view, receive);
@@ -564,6 +580,7 @@ FusePlan PlanFusedReceives(const PartitionView& view,
         for (const Receive* receive : part) {
           group.may_be_dead.push_back(liveness.MayBeDead(receive->node));
         }
+        group.on_host = key.route.on_host;
         group.receives = part;
         plan.groups.push_back(std::move(group));
       }

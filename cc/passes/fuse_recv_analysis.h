@@ -57,6 +57,7 @@ struct FuseGroup {
   std::string recv_device;
   int depth = 0;
   std::string frame;  // Of the loop that they lie in; empty for the outermost.
+  bool on_host = false;  // As Receive::on_host.
   std::vector<const Receive*> receives;
   std::vector<bool> may_be_dead;  // Of each receive.
   // Each receive becomes an operation of its own; those that wait at the same
@@ -104,6 +105,8 @@ struct AnalysisOptions {
   double max_packed_bytes = 1 << 20;
   // Whether receives that may be dead are fused too.
   bool fuse_may_be_dead = true;
+  // Whether receives from and to GPUs are fused too.
+  bool fuse_gpu = false;
   // A sender refuses a request with more keys, or with a longer one.
   uint64_t max_keys_per_request = MaxKeysPerRequest();
   uint64_t max_key_bytes = MaxKeyBytes();

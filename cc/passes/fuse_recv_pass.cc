@@ -52,6 +52,7 @@ bool WasSeenBefore(const PartitionGraphs& partitions) {
   for (const auto& [name, graph] : partitions) {
     for (const tensorflow::Node* node : graph->op_nodes()) {
       if (node->type_string() == "_FuseRecv" ||
+          node->type_string() == "_HostFuseRecv" ||
           node->attrs().Find(kSkipReasonAttr) != nullptr) {
         return true;
       }
@@ -152,6 +153,7 @@ std::vector<v1::FuseReport> RecentReports() {
 
 AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
   AnalysisOptions analysis;
+  analysis.fuse_gpu = options.do_fuse_gpu;
   if (!options.grouping.empty() &&
       !ParseSplitting(options.grouping, &analysis.splitting)) {
     // A newer coordinator may know more.

@@ -219,7 +219,7 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
       std::count(group.may_be_dead.begin(), group.may_be_dead.end(), true));
   NodeDef def;
   def.set_name(name);
-  def.set_op("_FuseRecv");
+  def.set_op(group.on_host ? "_HostFuseRecv" : "_FuseRecv");
   def.set_device(first->requested_device());
   AddNodeAttr("tensor_types", types, &def);
   AddNodeAttr("tensor_names", names, &def);

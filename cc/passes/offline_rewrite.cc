@@ -261,6 +261,7 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
     options.cost_model.bytes_per_us = request.bytes_per_us();
   }
   options.fuse_may_be_dead = !request.leave_may_be_dead();
+  options.fuse_gpu = request.fuse_gpu();
   if (request.max_keys_per_request() != 0) {
     options.max_keys_per_request = request.max_keys_per_request();
   }

@@ -146,6 +146,8 @@ absl::Status PartitionView::JoinSendsAndReceives() {
     absl::Status status =
         GetNodeAttr(node(id)->attrs(), "tensor_type", &receive.dtype);
     if (!status.ok()) return status;
+    receive.on_host = node(id)->type_string() == "_HostRecv" &&
+                      DeviceTypeOf(receive.recv_device) != "CPU";
     receive.same_task =
         TaskOfDevice(receive.send_device) == TaskOfDevice(receive.recv_device);
     auto it = sends.find(*key);

@@ -41,6 +41,9 @@ struct Receive {
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
   bool client_terminated = false;
   bool same_task = false;  // Between devices of one task: no RPC.
+  // Its value is wanted in the memory of the host, not in that of the device.
+  // False on CPUs, where there is one memory.
+  bool on_host = false;
 };
 
 class PartitionView {

@@ -92,7 +92,7 @@ class StampReader {
 
 // The master's number of the group, and what a _FuseRecv has only one of.
 using GroupKey = std::tuple<std::string, std::string, int, int64_t, int,
-                            std::string, std::vector<NodeId>>;
+                            std::string, std::vector<NodeId>, bool>;
 
 struct Member {
   const Receive* receive;
@@ -178,7 +178,8 @@ FusePlan PlanFromStamps(const PartitionView& view,
     }
     candidates[{receive.send_device, receive.recv_device, decision.depth(),
                 receive.send_device_incarnation, decision.group(),
-                view.frame(receive.node), FindTriggers(view, receive)}]
+                view.frame(receive.node), FindTriggers(view, receive),
+                receive.on_host}]
         .push_back({&receive, decision.may_be_dead()});
   }
   std::map<std::string, std::string> blockers;
@@ -193,7 +194,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
   };
   for (auto& [key, members] : candidates) {
     const auto& [send_device, recv_device, depth, incarnation, number, frame,
-                 triggers] = key;
+                 triggers, on_host] = key;
     std::string reason = members.size() < 2 ? skip::kAlone : "";
     if (reason.empty()) reason = task_blocker(TaskOfDevice(recv_device));
     if (!reason.empty()) {
@@ -217,6 +218,7 @@ FusePlan PlanFromStamps(const PartitionView& view,
       group.recv_device = recv_device;
       group.depth = depth;
       group.frame = frame;
+      group.on_host = on_host;
       for (const Member& member : part) {
         group.receives.push_back(member.receive);
         group.may_be_dead.push_back(member.may_be_dead);

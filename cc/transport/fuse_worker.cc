@@ -94,7 +94,7 @@ void FuseWorker::GrpcRecvTensorAsync(
     done(status);
     return;
   }
-  if (status.ok()) status = Check(*request, *keys);
+  if (status.ok()) status = Check(*request, by_parts, *keys);
   if (!status.ok()) {
     metrics->rejected_requests.fetch_add(1);
     done(status);
@@ -166,7 +166,7 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
 }
 
 absl::Status FuseWorker::Check(const tensorflow::RecvTensorRequest& request,
-                               const ParsedKeys& keys) {
+                               bool by_parts, const ParsedKeys& keys) {
   // A request that the network delivered twice must not take the tensors of the
   // next one. The error prints the request: without the keys.
   tensorflow::RecvTensorRequest header;
@@ -178,10 +178,14 @@ absl::Status FuseWorker::Check(const tensorflow::RecvTensorRequest& request,
   // All keys have the same source: one look is enough.
   tensorflow::Device* device = nullptr;
   status = PrepareRecvTensor(keys.source, &device);
-  if (status.ok() && device->tensorflow_accelerator_device_info() != nullptr) {
-    return absl::UnimplementedError(
-        absl::StrCat("fused receives are served from host memory, not from ",
-                     device->name()));
+  const bool can_be_copied =
+      device == nullptr || device->device_type() == tensorflow::DEVICE_CPU ||
+      (device->device_type() == tensorflow::DEVICE_GPU && !by_parts);
+  if (status.ok() && !can_be_copied) {
+    return absl::UnimplementedError(absl::StrCat(
+        "fused receives are served from the memory of CPUs, and of GPUs "
+        "unless by parts, not from ",
+        device->name()));
   }
   return status;
 }

@@ -38,7 +38,7 @@ class FuseWorker : public tensorflow::GrpcWorker {
   // Whether a request with keys can be served here. Errors: Aborted for one
   // that was received before, and those of TensorFlow for its device.
   absl::Status Check(const tensorflow::RecvTensorRequest& request,
-                     const ParsedKeys& keys);
+                     bool by_parts, const ParsedKeys& keys);
 
   RequestCache request_cache_;
 };

@@ -44,6 +44,8 @@ PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
       response_(response),
       done_(std::move(done)),
       abort_step_(std::move(abort_step)),
+      from_device_(!keys_->keys.empty() &&
+                   keys_->keys[0].src.type != tensorflow::DEVICE_CPU),
       remaining_(keys_->keys.size()),
       arrived_(keys_->keys.size()) {}
 
@@ -95,6 +97,10 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
     if (step_status.ok()) {
       self->slots_.resize(self->keys_->keys.size());
       self->send_args_.resize(self->keys_->keys.size());
+      if (self->from_device_) {
+        self->on_device_.resize(self->keys_->keys.size());
+        self->contexts_.resize(self->keys_->keys.size());
+      }
       if (self->start_ns_ != 0) {
         self->waits_micros_.resize(self->keys_->keys.size());
       }
@@ -141,9 +147,86 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
       slots_[index].tensor = tensor;
       slots_[index].is_dead = is_dead;
       send_args_[index] = args;
+      if (from_device_ && args.device_context != nullptr) {
+        contexts_[index] = tsl::core::GetNewRef(args.device_context);
+      }
     }
   }
-  if (remaining_.fetch_sub(1) == 1) Finish();
+  if (remaining_.fetch_sub(1) != 1) return;
+  if (from_device_) {
+    CopyToHost();
+  } else {
+    Finish();
+  }
+}
+
+bool PendingFrame::IsOnDevice(size_t index) const {
+  const Slot& slot = slots_[index];
+  return !slot.is_dead && slot.tensor.TotalBytes() > 0 &&
+         !send_args_[index].alloc_attrs.on_host();
+}
+
+void PendingFrame::CopyToHost() {
+  std::vector<size_t> copied;
+  {
+    absl::MutexLock lock(&mu_);
+    for (size_t i = 0; collecting_ && status_.ok() && i < slots_.size(); ++i) {
+      if (!IsOnDevice(i)) continue;
+      Slot& slot = slots_[i];
+      on_device_[i] = slot.tensor;
+      slot.beside = !tensorflow::DataTypeCanUseMemcpy(slot.tensor.dtype()) ||
+                    slot.tensor.TotalBytes() > keys_->max_packed_tensor_bytes;
+      if (!slot.beside) copied.push_back(i);
+    }
+  }
+  // One for this function, so that the last copy does not finish before all
+  // have begun.
+  auto remaining = std::make_shared<std::atomic<size_t>>(copied.size() + 1);
+  auto finish_one = [self = shared_from_this(), remaining] {
+    if (remaining->fetch_sub(1) == 1) self->Finish();
+  };
+  for (const size_t index : copied) CopySlot(index, finish_one);
+  finish_one();
+}
+
+void PendingFrame::CopySlot(size_t index, std::function<void()> done) {
+  const Rendezvous::ParsedKey& key = keys_->keys[index];
+  auto from = std::make_shared<Tensor>(on_device_[index]);
+  auto to = std::make_shared<Tensor>();
+  auto finish = [this, index, to, done](const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!status.ok()) {
+        status_.Update(status);
+        failed_.push_back(index);
+      } else if (collecting_) {
+        slots_[index].tensor = *to;
+      }
+    }
+    done();
+  };
+  tensorflow::Device* device = nullptr;
+  const absl::Status status =
+      env_->device_mgr->LookupDevice(key.src_device, &device);
+  if (!status.ok()) return finish(status);
+  if (contexts_[index] == nullptr) {
+    return finish(absl::InternalError(absl::StrCat(
+        "the tensor ", std::string(key.edge_name), " in the memory of ",
+        std::string(key.src_device), " came without its device context")));
+  }
+  tensorflow::AllocatorAttributes attributes;
+  attributes.set_on_host(true);
+  attributes.set_gpu_compatible(true);
+  *to = Tensor(device->GetAllocator(attributes), from->dtype(), from->shape());
+  if (!to->IsInitialized()) {
+    return finish(absl::ResourceExhaustedError(
+        absl::StrCat("no ", from->TotalBytes(), " bytes on the host for ",
+                     std::string(key.edge_name))));
+  }
+  // The copy keeps neither tensor alive.
+  contexts_[index]->CopyDeviceTensorToCPU(
+      from.get(), key.edge_name, device, to.get(),
+      [from, finish](const absl::Status& copied) { finish(copied); });
 }
 
 // Marks what is not packed: values that cannot be in a frame, large tensors,
@@ -153,7 +236,7 @@ void PendingFrame::ChooseBeside(FrameReservation* reservation) {
   std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
   const uint64_t limit = keys_->max_packed_tensor_bytes;
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].is_dead) continue;
+    if (slots_[i].is_dead || slots_[i].beside) continue;
     uint64_t bytes = 0;
     if (PreparePayload(keys_->frame_version, limit, &slots_[i], &bytes) &&
         bytes <= limit) {
@@ -187,8 +270,10 @@ absl::Status PendingFrame::SendBeside(FuseRendezvous* step) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (!slot.beside) continue;
+    const bool on_device = !on_device_.empty() && on_device_[i].TotalBytes() > 0;
     const absl::Status sent =
-        step->Send(KeyOfSlot(i), send_args_[i], slot.tensor, slot.is_dead);
+        step->Send(KeyOfSlot(i), send_args_[i],
+                   on_device ? on_device_[i] : slot.tensor, slot.is_dead);
     if (!sent.ok()) {
       status.Update(sent);
       absl::MutexLock lock(&mu_);
@@ -246,6 +331,8 @@ void PendingFrame::Finish() {
   Trace(result.code(), bytes);
   slots_.clear();
   send_args_.clear();
+  on_device_.clear();
+  contexts_.clear();
   // Before the answer: it counts as unsent until gRPC has sent it.
   frame = Tensor();
   tensorflow::StatusCallback callback = std::move(done_);

@@ -120,6 +120,12 @@ class PendingFrame : public Waiting,
   // more: false if it was given already. What they bring is dropped.
   bool StopCollecting();
 
+  // Brings what may be packed from the memory of a device into that of the
+  // host, then finishes. A single receive copies no more.
+  void CopyToHost();
+  void CopySlot(size_t index, std::function<void()> done);
+  bool IsOnDevice(size_t index) const;
+
   void OnTensor(size_t index, const absl::Status& status,
                 const tensorflow::Rendezvous::Args& args,
                 const tensorflow::Tensor& tensor, bool is_dead);
@@ -131,6 +137,11 @@ class PendingFrame : public Waiting,
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
   const std::function<void()> abort_step_;
+  const bool from_device_;  // All keys have the same source.
+  // Of a source that is a device: what was sent, which is what goes beside; and
+  // by what it is copied, which the rendezvous holds only while it is asked.
+  std::vector<tensorflow::Tensor> on_device_;
+  std::vector<tsl::core::RefCountPtr<tensorflow::DeviceContext>> contexts_;
   std::atomic<size_t> remaining_;
 
   absl::Mutex mu_;

@@ -266,6 +266,10 @@ def test_example_of_a_conditional(capsys):
     assert list(map(len, groups(result))) == [2, 2, 2]
     doubted = [s.sender_node for g in result.report.groups for s in g.slots if s.may_be_dead]
     assert len([name for name in doubted if "server" in name]) == len(doubted) == 4
+    described = explain_command.describe(result)["groups"]
+    assert sum(group["may_be_dead"] for group in described) == 4
+    assert [s["sender_node"] for g in described for s in g["slots"] if s["may_be_dead"]] == doubted
+    assert "may be dead" in out
     assert groups(result)[2] == ["chosen", "negated"]
     assert list(skips(result)) == ["alone"]
     assert f"alone: {explain_command.REASONS['alone'].split(', or')[0]}" in out

@@ -64,6 +64,48 @@ def test_not_cpu(from_, to):
     assert skips(rewrite(partitions(*_two(from_, to)))) == {"not_cpu": ["x", "y"]}
 
 
+GPU_PS, GPU_W = device("ps", 0, "GPU"), device("worker", 0, "GPU")
+
+
+@pytest.mark.parametrize(("from_", "to"), [(GPU_PS, W0), (PS0, GPU_W), (GPU_PS, GPU_W)])
+def test_gpus_are_fused_on_request(from_, to):
+    result = rewrite(partitions(*_two(from_, to)), fuse_gpu=True)
+    assert groups(result) == [["x", "y"]]
+    assert len(nodes_of(result.after[to], "_FuseRecv")) == 1
+
+
+@pytest.mark.parametrize(
+    ("from_", "to"), [(device("ps", 0, "TPU"), W0), (PS0, device("ps", 1, "TPU"))]
+)
+def test_other_accelerators_are_left_alone(from_, to):
+    result = rewrite(partitions(*_two(from_, to)), fuse_gpu=True)
+    assert skips(result) == {"not_cpu": ["x", "y"]}
+
+
+@pytest.mark.parametrize("dtype", [tf.string, tf.variant, tf.resource], ids=lambda d: d.name)
+def test_what_is_no_plain_bytes_is_not_copied_between_memories(dtype):
+    result = rewrite(partitions(*_two(GPU_PS, W0, dtype=dtype)), fuse_gpu=True)
+    assert skips(result) == {"not_cpu": ["x", "y"]}
+
+
+def test_memory_of_the_host_is_a_group_of_its_own():
+    names = ["a", "b", "c", "d"]
+    nodes = [
+        *[const(name, PS0) for name in names],
+        *[send(name, name, PS0, GPU_W) for name in names],
+        *[recv(name, PS0, GPU_W) for name in names],
+    ]
+    for n in nodes:
+        if n.op == "_Recv" and n.attr["tensor_name"].s in (b"a", b"c"):
+            n.op = "_HostRecv"
+    result = rewrite(partitions(*nodes), fuse_gpu=True)
+    assert sorted(groups(result)) == [["a", "c"], ["b", "d"]]
+    (in_host,) = nodes_of(result.after[GPU_W], "_HostFuseRecv")
+    (in_device,) = nodes_of(result.after[GPU_W], "_FuseRecv")
+    assert list(in_host.attr["tensor_names"].list.s) == [b"a", b"c"]
+    assert list(in_device.attr["tensor_names"].list.s) == [b"b", b"d"]
+
+
 # All that a tensor can have. A _Recv of a reference is not made: the partitioner refuses it.
 _TYPES = sorted(
     (

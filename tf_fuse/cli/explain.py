@@ -20,7 +20,7 @@ REASONS = {
     "loop_frame": "What starts it in each iteration of its loop may be dead.",
     "may_be_dead": "A control edge into it may be dead, and only a _Recv runs all the same.",
     "no_fuse_server": "This process does not run the protocol grpc+fuse.",
-    "not_cpu": "It leaves or enters a device that is not a CPU.",
+    "not_cpu": "It leaves or enters a device that is not a CPU (GPUs: option do_fuse_gpu).",
     "not_stamped": "The session's master did not expect it; a loop's condition, as a rule.",
     "peer_unreachable": "The receiving task did not answer when it was asked for the plugin.",
     "peer_without_plugin": "The receiving task runs the protocol grpc, without the plugin.",
@@ -76,7 +76,8 @@ def describe(result: Any) -> dict[str, Any]:
 
     Returns:
       A dict with `groups` (each with node, send_device, recv_device, depth, dynamic, loop (""
-      outside of loops), tensors, known_bytes, unknown_sizes and slots), `skips` (send_device,
+      outside of loops), tensors, known_bytes, unknown_sizes, may_be_dead (how many of its tensors
+      may be) and slots, which have may_be_dead (true or false) too), `skips` (send_device,
       recv_device, reason, meaning and the slot's fields), `local_receives`, `receives` (between
       tasks, before) and `receives_after`, for which a dynamic group counts as one: how many
       requests its receives share is not known before they run. A slot has tensor_name, dtype,
@@ -88,7 +89,10 @@ def describe(result: Any) -> dict[str, Any]:
     known = known_bytes(result)
     groups = []
     for group in report.groups:
-        slots = [_slot(known, group.send_device, slot) for slot in group.slots]
+        slots = [
+            {**_slot(known, group.send_device, slot), "may_be_dead": slot.may_be_dead}
+            for slot in group.slots
+        ]
         sizes = [slot["bytes"] for slot in slots]
         groups.append(
             {
@@ -101,6 +105,7 @@ def describe(result: Any) -> dict[str, Any]:
                 "tensors": len(slots),
                 "known_bytes": sum(size for size in sizes if size is not None),
                 "unknown_sizes": sizes.count(None),
+                "may_be_dead": sum(slot["may_be_dead"] for slot in slots),
                 "slots": slots,
             }
         )
@@ -141,8 +146,10 @@ def _print(data: dict[str, Any]) -> None:
     console = Console()
     groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
     loops = any(group["loop"] for group in data["groups"])
-    for column in ("from", "to", "depth", "tensors", "bytes", *(["in the loop"] if loops else [])):
-        numeric = column in ("depth", "tensors", "bytes")
+    doubts = any(group["may_be_dead"] for group in data["groups"])
+    optional = [*(["may be dead"] if doubts else []), *(["in the loop"] if loops else [])]
+    for column in ("from", "to", "depth", "tensors", "bytes", *optional):
+        numeric = column in ("depth", "tensors", "bytes", "may be dead")
         groups.add_column(column, justify="right" if numeric else "left")
     for group in data["groups"]:
         size = f"{group['known_bytes']:,}"
@@ -154,6 +161,7 @@ def _print(data: dict[str, Any]) -> None:
             "dynamic" if group["dynamic"] else str(group["depth"]),
             str(group["tensors"]),
             size,
+            *([str(group["may_be_dead"] or "")] if doubts else []),
             *([group["loop"]] if loops else []),
         )
     console.print(groups)
