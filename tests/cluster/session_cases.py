@@ -514,14 +514,15 @@ def control_flow(version: int) -> Iterator[None]:
 def _cond(bench: Bench, version: int) -> list[Any]:
     """Conditionals whose branches read and update variables on both servers, nested too."""
     with control_flow(version), on_worker():
-        v = variables(8, 3)
+        # The last is updated, and read by none: a run's updates and other reads have no order.
+        v = variables(9, 3)
         x = v1.placeholder(tf.float32, [])
 
         def read(*which: int) -> Any:
             return tf.add_n([v[i] * float(i + 1) for i in which])
 
         def update() -> Any:
-            with tf.control_dependencies([v[0].assign_add(read(5, 6))]):
+            with tf.control_dependencies([v[8].assign_add(read(5, 6))]):
                 return read(1, 2)
 
         inner = v1.cond(x > 3.0, update, lambda: read(3, 4))
