@@ -147,9 +147,9 @@ def _print(data: dict[str, Any]) -> None:
     groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
     loops = any(group["loop"] for group in data["groups"])
     doubts = any(group["may_be_dead"] for group in data["groups"])
-    optional = [*(["may be dead"] if doubts else []), *(["in the loop"] if loops else [])]
+    optional = [*(["dead?"] if doubts else []), *(["loop"] if loops else [])]
     for column in ("from", "to", "depth", "tensors", "bytes", *optional):
-        numeric = column in ("depth", "tensors", "bytes", "may be dead")
+        numeric = column in ("depth", "tensors", "bytes", "dead?")
         groups.add_column(column, justify="right" if numeric else "left")
     for group in data["groups"]:
         size = f"{group['known_bytes']:,}"
@@ -165,6 +165,8 @@ def _print(data: dict[str, Any]) -> None:
             *([group["loop"]] if loops else []),
         )
     console.print(groups)
+    if doubts:
+        console.print("dead?: tensors that may be dead, each behind a Switch of its own.")
     if data["skips"]:
         skips = Table(title="Receives left alone", box=box.SIMPLE, title_justify="left")
         skips.add_column("reason", no_wrap=True)
