@@ -1,0 +1,409 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Soak test: many steps with faults at random, and nothing grows, and no loss differs.
+
+    python tests/fault/soak.py --steps 100000 --seed 1 --json build/soak.jsonl --plot build/soak.png
+
+Two workers, two servers, a coordinator (`soak_job.py`) that trains four small models at once.
+Faults (`soak_faults.py`) come at random: tasks are stopped and continued, steps cancelled,
+connections dropped, workers and servers killed and started again on the same port. After the
+death of a server stock TensorFlow needs a new coordinator, which takes the variables up from the
+last save; so does this one. Now and then everything is let come to rest, and memory, threads,
+descriptors and gauges of each task are noted; `soak_report.py` has the rule by which they are flat.
+The losses must be those of the same steps in one process, where no fault is.
+
+With --mode stock the same happens to TensorFlow without the plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import psutil
+from fault import soak_faults, soak_job, soak_report
+from rich.console import Console
+
+from examples import standalone
+from examples.progress import display
+
+_ROOT = Path(__file__).resolve().parents[2]
+_JOB = _ROOT / "tests" / "fault" / "soak_job.py"
+_ROUNDS = 10  # between two looks at what is due
+_ANSWER_S = 240.0
+_SAMPLES = 200
+_SAVES = 40
+
+
+class SoakError(RuntimeError):
+    """The test could not go on; the text has what the coordinator wrote last."""
+
+
+class Coordinator:
+    """A process of `soak_job.py`."""
+
+    def __init__(self, spec: Mapping[str, Any], env: Mapping[str, str]):
+        """Starts it."""
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._process = subprocess.Popen(
+            [sys.executable, str(_JOB), json.dumps(dict(spec))],
+            cwd=_ROOT,
+            env={**env, "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            process_group=0,
+        )
+        self.pid = self._process.pid
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def send(self, **command: Any) -> None:
+        """Sends a command."""
+        assert self._process.stdin  # opened as a pipe
+        with contextlib.suppress(BrokenPipeError):  # its last event says why
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+
+    def event(self) -> dict[str, Any]:
+        """The next event.
+
+        Raises:
+          SoakError: the process ended, or said nothing for a long time.
+        """
+        with contextlib.suppress(queue.Empty):
+            if (event := self._events.get(timeout=_ANSWER_S)) is not None:
+                return event
+            raise SoakError(f"the coordinator ended:\n{self._tail()}")
+        self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads
+        self._process.wait()
+        raise SoakError(f"the coordinator hangs:\n{self._tail()}")
+
+    def ask(self, wanted: str, **command: Any) -> dict[str, Any]:
+        """Sends a command and returns the event that answers it.
+
+        Raises:
+          SoakError: another event came.
+        """
+        self.send(**command)
+        return self.expect(wanted)
+
+    def expect(self, wanted: str) -> dict[str, Any]:
+        """The next event, which must be this one; else SoakError."""
+        event = self.event()
+        if event["event"] != wanted:
+            raise SoakError(f"expected {wanted!r}, got {event}:\n{self._tail()}")
+        return event
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout  # opened as a pipe
+        for line in self._process.stdout:
+            if line.startswith('{"event": '):
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def _tail(self) -> str:
+        self._process.wait(timeout=20)
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-6000:]
+
+
+class Soak:
+    """One run.
+
+    Attributes:
+      samples: as `soak_report.findings` takes them.
+      losses: per round, per model.
+      errors: by class, those that steps met; by "cancelled: ...", how cancelled steps ended.
+      faults: the `soak_faults.Faults`.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, cluster: Any, folder: Path, write: Callable[[Any], None]
+    ):
+        """Prepares a run on `cluster`; `write` gets each line of the JSON."""
+        self._args, self._cluster, self._write = args, cluster, write
+        kinds = dict(soak_faults.DECK)
+        if reason := soak_faults.may_drop():
+            print(f"note: connections are not dropped: {reason}", file=sys.stderr)
+            kinds.pop("connection_dropped")
+        if args.each_once:
+            kinds = dict.fromkeys(kinds, 1)
+        self._deck = soak_faults.Deck(args.seed, kinds)
+        self.faults = soak_faults.Faults(cluster, self._deck.random)
+        self._state = folder / "state.npz"
+        self.samples: list[dict[str, Any]] = []
+        self.losses: list[list[str]] = []
+        self.errors: Counter[str] = Counter()
+        self._coordinator: Coordinator | None = None
+        self._coordinators = 0
+        self._start = time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """Steps done, as many as there are losses."""
+        return len(self.losses) * soak_job.MODELS
+
+    def run(self, on_steps: Callable[[int], None]) -> None:
+        """Runs all steps.
+
+        Raises:
+          SoakError: the cluster did not recover where stock TensorFlow does.
+        """
+        rounds = self._args.steps // soak_job.MODELS
+        due = {"fault": 0.0, "sample": 0.0, "save": 0.0}
+        every = {
+            "fault": self._args.fault_every / soak_job.MODELS,
+            "sample": rounds / _SAMPLES,
+            "save": rounds / _SAVES,
+        }
+        self._connect()
+        while len(self.losses) < rounds:
+            fault = self._is_due("fault", due, every)
+            self._run(min(_ROUNDS, rounds - len(self.losses)), fault)
+            if self._is_due("sample", due, every):
+                self._sample()
+            if self._is_due("save", due, every):
+                self._ask("saved", save=True)
+            on_steps(self.steps)
+        self.faults.wait()
+        self._sample()
+
+    def close(self) -> None:
+        """Ends the coordinator."""
+        if self._coordinator:
+            self._coordinator.close()
+
+    def _is_due(self, what: str, due: dict[str, float], every: Mapping[str, float]) -> bool:
+        if len(self.losses) < due[what]:
+            return False
+        due[what] = len(self.losses) + every[what]
+        return True
+
+    def _connect(self) -> None:
+        spec = {"mode": self._args.mode, "cluster": self._cluster.cluster_spec}
+        self._coordinator = Coordinator({**spec, "state": str(self._state)}, environment())
+        self._coordinators += 1
+        # What was not saved is run again.
+        del self.losses[self._coordinator.expect("ready")["number"] :]
+
+    def _ask(self, wanted: str, **command: Any) -> dict[str, Any]:
+        assert self._coordinator
+        return self._coordinator.ask(wanted, **command)
+
+    def _run(self, rounds: int, with_fault: bool) -> None:
+        assert self._coordinator
+        kind = self._deck.deal() if with_fault else None
+        cancel = []
+        if kind == "cancelled":
+            cancel = sorted(self._deck.random.sample(range(rounds), min(3, rounds)))
+            self.faults.count(kind)
+        if kind == "server_killed":
+            self._lose_server()
+            return
+        self._coordinator.send(run=rounds, cancel=cancel)
+        if kind and kind != "cancelled":
+            self.faults.happen(kind)
+        self._take(self._coordinator.expect("ran"))
+
+    def _lose_server(self) -> None:
+        """Kills a server; the coordinator reports it lost, and another one takes over."""
+        assert self._coordinator
+        self.faults.wait()  # or it would report another one
+        self._coordinator.send(until_lost=True)
+        self.faults.happen("server_killed")
+        event = self._coordinator.expect("lost")
+        self.errors[f"server killed: {event['error']}"] += 1
+        self._coordinator.close()
+        self.faults.wait()
+        self._connect()
+
+    def _take(self, event: Mapping[str, Any]) -> None:
+        self.losses += event["losses"]
+        self.errors.update(event["errors"])
+        self.errors.update({f"cancelled: {k}": v for k, v in event["cancelled"].items()})
+
+    def _sample(self) -> None:
+        self.faults.wait()
+        gauges = self._ask("gauges", gauges=self._coordinators)["tasks"]
+        assert self._coordinator
+        pids = {**self._cluster.pids, "chief:0": self._coordinator.pid}
+        sample = {
+            "steps": self.steps,
+            "seconds": round(time.monotonic() - self._start, 1),
+            "faults": dict(sorted(self.faults.counts.items())),
+            "errors": dict(sorted(self.errors.items())),
+            "coordinators": self._coordinators,
+            "gauges": gauges,
+            "tasks": {task: _resources(pid) for task, pid in sorted(pids.items())},
+        }
+        self.samples.append(sample)
+        self._write(sample)
+
+
+def _resources(pid: int) -> dict[str, float]:
+    process = psutil.Process(pid)
+    with process.oneshot():
+        return {
+            "pid": pid,
+            "rss_mib": round(process.memory_info().rss / 2**20, 2),
+            "threads": process.num_threads(),
+            "fds": process.num_fds(),
+        }
+
+
+def environment() -> dict[str, str]:
+    """The environment of all processes."""
+    return {
+        **{k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
+        "GRPC_FAIL_FAST": "use_caller",  # a dead server is an error, nothing to wait for
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "no_proxy": "localhost,127.0.0.1",
+        "NO_PROXY": "localhost,127.0.0.1",
+    }
+
+
+def reference(steps: int) -> list[list[str]]:
+    """The losses of a run without faults.
+
+    Raises:
+      SoakError: its process failed.
+    """
+    process = Coordinator({"reference": steps // soak_job.MODELS}, environment())
+    losses: list[list[str]] = []
+    try:
+        while len(losses) < steps // soak_job.MODELS:
+            losses += process.expect("reference")["losses"]
+    finally:
+        process.close()
+    return losses
+
+
+def differences(losses: Sequence[Any], expected: Sequence[Any]) -> list[str]:
+    """How losses differ from those without faults; the first three."""
+    found = [
+        f"round {i}: losses {a}, without faults {b}"
+        for i, (a, b) in enumerate(zip(losses, expected, strict=True))
+        if a != b
+    ]
+    return found[:3] + ([f"{len(found) - 3} more rounds differ"] if len(found) > 3 else [])
+
+
+def soak(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs a soak test.
+
+    Returns:
+      "findings", empty if all is well; "samples"; "faults"; "errors"; "growth" by process.
+
+    Raises:
+      SoakError: the cluster did not recover where stock TensorFlow does.
+    """
+    console = Console()
+    with contextlib.ExitStack() as stack:
+        progress = stack.enter_context(display(console))
+        bar = progress.add_task(f"{args.mode}: starting the cluster", total=args.steps)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tf_fuse_soak_")))
+        lines = None
+        if args.json:
+            args.json.parent.mkdir(parents=True, exist_ok=True)
+            lines = stack.enter_context(args.json.open("w"))
+
+        def write(value: Any) -> None:
+            if lines:
+                lines.write(json.dumps(value) + "\n")
+                lines.flush()
+
+        cluster = stack.enter_context(
+            standalone.cluster_package().LocalCluster(
+                2, 2, "grpc" if args.mode == "stock" else "grpc+fuse", env=environment()
+            )
+        )
+        run = Soak(args, cluster, folder, write)
+        stack.callback(run.close)
+
+        def on_steps(steps: int) -> None:
+            faults = sum(run.faults.counts.values())
+            progress.update(
+                bar, completed=steps, description=f"{args.mode}: {faults} faults, steps"
+            )
+
+        run.run(on_steps)
+        run.close()
+        progress.update(bar, description="the losses without faults")
+        found = soak_report.findings(run.samples, soak_faults.KEPT if args.judge else ())
+        found += differences(run.losses, reference(args.steps))
+        result = {
+            "findings": found,
+            "faults": run.faults.counts,
+            "errors": dict(sorted(run.errors.items())),
+            "growth": soak_report.growths(run.samples),
+        }
+        write(result)
+        return {**result, "samples": run.samples}
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Train for long with faults at random.")
+    parser.add_argument("--steps", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mode", choices=("on", "off", "stock"), default="on")
+    parser.add_argument("--fault-every", type=int, default=400, help="steps between two faults")
+    parser.add_argument("--each-once", action="store_true", help="as many faults of each kind")
+    parser.add_argument("--json", type=Path, help="write a line per sample here, while it runs")
+    parser.add_argument("--plot", type=Path, help="write a picture here")
+    args = parser.parse_args(argv)
+    if args.steps % soak_job.MODELS or args.steps < 1:
+        parser.error(f"--steps must be a positive multiple of {soak_job.MODELS}, got {args.steps}")
+    args.judge = args.steps >= 10_000  # fewer are too few to tell growth from warm-up
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the test and prints what it found.
+
+    Returns:
+      0 if memory, threads, descriptors and gauges are flat and all losses equal, else 1.
+    """
+    args = parse(argv)
+    result = soak(args)
+    for process, by_name in result["growth"].items():
+        print(f"{process}: " + ", ".join(f"{k} {v:+.1f}" for k, v in by_name.items()))
+    print(f"faults: {result['faults']}\nerrors met: {result['errors']}")
+    if args.plot:
+        title = f"{args.mode}: {args.steps} steps, {sum(result['faults'].values())} faults"
+        soak_report.plot(result["samples"], args.plot, title)
+        print(f"picture: {args.plot}")
+    for finding in result["findings"]:
+        print(f"FINDING: {finding}")
+    print("NOT FLAT" if result["findings"] else "flat, and all losses equal")
+    return 1 if result["findings"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
