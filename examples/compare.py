@@ -42,6 +42,7 @@ def run_in_turn(
     steps: int,
     progress: Progress,
     finish: Callable[[str, Session], Any] | None = None,
+    before_round: Callable[[int], None] | None = None,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
     """Runs all variants, one after the other, in each of several rounds.
 
@@ -52,6 +53,7 @@ def run_in_turn(
       steps: steps per round and variant, all workers together.
       progress: gets a task per variant.
       finish: called with each variant's name and session after the last round.
+      before_round: called with the number of each round, from 0, before it.
 
     Returns:
       Name to `examples.runner.Round.as_dict()` of each round; and name to what `finish` returned.
@@ -82,6 +84,8 @@ def run_in_turn(
             session.run(_WARM_UP_STEPS * variants[name].spec.get("workers", 1))
             say(name, "waiting")
         for number in range(rounds):
+            if before_round:
+                before_round(number)
             for name in list(variants) if number % 2 == 0 else list(reversed(variants)):
                 say(name, f"running (round {number + 1} of {rounds})")
                 results[name].append(sessions[name].run(steps))

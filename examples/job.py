@@ -117,7 +117,8 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
 
     Args:
       spec: "mode", "workload", "options", "workers", "ps", "synchronous", "log_dir", "evaluation"
-        (like "data"); all but the first two have defaults.
+        (like "data"), "hosts" (of `LocalCluster`: {JOB: {"address", "command"}}; that of "chief" is
+        this process's); all but the first two have defaults.
       commands: gives the next command, waiting for it; the process ends inside when there is none.
 
     Raises:
@@ -140,13 +141,14 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     elif plugin:
         import tf_fuse  # noqa: F401  (registers the protocol in this process)
     # By path in every mode: it is the same code, and `stock` must not import tf_fuse.
-    local_cluster = standalone.cluster_package().LocalCluster
+    package = standalone.cluster_package()
     emit("starting", workers=spec.get("workers", 1), ps=spec.get("ps", 1))
-    with local_cluster(
+    with package.LocalCluster(
         workers=spec.get("workers", 1),
         ps=spec.get("ps", 1),
         protocol="grpc+fuse" if plugin else "grpc",
         log_dir=spec.get("log_dir"),
+        hosts={job: package.Host(**host) for job, host in spec.get("hosts", {}).items()},
     ) as cluster:
         workload = make_workload(spec)
         emit("building")

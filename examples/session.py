@@ -52,8 +52,9 @@ class Session:
         self.mode = spec["mode"]
         self._on_event = on_event
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        prefix = spec.get("hosts", {}).get("chief", {}).get("command", [])
         self._process = subprocess.Popen(
-            [sys.executable, str(_ROOT / "examples" / "job.py"), json.dumps(dict(spec))],
+            [*prefix, sys.executable, str(_ROOT / "examples" / "job.py"), json.dumps(dict(spec))],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -8,6 +8,6 @@ plugin loaded.
 """
 
 from .local_cluster import LocalCluster
-from .task_process import ClusterStartError
+from .task_process import ClusterStartError, Host
 
-__all__ = ["ClusterStartError", "LocalCluster"]
+__all__ = ["ClusterStartError", "Host", "LocalCluster"]

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from .serve import FUSED_PROTOCOL
-from .task_process import PortTakenError, TaskProcess, end_all
+from .task_process import Host, PortTakenError, TaskProcess, end_all
 
-_HOST = "localhost"
 _PORT_ATTEMPTS = 5
 
 
@@ -54,6 +53,7 @@ class LocalCluster:
         intra_op: int | None = None,
         cpus: int | None = None,
         session_config: str | None = None,
+        hosts: Mapping[str, Host] | None = None,
     ):
         """Starts every task and returns when all of them accept calls.
 
@@ -72,10 +72,13 @@ class LocalCluster:
           intra_op: intra_op_parallelism_threads of each server; None for TensorFlow's default.
           cpus: logical CPU devices of each server; None for one.
           session_config: each server's ConfigProto in protobuf's text format.
+          hosts: by task ("worker:0") or job ("ps"), where those run; a task's own before its
+            job's, and this machine's loopback interface for all others. "chief" is where the
+            calling process runs: it must be there, and its address is what the tasks are told.
 
         Raises:
-          ValueError: a number is out of range, a task has no protocol, or `task_env` names what is
-            no task.
+          ValueError: a number is out of range, a task has no protocol, or `task_env` or `hosts`
+            names what is no task.
           ClusterStartError: a task died or was not ready in time; the text has the end of its log.
         """
         if workers < 1 or ps < 0:
@@ -90,6 +93,10 @@ class LocalCluster:
         unknown = sorted(task_env.keys() - {*counts, *protocols})
         if unknown:
             raise ValueError(f"task_env names {unknown}; this cluster has {list(protocols)}")
+        self._hosts = dict(hosts or {})
+        unknown = sorted(self._hosts.keys() - {*counts, *protocols, "chief"})
+        if unknown:
+            raise ValueError(f"hosts names {unknown}; this cluster has {list(protocols)} and chief")
         self._keep_logs = log_dir is not None
         self.log_dir = Path(log_dir or tempfile.mkdtemp(prefix="tf_fuse_cluster_"))
         self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -107,7 +114,9 @@ class LocalCluster:
             log_path = self.log_dir / f"{job}-{index}.log"
             log_path.unlink(missing_ok=True)
             name = f"{job}:{index}"
-            self._tasks[name] = TaskProcess(job, index, protocols[name], log_path, options)
+            self._tasks[name] = TaskProcess(
+                job, index, protocols[name], log_path, options, self._host(job, index).command
+            )
         self._env = {
             name: {
                 **os.environ,
@@ -119,6 +128,7 @@ class LocalCluster:
         }
         self._start_timeout_s = start_timeout_s
         self._cluster: dict[str, list[str]] = {}
+        self._chief_port = 0
         try:
             self._start_all(counts)
         except BaseException:
@@ -129,12 +139,13 @@ class LocalCluster:
     def _start_all(self, counts: Mapping[str, int]) -> None:
         """Starts the tasks; begins anew with other ports when somebody took one meanwhile."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            ports = iter(_free_ports(sum(counts.values())))
+            ports = iter(_free_ports(sum(counts.values()) + 1))
             self._cluster = {
-                job: [f"{_HOST}:{next(ports)}" for _ in range(count)]
+                job: [f"{self._host(job, i).address}:{next(ports)}" for i in range(count)]
                 for job, count in counts.items()
                 if count
             }
+            self._chief_port = next(ports)
             deadline = time.monotonic() + self._start_timeout_s
             try:
                 for name, task in self._tasks.items():
@@ -195,10 +206,13 @@ class LocalCluster:
         """
         import tensorflow as tf
 
-        return tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(self._cluster),
-            rpc_layer=rpc_layer or _protocol_of(self._protocol, "chief", 0),
-        )
+        layer = rpc_layer or _protocol_of(self._protocol, "chief", 0)
+        simple = tf.distribute.cluster_resolver.SimpleClusterResolver
+        if "chief" not in self._hosts:
+            return simple(tf.train.ClusterSpec(self._cluster), rpc_layer=layer)
+        chief = [f"{self._hosts['chief'].address}:{self._chief_port}"]
+        spec = tf.train.ClusterSpec({**self._cluster, "chief": chief})
+        return simple(spec, rpc_layer=layer, task_type="chief", task_id=0)
 
     def cpu_seconds(self) -> dict[str, float]:
         """Task name to the user and system CPU seconds of its process so far (10 ms steps)."""
@@ -236,6 +250,9 @@ class LocalCluster:
         end_all(list(self._tasks.values()))
         if not self._keep_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def _host(self, job: str, index: int) -> Host:
+        return self._hosts.get(f"{job}:{index}", self._hosts.get(job, Host()))
 
     def _task(self, name: str) -> TaskProcess:
         if name not in self._tasks:

@@ -29,6 +29,20 @@ class ClusterStartError(RuntimeError):
     """A task did not become ready; the text has its exit status and the end of its log."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """Where a task runs, if not simply on this machine's loopback interface.
+
+    Attributes:
+      address: by which the other tasks reach it.
+      command: what to put before a task's command there, e.g. ["ip", "netns", "exec", NAME] for a
+        network namespace. It must become the task's process (exec), so that signals reach that.
+    """
+
+    address: str = "localhost"
+    command: Sequence[str] = ()
+
+
 class PortTakenError(ClusterStartError):
     """The task's port was taken between the choice and the start."""
 
@@ -43,6 +57,8 @@ class TaskProcess:
       protocol: what the task's server speaks.
       log_path: file that takes the process's output; a restarted task appends to it.
       options: further arguments for `serve.py`.
+      prefix: what to put before its command; it must become the task's process (exec), so that
+        signals reach that.
     """
 
     job: str
@@ -50,6 +66,7 @@ class TaskProcess:
     protocol: str
     log_path: Path
     options: Sequence[str] = ()
+    prefix: Sequence[str] = ()
     _process: subprocess.Popen | None = None
     _lifeline_fd: int = -1
     _ready_fd: int = -1
@@ -82,7 +99,7 @@ class TaskProcess:
         # Python's pipes are not inherited unless named in pass_fds, so no sibling holds an end.
         lifeline_child, self._lifeline_fd = os.pipe()
         self._ready_fd, ready_child = os.pipe()
-        command = [sys.executable, "-u", str(SERVE_PATH), *self.options]
+        command = [*self.prefix, sys.executable, "-u", str(SERVE_PATH), *self.options]
         command += ["--lifeline-fd", str(lifeline_child), "--ready-fd", str(ready_child)]
         try:
             with self.log_path.open("ab") as log:

@@ -1,0 +1,242 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Two hosts on one machine: network namespaces, and a link between them that can be made bad.
+
+    with TwoHosts() as hosts:
+        hosts.shape(delay_ms=1.0, loss=0.01, mbit=100.0)
+        cluster = LocalCluster(1, 2, hosts=hosts.of({"chief": 0, "worker": 0, "ps": 1}))
+
+The link is a veth pair with the queueing discipline netem. Where the kernel has no netem, it is a
+pair of TUN devices and a process between them (`tun_relay.py`), which does the same to packets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from examples import tun_relay
+
+_RELAY = Path(__file__).resolve().parent / "tun_relay.py"
+# 198.18.0.0/15 is for benchmarks of networks (RFC 2544), so it is nobody's.
+_NETWORK = "198.18.0"
+_DEVICE = "link"
+_PINGS = 30
+_numbers = itertools.count()
+
+
+class TwoHostsError(RuntimeError):
+    """Namespaces or the link could not be made; the text has the command and what it said."""
+
+
+class TwoHosts:
+    """Two network namespaces and their link; both are gone after `close`.
+
+    Attributes:
+      emulator: what makes the link bad, "netem" or "relay".
+      addresses: of the two hosts.
+    """
+
+    def __init__(self, emulator: str | None = None):
+        """Makes both; `why_not` says whether it can.
+
+        Args:
+          emulator: "netem" or "relay"; None for netem where the kernel has it.
+
+        Raises:
+          TwoHostsError: a command failed.
+        """
+        number = next(_numbers)
+        self._names = [f"tf_fuse_{os.getpid()}_{number}_{side}" for side in "ab"]
+        self.addresses = [f"{_NETWORK}.{i + 1}" for i in range(2)]
+        self._relay: subprocess.Popen[str] | None = None
+        try:
+            for name in self._names:
+                _run("ip", "netns", "add", name)
+                _run("ip", "-n", name, "link", "set", "dev", "lo", "up")
+            self.emulator = emulator or ("netem" if self._has_netem() else "relay")
+            if self.emulator == "netem":
+                self._join_by_veth()
+            else:
+                self._join_by_relay()
+            for i, name in enumerate(self._names):
+                _run("ip", "-n", name, "address", "add", f"{self.addresses[i]}/30", "dev", _DEVICE)
+                _run(
+                    "ip", "-n", name, "link", "set", "dev", _DEVICE, "mtu", str(tun_relay.MTU), "up"
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> TwoHosts:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def of(self, sides: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+        """What `LocalCluster` and `Session` take as hosts.
+
+        Args:
+          sides: job or task to the host it runs on, 0 or 1.
+        """
+        return {
+            job: {
+                "address": self.addresses[side],
+                "command": ["ip", "netns", "exec", self._names[side]],
+            }
+            for job, side in sides.items()
+        }
+
+    def shape(self, *, delay_ms: float = 0.0, loss: float = 0.0, mbit: float = 0.0) -> None:
+        """Makes the link bad, in both directions.
+
+        Args:
+          delay_ms: milliseconds that each packet takes.
+          loss: the probability that a packet is dropped.
+          mbit: megabits per second; 0 for no limit.
+
+        Raises:
+          TwoHostsError: the kernel or the relay refused.
+        """
+        if self._relay:
+            self._tell({"delay_ms": delay_ms, "loss": loss, "mbit": mbit})
+            return
+        options = ["limit", "20000", "delay", f"{delay_ms}ms"]
+        options += ["loss", f"{loss * 100}%"] if loss else []
+        options += ["rate", f"{mbit}mbit"] if mbit else []
+        for name in self._names:
+            _run("tc", "-n", name, "qdisc", "replace", "dev", _DEVICE, "root", "netem", *options)
+
+    def round_trip_ms(self) -> float:
+        """The median time that a small packet takes there and back; lost ones do not count."""
+        sockets = [_socket_in(name) for name in self._names]
+        try:
+            near, far = sockets
+            far.bind((self.addresses[1], 0))
+            threading.Thread(target=_echo, args=(far,), daemon=True).start()
+            near.settimeout(1.0)
+            times = []
+            for i in range(_PINGS):
+                start = time.perf_counter()
+                near.sendto(str(i).encode(), far.getsockname())
+                with contextlib.suppress(TimeoutError):
+                    while near.recv(64) != str(i).encode():
+                        pass  # the late answer to an earlier one
+                    times.append(time.perf_counter() - start)
+            return statistics.median(times) * 1e3
+        finally:
+            for each in sockets:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+                each.close()
+
+    def close(self) -> None:
+        """Removes all; processes that still run in a namespace keep it alive for themselves."""
+        if self._relay:
+            assert self._relay.stdin and self._relay.stdout  # opened as pipes
+            self._relay.stdin.close()
+            self._relay.wait()
+            self._relay.stdout.close()
+            self._relay = None
+        for name in self._names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+    def _has_netem(self) -> bool:
+        command = ["tc", "-n", self._names[0], "qdisc", "replace", "dev", "lo", "root", "netem"]
+        return (
+            _has("tc") and not subprocess.run(command, capture_output=True, check=False).returncode
+        )
+
+    def _join_by_veth(self) -> None:
+        a, b = self._names
+        _run("ip", "-n", a, "link", "add", _DEVICE, "type", "veth",
+             "peer", "name", _DEVICE, "netns", b)  # fmt: skip
+
+    def _join_by_relay(self) -> None:
+        a, b = self._names
+        self._relay = subprocess.Popen(
+            [sys.executable, str(_RELAY), a, _DEVICE, b, _DEVICE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._expect_ok()
+
+    def _tell(self, command: Mapping[str, float]) -> None:
+        assert self._relay and self._relay.stdin  # opened as a pipe
+        with contextlib.suppress(BrokenPipeError):  # its last words say why
+            self._relay.stdin.write(json.dumps(command) + "\n")
+            self._relay.stdin.flush()
+        self._expect_ok()
+
+    def _expect_ok(self) -> None:
+        assert self._relay and self._relay.stdout  # opened as a pipe
+        if (line := self._relay.stdout.readline()) != "ok\n":
+            raise TwoHostsError(f"the relay failed: {line}{self._relay.stdout.read()}")
+
+
+def why_not() -> str:
+    """Why there can be no two hosts here; empty if there can."""
+    if not _has("ip"):
+        return "the command ip (iproute2) is missing"
+    try:
+        with TwoHosts() as hosts:
+            hosts.shape()
+    except (TwoHostsError, OSError) as error:
+        return f"network namespaces are not allowed here: {error}"
+    return ""
+
+
+def _has(command: str) -> bool:
+    return shutil.which(command) is not None
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TwoHostsError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+
+
+def _socket_in(namespace: str) -> socket.socket:
+    """A UDP socket in a namespace; it stays there, whoever uses it."""
+    made: list[socket.socket] = []
+
+    def make() -> None:
+        tun_relay.enter_namespace(namespace)  # this thread alone
+        made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    if not made:
+        raise TwoHostsError(f"cannot enter {namespace}")
+    return made[0]
+
+
+def _echo(far: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed: there is no more to echo
+        while True:
+            data, sender = far.recvfrom(64)
+            if not data:
+                return
+            far.sendto(data, sender)

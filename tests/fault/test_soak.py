@@ -1,0 +1,48 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The soak test (`soak.py`) in short: one fault of each kind. `make soak` is the long form."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fault import soak_faults, soak_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_STEPS = 600
+_EVERY = 100
+
+
+def test_each_fault_once(isolated_env, tmp_path):
+    kinds = set(soak_faults.DECK)
+    if reason := soak_faults.may_drop():
+        print(f"connections are not dropped: {reason}")
+        kinds.remove("connection_dropped")
+    out = tmp_path / "soak.jsonl"
+    picture = tmp_path / "soak.svg"
+    command = [sys.executable, str(Path(__file__).with_name("soak.py")), "--each-once"]
+    command += ["--steps", str(_STEPS), "--fault-every", str(_EVERY), "--seed", "1"]
+    command += ["--json", str(out), "--plot", str(picture)]
+    done = subprocess.run(
+        command, env=isolated_env, capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "flat, and all losses equal"
+    *samples, result = map(json.loads, out.read_text().splitlines())
+    assert result["findings"] == []
+    assert set(result["faults"]) == kinds
+    # What it met is what docs/faults.md says of these faults in stock TensorFlow.
+    assert result["errors"]["server killed: UnavailableError"] == result["faults"]["server_killed"]
+    ends = {kind: n for kind, n in result["errors"].items() if kind.startswith("cancelled: ")}
+    assert sum(ends.values()) == 3 * result["faults"]["cancelled"]
+    assert set(ends) <= {"cancelled: CancelledError", "cancelled: in time"}
+    last = samples[-1]
+    assert last["steps"] == _STEPS
+    assert last["coordinators"] == 1 + result["faults"]["server_killed"]
+    assert sorted(last["tasks"]) == ["chief:0", "ps:0", "ps:1", "worker:0", "worker:1"]
+    for gauges in last["gauges"].values():
+        assert set(gauges) == set(soak_job.GAUGES)
+    assert picture.stat().st_size > 0

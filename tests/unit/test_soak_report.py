@@ -1,0 +1,87 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The rule by which a soak test is flat: what it lets pass, and what it finds."""
+
+import pytest
+from fault import soak, soak_faults, soak_job, soak_report
+
+_COUNT = 100
+
+
+def _samples(rss, gauges=None, pid=lambda i: 7):
+    rest = dict.fromkeys(soak_job.GAUGES, 0)
+    return [
+        {
+            "steps": 1000 * i,
+            "coordinators": 1,
+            "gauges": {"/job:ps/replica:0/task:0": gauges or rest},
+            "faults": {"cancelled": i},
+            "tasks": {"ps:0": {"pid": pid(i), "rss_mib": rss(i), "threads": 100, "fds": 14}},
+        }
+        for i in range(_COUNT)
+    ]
+
+
+def test_growth_is_that_of_the_line_after_the_warm_up():
+    steps = list(range(0, 1000, 10))
+    # Steep in the first quarter; then 0.01 a step; every tenth sample is far off.
+    values = [
+        100.0 * i if i < 25 else 0.01 * s + (500 if i % 10 == 0 else 0) for i, s in enumerate(steps)
+    ]
+    assert soak_report.growth(steps, values) == pytest.approx(0.01 * (990 - 250))
+
+
+def test_flat_with_noise_is_no_finding():
+    assert soak_report.findings(_samples(lambda i: 600 + 30 * (i % 3)), ["ps:0"]) == []
+
+
+def test_a_small_leak_is_found():
+    found = soak_report.findings(_samples(lambda i: 600 + 0.4 * i), ["ps:0"])
+    assert found == ["ps:0 (7): rss_mib grew by 29.6, of 24.0 allowed"]
+
+
+def test_a_task_that_does_not_come_to_rest_is_found():
+    gauges = dict.fromkeys(soak_job.GAUGES, 0) | {"pending_requests": 1}
+    found = soak_report.findings(_samples(lambda i: 600, gauges), ["ps:0"])
+    assert len(found) == _COUNT and found[0] == (
+        f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("open_steps", "coordinators", "resting"), [(1, 1, True), (2, 1, False), (2, 2, True)]
+)
+def test_each_coordinator_may_have_one_open_step(open_steps, coordinators, resting):
+    gauges = dict.fromkeys(soak_job.GAUGES, 0) | {"open_steps": open_steps}
+    assert soak_job.is_at_rest(gauges, coordinators) is resting
+
+
+def test_a_task_without_counters_is_not_at_rest():
+    assert soak_job.is_at_rest({}, 1) is False
+
+
+def test_a_kept_task_that_was_started_anew_is_found():
+    samples = _samples(lambda i: 600, pid=lambda i: i)
+    assert soak_report.findings(samples, ["ps:0"]) == ["ps:0: no process has 16 samples"]
+
+
+def test_differing_losses_are_found():
+    losses = [["a", "b"]] * 9
+    assert soak.differences(losses, losses) == []
+    other = [["a", "b"]] * 4 + [["a", "c"]] * 5
+    found = soak.differences(losses, other)
+    assert found[0] == "round 4: losses ['a', 'b'], without faults ['a', 'c']"
+    assert found[-1] == "2 more rounds differ" and len(found) == 4
+
+
+def test_a_deck_has_every_fault_and_depends_on_its_seed_alone():
+    size = sum(soak_faults.DECK.values())
+
+    def deal(seed):
+        deck = soak_faults.Deck(seed, soak_faults.DECK)
+        return [deck.deal() for _ in range(2 * size)]
+
+    assert deal(1) == deal(1) != deal(2)
+    for first in (0, size):
+        kinds = deal(1)[first : first + size]
+        assert {kind: kinds.count(kind) for kind in set(kinds)} == soak_faults.DECK
