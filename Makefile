@@ -8,6 +8,8 @@
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
+#   make soak     train for long with faults at random (STEPS=100000, SEED=1)
+#   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
@@ -22,13 +24,15 @@ PYTHON ?=
 ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000
+STEPS ?= 100000
+SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz random dynamic bench clean
+.PHONY: help environment native demo test format fuzz random dynamic soak network bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -86,6 +90,14 @@ random: environment
 # All cases on clusters, fused dynamically; the tests run some.
 dynamic: environment
 	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
+
+soak: environment
+	$(BIN)/python -u tests/fault/soak.py --steps $(STEPS) --seed $(SEED) \
+	  --json build/soak.jsonl --plot build/soak.png $(ARGS)
+
+network: environment
+	$(BIN)/python -u benchmarks/network.py --json build/network.json --plot build/network.svg \
+	  --markdown build/network.md $(ARGS)
 
 bench: environment
 	$(BIN)/python benchmarks/fuse_recv.py --workload features --features 300 --workers 1 --ps 2 \

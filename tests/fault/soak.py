@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -357,14 +358,15 @@ def soak(args: argparse.Namespace) -> dict[str, Any]:
         progress.update(bar, description="the losses without faults")
         found = soak_report.findings(run.samples, soak_faults.KEPT if args.judge else ())
         found += differences(run.losses, reference(args.steps))
+        growths = soak_report.growths(run.samples)
         result = {
             "findings": found,
             "faults": run.faults.counts,
             "errors": dict(sorted(run.errors.items())),
-            "growth": soak_report.growths(run.samples),
         }
-        write(result)
-        return {**result, "samples": run.samples}
+        plain = {p: {k: dataclasses.asdict(g) for k, g in of.items()} for p, of in growths.items()}
+        write({**result, "growth": plain})
+        return {**result, "growth": growths, "samples": run.samples}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -392,8 +394,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parse(argv)
     result = soak(args)
-    for process, by_name in result["growth"].items():
-        print(f"{process}: " + ", ".join(f"{k} {v:+.1f}" for k, v in by_name.items()))
+    print(soak_report.describe(result["growth"]))
     print(f"faults: {result['faults']}\nerrors met: {result['errors']}")
     if args.plot:
         title = f"{args.mode}: {args.steps} steps, {sum(result['faults'].values())} faults"

@@ -25,6 +25,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -262,10 +263,18 @@ class Job:
             time.sleep(0.05)  # between two questions
 
 
-def _serve(job: Job) -> None:
-    emit("ready", pid=os.getpid(), number=job.number)
+def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
-        command = json.loads(line)
+        commands.put(json.loads(line))
+    os._exit(0)  # the caller is gone, whatever runs
+
+
+def _serve(job: Job) -> None:
+    commands: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
+    emit("ready", pid=os.getpid(), number=job.number)
+    while True:
+        command = commands.get()
         if "run" in command:
             emit("ran", **job.run(command["run"], set(command.get("cancel", ()))))
         elif "until_lost" in command:

@@ -271,15 +271,26 @@ _CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def outcomes(tasks):
+# With the option that keeps answers, for receivers that ask again because one was lost.
+_CASES_WITH_CACHE = {
+    "cached_value": _value_after_request,
+    "cached_step_id_reused": _step_id_reused,
+    "cached_failed": _failed,
+    "cached_duplicate_of_a_pending": _duplicate_of_a_pending,
+    "cached_duplicate_of_an_answered": _duplicate_of_an_answered,
+}
+
+
+def _outcomes(tasks, cases):
     # The cases of one task are in order; both tasks run theirs at the same time.
     def run(task):
         results = {}
-        for case, function in _CASES.items():
+        for case, function in cases.items():
             if case == "killed":
                 results["left"] = task.left()
             results[case] = function(task)
+        if "left" not in results:
+            results["left"] = task.left()
         return results
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -287,7 +298,17 @@ def outcomes(tasks):
     return {mode: future.result() for mode, future in running.items()}
 
 
-@pytest.mark.parametrize("case", table.cases(__file__))
+@pytest.fixture(scope="module")
+def outcomes(tasks):
+    return _outcomes(tasks, _CASES)
+
+
+@pytest.fixture(scope="module")
+def outcomes_with_cache(caching_tasks):
+    return _outcomes(caching_tasks, _CASES_WITH_CACHE)
+
+
+@pytest.mark.parametrize("case", sorted(_CASES))
 def test_outcome(outcomes, case):
     table.check(__file__, case, outcomes["stock"][case], outcomes["on"][case])
 
@@ -302,5 +323,17 @@ def test_no_step_and_no_request_is_left(outcomes):
     assert outcomes["on"]["left"] == {"open_steps": 0, "pending_requests": 0}
 
 
+@pytest.mark.parametrize("case", sorted(_CASES_WITH_CACHE))
+def test_outcome_with_cache(outcomes_with_cache, case):
+    table.check(__file__, case, outcomes_with_cache["stock"][case], outcomes_with_cache["on"][case])
+
+
+def test_a_cache_of_answers_leaves_nothing(outcomes_with_cache):
+    assert outcomes_with_cache["on"]["left"] == {"open_steps": 1, "pending_requests": 0}
+    for mode in outcomes_with_cache:
+        for case in ("cached_duplicate_of_a_pending", "cached_duplicate_of_an_answered"):
+            assert outcomes_with_cache[mode][case]["first"] == "the value"
+
+
 def test_every_case_has_a_row():
-    assert sorted(table.cases(__file__)) == sorted(_CASES)
+    assert sorted(table.cases(__file__)) == sorted([*_CASES, *_CASES_WITH_CACHE])

@@ -22,22 +22,48 @@ def _samples(rss, gauges=None, pid=lambda i: 7):
     ]
 
 
-def test_growth_is_that_of_the_line_after_the_warm_up():
-    steps = list(range(0, 1000, 10))
-    # Steep in the first quarter; then 0.01 a step; every tenth sample is far off.
-    values = [
-        100.0 * i if i < 25 else 0.01 * s + (500 if i % 10 == 0 else 0) for i, s in enumerate(steps)
+def _points(values, restarts=lambda i: 0):
+    return [
+        soak_report.Point(10 * i, restarts(i), {"fds": value}) for i, value in enumerate(values)
     ]
-    assert soak_report.growth(steps, values) == pytest.approx(0.01 * (990 - 250))
+
+
+def test_growth_is_steady_between_restarts_and_the_rest_in_all():
+    # 0.01 a step, 50 with each of two restarts, and every tenth sample is far off.
+    values = [0.1 * i + 50 * (i // 40) + (500 if i % 10 == 5 else 0) for i in range(100)]
+    grown = soak_report.growth(_points(values, lambda i: i // 40), "fds")
+    assert grown.steadily == pytest.approx(0.01 * (990 - 100))
+    assert grown.in_all == pytest.approx(8.9 + 100)
+    assert grown.restarts == 2
+
+
+def test_samples_right_before_and_after_a_restart_are_no_steady_growth():
+    values = [100.0 * (i // 2) for i in range(100)]
+    assert soak_report.growth(_points(values, lambda i: i // 2), "fds").steadily == 0
 
 
 def test_flat_with_noise_is_no_finding():
-    assert soak_report.findings(_samples(lambda i: 600 + 30 * (i % 3)), ["ps:0"]) == []
+    assert soak_report.findings(_samples(lambda i: 600 + 20 * (i % 3)), ["ps:0"]) == []
 
 
 def test_a_small_leak_is_found():
-    found = soak_report.findings(_samples(lambda i: 600 + 0.4 * i), ["ps:0"])
-    assert found == ["ps:0 (7): rss_mib grew by 29.6, of 24.0 allowed"]
+    found = soak_report.findings(_samples(lambda i: 600 + 0.15 * i), ["ps:0"])
+    assert found == [
+        "ps:0 (7): rss_mib grew steadily by 13.4, of 12.0",
+        "ps:0 (7): rss_mib grew by 13.4 with 0 restarts, of 12.0",
+    ]
+
+
+def test_what_stock_keeps_for_a_restart_is_no_finding_and_more_is():
+    def samples(by):
+        made = _samples(lambda i: 600 + by * (i // 50))
+        for i, sample in enumerate(made):
+            sample["faults"]["worker_killed"] = i // 50
+        return made
+
+    assert soak_report.findings(samples(24.0), ["ps:0"]) == []
+    found = soak_report.findings(samples(25.0), ["ps:0"])
+    assert found == ["ps:0 (7): rss_mib grew by 25.0 with 1 restarts, of 24.0"]
 
 
 def test_a_task_that_does_not_come_to_rest_is_found():

@@ -1,0 +1,180 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Steps cancelled in a tight loop under load, and a cluster that is closed with receives in flight.
+
+One worker's steps are cancelled one after the other, while the other worker, with the same servers,
+runs step after step.
+"""
+
+import sys
+import threading
+
+import pytest
+from fault import coordinator, table
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_CANCELLED = 150
+_VARIABLES = 12
+_SUM = float(sum(range(_VARIABLES)))
+_IN_FLIGHT = 2
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {mode: coordinator.run(__file__, mode) for mode in ("stock", "on")}
+
+
+@pytest.mark.parametrize("case", table.cases(__file__))
+def test_outcome(runs, case):
+    table.check(__file__, case, runs["stock"][case], runs["on"][case])
+
+
+def test_every_step_was_cancelled(runs):
+    for mode in runs:
+        # Those steps wait for what never comes: none of them ends by itself.
+        assert runs[mode]["cancelled_in_a_loop"]["ends"] == {"CancelledError": _CANCELLED}
+
+
+def test_the_load_is_not_harmed(runs):
+    for mode in runs:
+        case = runs[mode]["cancelled_in_a_loop"]
+        assert case["load_steps"] > 0
+        assert case["load_sums"] == [_SUM]  # no other value ever came
+        assert case["load_errors"] == []
+
+
+def test_steps_afterwards_are_right_and_nothing_is_left(runs):
+    for mode in runs:
+        case = runs[mode]["cancelled_in_a_loop"]
+        assert case["sums"] == [_SUM] * 2
+        assert case["in_queue"] == 1  # a cancelled step took nothing
+    left = runs["on"]["cancelled_in_a_loop"]["left"]
+    assert left == {"pending_requests": 0, "pending_receives": 0, "unsent_frame_bytes": 0}
+    assert runs["on"]["cancelled_in_a_loop"]["fused_rpcs"] > 0
+
+
+def test_closed_tasks_end_by_themselves(runs):
+    for mode in runs:
+        case = runs[mode]["closed_during"]
+        assert case["entered"] is True
+        assert set(case["statuses"].values()) == {0}  # not killed, and no crash
+        assert len(case["statuses"]) == 4
+    assert runs["on"]["closed_during"]["were_pending"] == _IN_FLIGHT
+
+
+def _main(mode):
+    import tensorflow as tf
+    from tensorflow.python.eager import cancellation, context, executor
+
+    job = coordinator.Job(mode, 2, 2)
+    variables = job.variables([float(i) for i in range(_VARIABLES)])
+    entered = job.variables([0])[0]
+    with tf.device("/job:ps/replica:0/task:0"):
+        queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="queue")
+
+    @tf.function
+    def plain():
+        return tf.add_n([v.read_value() for v in variables])
+
+    @tf.function
+    def waits():
+        """Waits on a server, while the worker waits in a fused receive for what that will send."""
+        with tf.device("/job:ps/replica:0/task:0"):
+            with tf.control_dependencies([entered.assign_add(1)]):
+                value = queue.dequeue()
+            values = [value * 2.0, value * 3.0]
+        return tf.add_n([v.read_value() for v in variables] + values)
+
+    def call(worker, function):
+        # Calls of one executor wait for each other.
+        with (
+            context.executor_scope(executor.new_executor(enable_async=False)),
+            tf.device(f"/job:worker/replica:0/task:{worker}"),
+        ):
+            return float(function())
+
+    def gauges():
+        names = ("pending_requests", "pending_receives", "unsent_frame_bytes")
+        if mode == "stock":
+            return dict.fromkeys(names, 0)
+        total = job.total()
+        return {name: total[name] for name in names}
+
+    def cancelled(i):
+        """Runs a step on worker:0 and cancels it: every other time when it is known to wait."""
+        manager = cancellation.CancellationManager()
+        before = int(entered.numpy()) if i % 10 == 0 else None
+        ended = []
+
+        def run():
+            try:
+                with cancellation.CancellationManagerContext(manager):
+                    ended.append(call(0, waits))
+            except tf.errors.OpError as error:
+                ended.append(type(error).__name__)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        if before is not None:
+            coordinator.wait_until(lambda: int(entered.numpy()) > before)
+        manager.start_cancel()
+        thread.join()
+        return ended[0]
+
+    def cancelled_in_a_loop():
+        for worker in range(2):
+            call(worker, plain)
+        load, errors, stop = [], [], threading.Event()
+
+        def run():
+            while not stop.is_set():
+                try:
+                    load.append(call(1, plain))
+                except tf.errors.OpError as error:
+                    errors.append(str(error)[:500])
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        ends = {}
+
+        def cancel_all():
+            for i in range(_CANCELLED):
+                end = str(cancelled(i))
+                ends[end] = ends.get(end, 0) + 1
+
+        result = table.observe(cancel_all)
+        stop.set()
+        thread.join()
+        with tf.device("/job:ps/replica:0/task:0"):
+            queue.enqueue(1.0)
+        result["sums"] = [call(worker, plain) for worker in range(2)]
+        coordinator.wait_until(lambda: not any(gauges().values()))
+        result |= {"ends": ends, "in_queue": int(queue.size()), "left": gauges()}
+        queue.dequeue()
+        return result | {
+            "load_steps": len(load),
+            "load_sums": sorted(set(load)),
+            "load_errors": errors,
+            "fused_rpcs": job.total()["fused_rpcs"],
+        }
+
+    def closed_during():
+        before = int(entered.numpy())
+        for _ in range(_IN_FLIGHT):
+            job.coordinator.schedule(waits)
+        is_in = coordinator.wait_until(lambda: int(entered.numpy()) == before + _IN_FLIGHT)
+        result = {"entered": bool(is_in)}
+        if mode == "on":
+            coordinator.wait_until(lambda: gauges()["pending_requests"] == _IN_FLIGHT)
+            result["were_pending"] = gauges()["pending_requests"]
+        job.cluster.close()
+        tasks = job.cluster._tasks.values()
+        result["statuses"] = {task.name: task.process.returncode for task in tasks}
+        return result | table.observe(job.coordinator.join)
+
+    coordinator.finish({"cancelled_in_a_loop": cancelled_in_a_loop, "closed_during": closed_during})
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
