@@ -217,13 +217,14 @@ class Job:
         from tensorflow.python.eager import cancellation, context, executor
 
         manager = cancellation.CancellationManager()
+        own = executor.new_executor(enable_async=False)
         ended = threading.Event()
         outcome = []
 
         def call() -> None:
             try:
                 with (
-                    context.executor_scope(executor.new_executor(enable_async=False)),
+                    context.executor_scope(own),
                     tf.device(f"/job:worker/replica:0/task:{salt % self._workers}"),
                     cancellation.CancellationManagerContext(manager),
                 ):
@@ -232,6 +233,7 @@ class Job:
                 outcome.append("in time")
             except tf.errors.OpError as error:
                 outcome.append(type(error).__name__)
+                own.clear_error()  # it would be printed when the executor goes
             ended.set()
 
         thread = threading.Thread(target=call)

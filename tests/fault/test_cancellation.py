@@ -14,7 +14,8 @@ from fault import coordinator, table
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-_CANCELLED = 150
+_CANCELLED = 160
+_WAITING = 8  # every eighth waits for what never comes
 _VARIABLES = 12
 _SUM = float(sum(range(_VARIABLES)))
 _IN_FLIGHT = 2
@@ -32,8 +33,12 @@ def test_outcome(runs, case):
 
 def test_every_step_was_cancelled(runs):
     for mode in runs:
-        # Those steps wait for what never comes: none of them ends by itself.
-        assert runs[mode]["cancelled_in_a_loop"]["ends"] == {"CancelledError": _CANCELLED}
+        ends = runs[mode]["cancelled_in_a_loop"]["ends"]
+        assert ends["waiting"] == ["CancelledError"] * (_CANCELLED // _WAITING)
+        # Some of the others were over before, and then right.
+        assert len(ends["running"]) == _CANCELLED - _CANCELLED // _WAITING
+        assert set(ends["running"]) <= {"CancelledError", _SUM}
+        assert "CancelledError" in ends["running"]
 
 
 def test_the_load_is_not_harmed(runs):
@@ -87,12 +92,12 @@ def _main(mode):
         return tf.add_n([v.read_value() for v in variables] + values)
 
     def call(worker, function):
-        # Calls of one executor wait for each other.
-        with (
-            context.executor_scope(executor.new_executor(enable_async=False)),
-            tf.device(f"/job:worker/replica:0/task:{worker}"),
-        ):
-            return float(function())
+        own = executor.new_executor(enable_async=False)  # calls of one wait for each other
+        try:
+            with context.executor_scope(own), tf.device(f"/job:worker/replica:0/task:{worker}"):
+                return float(function())
+        finally:
+            own.clear_error()  # it would be printed when the executor goes
 
     def gauges():
         names = ("pending_requests", "pending_receives", "unsent_frame_bytes")
@@ -101,26 +106,35 @@ def _main(mode):
         total = job.total()
         return {name: total[name] for name in names}
 
-    def cancelled(i):
-        """Runs a step on worker:0 and cancels it: every other time when it is known to wait."""
+    def cancelled(function, until=lambda: True):
+        """Runs a step on worker:0 and cancels it; returns how it ended."""
         manager = cancellation.CancellationManager()
-        before = int(entered.numpy()) if i % 10 == 0 else None
         ended = []
 
         def run():
             try:
                 with cancellation.CancellationManagerContext(manager):
-                    ended.append(call(0, waits))
+                    ended.append(call(0, function))
             except tf.errors.OpError as error:
                 ended.append(type(error).__name__)
 
         thread = threading.Thread(target=run)
         thread.start()
-        if before is not None:
-            coordinator.wait_until(lambda: int(entered.numpy()) > before)
+        coordinator.wait_until(until)
         manager.start_cancel()
         thread.join()
         return ended[0]
+
+    def cancel_all(ends):
+        for i in range(_CANCELLED):
+            # Stock TensorFlow loses a cancellation that comes before the step has begun, so one
+            # that would wait for ever is cancelled when it is known to wait.
+            if i % _WAITING == 0:
+                now = int(entered.numpy())
+                end = cancelled(waits, lambda now=now: int(entered.numpy()) > now)
+                ends["waiting"].append(end)
+            else:
+                ends["running"].append(cancelled(plain))
 
     def cancelled_in_a_loop():
         for worker in range(2):
@@ -136,14 +150,8 @@ def _main(mode):
 
         thread = threading.Thread(target=run)
         thread.start()
-        ends = {}
-
-        def cancel_all():
-            for i in range(_CANCELLED):
-                end = str(cancelled(i))
-                ends[end] = ends.get(end, 0) + 1
-
-        result = table.observe(cancel_all)
+        ends = {"waiting": [], "running": []}
+        result = table.observe(lambda: cancel_all(ends))
         stop.set()
         thread.join()
         with tf.device("/job:ps/replica:0/task:0"):
