@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What fused receives gain on a network that is not loopback: delay, loss, limited bandwidth.
 
-    python benchmarks/network.py --json network.json --plot network.svg
+    python benchmarks/network.py --json network.json --plot docs/network.svg \
+        --markdown docs/benchmarks.md
 
 Coordinator and worker are on one host, the servers on another: network namespaces of this machine
 (root is needed), joined by a link that `examples/two_hosts.py` makes bad. Stock and fused have
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -36,6 +38,7 @@ from examples.session import SessionError
 
 _MODES = ("stock", "fused")
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
+_MARKS = ("<!-- network -->", "<!-- /network -->")
 _EXIT_SKIPPED = 77  # as automake's tests say it
 
 
@@ -191,9 +194,21 @@ def render(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def markdown(result: Mapping[str, Any]) -> str:
-    """The table for the docs."""
+def markdown(result: Mapping[str, Any], picture: str | None = None) -> str:
+    """The section for the docs.
+
+    Args:
+      result: what `measure` returned.
+      picture: where the plot is, seen from the document.
+    """
+    settings, rpcs, machine = (result[k] for k in ("settings", "recv_rpcs_per_step", "machine"))
     lines = [
+        f"`{result['workload']}`, {settings['features']} features, {settings['workers']} worker, "
+        f"{settings['ps']} servers, {settings['rounds']} rounds of {settings['steps']} steps for "
+        f"each row; receive RPCs per step: stock {rpcs['stock']:.0f}, fused {rpcs['fused']:.0f}. "
+        f"Link by {result['link']['emulator']}, on {machine['cpus']} cores "
+        f"({machine['processor']}). Median, minimum and maximum of the rounds.",
+        "",
         "| link, each way | round trip, measured | stock, steps/s | fused, steps/s | speed-up |",
         "|---|---|---|---|---|",
     ]
@@ -206,7 +221,16 @@ def markdown(result: Mapping[str, Any]) -> str:
             f"{row['speedup']:.2f} ({by_round['min']:.2f} to {by_round['max']:.2f})",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", f"![Speed-up and steps per second by delay]({picture})"] if picture else []
     return "\n".join(lines) + "\n"
+
+
+def put_into(path: Path, section: str) -> None:
+    """Puts the section between its two marks, if the file has them; else it is the whole file."""
+    text = path.read_text() if path.exists() else ""
+    first, mark, rest = text.partition(_MARKS[0])
+    _, end, last = rest.partition(_MARKS[1])
+    path.write_text(f"{first}{mark}\n{section}{end}{last}" if mark and end else section)
 
 
 def _spread(values: Mapping[str, float], form: str) -> str:
@@ -272,7 +296,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5, help="through all conditions")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture here")
-    parser.add_argument("--markdown", type=Path, help="write the table for the docs here")
+    parser.add_argument(
+        "--markdown",
+        type=Path,
+        help="write the table for the docs here, between the marks if the file has them",
+    )
     args = parser.parse_args(argv)
     known = ["--workload", args.workload, "--steps", str(args.steps)]
     known += ["--rounds", str(args.rounds)]
@@ -332,7 +360,8 @@ def _write(args: argparse.Namespace, result: Mapping[str, Any]) -> None:
     if args.plot:
         plot(result, args.plot)
     if args.markdown:
-        args.markdown.write_text(markdown(result))
+        picture = args.plot and os.path.relpath(args.plot, args.markdown.parent)
+        put_into(args.markdown, markdown(result, picture))
 
 
 if __name__ == "__main__":

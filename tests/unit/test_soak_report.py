@@ -47,10 +47,10 @@ def test_flat_with_noise_is_no_finding():
 
 
 def test_a_small_leak_is_found():
-    found = soak_report.findings(_samples(lambda i: 600 + 0.15 * i), ["ps:0"])
+    found = soak_report.findings(_samples(lambda i: 600 + 0.16 * i), ["ps:0"])
     assert found == [
-        "ps:0 (7): rss_mib grew steadily by 13.3, of 12.0",
-        "ps:0 (7): rss_mib grew by 13.3 with 0 restarts, of 12.0",
+        "ps:0 (7): rss_mib grew steadily by 14.2, of 12.0",
+        "ps:0 (7): rss_mib grew by 14.2 with 0 restarts, of 12.0",
     ]
 
 

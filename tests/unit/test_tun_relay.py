@@ -65,3 +65,13 @@ def test_each_condition_meets_both_orders_of_the_variants(count):
     for number in range(2 * count):
         orders.setdefault(network.in_turn(number, count), set()).add(number % 2)
     assert orders == {at: {0, 1} for at in range(count)}
+
+
+def test_the_table_goes_between_its_marks(tmp_path):
+    document = tmp_path / "a.md"
+    document.write_text("before\n<!-- network -->\nold\n<!-- /network -->\nafter\n")
+    network.put_into(document, "new\n")
+    network.put_into(document, "newer\n")
+    assert document.read_text() == ("before\n<!-- network -->\nnewer\n<!-- /network -->\nafter\n")
+    network.put_into(tmp_path / "b.md", "new\n")
+    assert (tmp_path / "b.md").read_text() == "new\n"
