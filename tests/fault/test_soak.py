@@ -12,8 +12,8 @@ from fault import soak_faults, soak_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-_STEPS = 600
-_EVERY = 100
+_STEPS = 480
+_EVERY = 80  # six faults
 
 
 def test_each_fault_once(isolated_env, tmp_path):
