@@ -275,6 +275,7 @@ class Soak:
             "faults": dict(sorted(self.faults.counts.items())),
             "errors": dict(sorted(self.errors.items())),
             "coordinators": self._coordinators,
+            "losses": self.losses[-1],  # of the last round, for tests that did not end
             "gauges": gauges,
             "tasks": {task: _resources(pid) for task, pid in sorted(pids.items())},
         }

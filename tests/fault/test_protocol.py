@@ -198,6 +198,14 @@ def _cleaned_up(task):
         return step.outcome(answer)
 
 
+def _cleaned_up_and_perhaps_not_told(task):
+    with task.step() as step:
+        step.begin()
+        answer = step.receive(timeout=3)
+        step.cleanup()
+        return step.outcome(answer)
+
+
 def _step_id_reused(task):
     with task.step() as step:
         step.begin()
@@ -225,6 +233,15 @@ def _duplicate_of_a_pending(task):
         result = step.outcome(step.receive(request=7))
         step.open_gate()
         return result | {"first": step.outcome(first)["outcome"]}
+
+
+def _duplicate_waits_with_the_first(task):
+    with task.step() as step:
+        step.begin()
+        first = step.receive(request=7)
+        second = step.receive(request=7)
+        step.open_gate()
+        return step.outcome(second) | {"first": step.outcome(first)["outcome"]}
 
 
 def _duplicate_of_an_answered(task):
@@ -274,9 +291,9 @@ _CASES = {
 # With the option that keeps answers, for receivers that ask again because one was lost.
 _CASES_WITH_CACHE = {
     "cached_value": _value_after_request,
-    "cached_step_id_reused": _step_id_reused,
+    "cached_cleaned_up": _cleaned_up_and_perhaps_not_told,
     "cached_failed": _failed,
-    "cached_duplicate_of_a_pending": _duplicate_of_a_pending,
+    "cached_duplicate_of_a_pending": _duplicate_waits_with_the_first,
     "cached_duplicate_of_an_answered": _duplicate_of_an_answered,
 }
 
