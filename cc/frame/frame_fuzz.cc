@@ -27,25 +27,6 @@ namespace frame {
 namespace testing {
 namespace {
 
-// Reads the script; past its end all numbers are 0.
-class Script {
- public:
-  Script(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-
-  bool done() const { return at_ >= size_; }
-  uint8_t Byte() { return done() ? 0 : data_[at_++]; }
-  uint64_t Number(size_t bytes) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < bytes; ++i) value = value << 8 | Byte();
-    return value;
-  }
-
- private:
-  const uint8_t* data_;
-  size_t size_;
-  size_t at_ = 0;
-};
-
 [[noreturn]] void Die(const std::string& what, const std::string& detail) {
   std::fprintf(stderr, "frame_fuzz: %s: %s\n", what.c_str(), detail.c_str());
   std::abort();

@@ -272,6 +272,25 @@ inline std::string CheckDecode(const uint8_t* bytes, size_t size,
   return "";
 }
 
+// What a fuzzer's input says is to be done. Past its end all numbers are 0.
+class Script {
+ public:
+  Script(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  bool done() const { return at_ >= size_; }
+  uint8_t Byte() { return done() ? 0 : data_[at_++]; }
+  uint64_t Number(size_t bytes) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; ++i) value = value << 8 | Byte();
+    return value;
+  }
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+  size_t at_ = 0;
+};
+
 // splitmix64: the same numbers on every machine, unlike <random>'s
 // distributions.
 class Random {

@@ -1,0 +1,386 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "passes/fuse_recv_pass.h"
+#include "transport/fuse_server.h"
+#include "transport/fuse_status.h"
+#include "transport/fuzz_task.h"
+#include "transport/fuzz_values.h"
+#include "transport/introspection.h"
+#include "transport/limits.h"
+#include "transport/metrics.h"
+#include "transport/recv_trace.h"
+#include "transport/watch.h"
+
+namespace tf_fuse {
+
+// Parts of the library that are not fuzzed, and that questions ask.
+std::vector<v1::FuseReport> RecentReports() { return {}; }
+std::set<std::string> LocalTasks() { return {"/job:ps/replica:0/task:0"}; }
+std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
+    tensorflow::Device**) {
+  return nullptr;
+}
+
+namespace testing {
+
+using tensorflow::RecvTensorRequest;
+using tensorflow::Rendezvous;
+
+namespace {
+
+constexpr int kAnswerSeconds = 30;  // No answer takes as long.
+
+// So low that a few hundred bytes reach them.
+void SetLimits() {
+  const auto set = [](const char* variable, const char* value) {
+    setenv(variable, value, /*overwrite=*/1);
+  };
+  set(kMaxKeysPerRequestVariable, "64");
+  set(kMaxKeyBytesVariable, "400");
+  set(kMaxPackedTensorBytesVariable, "2048");
+  set(kMaxFrameBytesVariable, "4096");
+  set(kMaxPendingRequestsVariable, "6");
+  set(kMaxPendingRequestsPerStepVariable, "4");
+  set(kMaxPendingBytesVariable, "150000");
+  set(kMaxUnsentFrameBytesVariable, "16384");
+  set(kRequestCacheBytesVariable, "65536");
+  // TensorFlow says of each aborted step that it is.
+  set("TF_CPP_MIN_LOG_LEVEL", "3");
+}
+
+std::vector<std::string> NamesOf(const ParsedKeys& keys) {
+  std::vector<std::string> names;
+  for (const Rendezvous::ParsedKey& key : keys.keys) {
+    names.emplace_back(key.edge_name);
+  }
+  return names;
+}
+
+tensorflow::DataTypeVector TypesOf(const std::vector<std::string>& names) {
+  tensorflow::DataTypeVector types;
+  for (const std::string& name : names) {
+    const Slot value = ValueOf(name);
+    types.push_back(value.is_dead ? tensorflow::DT_FLOAT
+                                  : value.tensor.dtype());
+  }
+  return types;
+}
+
+void CheckAtRest() {
+  const Metrics& m = *Metrics::Get();
+  for (const std::atomic<int64_t>* gauge :
+       {&m.pending_requests, &m.pending_bytes, &m.unsent_frame_bytes,
+        &m.open_steps, &m.pending_receives}) {
+    if (gauge->load() != 0) Die("left behind", m.ToJson());
+  }
+  if (Watch::Get()->Describe().receives_size() != 0) Die("still waits", "");
+}
+
+}  // namespace
+
+void Die(const std::string& what, const std::string& detail) {
+  std::fprintf(stderr, "request_fuzz: %s: %s\n", what.c_str(), detail.c_str());
+  std::abort();
+}
+
+void CheckMeasure(const std::string& serialized) {
+  const RequestLimits limits = RequestLimits::Get();
+  const absl::StatusOr<RequestSize> size = MeasureRequest(serialized, limits);
+  v1::FuseRecvTensorRequest parsed;
+  if (!parsed.ParseFromString(serialized)) return;
+  if (!size.ok()) {
+    if (!absl::StrContains(size.status().message(), "at most")) {
+      Die("a message was refused", size.status().ToString());
+    }
+    return;
+  }
+  const auto names = static_cast<uint64_t>(parsed.tensor_names_size());
+  uint64_t key_bytes = 0;
+  for (const std::string& name : parsed.tensor_names()) {
+    const uint64_t bytes = RendezvousKeyBytes(
+        parsed.send_device().size(), parsed.recv_device().size(), name.size());
+    if (bytes > limits.key_bytes) Die("a long key", name);
+    key_bytes += bytes;
+  }
+  if (size->keys != names || names > limits.keys ||
+      key_bytes > size->key_bytes ||
+      size->message_bytes != serialized.size()) {
+    Die("measured otherwise", absl::StrCat(size->keys, " keys, ", names, "; ",
+                                           size->key_bytes, " bytes, ",
+                                           key_bytes));
+  }
+}
+
+Tasks::Tasks()
+    : sender("/job:ps/replica:0/task:0", 1, 1, nullptr),
+      wire(&sender),
+      receiver("/job:worker/replica:0/task:0", 2, 1,
+               std::make_unique<LoopbackWorkers>(&wire)) {}
+
+Tasks* Tasks::Get() {
+  // Never destroyed: TensorFlow's threads may still use them at the end.
+  static Tasks* tasks = [] {
+    SetLimits();
+    return new Tasks;
+  }();
+  return tasks;
+}
+
+Scenario::Scenario()
+    : tasks_(Tasks::Get()), first_step_(tasks_->next_id) {
+  tasks_->next_id += 3;
+  tasks_->wire.set_tamper([this](std::string* bytes, absl::Status* status) {
+    Change change;
+    {
+      absl::MutexLock lock(&mu_);
+      if (changes_.empty()) return;
+      change = std::move(changes_.front());
+      changes_.pop_front();
+    }
+    if (change.code != 0) {
+      *status = absl::Status(static_cast<absl::StatusCode>(change.code),
+                             "changed on the way");
+      if (!change.payload_type.empty()) {
+        status->SetPayload(change.payload_type, absl::Cord(change.payload));
+      }
+      return;
+    }
+    const int64_t size = static_cast<int64_t>(bytes->size()) + change.resize;
+    bytes->resize(static_cast<size_t>(std::max<int64_t>(size, 0)));
+    for (uint8_t i = 0; i < change.bytes && !bytes->empty(); ++i) {
+      (*bytes)[(change.at + i) % bytes->size()] =
+          static_cast<char>(change.value >> (8 * i));
+    }
+  });
+}
+
+void Scenario::Adopt(RecvTensorRequest* request) const {
+  v1::FuseRecvTensorRequest fused;
+  auto* value = request->mutable_transport_options()->mutable_value();
+  if (!fused.ParseFromString(*value)) return;
+  fused.set_send_device(tasks_->sender.device_name());
+  fused.set_send_device_incarnation(1);
+  *value = fused.SerializeAsString();
+}
+
+RecvTensorRequest Scenario::Envelope(int64_t step, const std::string& value) {
+  RecvTensorRequest request;
+  request.set_step_id(step);
+  request.set_request_id(NewRequestId());
+  request.set_rendezvous_key(kFusedRendezvousKey);
+  request.mutable_transport_options()->set_type_url(kFusedRequestTypeUrl);
+  request.mutable_transport_options()->set_value(value);
+  return request;
+}
+
+void Scenario::Begin(int64_t step) {
+  steps_.insert(step);
+  (void)tasks_->sender.Begin(step);  // The second time it has no effect.
+}
+
+void Scenario::Send(int64_t step, const ParsedKeys& keys, size_t stride) {
+  Begin(step);
+  const auto rendezvous = tasks_->sender.Step(step);
+  for (size_t i = 0; i < keys.keys.size(); i += stride) {
+    const Slot value = ValueOf(keys.keys[i].edge_name);
+    // Refused for a key of another task, or after an abort.
+    (void)rendezvous->Send(keys.keys[i], Rendezvous::Args(), value.tensor,
+                           value.is_dead);
+  }
+}
+
+std::shared_ptr<Asked> Scenario::Ask(const RecvTensorRequest& request) {
+  auto asked = std::make_shared<Asked>();
+  asked->request = request;
+  const auto& options = request.transport_options();
+  if (request.has_transport_options() &&
+      options.type_url() == kFusedRequestTypeUrl) {
+    CheckMeasure(options.value());
+    const auto size = MeasureRequest(options.value());
+    if (size.ok()) {
+      auto parsed = ParseRequest(options.value(), *size);
+      if (parsed.ok()) asked->keys = *std::move(parsed);
+    }
+  }
+  steps_.insert(request.step_id());
+  asked_.push_back(asked);
+  tasks_->sender.worker()->GrpcRecvTensorAsync(
+      &asked->options, &asked->request, asked->answer.buffer(),
+      [this, asked](const absl::Status& status) {
+        asked->options.ClearCancelCallback();
+        absl::MutexLock lock(&mu_);
+        ++asked->answers;
+        asked->status = status;
+      });
+  return asked;
+}
+
+void Scenario::Cancel(const std::shared_ptr<Asked>& asked) {
+  // TensorFlow aborts the step of a single receive a second later, on a thread
+  // of its own: too many of them.
+  if (asked->keys != nullptr) asked->options.StartCancel();
+}
+
+void Scenario::Abort(int64_t step) {
+  steps_.insert(step);
+  tasks_->sender.Step(step)->StartAbort(absl::InternalError("aborted"));
+}
+
+void Scenario::End(int64_t step) {
+  tasks_->sender.End(step);
+  tasks_->receiver.End(step);
+}
+
+void Scenario::Tick(int64_t request_id) {
+  const std::shared_ptr<Waiting> waiting = Watch::Get()->Find(request_id);
+  if (waiting != nullptr) waiting->OnTick(uint64_t{1} << 50);
+}
+
+void Scenario::Profile(bool on) {
+  if (on) {
+    RecvTrace::Get()->Start();
+  } else {
+    int64_t dropped = 0;
+    RecvTrace::Get()->Stop(&dropped);
+  }
+  profiling_ = on;
+}
+
+void Scenario::Receive(int64_t step, const std::vector<std::string>& names,
+                       const tensorflow::FrameAndIter& frame_iter,
+                       std::vector<bool> copy_out, std::deque<Change> changes) {
+  auto keys = std::make_shared<FusedKeys>();
+  keys->send_device = tasks_->sender.device_name();
+  keys->send_device_incarnation = 1;
+  keys->recv_device = tasks_->receiver.device_name();
+  keys->tensor_names = names;
+  keys->types = TypesOf(names);
+  keys->copy_out = std::move(copy_out);
+  if (!FinishFusedKeys(keys.get()).ok()) Die("keys", "refused");
+  auto received = std::make_shared<Received>();
+  received->keys = keys;
+  {
+    absl::MutexLock lock(&mu_);
+    // An answer that comes late may take the changes of another one.
+    for (const auto& other : received_) other->changed |= !changes.empty();
+    received->changed = !changes.empty() || !changes_.empty();
+    for (Change& change : changes) changes_.push_back(std::move(change));
+  }
+  received_.push_back(received);
+  steps_.insert(step);
+  (void)tasks_->receiver.Begin(step);
+  tasks_->receiver.Step(step)->RecvFusedAsync(
+      keys, frame_iter, Rendezvous::Args(),
+      [this, received](const absl::Status& status, std::vector<Slot> slots) {
+        absl::MutexLock lock(&mu_);
+        ++received->answers;
+        received->status = status;
+        received->slots = std::move(slots);
+      });
+}
+
+bool Scenario::AllAnswered() {
+  return std::all_of(asked_.begin(), asked_.end(),
+                     [](const auto& asked) { return asked->answers > 0; }) &&
+         std::all_of(received_.begin(), received_.end(),
+                     [](const auto& recv) { return recv->answers > 0; });
+}
+
+void Scenario::Finish() {
+  // The receiver's single receives end with the sender's step.
+  for (const int64_t step : steps_) tasks_->sender.End(step);
+  {
+    absl::MutexLock lock(&mu_);
+    if (!mu_.AwaitWithTimeout(absl::Condition(this, &Scenario::AllAnswered),
+                              absl::Seconds(kAnswerSeconds))) {
+      Die("a request was not answered", "");
+    }
+  }
+  // What a task does after an answer, too.
+  absl::Notification idle;
+  tasks_->sender.pool()->Schedule([&idle] { idle.Notify(); });
+  idle.WaitForNotification();
+  for (const int64_t step : steps_) End(step);
+  if (profiling_) Profile(false);
+  for (const auto& received : received_) CheckReceived(*received);
+  for (const auto& asked : asked_) CheckAnswer(asked.get());
+  received_.clear();
+  asked_.clear();
+  tensorflow::LocalRendezvous::ReleaseAbortedRendezvous();
+  CheckAtRest();
+}
+
+void Scenario::CheckReceived(const Received& received) {
+  if (received.answers != 1) Die("answered twice", "a receive");
+  if (!received.status.ok()) {
+    if (received.status.message().empty()) Die("an error without text", "");
+    return;
+  }
+  if (received.slots.size() != received.keys->types.size()) {
+    Die("slots", absl::StrCat(received.slots.size()));
+  }
+  for (size_t i = 0; i < received.slots.size(); ++i) {
+    const Slot& slot = received.slots[i];
+    if (slot.is_dead) continue;
+    if (slot.tensor.dtype() != received.keys->types[i]) Die("type", "");
+    const Slot expected = ValueOf(received.keys->tensor_names[i]);
+    if (received.changed) {
+      (void)BytesOf(slot.tensor);
+    } else if (!SameValue(slot, expected)) {
+      Die("received another value", slot.tensor.DebugString());
+    }
+  }
+}
+
+void Scenario::CheckAnswer(Asked* asked) {
+  if (asked->answers != 1) Die("answered twice", asked->status.ToString());
+  if (!asked->status.ok()) {
+    if (asked->status.message().empty()) Die("an error without text", "");
+    return;
+  }
+  tensorflow::Tensor frame;
+  bool is_dead = false;
+  if (!asked->answer.Read(tasks_->receiver.device(), &frame, &is_dead)) {
+    Die("an answer that is no message", "");
+  }
+  if (asked->keys == nullptr) return;  // Of TensorFlow.
+  const ParsedKeys& keys = *asked->keys;
+  std::vector<Slot> slots;
+  if (keys.stalled_request_id != 0 || keys.question != v1::QUESTION_NONE) {
+    const auto bytes = ReadBytesResponse(frame);
+    if (!bytes.ok()) Die("an answer to a question", bytes.status().ToString());
+    return;
+  }
+  const std::vector<std::string> names = NamesOf(keys);
+  std::vector<int64_t> waits;
+  const absl::Status status =
+      UnpackFrame(frame, TypesOf(names), {}, &slots,
+                  keys.report_waits ? &waits : nullptr);
+  if (!status.ok()) Die("a frame that we made", status.ToString());
+  frame = tensorflow::Tensor();  // The slots keep it.
+  asked->answer.Empty();
+  if (keys.report_waits && waits.size() != names.size()) Die("waits", "");
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].beside) continue;
+    if (!SameValue(slots[i], ValueOf(names[i]))) {
+      Die("served another value", slots[i].tensor.DebugString());
+    }
+  }
+}
+
+}  // namespace testing
+}  // namespace tf_fuse
+
+// tensorflow::Worker::AbortStep(int64_t), as far as our code calls it: at once
+// and not a second later on a thread of its own. The linker puts it in place
+// (--wrap).
+extern "C" void __wrap__ZN10tensorflow6Worker9AbortStepEl(tensorflow::Worker*,
+                                                          int64_t step) {
+  tf_fuse::testing::Tasks::Get()->sender.Step(step)->StartAbort(
+      absl::AbortedError("aborted by its receiver"));
+}
