@@ -81,6 +81,9 @@ class Scenario {
   void Begin(int64_t step);
   // Sends the tensors of a request's keys; every `stride`th.
   void Send(int64_t step, const ParsedKeys& keys, size_t stride);
+  // The same, to our own receiver.
+  void SendNames(int64_t step, const std::vector<std::string>& names,
+                 const tensorflow::FrameAndIter& frame_iter);
   // Asks, as a peer would.
   std::shared_ptr<Asked> Ask(const tensorflow::RecvTensorRequest& request);
   // Gives up, unless it has been answered.
@@ -112,6 +115,8 @@ class Scenario {
 
   void CheckAnswer(Asked* asked);
   void CheckReceived(const Received& received);
+  // Ends all steps; false if some request is still without an answer.
+  bool EndAll(absl::Duration patience);
   bool AllAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Tasks* const tasks_;

@@ -21,9 +21,8 @@
 #include "absl/synchronization/mutex.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
-#include "tensorflow/core/distributed_runtime/cluster_function_library_runtime.h"
-#include "tensorflow/core/distributed_runtime/graph_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_util.h"
+#include "tensorflow/core/distributed_runtime/session_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
@@ -108,12 +107,13 @@ class Task {
     env_.compute_pool = &pool_;
     rendezvous_mgr_ = std::make_unique<FuseRendezvousMgr>(&env_);
     env_.rendezvous_mgr = rendezvous_mgr_.get();
-    session_ = tensorflow::WorkerSession::CreateWithBorrowedDeviceMgr(
-        "", name, std::move(workers), &device_mgr_, nullptr, nullptr,
-        [](tensorflow::WorkerSession*, bool, tensorflow::DeviceMgr*) {
-          return std::unique_ptr<
-              tensorflow::DistributedFunctionLibraryRuntime>();
-        });
+    session_mgr_ = std::make_unique<tensorflow::SessionMgr>(
+        &env_, name, std::move(workers),
+        [](const tensorflow::ServerDef&, tensorflow::WorkerCacheInterface**) {
+          return absl::UnimplementedError("loopback");
+        },
+        nullptr);
+    env_.session_mgr = session_mgr_.get();
     worker_ =
         std::make_unique<FuseWorker>(&env_, tensorflow::ConfigProto());
   }
@@ -133,7 +133,7 @@ class Task {
   // The step runs from here on, and is kept as its executors would keep it.
   absl::Status Begin(int64_t id) {
     auto step = Step(id);
-    const absl::Status status = step->Initialize(session_.get());
+    const absl::Status status = step->Initialize(session_mgr_->LegacySession().get());
     absl::MutexLock lock(&mu_);
     running_[id] = std::move(step);
     return status;
@@ -155,7 +155,7 @@ class Task {
   tensorflow::StaticDeviceMgr device_mgr_;
   tensorflow::thread::ThreadPool pool_;
   std::unique_ptr<FuseRendezvousMgr> rendezvous_mgr_;
-  std::shared_ptr<tensorflow::WorkerSession> session_;
+  std::unique_ptr<tensorflow::SessionMgr> session_mgr_;
   std::unique_ptr<FuseWorker> worker_;
   absl::Mutex mu_;
   std::map<int64_t, tsl::core::RefCountPtr<FuseRendezvous>> running_

@@ -136,7 +136,27 @@ absl::Status Unpack(const std::string& bytes,
   return status;
 }
 
-// options, number of types, types, and the frame.
+// A frame with one slot, a serialized tensor of one dimension.
+std::string FrameOf(tensorflow::DataType type, int64_t elements,
+                    const std::string& payload) {
+  frame::EncodeLimits limits;
+  limits.other_types = {tensorflow::DT_STRING, [](uint32_t dtype) {
+                          return dtype == tensorflow::DT_VARIANT ||
+                                 dtype == tensorflow::DT_RESOURCE;
+                        }};
+  frame::FrameBuilder builder(limits);
+  builder.AddSerialized(type, &elements, 1, payload.size());
+  uint64_t total = 0;
+  if (!builder.Finish(&total).ok()) return "";
+  std::string bytes(total, '\0');
+  auto* out = reinterpret_cast<uint8_t*>(bytes.data());
+  builder.WriteHeader(out);
+  builder.CopyPayload(0, payload.data(), out);
+  return bytes;
+}
+
+// options, number of types, types, and the frame; or, by the options, what a
+// serialized tensor's bytes are in it.
 void RunAnswer(const uint8_t* data, size_t size) {
   if (size < 2) return;
   const uint8_t options = data[0];
@@ -148,6 +168,12 @@ void RunAnswer(const uint8_t* data, size_t size) {
     copy_out.push_back(data[2 + i] & 128);
   }
   const std::string bytes(data + 2 + count, data + size);
+  if (options & 4) {
+    const auto type = options & 8 ? tensorflow::DT_RESOURCE
+                                  : tensorflow::DT_VARIANT;
+    (void)Unpack(FrameOf(type, data[1] % 4, bytes), {type}, {}, false);
+    return;
+  }
   (void)Unpack(bytes, types, copy_out, options & 1);
   // The same with any shape of an answer that TensorFlow may hand us.
   if (options & 2) {
@@ -161,7 +187,7 @@ std::string Name(uint8_t number) {
   // Some in which a key cannot be found again, or has to be escaped.
   static constexpr const char* kOdd[] = {"",      ";",   "a;b", "edge\n",
                                          "\xff/", "^ctl"};
-  if (number >= 250) return kOdd[number - 250];
+  if (number >= 230 && number % 4 == 0) return kOdd[number % std::size(kOdd)];
   return absl::StrCat("edge_", number % 40);
 }
 
@@ -182,8 +208,13 @@ std::string Fields(Script* script) {
   if (options & 16) {
     fused.set_question(static_cast<v1::Question>(script->Byte() % 6));
   }
-  for (size_t n = script->Byte() % 70; n > 0; --n) {
-    fused.add_tensor_names(Name(script->Byte()));
+  // One after the other: of two equal ones nothing would be served. Those from
+  // a later start are odd, or equal to others.
+  const uint8_t first = script->Byte();
+  const uint8_t count = script->Byte() % (options & 128 ? 70 : 8);
+  for (uint8_t i = 0; i < count; ++i) {
+    fused.add_tensor_names(
+        Name(static_cast<uint8_t>((first < 200 ? first % 40 : first) + i)));
   }
   return fused.SerializeAsString();
 }
@@ -266,15 +297,17 @@ void RunScript(Script* script) {
       default: {
         std::vector<std::string> names;
         std::vector<bool> copy_out;
-        for (size_t n = 1 + script->Byte() % 12; n > 0; --n) {
-          const uint8_t number = script->Byte();
-          names.push_back(absl::StrCat("edge_", number % 40));
-          copy_out.push_back(number & 128);
-        }
+        const uint8_t first = script->Byte();
         const uint8_t options = script->Byte();
+        for (int i = 0; i < 1 + options / 2 % 8; ++i) {
+          names.push_back(absl::StrCat("edge_", (first + i) % 40));
+          copy_out.push_back(options & 128);
+        }
         const tensorflow::FrameAndIter frame_iter(options % 2, 0);
+        if (options & 16) scenario.SendNames(step, names, frame_iter);
         scenario.Receive(step, names, frame_iter, copy_out,
                          Changes(script, &errors));
+        if (options & 32) scenario.SendNames(step, names, frame_iter);
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/log/globals.h"
 #include "passes/fuse_recv_pass.h"
 #include "transport/fuse_server.h"
 #include "transport/fuse_status.h"
@@ -49,8 +50,10 @@ void SetLimits() {
   set(kMaxPendingBytesVariable, "150000");
   set(kMaxUnsentFrameBytesVariable, "16384");
   set(kRequestCacheBytesVariable, "65536");
-  // TensorFlow says of each aborted step that it is.
+  // TensorFlow says of each aborted step that it is, protobuf of each name that
+  // is no text.
   set("TF_CPP_MIN_LOG_LEVEL", "3");
+  absl::SetMinLogLevel(absl::LogSeverityAtLeast::kFatal);
 }
 
 std::vector<std::string> NamesOf(const ParsedKeys& keys) {
@@ -194,6 +197,23 @@ void Scenario::Send(int64_t step, const ParsedKeys& keys, size_t stride) {
   }
 }
 
+void Scenario::SendNames(int64_t step, const std::vector<std::string>& names,
+                         const tensorflow::FrameAndIter& frame_iter) {
+  FusedKeys keys;
+  keys.send_device = tasks_->sender.device_name();
+  keys.send_device_incarnation = 1;
+  keys.recv_device = tasks_->receiver.device_name();
+  keys.tensor_names = names;
+  ParsedKeys parsed;
+  parsed.keys.resize(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!ParseSlotKey(keys, i, frame_iter, &parsed.keys[i]).ok()) {
+      Die("key", names[i]);
+    }
+  }
+  Send(step, parsed, 1);
+}
+
 std::shared_ptr<Asked> Scenario::Ask(const RecvTensorRequest& request) {
   auto asked = std::make_shared<Asked>();
   asked->request = request;
@@ -291,21 +311,23 @@ bool Scenario::AllAnswered() {
                      [](const auto& recv) { return recv->answers > 0; });
 }
 
+bool Scenario::EndAll(absl::Duration patience) {
+  for (const int64_t step : steps_) End(step);
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithTimeout(absl::Condition(this, &Scenario::AllAnswered),
+                              patience);
+}
+
 void Scenario::Finish() {
-  // The receiver's single receives end with the sender's step.
-  for (const int64_t step : steps_) tasks_->sender.End(step);
-  {
-    absl::MutexLock lock(&mu_);
-    if (!mu_.AwaitWithTimeout(absl::Condition(this, &Scenario::AllAnswered),
-                              absl::Seconds(kAnswerSeconds))) {
-      Die("a request was not answered", "");
-    }
+  // The receiver's single receives end with the sender's step. Once more, as a
+  // receiver may ask again when it is told so, or fetch what is beside.
+  for (int i = 0; !EndAll(absl::Milliseconds(i < 5 ? 1 << i : 50)); ++i) {
+    if (i == kAnswerSeconds * 20) Die("a request was not answered", "");
   }
   // What a task does after an answer, too.
   absl::Notification idle;
   tasks_->sender.pool()->Schedule([&idle] { idle.Notify(); });
   idle.WaitForNotification();
-  for (const int64_t step : steps_) End(step);
   if (profiling_) Profile(false);
   for (const auto& received : received_) CheckReceived(*received);
   for (const auto& asked : asked_) CheckAnswer(asked.get());

@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "transport/metrics.h"
+#include "transport/serialized_check.h"
 
 namespace tf_fuse {
 
@@ -93,13 +94,13 @@ absl::Status ReadOther(const frame::DecodedFrame& frame, size_t index,
       proto.dtype() != tensor->dtype() ||
       !TensorShape::IsValid(proto.tensor_shape()) ||
       TensorShape(proto.tensor_shape()) != tensor->shape() ||
-      !parsed.FromProto(proto)) {
+      !CanBeDecoded(proto) || !parsed.FromProto(proto)) {
     return absl::InternalError(absl::StrCat(
         "could not parse rpc response: slot ", index, " holds ",
         slot.payload_bytes, " bytes that are no ",
         tensorflow::DataTypeString(tensor->dtype()), " of shape ",
         tensor->shape().DebugString(),
-        " to this task (for a variant: of a kind that is registered here)"));
+        " to this task (for a variant: of a kind that can be in a frame)"));
   }
   *tensor = std::move(parsed);
   return absl::OkStatus();
@@ -179,7 +180,8 @@ bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
   *bytes = proto.ByteSizeLong();
   // Fewer bytes than elements: the codec's rule for what is serialized.
   if (*bytes > limit ||
-      *bytes < static_cast<uint64_t>(slot->tensor.NumElements())) {
+      *bytes < static_cast<uint64_t>(slot->tensor.NumElements()) ||
+      !CanBeDecoded(proto)) {
     return false;
   }
   return proto.SerializeToString(&slot->serialized);
