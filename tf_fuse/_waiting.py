@@ -12,6 +12,9 @@ from tf_fuse import _tasks
 def waiting() -> list[dict[str, Any]]:
     """Returns the fused receives of this process that wait at this moment, the longest first.
 
+    At most 1000, and fewer where their names are many; `tf_fuse.metrics()` counts all
+    (`pending_receives`, `pending_requests`).
+
     Returns:
       A dict for each, which can be written as JSON:
 

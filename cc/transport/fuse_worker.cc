@@ -34,7 +34,8 @@ v1::StallAnswer AnswerStallQuery(int64_t request_id) {
   return pending == nullptr ? v1::StallAnswer() : pending->Missing();
 }
 
-// A frame with one vector of these bytes.
+// A frame with one vector of these bytes. Errors: ResourceExhausted where
+// receivers do not take the answers that they asked for.
 absl::Status EncodeBytesResponse(const std::string& bytes,
                                  ::grpc::ByteBuffer* response) {
   Slot slot;
@@ -49,6 +50,15 @@ absl::Status EncodeBytesResponse(const std::string& bytes,
     std::memcpy(slot.tensor.data(), bytes.data(), bytes.size());
   }
   FrameReservation reservation;
+  // (A few bytes: no limit keeps a task from being looked at.)
+  constexpr size_t kSmall = 4096;
+  if (bytes.size() > kSmall &&
+      !reservation.Take(bytes.size() + FrameOverheadBytes({slot}))) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "an answer of ", bytes.size(), " bytes: the limit of unsent bytes is ",
+        MaxUnsentFrameBytes(), "; ", kMaxUnsentFrameBytesVariable,
+        " on this task raises it"));
+  }
   Tensor frame;
   const absl::Status packed = PackFrame({slot}, &reservation, &frame);
   return packed.ok() ? EncodeFrameResponse(frame, response) : packed;
@@ -76,13 +86,17 @@ void FuseWorker::GrpcRecvTensorAsync(
   std::shared_ptr<const ParsedKeys> keys;
   RequestBudget::Ticket ticket;
   absl::Status status = Accept(*request, by_parts, &keys, &ticket);
-  if (status.ok() && keys->stalled_request_id != 0) {
-    const v1::StallAnswer answer = AnswerStallQuery(keys->stalled_request_id);
-    done(EncodeBytesResponse(answer.SerializeAsString(), response));
-    return;
-  }
-  if (status.ok() && keys->question != v1::QUESTION_NONE) {
-    done(EncodeBytesResponse(AnswerQuestion(keys->question), response));
+  const bool is_question =
+      status.ok() && (keys->stalled_request_id != 0 ||
+                      keys->question != v1::QUESTION_NONE);
+  if (is_question) {
+    status = EncodeBytesResponse(
+        keys->stalled_request_id != 0
+            ? AnswerStallQuery(keys->stalled_request_id).SerializeAsString()
+            : AnswerQuestion(keys->question),
+        response);
+    if (!status.ok()) metrics->rejected_requests.fetch_add(1);
+    done(status);
     return;
   }
   if (status.ok() && keys->keys.empty() && !by_parts) {

@@ -58,17 +58,19 @@ class HostCpu : public tensorflow::Device {
 };
 
 // gRPC's functions are not exported by TensorFlow, so a ByteBuffer can be made
-// and filled, but not destroyed; TensorFlow empties it.
+// and filled, but not destroyed: TensorFlow empties it, and it is used again.
 class Answer {
  public:
-  Answer() : buffer_(new(storage_) ::grpc::ByteBuffer) {}
-  ~Answer() { Empty(); }
+  Answer() : buffer_(Buffers::Get()->Take()) {}
+  ~Answer() {
+    Empty();
+    Buffers::Get()->Give(buffer_);
+  }
   Answer(const Answer&) = delete;
   Answer& operator=(const Answer&) = delete;
 
   ::grpc::ByteBuffer* buffer() { return buffer_; }
   // Gives back the memory of what is in it, as gRPC does with what was sent.
-  // (An empty message is a small buffer; it is all that stays.)
   void Empty() {
     if (buffer_->Valid()) {
       tsl::GrpcMaybeUnparseProto(std::string(), buffer_);
@@ -88,8 +90,33 @@ class Answer {
   }
 
  private:
-  alignas(::grpc::ByteBuffer) unsigned char storage_[sizeof(
-      ::grpc::ByteBuffer)];
+  // As many as were ever in use at once.
+  class Buffers {
+   public:
+    ::grpc::ByteBuffer* Take() {
+      absl::MutexLock lock(&mu_);
+      if (free_.empty()) {
+        return new (::operator new(sizeof(::grpc::ByteBuffer)))
+            ::grpc::ByteBuffer;
+      }
+      ::grpc::ByteBuffer* buffer = free_.back();
+      free_.pop_back();
+      return buffer;
+    }
+    void Give(::grpc::ByteBuffer* buffer) {
+      absl::MutexLock lock(&mu_);
+      free_.push_back(buffer);
+    }
+    static Buffers* Get() {
+      static Buffers* buffers = new Buffers;
+      return buffers;
+    }
+
+   private:
+    absl::Mutex mu_;
+    std::vector<::grpc::ByteBuffer*> free_ ABSL_GUARDED_BY(mu_);
+  };
+
   ::grpc::ByteBuffer* const buffer_;
 };
 

@@ -234,7 +234,9 @@ void PendingFrame::CopySlot(size_t index, std::function<void()> done) {
 // the others are taken from the budget.
 void PendingFrame::ChooseBeside(FrameReservation* reservation) {
   std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
-  const uint64_t limit = keys_->max_packed_tensor_bytes;
+  // The peer may ask for more than it would take.
+  const uint64_t limit =
+      std::min(keys_->max_packed_tensor_bytes, keys_->max_frame_bytes);
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].is_dead || slots_[i].beside) continue;
     uint64_t bytes = 0;

@@ -48,6 +48,7 @@ void Watch::Place::Enter(const std::shared_ptr<Waiting>& waiting,
   entry_ = watch->entries_.insert(watch->entries_.end(),
                                   {NowMicros(), request_id, waiting});
   entered_ = true;
+  if (request_id != 0) watch->by_id_.emplace(request_id, entry_);
   if (watch->running_) return;
   watch->running_ = true;
   tensorflow::Env::Default()->SchedClosureAfter(TickMicros(),
@@ -59,16 +60,21 @@ Watch::Place::~Place() {
   Watch* watch = Watch::Get();
   Entries left;  // Destroyed without the lock.
   absl::MutexLock lock(&watch->mu_);
+  const auto found = watch->by_id_.find(entry_->request_id);
+  if (found != watch->by_id_.end() && found->second == entry_) {
+    watch->by_id_.erase(found);
+  }
   left.splice(left.end(), watch->entries_, entry_);
 }
 
-std::vector<Watch::Found> Watch::WaitingFor(uint64_t micros) {
+std::vector<Watch::Found> Watch::WaitingFor(uint64_t micros,
+                                            size_t most) {
   std::vector<Found> found;
   absl::MutexLock lock(&mu_);
   const uint64_t now = NowMicros();
   for (const Place::Entry& entry : entries_) {
     const uint64_t waited = now - entry.start_micros;
-    if (waited < micros) break;
+    if (waited < micros || found.size() == most) break;
     std::shared_ptr<Waiting> waiting = entry.waiting.lock();
     if (waiting != nullptr) found.push_back({waited, std::move(waiting)});
   }
@@ -91,10 +97,13 @@ void Watch::Run() {
 
 v1::WaitingReceives Watch::Describe() {
   v1::WaitingReceives all;
-  for (const Found& found : WaitingFor(0)) {
+  size_t bytes = 0;
+  for (const Found& found : WaitingFor(0, kMaxListed)) {
     v1::WaitingReceive one;
     if (!found.waiting->Describe(&one)) continue;
     one.set_waited_micros(found.waited_micros);
+    bytes += one.ByteSizeLong();
+    if (bytes > kMaxListedBytes) break;
     *all.add_receives() = std::move(one);
   }
   return all;
@@ -102,10 +111,8 @@ v1::WaitingReceives Watch::Describe() {
 
 std::shared_ptr<Waiting> Watch::Find(int64_t request_id) {
   absl::MutexLock lock(&mu_);
-  for (const Place::Entry& entry : entries_) {
-    if (entry.request_id == request_id) return entry.waiting.lock();
-  }
-  return nullptr;
+  const auto found = by_id_.find(request_id);
+  return found == by_id_.end() ? nullptr : found->second->waiting.lock();
 }
 
 }  // namespace tf_fuse

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
 
@@ -57,7 +58,10 @@ class Watch {
     bool entered_ = false;
   };
 
-  // What waits, the longest first.
+  // What waits, the longest first: at most kMaxListed, and no more than fit
+  // into kMaxListedBytes. Whoever may ask must not ask for all memory.
+  static constexpr size_t kMaxListed = 1000;
+  static constexpr size_t kMaxListedBytes = 4 << 20;
   v1::WaitingReceives Describe();
 
   // The request with that id that this process serves, or null. With what stall
@@ -73,15 +77,17 @@ class Watch {
     uint64_t waited_micros;
     std::shared_ptr<Waiting> waiting;
   };
-  // Those that have waited for `micros`, the longest first. Locking a weak
-  // pointer may leave us with the last reference, whose end needs the lock: so
-  // nothing may be done with them before the lock is given back.
-  std::vector<Found> WaitingFor(uint64_t micros);
+  // Those that have waited for `micros`, the longest first, up to `most`.
+  // Locking a weak pointer may leave us with the last reference, whose end needs
+  // the lock: so nothing may be done with them before the lock is given back.
+  std::vector<Found> WaitingFor(uint64_t micros, size_t most = SIZE_MAX);
   void Run();
 
   absl::Mutex mu_;
   // In the order of their starts.
   Entries entries_ ABSL_GUARDED_BY(mu_);
+  // Of those that have an id; of equal ids the first.
+  absl::flat_hash_map<int64_t, Entries::iterator> by_id_ ABSL_GUARDED_BY(mu_);
   bool running_ ABSL_GUARDED_BY(mu_) = false;
 };
 

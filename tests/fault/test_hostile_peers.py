@@ -85,6 +85,23 @@ def test_frames_that_are_not_read_are_bounded(cases):
     assert frames["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
 
 
+def test_answers_to_questions_are_bounded(cases):
+    # 60 requests wait for 100 tensors each, with names of 3000 bytes: 18 MB of names.
+    questions = cases["questions"]
+    assert questions["waiting"] == 60
+    # 301 kB for each receive; an answer has at most 4 MiB.
+    assert questions["listed"] == 13
+    # Not one of ten is read: 16 MiB is the limit, 3.9 MB each.
+    assert questions["unread"] == {"served": 4, "rejected": 6}
+    assert questions["unsent"] <= 16 << 20
+    assert questions["text"].startswith("RESOURCE_EXHAUSTED: an answer of 39")
+    assert questions["text"].endswith(
+        "bytes: the limit of unsent bytes is 16777216; TF_FUSE_MAX_UNSENT_FRAME_BYTES on this task "
+        "raises it"
+    )
+    assert questions["after"] == {"pending": 0, "bytes": 0, "unsent": 0}
+
+
 def test_steps_after_all_that_are_fused_and_right(cases):
     assert cases["step_before"] == {"sum": _SUM, "fused_rpcs": 1}
     assert cases["step_after"] == {"sum": _SUM, "fused_rpcs": 1}
@@ -287,9 +304,39 @@ def _main():
             peer.clean_up(number)
         return result
 
+    def questions():
+        from tf_fuse.v1 import fuse_recv_pb2
+
+        requests, asking = raw_http2.Connection(address), raw_http2.Connection(address)
+        names = [f"{i:03}" + "n" * 2997 for i in range(100)]
+        result = {
+            "waiting": flood(requests, (message(names, 50_000 + i) for i in range(60)))["pending"]
+        }
+        fused = peer.fused_request([], receiver=_WORKER, question=fuse_recv_pb2.QUESTION_WAITING)
+        question = peer.recv_tensor(fused, 0)
+        answer = peer.method("RecvTensor")(question)
+        result["listed"] = answer.count(b"/job:worker/replica:0/task:0")
+        before = on_ps()["rejected_requests"]
+        for _ in range(10):
+            asking.call(_RECV_TENSOR, question.SerializeToString())
+
+        def unread():
+            rejected = on_ps()["rejected_requests"] - before
+            return {"served": held()["unsent"] // 3_800_000, "rejected": rejected}
+
+        coordinator.wait_until(lambda: sum(unread().values()) == 10)
+        result |= {"unread": unread(), "unsent": held()["unsent"]}
+        try:
+            peer.method("RecvTensor")(question, timeout=30)
+        except grpc.RpcError as error:
+            result["text"] = f"{error.code().name}: {error.details()}"
+        asking.close()
+        return {**result, "after": after(requests)}
+
     coordinator.finish(
         {
             "step_before": step,
+            "questions": questions,
             "one_step": one_step,
             "many_steps": many_steps,
             "large_requests": large_requests,
