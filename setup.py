@@ -11,6 +11,8 @@ Environment variables:
         default the one that the environment has, and ``tensorflow`` where it has none.
     CMAKE_BUILD_PARALLEL_LEVEL: compile jobs. By default one per core, fewer if memory is short.
     CXX: the C++ compiler. By default g++, then clang++, then c++.
+
+``python setup.py build_programs`` builds the transport's fuzzers and its test of races.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from setuptools import Distribution, Extension, setup
@@ -154,9 +157,9 @@ def tool(name: str, remedy: str) -> str:
     return found
 
 
-def compiler() -> str:
-    """Returns the C++ compiler: $CXX, or the first of the usual names that is there."""
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+def compiler(names: Sequence[str] = ("g++", "clang++", "c++")) -> str:
+    """Returns the C++ compiler: $CXX, or the first of the names that is there."""
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else names
     for name in wanted:
         if found := shutil.which(name):
             return found
@@ -247,16 +250,9 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         """Configures, builds and places the library; writes build_info.json."""
-        check_platform()
-        generate_protos()
-        tensorflow = TensorFlow.find()
-        if tensorflow is None:
-            raise BuildError(
-                "TensorFlow is not installed. Install it first:\n    python -m pip install "
-                f'"tensorflow-cpu{TENSORFLOW_RANGE}"'
-            )
+        tensorflow = self._prepare()
         folder = self._build_folder(tensorflow)
-        info = self._configure(tensorflow, folder)
+        info = self._configure(tensorflow, folder, compiler())
         say(f"compiling cc/ with {jobs()} job(s)")
         self._cmake("--build", str(folder), "--parallel", str(jobs()))
         # Into the checkout in any case, as the protocol buffers: its tests and benchmarks put it
@@ -270,6 +266,18 @@ class BuildNative(build_ext):
             built = out / "libtf_fuse.so"
             say(f"built {built} against {tensorflow.distribution} {info['tensorflow']}")
 
+    def _prepare(self) -> TensorFlow:
+        """Checks the platform, generates protocol buffers, and finds TensorFlow."""
+        check_platform()
+        generate_protos()
+        tensorflow = TensorFlow.find()
+        if tensorflow is None:
+            raise BuildError(
+                "TensorFlow is not installed. Install it first:\n    python -m pip install "
+                f'"tensorflow-cpu{TENSORFLOW_RANGE}"'
+            )
+        return tensorflow
+
     def _build_folder(self, tensorflow: TensorFlow) -> Path:
         """One folder per TensorFlow that stays; a temporary one for one that will be gone."""
         if not tensorflow.lasting:
@@ -277,13 +285,15 @@ class BuildNative(build_ext):
         digest = hashlib.sha256(str(tensorflow.folder).encode()).hexdigest()[:8]
         return ROOT / "build" / f"native-{digest}"
 
-    def _configure(self, tensorflow: TensorFlow, folder: Path) -> dict:
+    def _configure(
+        self, tensorflow: TensorFlow, folder: Path, cxx: str, *settings: str
+    ) -> dict:
         """Runs CMake's configure step, from scratch if anything it rests on has changed."""
         library = (tensorflow.folder / "libtensorflow_cc.so.2").stat()
         fingerprint = {
             "source": str(ROOT),
             "tensorflow": [str(tensorflow.folder), library.st_size, library.st_mtime_ns],
-            "compiler": [compiler(), os.stat(compiler()).st_mtime_ns],
+            "compiler": [cxx, os.stat(cxx).st_mtime_ns],
             "flags": os.environ.get("CXXFLAGS", ""),
         }
         record = folder / "fingerprint.json"
@@ -297,11 +307,12 @@ class BuildNative(build_ext):
         described = known["tensorflow"]
         arguments = [
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'python -m pip install ninja')}",
-            f"-DCMAKE_CXX_COMPILER={compiler()}",
+            f"-DCMAKE_CXX_COMPILER={cxx}",
             f"-DPython3_EXECUTABLE={sys.executable}",
             f"-DTENSORFLOW_DIR={tensorflow.folder}",
             f"-DTENSORFLOW_DEFINITIONS={';'.join(described['flags'])}",
             f"-DTF_FUSE_VERSION={self.distribution.get_version()}",
+            *settings,
         ]
         if ccache := shutil.which("ccache"):
             arguments.append(f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}")
@@ -321,6 +332,34 @@ class BuildNative(build_ext):
         command = [tool("cmake", 'python -m pip install "cmake>=3.24,<5"'), *arguments]
         if subprocess.run(command).returncode:
             raise BuildError(f"the build failed (its message stands above): {' '.join(command)}")
+
+
+class BuildPrograms(BuildNative):
+    """Builds the programs that test the transport under a sanitizer, into build/SANITIZER.
+
+    `python setup.py build_programs --sanitizer=address` builds the fuzzers of requests, and
+    `--sanitizer=thread` the test of races. clang++ is preferred, since libFuzzer comes with it.
+    """
+
+    user_options = [("sanitizer=", None, "address or thread")]
+
+    def initialize_options(self) -> None:
+        """Sets the default."""
+        super().initialize_options()
+        self.sanitizer = "address"
+
+    def run(self) -> None:
+        """Configures and builds; prints where the programs are."""
+        if self.sanitizer not in ("address", "thread"):
+            raise BuildError(f"--sanitizer is address or thread, got {self.sanitizer!r}")
+        tensorflow = self._prepare()
+        folder = ROOT / "build" / self.sanitizer
+        cxx = compiler(("clang++", *(f"clang++-{n}" for n in range(21, 13, -1)), "g++"))
+        self._configure(tensorflow, folder, cxx, f"-DTF_FUSE_SANITIZER={self.sanitizer}")
+        say(f"compiling the programs with {cxx} and {jobs()} job(s)")
+        targets = ["--target", "programs", "--parallel", str(jobs())]
+        self._cmake("--build", str(folder), *targets)
+        say(f"built the programs in {folder}")
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -352,7 +391,11 @@ def main() -> None:
     isolated = "setuptools.build_meta" in sys.modules
     setup(
         distclass=PlatformDistribution,
-        cmdclass={"build_py": BuildPy, "build_ext": BuildNative},
+        cmdclass={
+            "build_py": BuildPy,
+            "build_ext": BuildNative,
+            "build_programs": BuildPrograms,
+        },
         ext_modules=[Extension("tf_fuse._lib.libtf_fuse", sources=[])],
         setup_requires=[requirement] if isolated and found is None else [],
         install_requires=[

@@ -192,7 +192,7 @@ class Task {
 // Where the network would be. All requests go to `sender`.
 class Loopback : public tensorflow::Worker {
  public:
-  // Changes an answer on its way: the bytes of its tensor, or its status.
+  // Changes a good answer on its way: the bytes of its tensor, or its status.
   using Tamper = std::function<void(std::string* bytes, absl::Status* status)>;
 
   explicit Loopback(Task* sender) : Worker(sender->env()), sender_(sender) {}
@@ -225,17 +225,15 @@ class Loopback : public tensorflow::Worker {
 
   absl::Status Deliver(Call* call, absl::Status status,
                        tensorflow::TensorResponse* response) {
-    if (tamper_ != nullptr) {
+    if (tamper_ != nullptr && status.ok()) {
       tensorflow::RecvTensorResponse message;
-      if (status.ok()) {
-        tsl::GrpcMaybeParseProto(call->answer.buffer(), &message);
-      }
-      tamper_(message.mutable_tensor()->mutable_tensor_content(), &status);
-      if (status.ok() && message.tensor().dtype() == tensorflow::DT_UINT8 &&
-          message.tensor().tensor_shape().dim_size() == 1) {
-        message.mutable_tensor()->mutable_tensor_shape()->mutable_dim(0)
-            ->set_size(
-                static_cast<int64_t>(message.tensor().tensor_content().size()));
+      tsl::GrpcMaybeParseProto(call->answer.buffer(), &message);
+      tensorflow::TensorProto* tensor = message.mutable_tensor();
+      tamper_(tensor->mutable_tensor_content(), &status);
+      if (tensor->dtype() == tensorflow::DT_UINT8 &&
+          tensor->tensor_shape().dim_size() == 1) {
+        tensor->mutable_tensor_shape()->mutable_dim(0)->set_size(
+            static_cast<int64_t>(tensor->tensor_content().size()));
       }
       tsl::GrpcMaybeUnparseProto(message, call->answer.buffer());
     }

@@ -1,0 +1,103 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Programs that hold the transport, and are linked to the TensorFlow that is installed. Our code is
+# instrumented, TensorFlow is not:
+#   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer
+#   thread   races_test
+# `make fuzz-requests` and `make tsan` build and run them.
+
+file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc)
+# The server and its session need the passes; the programs have their own place of them.
+list(FILTER transport_sources EXCLUDE REGEX "(_(test|fuzz)|/fuse_server|/fuse_session)\\.cc$")
+
+if(TF_FUSE_SANITIZER STREQUAL "address")
+  set(sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=vptr)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # With these, g++ takes no function's address for a constant, and Abseil needs that.
+    list(APPEND sanitize -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute)
+  endif()
+elseif(TF_FUSE_SANITIZER STREQUAL "thread")
+  set(sanitize -fsanitize=thread)
+else()
+  message(FATAL_ERROR "TF_FUSE_SANITIZER is '${TF_FUSE_SANITIZER}', expected address or thread")
+endif()
+
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_FLAGS "-fsanitize=fuzzer")
+check_cxx_source_compiles(
+  "#include <cstddef>
+   #include <cstdint>
+   extern \"C\" int LLVMFuzzerTestOneInput(const uint8_t*, size_t) { return 0; }"
+  HAVE_LIBFUZZER)
+unset(CMAKE_REQUIRED_FLAGS)
+
+# add_instrumented(target [FLAG...]): how the target's sources are compiled.
+function(add_instrumented target)
+  target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
+                                               ${CMAKE_CURRENT_SOURCE_DIR}/.. ${generated})
+  target_include_directories(
+    ${target} SYSTEM PRIVATE ${tf_include}
+                             ${tf_include}/external/com_github_grpc_grpc/include
+                             ${tf_include}/external/farmhash_archive/src)
+  target_compile_options(
+    ${target} PRIVATE ${TENSORFLOW_DEFINITIONS} -Wall -Wextra -Wno-unused-parameter
+                      -Wno-deprecated-declarations -O1 -g1 ${sanitize} ${ARGN}
+                      -include ${CMAKE_CURRENT_SOURCE_DIR}/transport/hide_sanitizer.h)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    # What ABSL_GUARDED_BY and its like promise.
+    target_compile_options(${target} PRIVATE -Wthread-safety -Werror=thread-safety)
+  endif()
+endfunction()
+
+# add_program(name [SOURCE...]): of the transport and these.
+function(add_program name)
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN} $<TARGET_OBJECTS:transport_objects>)
+  add_instrumented(${name})
+  set_target_properties(${name} PROPERTIES BUILD_RPATH ${TENSORFLOW_DIR})
+  target_link_options(${name} PRIVATE ${sanitize} -Wl,--no-as-needed)
+  target_link_libraries(${name} PRIVATE ${TENSORFLOW_DIR}/libtensorflow_cc.so.2
+                                        ${TENSORFLOW_DIR}/libtensorflow_framework.so.2)
+  add_dependencies(programs ${name})
+endfunction()
+
+add_custom_target(programs)
+add_library(transport_objects OBJECT EXCLUDE_FROM_ALL ${transport_sources} ${proto_sources})
+if(HAVE_LIBFUZZER AND TF_FUSE_SANITIZER STREQUAL "address")
+  add_instrumented(transport_objects -fsanitize=fuzzer-no-link)
+else()
+  add_instrumented(transport_objects)
+endif()
+
+if(TF_FUSE_SANITIZER STREQUAL "thread")
+  add_program(races_test transport/races_test.cc transport/tsan_test.cc)
+  # tsan_test.cc says which.
+  foreach(symbol
+          _ZN4absl12lts_202508145Mutex4lockEv
+          _ZN4absl12lts_202508145Mutex6unlockEv
+          _ZN4absl12lts_202508145Mutex11lock_sharedEv
+          _ZN4absl12lts_202508145Mutex13unlock_sharedEv
+          _ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE)
+    target_link_options(races_test PRIVATE -Wl,--wrap=${symbol})
+  endforeach()
+  return()
+endif()
+
+set(fuzz transport/request_fuzz.cc transport/task_fuzz.cc)
+add_program(request_fuzz_standalone ${fuzz} transport/request_main_fuzz.cc)
+if(HAVE_LIBFUZZER)
+  add_program(request_fuzz ${fuzz})
+  target_compile_options(request_fuzz_standalone PRIVATE -fsanitize=fuzzer-no-link)
+  target_compile_options(request_fuzz PRIVATE -fsanitize=fuzzer-no-link)
+  target_link_options(request_fuzz PRIVATE -fsanitize=fuzzer)
+  add_dependencies(request_fuzz request_fuzz_standalone)
+else()
+  message(STATUS "No libFuzzer in ${CMAKE_CXX_COMPILER}: request_fuzz is not built, "
+                 "request_fuzz_standalone is")
+endif()
+foreach(program request_fuzz_standalone request_fuzz)
+  if(TARGET ${program})
+    # task_fuzz.cc has its own.
+    target_link_options(${program} PRIVATE -Wl,--wrap=_ZN10tensorflow6Worker9AbortStepEl)
+  endif()
+endforeach()
