@@ -17,10 +17,12 @@
 # Each sets up what it needs in .venv (no root) and repeats only what has changed.
 #   TENSORFLOW=tensorflow   the full package; tensorflow-cpu by default, which is much smaller
 #   PYTHON=python3.12       the Python to make .venv with; the first fitting one by default
+#   JOBS=2                  how many test files run at a time
 #   ARGS=...                passed on: make test ARGS="-k frame", make bench ARGS="--rounds 1"
 
 TENSORFLOW ?= tensorflow-cpu
 PYTHON ?=
+JOBS ?= 2
 ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000
@@ -53,9 +55,10 @@ endif
 demo: environment
 	$(BIN)/python -u -m examples.demo $(ARGS)
 
-# -v: each test is named before it runs, so a slow one is not silent.
+# -v: each test is named, and one that takes long is told while it runs. Cluster tests wait for processes much
+# of their time; files, whose tests share clusters, are not divided.
 test: environment
-	$(BIN)/python -m pytest -v $(ARGS)
+	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
 lint: lint-ruff lint-format lint-mypy lint-clang-format

@@ -285,9 +285,7 @@ class BuildNative(build_ext):
         digest = hashlib.sha256(str(tensorflow.folder).encode()).hexdigest()[:8]
         return ROOT / "build" / f"native-{digest}"
 
-    def _configure(
-        self, tensorflow: TensorFlow, folder: Path, cxx: str, *settings: str
-    ) -> dict:
+    def _configure(self, tensorflow: TensorFlow, folder: Path, cxx: str, *settings: str) -> dict:
         """Runs CMake's configure step, from scratch if anything it rests on has changed."""
         library = (tensorflow.folder / "libtensorflow_cc.so.2").stat()
         fingerprint = {

@@ -5,7 +5,6 @@
 import os
 import threading
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -42,32 +41,45 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
 
 
 class _Ticker:
-    """Says every few seconds which test still runs: one that starts clusters may take a minute."""
+    """Says every few seconds which tests still run: one that starts clusters may take a minute.
+
+    By the hooks that a run in several processes (`-n`) forwards to the process that prints.
+    """
 
     SECONDS = 5.0
 
     def __init__(self, config: pytest.Config):
         """Prints through pytest's own reporter, whose output is not captured."""
         self._reporter = config.pluginmanager.get_plugin("terminalreporter")
+        self._running: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Runs beside one test, its fixtures included."""
-        ended = threading.Event()
-        start = time.monotonic()
+    def pytest_sessionstart(self) -> None:
+        """Begins to look."""
+        self._thread.start()
 
-        def tick() -> None:
-            while not ended.wait(self.SECONDS):
-                seconds = round(time.monotonic() - start)
-                self._reporter.write_line(f"    ... {item.name}: {seconds} s")
+    def pytest_sessionfinish(self) -> None:
+        """Ends before the summary is printed."""
+        self._ended.set()
+        self._thread.join()
 
-        thread = threading.Thread(target=tick, daemon=True)
-        thread.start()
-        try:
-            return (yield)
-        finally:
-            ended.set()
-            thread.join()
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins, its fixtures included."""
+        self._running[nodeid] = time.monotonic()
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """A test is over."""
+        self._running.pop(nodeid, None)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self.SECONDS):
+            now = time.monotonic()
+            for nodeid, start in list(self._running.items()):
+                seconds = round(now - start)
+                if seconds >= self.SECONDS:
+                    name = nodeid.rpartition("::")[2]
+                    self._reporter.write_line(f"    ... {name}: {seconds} s")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -208,7 +208,9 @@ def _steps(strategy: Any) -> None:
 
 def main(folder: Path) -> None:
     """Runs the cluster and writes the inputs."""
-    import faulthandler; faulthandler.dump_traceback_later(40, exit=True)
+    import faulthandler
+
+    faulthandler.dump_traceback_later(40, exit=True)
     found: list[tuple[str, bytes]] = []
     proxies = {job: Proxy(found) for job in ("worker", "ps")}
     cluster = {job: [f"127.0.0.1:{proxy.port}"] for job, proxy in proxies.items()}
