@@ -133,3 +133,11 @@ def test_a_taken_port_is_chosen_anew(monkeypatch):
             assert cluster.cluster_spec["worker"] != [f"localhost:{taken.getsockname()[1]}"]
             log_dir = cluster.log_dir
     assert not os.path.exists(log_dir)
+
+
+def test_a_host_of_no_task_is_refused():
+    message = r"hosts names \['ps:1'\]; this cluster has \['worker:0', 'ps:0'\] and chief"
+    with pytest.raises(ValueError, match=message):
+        LocalCluster(
+            1, 1, "grpc", hosts={"ps:1": cluster_package.Host(), "chief": cluster_package.Host()}
+        )
