@@ -262,6 +262,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
         axes.set_xscale("symlog", linthresh=0.1)
         axes.set_xticks(delays, [f"{delay:g}" for delay in delays])
         axes.set_xlabel("delay each way, ms")
+        axes.set_xlim(-0.03, 1.3 * delays[-1] + 0.03)
         axes.set_ylim(bottom=0)
     emulator = result["link"]["emulator"]
     figure.suptitle(f"{result['workload']}: two hosts, link by {emulator}", fontsize=10)

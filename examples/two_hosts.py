@@ -153,7 +153,8 @@ class TwoHosts:
         """Removes all; processes that still run in a namespace keep it alive for themselves."""
         if self._relay:
             assert self._relay.stdin and self._relay.stdout  # opened as pipes
-            self._relay.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended by itself
+                self._relay.stdin.close()
             self._relay.wait()
             self._relay.stdout.close()
             self._relay = None
