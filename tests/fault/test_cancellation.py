@@ -132,7 +132,7 @@ def _main(mode):
 
     def cancel_all(ends):
         for i in range(_CANCELLED):
-            # Stock TensorFlow loses a cancellation that comes before the step has begun, so one
+            # Stock TensorFlow was seen to lose a cancellation right after a step's start, so one
             # that would wait for ever is cancelled when it is known to wait.
             if i % _WAITING == 0:
                 now = int(entered.numpy())
