@@ -166,7 +166,8 @@ def test_no_type_is_left_single(plugin):
         assert {name for c in counted for name in c.get("skipped", {})} <= {"alone"}
     workers = 3
     assert _total(plugin, "strings", "on")["beside_tensors"] == workers, "the one that is too long"
-    assert "beside_tensors" not in _total(plugin, "rare_types", "on")
+    # A ragged variant: its decoder is not one that is known to refuse what is malformed.
+    assert _total(plugin, "rare_types", "on")["beside_tensors"] == workers
 
 
 def test_no_request_is_left_waiting(plugin):

@@ -244,7 +244,7 @@ def _main():
 
     def rests():
         sent = [f"rest{i}" for i in range(13)]
-        step_id = 50_000
+        step_id = 60_000
         peer.run_graph(_graph_that_sends(sent, 8, peer.incarnation), [step_id])
         before, memory = on_ps(), resident()
         connection = raw_http2.Connection(address)

@@ -346,7 +346,7 @@ def test_outcome_with_cache(outcomes_with_cache, case):
 
 
 def test_a_cache_of_answers_leaves_nothing(outcomes_with_cache):
-    assert outcomes_with_cache["on"]["left"] == {"open_steps": 1, "pending_requests": 0}
+    assert outcomes_with_cache["on"]["left"] == {"open_steps": 0, "pending_requests": 0}
     for mode in outcomes_with_cache:
         for case in ("cached_duplicate_of_a_pending", "cached_duplicate_of_an_answered"):
             assert outcomes_with_cache[mode][case]["first"] == "the value"
