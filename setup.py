@@ -29,6 +29,7 @@ import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -339,7 +340,7 @@ class BuildPrograms(BuildNative):
     `--sanitizer=thread` the test of races. clang++ is preferred, since libFuzzer comes with it.
     """
 
-    user_options = [("sanitizer=", None, "address or thread")]
+    user_options: ClassVar = [("sanitizer=", None, "address or thread")]
 
     def initialize_options(self) -> None:
         """Sets the default."""
