@@ -67,8 +67,7 @@ Watch::Place::~Place() {
   left.splice(left.end(), watch->entries_, entry_);
 }
 
-std::vector<Watch::Found> Watch::WaitingFor(uint64_t micros,
-                                            size_t most) {
+std::vector<Watch::Found> Watch::WaitingFor(uint64_t micros, size_t most) {
   std::vector<Found> found;
   absl::MutexLock lock(&mu_);
   const uint64_t now = NowMicros();
