@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -40,6 +41,14 @@ struct Tasks {
   Loopback wire;
   Task receiver;
   int64_t next_id = 1;  // Of steps and requests.
+
+  // What a task does on other threads is done in between, on this one.
+  void Schedule(std::function<void()> closure);
+  void RunScheduled();
+
+ private:
+  absl::Mutex mu_;
+  std::deque<std::function<void()>> scheduled_ ABSL_GUARDED_BY(mu_);
 };
 
 // A request that was sent, until its answer is looked at.
@@ -57,9 +66,9 @@ struct Asked {
 struct Change {
   uint64_t at = 0;
   uint64_t value = 0;
-  uint8_t bytes = 0;   // How many to overwrite; 0: none.
-  int64_t resize = 0;  // By how much.
-  int code = 0;        // Not 0: an error instead,
+  uint8_t bytes = 0;                  // How many to overwrite; 0: none.
+  int64_t resize = 0;                 // By how much.
+  int code = 0;                       // Not 0: an error instead,
   std::string payload_type, payload;  // with this.
 };
 
@@ -116,7 +125,7 @@ class Scenario {
   void CheckAnswer(Asked* asked);
   void CheckReceived(const Received& received);
   // Ends all steps; false if some request is still without an answer.
-  bool EndAll(absl::Duration patience);
+  bool EndAll();
   bool AllAnswered() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Tasks* const tasks_;

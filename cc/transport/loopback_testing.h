@@ -78,7 +78,7 @@ class Answer {
   }
   // The tensor in a RecvTensorResponse; false if there is none.
   bool Read(tensorflow::Device* device, tensorflow::Tensor* tensor,
-              bool* is_dead) {
+            bool* is_dead) {
     tensorflow::TensorResponse response;
     response.InitAlloc(device, tensorflow::AllocatorAttributes());
     if (!tensorflow::GrpcMaybeParseTensorResponse(buffer_, &response)) {
@@ -96,8 +96,8 @@ class Answer {
     ::grpc::ByteBuffer* Take() {
       absl::MutexLock lock(&mu_);
       if (free_.empty()) {
-        return new (::operator new(sizeof(::grpc::ByteBuffer)))
-            ::grpc::ByteBuffer;
+        return new (
+            ::operator new(sizeof(::grpc::ByteBuffer)))::grpc::ByteBuffer;
       }
       ::grpc::ByteBuffer* buffer = free_.back();
       free_.pop_back();
@@ -141,8 +141,7 @@ class Task {
         },
         nullptr);
     env_.session_mgr = session_mgr_.get();
-    worker_ =
-        std::make_unique<FuseWorker>(&env_, tensorflow::ConfigProto());
+    worker_ = std::make_unique<FuseWorker>(&env_, tensorflow::ConfigProto());
   }
 
   const std::string& name() const { return name_; }
@@ -160,7 +159,8 @@ class Task {
   // The step runs from here on, and is kept as its executors would keep it.
   absl::Status Begin(int64_t id) {
     auto step = Step(id);
-    const absl::Status status = step->Initialize(session_mgr_->LegacySession().get());
+    const absl::Status status =
+        step->Initialize(session_mgr_->LegacySession().get());
     absl::MutexLock lock(&mu_);
     running_[id] = std::move(step);
     return status;
@@ -168,7 +168,8 @@ class Task {
   // Ends it as its client does; one that did not begin, too.
   void End(int64_t id) {
     rendezvous_mgr_->Cleanup(id);
-    tsl::core::RefCountPtr<FuseRendezvous> ended;  // Destroyed without the lock.
+    tsl::core::RefCountPtr<FuseRendezvous>
+        ended;  // Destroyed without the lock.
     absl::MutexLock lock(&mu_);
     const auto found = running_.find(id);
     if (found == running_.end()) return;

@@ -98,6 +98,8 @@ endif()
 foreach(program request_fuzz_standalone request_fuzz)
   if(TARGET ${program})
     # task_fuzz.cc has its own.
-    target_link_options(${program} PRIVATE -Wl,--wrap=_ZN10tensorflow6Worker9AbortStepEl)
+    target_link_options(
+      ${program} PRIVATE -Wl,--wrap=_ZN10tensorflow6Worker9AbortStepEl
+                         -Wl,--wrap=_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE)
   endif()
 endforeach()

@@ -169,8 +169,8 @@ void RunAnswer(const uint8_t* data, size_t size) {
   }
   const std::string bytes(data + 2 + count, data + size);
   if (options & 4) {
-    const auto type = options & 8 ? tensorflow::DT_RESOURCE
-                                  : tensorflow::DT_VARIANT;
+    const auto type =
+        options & 8 ? tensorflow::DT_RESOURCE : tensorflow::DT_VARIANT;
     (void)Unpack(FrameOf(type, data[1] % 4, bytes), {type}, {}, false);
     return;
   }
@@ -185,8 +185,8 @@ void RunAnswer(const uint8_t* data, size_t size) {
 
 std::string Name(uint8_t number) {
   // Some in which a key cannot be found again, or has to be escaped.
-  static constexpr const char* kOdd[] = {"",      ";",   "a;b", "edge\n",
-                                         "\xff/", "^ctl"};
+  static constexpr const char* kOdd[] = {"",       ";",     "a;b",
+                                         "edge\n", "\xff/", "^ctl"};
   if (number >= 230 && number % 4 == 0) return kOdd[number % std::size(kOdd)];
   return absl::StrCat("edge_", number % 40);
 }
@@ -226,8 +226,9 @@ std::deque<Change> Changes(Script* script, int* errors) {
     if (what >= 240 && *errors < 3) {
       ++*errors;
       change.code = 1 + what % 16;
-      change.payload_type = what % 2 ? "type.googleapis.com/tf_fuse.v1.Postponed"
-                                     : "type.googleapis.com/tf_fuse.v1.FailedSlots";
+      change.payload_type = what % 2
+                                ? "type.googleapis.com/tf_fuse.v1.Postponed"
+                                : "type.googleapis.com/tf_fuse.v1.FailedSlots";
       for (size_t n = script->Byte() % 12; n > 0; --n) {
         change.payload += "0123456789,--99"[script->Byte() % 15];
       }
@@ -246,6 +247,8 @@ void RunScript(Script* script) {
   int errors = 0;
   for (int ops = 0; ops < 30 && !script->done(); ++ops) {
     const uint8_t what = script->Byte();
+    // Else what was scheduled waits for one more.
+    if (what % 4 != 3) Tasks::Get()->RunScheduled();
     const int64_t step = scenario.step(what >> 4);
     const auto& asked = scenario.asked();
     const auto one = [&] { return asked[script->Byte() % asked.size()]; };

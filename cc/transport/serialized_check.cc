@@ -47,8 +47,7 @@ bool AllOfContent(const std::string& content, int64_t elements, Check check) {
   if (total != content.size() - at) return false;
   for (const uint32_t size : bytes) {
     Message message;
-    if (!message.ParseFromArray(content.data() + at,
-                                static_cast<int>(size)) ||
+    if (!message.ParseFromArray(content.data() + at, static_cast<int>(size)) ||
         !check(message)) {
       return false;
     }

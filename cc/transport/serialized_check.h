@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TensorFlow decodes variants by functions that trust what they are given: of a
-// Tensor without a tensor, the process ends. So what comes from a peer is looked
-// through before.
+// Tensor without a tensor, the process ends. So what comes from a peer is
+// looked through before.
 
 #ifndef TF_FUSE_CC_TRANSPORT_SERIALIZED_CHECK_H_
 #define TF_FUSE_CC_TRANSPORT_SERIALIZED_CHECK_H_

@@ -78,8 +78,9 @@ class Watch {
     std::shared_ptr<Waiting> waiting;
   };
   // Those that have waited for `micros`, the longest first, up to `most`.
-  // Locking a weak pointer may leave us with the last reference, whose end needs
-  // the lock: so nothing may be done with them before the lock is given back.
+  // Locking a weak pointer may leave us with the last reference, whose end
+  // needs the lock: so nothing may be done with them before the lock is given
+  // back.
   std::vector<Found> WaitingFor(uint64_t micros, size_t most = SIZE_MAX);
   void Run();
 

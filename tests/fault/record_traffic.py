@@ -199,40 +199,46 @@ def _steps(strategy: Any) -> None:
 
     with tf.device(worker):
         reads(), all_kinds(), branches(0.0), branches(99.0), loops(2), updates()
-        options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=1)
-        del options
     import tf_fuse
 
     tf_fuse.cluster_metrics(), tf_fuse.cluster_waiting()
 
 
+def _coordinate(spec: str) -> None:
+    import tensorflow as tf
+
+    import tf_fuse  # noqa: F401
+
+    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(json.loads(spec)["cluster"]), rpc_layer="grpc+fuse"
+    )
+
+    _steps(tf.distribute.ParameterServerStrategy(resolver))
+    os._exit(0)  # a process with a server hangs otherwise
+
+
 def main(folder: Path) -> None:
     """Runs the cluster and writes the inputs."""
-    import faulthandler
-
-    faulthandler.dump_traceback_later(40, exit=True)
     found: list[tuple[str, bytes]] = []
     proxies = {job: Proxy(found) for job in ("worker", "ps")}
     cluster = {job: [f"127.0.0.1:{proxy.port}"] for job, proxy in proxies.items()}
-    specs = [
-        {"job": job, "port": proxy.target, "cluster": cluster} for job, proxy in proxies.items()
-    ]
-    command = [sys.executable, __file__, "--task"]
-    tasks = [subprocess.Popen([*command, json.dumps(spec)]) for spec in specs]
+    environ = {**os.environ, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+    def start(role: str, **spec: Any) -> subprocess.Popen[bytes]:
+        # Processes of their own: while it waits for a task, TensorFlow lets no other thread run.
+        command = [sys.executable, __file__, role, json.dumps({"cluster": cluster, **spec})]
+        return subprocess.Popen(command, env=environ)
+
+    tasks = [start("--task", job=job, port=proxy.target) for job, proxy in proxies.items()]
+    coordinator = start("--coordinate")
     try:
-        import tensorflow as tf
-
-        import tf_fuse  # noqa: F401
-
-        tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(cluster), rpc_layer="grpc+fuse"
-        )
-        _steps(tf.distribute.ParameterServerStrategy(resolver))
+        if coordinator.wait(timeout=300) != 0:
+            raise SystemExit("the coordinator failed; what it printed stands above")
     finally:
-        for task in tasks:
-            task.kill()
-            task.wait()
+        for process in (*tasks, coordinator):
+            process.kill()
+            process.wait()
     kept: dict[Any, bytes] = {}
     for kind, message in found:
         data = as_input(kind, message)
@@ -244,12 +250,11 @@ def main(folder: Path) -> None:
         numbers[kind] += 1
         (folder / f"recorded_{kind}_{numbers[kind]}").write_bytes(data)
     print(f"{len(found)} messages, {dict(numbers)} kept, {sum(map(len, kept.values()))} bytes")
-    sys.stdout.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--task":
-        _run_task(sys.argv[2])
+    roles = {"--task": _run_task, "--coordinate": _coordinate}
+    if sys.argv[1] in roles:
+        roles[sys.argv[1]](sys.argv[2])
     else:
         main(Path(sys.argv[1]))
