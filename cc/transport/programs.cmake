@@ -72,25 +72,36 @@ endif()
 if(TF_FUSE_SANITIZER STREQUAL "thread")
   add_program(races_test transport/races_test.cc transport/tsan_test.cc)
   # tsan_test.cc says which.
+  set(status RKN4absl12lts_202508146StatusE)
+  set(rendezvous _ZN10tensorflow20BaseRemoteRendezvous)
+  set(key RKNS_19RendezvousInterface9ParsedKeyE)
+  set(call EPNS_18BaseRecvTensorCallERKNS_19RendezvousInterface4ArgsE)
   foreach(symbol
           _ZN4absl12lts_202508145Mutex4lockEv
           _ZN4absl12lts_202508145Mutex6unlockEv
           _ZN4absl12lts_202508145Mutex11lock_sharedEv
           _ZN4absl12lts_202508145Mutex13unlock_sharedEv
-          _ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE)
+          _ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE
+          _ZN3tsl11CallOptions17SetCancelCallbackESt8functionIFvvEE
+          _ZN3tsl11CallOptions19ClearCancelCallbackEv
+          _ZN3tsl11CallOptions11StartCancelEv
+          ${rendezvous}14RecvLocalAsync${key}St8functionIFv${status}RKNS1_4ArgsESD_RKNS_6TensorEbEE
+          ${rendezvous}4Send${key}RKNS1_4ArgsERKNS_6TensorEb
+          ${rendezvous}12RegisterCall${call}
+          ${rendezvous}14DeregisterCall${call}
+          ${rendezvous}10StartAbort${status})
     target_link_options(races_test PRIVATE -Wl,--wrap=${symbol})
   endforeach()
   return()
 endif()
 
-set(fuzz transport/request_fuzz.cc transport/task_fuzz.cc)
-add_program(request_fuzz_standalone ${fuzz} transport/request_main_fuzz.cc)
+target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/task_fuzz.cc)
+add_program(request_fuzz_standalone transport/request_main_fuzz.cc)
 if(HAVE_LIBFUZZER)
-  add_program(request_fuzz ${fuzz})
-  target_compile_options(request_fuzz_standalone PRIVATE -fsanitize=fuzzer-no-link)
-  target_compile_options(request_fuzz PRIVATE -fsanitize=fuzzer-no-link)
+  # CMake wants a source of a program's own.
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc "")
+  add_program(request_fuzz ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc)
   target_link_options(request_fuzz PRIVATE -fsanitize=fuzzer)
-  add_dependencies(request_fuzz request_fuzz_standalone)
 else()
   message(STATUS "No libFuzzer in ${CMAKE_CXX_COMPILER}: request_fuzz is not built, "
                  "request_fuzz_standalone is")
