@@ -86,9 +86,8 @@ void FuseWorker::GrpcRecvTensorAsync(
   std::shared_ptr<const ParsedKeys> keys;
   RequestBudget::Ticket ticket;
   absl::Status status = Accept(*request, by_parts, &keys, &ticket);
-  const bool is_question =
-      status.ok() && (keys->stalled_request_id != 0 ||
-                      keys->question != v1::QUESTION_NONE);
+  const bool is_question = status.ok() && (keys->stalled_request_id != 0 ||
+                                           keys->question != v1::QUESTION_NONE);
   if (is_question) {
     status = EncodeBytesResponse(
         keys->stalled_request_id != 0

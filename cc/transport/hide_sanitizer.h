@@ -3,8 +3,8 @@
 //
 // Included before all else by the programs of programs.cmake. Abseil's hash
 // tables have other members under a sanitizer, and protobuf marks memory as
-// unused that TensorFlow's copy of it goes on to use: so headers are not to know
-// that there is one. TensorFlow was built without.
+// unused that TensorFlow's copy of it goes on to use: so headers are not to
+// know that there is one. TensorFlow was built without.
 
 #if defined(__clang__)
 #pragma clang diagnostic push

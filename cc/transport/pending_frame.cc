@@ -272,7 +272,8 @@ absl::Status PendingFrame::SendBeside(FuseRendezvous* step) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (!slot.beside) continue;
-    const bool on_device = !on_device_.empty() && on_device_[i].TotalBytes() > 0;
+    const bool on_device =
+        !on_device_.empty() && on_device_[i].TotalBytes() > 0;
     const absl::Status sent =
         step->Send(KeyOfSlot(i), send_args_[i],
                    on_device ? on_device_[i] : slot.tensor, slot.is_dead);
