@@ -410,19 +410,23 @@ void Scenario::CheckAnswer(Asked* asked) {
 }  // namespace testing
 }  // namespace tf_fuse
 
-// tensorflow::thread::ThreadPool::Schedule(std::function<void()>), as far as
-// our code calls it: so an input has the same effect whenever it is run.
-void ScheduleLater(tsl::thread::ThreadPool*, std::function<void()> closure) asm(
-    "__wrap__ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE");
-void ScheduleLater(tsl::thread::ThreadPool*, std::function<void()> closure) {
+// What the linker puts in the place of TensorFlow's (--wrap), as far as our
+// code calls it. Visible: it finds TensorFlow's references, too, and wants it
+// so.
+#define REPLACES(symbol) \
+  asm("__wrap_" symbol) __attribute__((visibility("default")))
+
+// So that an input has the same effect whenever it is run.
+void Schedule(tsl::thread::ThreadPool*, std::function<void()> closure)
+    REPLACES("_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE");
+void Schedule(tsl::thread::ThreadPool*, std::function<void()> closure) {
   tf_fuse::testing::Tasks::Get()->Schedule(std::move(closure));
 }
 
-// tensorflow::Worker::AbortStep(int64_t), as far as our code calls it: at once
-// and not a second later on a thread of its own. The linker puts it in place
-// (--wrap).
-extern "C" void __wrap__ZN10tensorflow6Worker9AbortStepEl(tensorflow::Worker*,
-                                                          int64_t step) {
+// At once, and not a second later on a thread of its own.
+void AbortStep(tensorflow::Worker*, int64_t step)
+    REPLACES("_ZN10tensorflow6Worker9AbortStepEl");
+void AbortStep(tensorflow::Worker*, int64_t step) {
   tf_fuse::testing::Tasks::Get()->sender.Step(step)->StartAbort(
       absl::AbortedError("aborted by its receiver"));
 }

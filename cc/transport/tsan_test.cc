@@ -25,9 +25,11 @@ using tensorflow::Rendezvous;
 using tsl::thread::ThreadPool;
 
 // WRAP(symbol, result, name, parameters): declares the real function and ours.
-#define WRAP(symbol, result, name, ...)                    \
-  result Real##name(__VA_ARGS__) asm("__real_" symbol);    \
-  result Wrapped##name(__VA_ARGS__) asm("__wrap_" symbol); \
+// (Visible: the linker finds TensorFlow's references, too, and wants them so.)
+#define WRAP(symbol, result, name, ...)                        \
+  result Real##name(__VA_ARGS__) asm("__real_" symbol);        \
+  __attribute__((visibility("default"))) result Wrapped##name( \
+      __VA_ARGS__) asm("__wrap_" symbol);                      \
   result Wrapped##name(__VA_ARGS__)
 
 #define MUTEX "_ZN4absl12lts_202508145Mutex"
