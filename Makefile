@@ -6,6 +6,9 @@
 #   make lint     what .ci/run checks besides the tests
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
+#   make fuzz-requests  fuzz the request handler likewise (SECONDS=60 SEED=1)
+#   make tsan     the transport under ThreadSanitizer (SECONDS=60 SEED=1); with clang++ also a check
+#                 of its thread annotations
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
@@ -27,6 +30,7 @@ ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000
 STEPS ?= 100000
+SECONDS ?= 60
 SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
@@ -86,6 +90,23 @@ fuzz: environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S cc/frame -B build/frame -G Ninja
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/frame
 	build/frame/frame_fuzz_standalone $(RUNS) 1
+
+# These hold TensorFlow. The first build takes some minutes. libFuzzer keeps what it finds useful in
+# build/requests, and goes on from there.
+fuzz-requests: environment
+	$(BIN)/python setup.py -q build_programs --sanitizer=address
+	mkdir -p build/requests
+	if [ -x build/address/request_fuzz ]; then \
+	  cd build && address/request_fuzz -max_total_time=$(SECONDS) -seed=$(SEED) -max_len=1500 \
+	    -timeout=120 -rss_limit_mb=6000 -print_final_stats=1 requests ../cc/transport/corpus; \
+	else \
+	  cd build && address/request_fuzz_standalone $(SECONDS) $(SEED) ../cc/transport/corpus/*; \
+	fi
+
+tsan: environment
+	$(BIN)/python setup.py -q build_programs --sanitizer=thread
+	TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1" \
+	  build/thread/races_test $(SECONDS) $(SEED)
 
 random: environment
 	$(BIN)/python tests/unit/test_pass_random_loops.py $(SEEDS)
