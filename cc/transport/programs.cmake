@@ -85,11 +85,11 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
           _ZN3tsl11CallOptions17SetCancelCallbackESt8functionIFvvEE
           _ZN3tsl11CallOptions19ClearCancelCallbackEv
           _ZN3tsl11CallOptions11StartCancelEv
-          ${rendezvous}14RecvLocalAsync${key}St8functionIFv${status}RKNS1_4ArgsESD_RKNS_6TensorEbEE
-          ${rendezvous}4Send${key}RKNS1_4ArgsERKNS_6TensorEb
+          ${rendezvous}14RecvLocalAsyncE${key}St8functionIFv${status}RKNS1_4ArgsESD_RKNS_6TensorEbEE
+          ${rendezvous}4SendE${key}RKNS1_4ArgsERKNS_6TensorEb
           ${rendezvous}12RegisterCall${call}
           ${rendezvous}14DeregisterCall${call}
-          ${rendezvous}10StartAbort${status})
+          ${rendezvous}10StartAbortE${status})
     target_link_options(races_test PRIVATE -Wl,--wrap=${symbol})
   endforeach()
   return()

@@ -91,7 +91,7 @@ WRAP(OPTIONS "11StartCancelEv", void, StartCancel, CallOptions* options) {
 }
 
 #define RENDEZVOUS "_ZN10tensorflow20BaseRemoteRendezvous"
-#define PARSED_KEY "RKNS_19RendezvousInterface9ParsedKeyE"
+#define PARSED_KEY "ERKNS_19RendezvousInterface9ParsedKeyE"
 
 WRAP(RENDEZVOUS "14RecvLocalAsync" PARSED_KEY
                 "St8functionIFvRKN4absl12lts_202508146StatusERKNS1_4ArgsESD_"
