@@ -38,7 +38,7 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz random dynamic soak network bench clean
+.PHONY: help environment native demo test format fuzz fuzz-requests tsan random dynamic soak network bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
