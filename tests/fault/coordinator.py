@@ -113,6 +113,17 @@ def exact(value: Any) -> Any:
     return [str(array.dtype), list(array.shape), bits]
 
 
+def caught(action: Callable[[], Any]) -> dict[str, Any]:
+    """The error of TensorFlow that an action raised, by class, code and text."""
+    import tensorflow as tf
+
+    try:
+        action()
+    except tf.errors.OpError as error:
+        return {"raised": type(error).__name__, "code": error.error_code, "text": str(error)}
+    return {"raised": None}
+
+
 def wait_until(what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Asks until the answer is true or the time is over; returns the last answer."""
     deadline = time.monotonic() + timeout_s

@@ -15,67 +15,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fault.worker_service import KEY_OF_NO_TENSOR, TYPE_URL, TYPE_URL_OF_PARTS, messages
+
 RECEIVER = "/job:worker/replica:0/task:9/device:CPU:0"  # nobody: what is sent to it is asked for
-KEY_OF_NO_TENSOR = "tf_fuse.v1.FuseRecvTensor"
-TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
-TYPE_URL_OF_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
 TIMEOUT_S = 60.0  # no wait is longer
 
 EARLY, GATED = 2.0, 3.0
-
-
-def messages() -> dict[str, Any]:
-    """The messages of tensorflow/core/protobuf/worker.proto that are used here.
-
-    TensorFlow ships no Python for them. Fields of a message type are left as bytes: the encoding is
-    the same.
-    """
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-    kind = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name="tf_fuse_test_raw_worker.proto", package="tf_fuse_test_raw", syntax="proto3"
-    )
-    for name, fields in {
-        "RecvTensorRequest": [
-            ("step_id", 1, kind.TYPE_INT64),
-            ("rendezvous_key", 2, kind.TYPE_STRING),
-            ("transport_options", 6, kind.TYPE_BYTES),
-            ("request_id", 7, kind.TYPE_INT64),
-        ],
-        "RecvTensorResponse": [
-            ("tensor", 1, kind.TYPE_BYTES),
-            ("is_dead", 2, kind.TYPE_BOOL),
-            ("require_ack", 5, kind.TYPE_BOOL),
-        ],
-        "MarkRecvFinishedRequest": [("request_id", 1, kind.TYPE_INT64)],
-        "MarkRecvFinishedResponse": [],
-        "RegisterGraphRequest": [("graph_def", 2, kind.TYPE_BYTES)],
-        "RegisterGraphResponse": [("graph_handle", 1, kind.TYPE_STRING)],
-        "RunGraphRequest": [
-            ("graph_handle", 1, kind.TYPE_STRING),
-            ("step_id", 2, kind.TYPE_INT64),
-            ("exec_opts", 5, kind.TYPE_BYTES),
-        ],
-        "RunGraphResponse": [],
-        "CleanupGraphRequest": [("step_id", 1, kind.TYPE_INT64)],
-        "CleanupGraphResponse": [],
-        "GetStatusRequest": [],
-        "GetStatusResponse": [("device_attributes", 1, kind.TYPE_BYTES)],
-    }.items():
-        message = file.message_type.add(name=name)
-        for field, number, field_type in fields:
-            repeated = field == "device_attributes"
-            label = kind.LABEL_REPEATED if repeated else kind.LABEL_OPTIONAL
-            message.field.add(name=field, number=number, type=field_type, label=label)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        message.name: message_factory.GetMessageClass(
-            pool.FindMessageTypeByName(f"tf_fuse_test_raw.{message.name}")
-        )
-        for message in file.message_type
-    }
 
 
 class Worker:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 from fault import coordinator, worker_service
+from fault.queue_steps import QueueSteps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -106,50 +107,16 @@ def _main():
 
     job = coordinator.Job("on", 2, 2, env={"TF_FUSE_STALL_WARN_MS": "200"})
     tf.config.optimizer.set_experimental_options({"fuse_grouping": "dynamic"})
-    vs = job.variables([float(i) for i in range(12)])
-    tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
-    entered = job.variables([0])[0]
-    with tf.device("/job:ps/replica:0/task:0"):
-        queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="never_filled")
-
-    @tf.function
-    def step():
-        return tf.add_n([v.read_value() for v in vs])
-
-    @tf.function
-    def fails(first):
-        return tf.add_n([tf.gather(t, [first + i]) for i, t in enumerate(tables)])
-
-    @tf.function
-    def blocks():
-        with tf.device("/job:ps/replica:0/task:0"):
-            with tf.control_dependencies([entered.assign_add(1)]):
-                value = queue.dequeue()
-            values = [value * 2.0, value * 3.0, value * 4.0]
-        return tf.add_n([v.read_value() for v in vs]) + tf.add_n(values)
+    program = QueueSteps(job)
+    fails, blocks, queue = program.fails, program.blocks, program.queue
 
     def steps():
-        results = [job.coordinator.schedule(step) for _ in range(_STEPS)]
-        job.coordinator.join()
-        return [float(result.fetch()) for result in results]
-
-    def caught(action):
-        try:
-            action()
-        except tf.errors.OpError as error:
-            return {"raised": type(error).__name__, "code": error.error_code, "text": str(error)}
-        return {"raised": None}
+        return program.run(_STEPS)
 
     def left(*names):
         now = lambda: {name: sum(job.by_task(name).values()) for name in names}  # noqa: E731
         coordinator.wait_until(lambda: not any(now().values()))
         return now()
-
-    def enter(count):
-        before = int(entered.numpy())
-        results = [job.coordinator.schedule(blocks) for _ in range(count)]
-        is_in = coordinator.wait_until(lambda: int(entered.numpy()) >= before + count)
-        return results, bool(is_in)
 
     bad = tf.constant(1000)
     gauges = ("pending_requests", "pending_bytes", "partial_tensors")
@@ -157,7 +124,7 @@ def _main():
     def op_error():
         # The error of the server's own part may be reported first, alone.
         for _ in range(50):
-            error = caught(lambda: job.call(fails, (bad,)))
+            error = coordinator.caught(lambda: job.call(fails, (bad,)))
             if "[[fused receive of" in error.get("text", ""):
                 break
         return error
@@ -174,7 +141,7 @@ def _main():
             }
 
         before = reports()
-        enter(1)
+        program.enter(blocks, 1)
 
         def lines():
             new = sorted(reports() - before)
@@ -192,15 +159,15 @@ def _main():
         return {"lines": said, "names": names(), "waiting": waiting}
 
     def cancelled_step():
-        _, is_in = enter(1)
+        _, is_in = program.enter(blocks, 1)
         job.coordinator.schedule(fails, args=(bad,))
-        result = caught(job.coordinator.join)
+        result = coordinator.caught(job.coordinator.join)
         result |= {"entered": is_in, "after": steps()}
         result["left"] = left("pending_requests", "partial_tensors", "pending_receives")
         return result
 
     def worker_killed():
-        results, is_in = enter(2)
+        results, is_in = program.enter(blocks, 2)
         coordinator.wait_until(lambda: sum(job.by_task("pending_requests").values()) == 2)
         job.cluster.kill("worker:1")
         # One for each step, for its second try, and for what the dead worker's may still take.
@@ -208,7 +175,7 @@ def _main():
             queue.enqueue(1.0)
         job.coordinator.join()
         sums = [float(r.fetch()) for r in results]
-        queue.dequeue_up_to(int(queue.size())) if int(queue.size()) else None
+        program.empty_queue()
         return {
             "entered": is_in,
             "sums": sums,
@@ -244,7 +211,7 @@ def _main():
 
     def with_an_open_step():
         """Begins a step that waits, and finds its number."""
-        _, _ = enter(1)
+        _, _ = program.enter(blocks, 1)
 
         def find():
             waiting = tf_fuse.cluster_waiting()[ps_task] or []
@@ -257,9 +224,9 @@ def _main():
         return result
 
     def ps_killed():
-        enter(1)
+        program.enter(blocks, 1)
         job.cluster.kill("ps:0")
-        error = caught(job.coordinator.join)
+        error = coordinator.caught(job.coordinator.join)
         return [error["raised"], error.get("code")]
 
     steps()

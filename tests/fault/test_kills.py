@@ -9,6 +9,7 @@ import time
 
 import pytest
 from fault import coordinator, table
+from fault.queue_steps import QueueSteps
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -130,31 +131,13 @@ def _main(mode):
     from tensorflow.python.eager import context, executor
 
     job = coordinator.Job(mode, 3, 2)
-    vs = job.variables([float(i) for i in range(12)])
-    tables = job.variables([[0.0, 1.0, 2.0, 3.0]] * 6)
-    entered = job.variables([0])[0]
-    with tf.device("/job:ps/replica:0/task:0"):
-        queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="never_filled")
-
-    @tf.function
-    def step():
-        return tf.add_n([v.read_value() for v in vs])
-
-    @tf.function
-    def fails(first):
-        return tf.add_n([tf.gather(t, [first + i]) for i, t in enumerate(tables)])
+    program = QueueSteps(job)
+    vs, tables, entered, queue = program.variables, program.tables, program.entered, program.queue
+    step, fails, blocks, enter = program.step, program.fails, program.blocks, program.enter
 
     @tf.function
     def fails_often(first):
         return tf.add_n([tf.gather(tables[0], [first + i]) for i in range(_MANY)])
-
-    @tf.function
-    def blocks():
-        with tf.device("/job:ps/replica:0/task:0"):
-            with tf.control_dependencies([entered.assign_add(1)]):
-                value = queue.dequeue()
-            values = [value * 2.0, value * 3.0, value * 4.0]
-        return tf.add_n([v.read_value() for v in vs]) + tf.add_n(values)
 
     @tf.function
     def blocks_after():
@@ -167,23 +150,14 @@ def _main(mode):
         return total + tf.add_n(values)
 
     def steps():
-        results = [job.coordinator.schedule(step) for _ in range(_STEPS)]
-        job.coordinator.join()
-        return [float(result.fetch()) for result in results]
-
-    def caught(action):
-        try:
-            action()
-        except tf.errors.OpError as error:
-            return {"raised": type(error).__name__, "code": error.error_code, "text": str(error)}
-        return {"raised": None}
+        return program.run(_STEPS)
 
     bad = tf.constant(1000)
 
     def error_of(function):
         """Which of a step's failures is reported is a race: asks until it is the receive's."""
         for _ in range(50):
-            error = caught(lambda: job.call(function, (bad,)))
+            error = coordinator.caught(lambda: job.call(function, (bad,)))
             if mode == "stock" or "[[fused receive of" in error.get("text", ""):
                 break
         return error
@@ -192,19 +166,12 @@ def _main(mode):
         job.coordinator.schedule(blocks)
         is_in = coordinator.wait_until(lambda: int(entered.numpy()) > 0)
         job.coordinator.schedule(fails, args=(bad,))
-        result = caught(job.coordinator.join)
+        result = coordinator.caught(job.coordinator.join)
         result |= {"entered": bool(is_in), "after": steps()}
         if mode == "on":
             coordinator.wait_until(lambda: job.total()["pending_requests"] == 0)
             result["pending"] = job.total()["pending_requests"]
         return result
-
-    def enter(function, count):
-        """Starts steps that wait inside a fused receive for what is not yet in the queue."""
-        before = int(entered.numpy())
-        results = [job.coordinator.schedule(function) for _ in range(count)]
-        is_in = coordinator.wait_until(lambda: int(entered.numpy()) >= before + count)
-        return results, bool(is_in)
 
     def on_servers(name):
         import tf_fuse
@@ -228,7 +195,7 @@ def _main(mode):
         if mode == "on":
             coordinator.wait_until(lambda: on_servers("pending_requests") == 0)
             result["pending"] = on_servers("pending_requests")
-        queue.dequeue_up_to(int(queue.size())) if int(queue.size()) else None
+        program.empty_queue()
         return result
 
     def worker_killed_before():
@@ -262,8 +229,8 @@ def _main(mode):
     def ps_killed():
         enter(blocks, 1)
         job.cluster.kill("ps:0")
-        errors = [caught(job.coordinator.join)]
-        errors += [caught(lambda: job.call(step)) for _ in range(_TRIES)]
+        errors = [coordinator.caught(job.coordinator.join)]
+        errors += [coordinator.caught(lambda: job.call(step)) for _ in range(_TRIES)]
         first, *others = [[error["raised"], error.get("code")] for error in errors]
         return {"mid_step": first, "tries": others}
 

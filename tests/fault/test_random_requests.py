@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
-from fault import coordinator, raw_worker
+from fault import coordinator, raw_worker, worker_service
 
 from examples import standalone
 
@@ -29,7 +29,7 @@ class _Mutations:
     def __init__(self, sender):
         self._random = random.Random(_SEED)
         self._sender = sender
-        self._message = raw_worker.messages()["RecvTensorRequest"]
+        self._message = worker_service.messages()["RecvTensorRequest"]
         paths = sorted(_CORPUS.glob("recorded_request_*"))
         # Behind the fuzz target's mode and plan.
         self._seeds = [path.read_bytes()[3:] for path in paths]

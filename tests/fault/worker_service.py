@@ -13,6 +13,7 @@ from typing import Any
 
 PATH = "/tensorflow.WorkerService/"
 TYPE_URL = "type.googleapis.com/tf_fuse.v1.FuseRecvTensorRequest"
+KEY_OF_NO_TENSOR = "tf_fuse.v1.FuseRecvTensor"
 TYPE_URL_OF_PARTS = "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest"
 
 # Field, number, type. Messages within messages are left as bytes: the encoding is the same.
@@ -25,10 +26,23 @@ _MESSAGES = {
         ("transport_options", 6, "bytes"),
         ("request_id", 7, "int64"),
     ],
+    "RecvTensorResponse": [
+        ("tensor", 1, "bytes"),
+        ("is_dead", 2, "bool"),
+        ("require_ack", 5, "bool"),
+    ],
+    "MarkRecvFinishedRequest": [("request_id", 1, "int64")],
+    "MarkRecvFinishedResponse": [],
     "CleanupGraphRequest": [("step_id", 1, "int64")],
+    "CleanupGraphResponse": [],
     "RegisterGraphRequest": [("session_handle", 1, "string"), ("graph_def", 2, "bytes")],
     "RegisterGraphResponse": [("graph_handle", 1, "string")],
-    "RunGraphRequest": [("graph_handle", 1, "string"), ("step_id", 2, "int64")],
+    "RunGraphRequest": [
+        ("graph_handle", 1, "string"),
+        ("step_id", 2, "int64"),
+        ("exec_opts", 5, "bytes"),
+    ],
+    "RunGraphResponse": [],
 }
 
 

@@ -78,6 +78,22 @@ def recv(
     return node(f"recv_{tensor}", "_Recv", inputs, to, tensor_type=dtype, **attrs)
 
 
+def pair(tensor: str, value: str, from_: str, to: str, **more: Any) -> list[Any]:
+    """A _Send of `value` and its _Recv."""
+    return [send(tensor, value, from_, to, **more), recv(tensor, from_, to, **more)]
+
+
+def two(from_: str = PS0, to: str = W0, **more: Any) -> list[Any]:
+    """Two values, "x" and "y", that one task sends to another."""
+    dtype = more.get("dtype", tf.float32)
+    return [
+        const("x", from_, dtype),
+        const("y", from_, dtype),
+        *pair("x", "x", from_, to, **more),
+        *pair("y", "y", from_, to, **more),
+    ]
+
+
 def _pair_attrs(tensor: str, from_: str, to: str, more: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "tensor_name": tensor,

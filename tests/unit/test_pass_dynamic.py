@@ -18,6 +18,7 @@ from pass_testing import (
     groups,
     node,
     nodes_of,
+    pair,
     partitions,
     recv,
     send,
@@ -37,21 +38,17 @@ from test_pass_random_loops import _compare, _kept, _random_loops
 from tf_fuse.explain import rewrite
 
 
-def _pair(tensor, value, from_, to, **more):
-    return [send(tensor, value, from_, to, **more), recv(tensor, from_, to, **more)]
-
-
 def _chain():
     """Of the three that PS0 sends, the last depends on the first two."""
     return partitions(
         const("a", PS0),
         const("b", PS0),
-        *_pair("a", "a", PS0, W0),
-        *_pair("b", "b", PS0, W0),
+        *pair("a", "a", PS0, W0),
+        *pair("b", "b", PS0, W0),
         node("up", "AddN", ["recv_a", "recv_b"], W0, T=tf.float32, N=2),
-        *_pair("up", "up", W0, PS0),
+        *pair("up", "up", W0, PS0),
         node("c", "Identity", ["recv_up"], PS0, T=tf.float32),
-        *_pair("c", "c", PS0, W0),
+        *pair("c", "c", PS0, W0),
         node("end", "AddN", ["recv_c", "recv_a"], W0, T=tf.float32, N=2),
     )
 
@@ -144,12 +141,12 @@ def test_known_depths_are_grouped_beside_unknown_ones():
 
 def test_what_hangs_on_an_unknown_one_is_unknown_too():
     nodes = [
-        *_pair("x", "x", PS0, W0),
-        *_pair("y", "y", PS0, W0),
+        *pair("x", "x", PS0, W0),
+        *pair("y", "y", PS0, W0),
         node("up", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2),
         node("up2", "Identity", ["recv_x"], W0, T=tf.float32),
-        *_pair("up", "up", W0, PS1),
-        *_pair("up2", "up2", W0, PS1),
+        *pair("up", "up", W0, PS1),
+        *pair("up2", "up2", W0, PS1),
     ]
     seen = partitions(const("x", PS0), const("y", PS0), *nodes)
     del seen[PS0]

@@ -15,6 +15,7 @@ from pass_testing import (
     groups,
     node,
     nodes_of,
+    pair,
     partitions,
     recv,
     send,
@@ -23,6 +24,7 @@ from pass_testing import (
     source,
     structure,
     trace,
+    two,
     use,
     v1,
     verdicts,
@@ -32,24 +34,9 @@ from tensorflow.core.framework import graph_pb2
 from tf_fuse.explain import rewrite
 
 
-def _pair(tensor, value, from_, to, **more):
-    return [send(tensor, value, from_, to, **more), recv(tensor, from_, to, **more)]
-
-
-def _two(from_=PS0, to=W0, **more):
-    """Two values sent from one task to another."""
-    dtype = more.get("dtype", tf.float32)
-    return [
-        const("x", from_, dtype),
-        const("y", from_, dtype),
-        *_pair("x", "x", from_, to, **more),
-        *_pair("y", "y", from_, to, **more),
-    ]
-
-
 def test_graph_before_and_after():
     add = node("sum", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2)
-    result = rewrite(partitions(*_two(), add))
+    result = rewrite(partitions(*two(), add))
     server = ["send_x = _Send(x)", "send_y = _Send(y)", "x = Placeholder()", "y = Placeholder()"]
     assert {k: structure(g) for k, g in result.before.items()} == {
         PS0: server,
@@ -132,7 +119,7 @@ def test_chain_worker_server_worker_is_split_by_depth():
 
 def test_receives_within_a_task_are_no_rpcs():
     other = "/job:worker/replica:0/task:0/device:CPU:1"
-    result = rewrite(partitions(*_two(other, W0)))
+    result = rewrite(partitions(*two(other, W0)))
     assert result.report.local_receives == 2
     assert not result.report.groups
     assert not result.report.skips
@@ -141,7 +128,7 @@ def test_receives_within_a_task_are_no_rpcs():
 
 def test_control_edges_go_to_the_fused_receive_and_on_from_it():
     nodes = [
-        *_two()[:3],
+        *two()[:3],
         send("y", "y", PS0, W0),
         const("first", W0),
         const("second", W0),
@@ -176,8 +163,8 @@ def test_control_edges_across_tasks_are_received_together():
 
 
 def test_values_of_different_types_share_a_group():
-    nodes = _two()
-    nodes += [const("z", PS0, tf.int64), *_pair("z", "z", PS0, W0, dtype=tf.int64)]
+    nodes = two()
+    nodes += [const("z", PS0, tf.int64), *pair("z", "z", PS0, W0, dtype=tf.int64)]
     result = rewrite(partitions(*nodes))
     assert groups(result) == [["x", "y", "z"]]
     assert [s.dtype for s in result.report.groups[0].slots] == ["float", "float", "int64"]
@@ -187,14 +174,14 @@ def test_depth_counts_control_edges_too():
     # y is received only after b came, which the server sends only after x has arrived there.
     nodes = [
         const("x", W0),
-        *_pair("x", "x", W0, PS0),
+        *pair("x", "x", W0, PS0),
         const("y", PS0),
         const("z", PS0),
         node("b", "Identity", ["recv_x"], PS0, T=tf.float32),
-        *_pair("b", "b", PS0, W0),
+        *pair("b", "b", PS0, W0),
         send("y", "y", PS0, W0),
         recv("y", PS0, W0, control=("recv_b",)),
-        *_pair("z", "z", PS0, W0),
+        *pair("z", "z", PS0, W0),
     ]
     assert verdicts(rewrite(partitions(*nodes))) == dict.fromkeys("bxyz", "alone")
 
@@ -203,10 +190,10 @@ def _late_group(*more):
     """On W0: l, alone at depth 1, beside x and y at depth 2; one node per use in `more`."""
     return [
         const("w", W0),
-        *_pair("w", "w", W0, PS0),
+        *pair("w", "w", W0, PS0),
         *(node(name, "Identity", ["recv_w"], PS0, T=tf.float32) for name in "xy"),
         const("l", PS0),
-        *(n for name in "xyl" for n in _pair(name, name, PS0, W0)),
+        *(n for name in "xyl" for n in pair(name, name, PS0, W0)),
         node("sum", "AddN", ["recv_x", "recv_y"], W0, T=tf.float32, N=2),
         *more,
     ]
@@ -267,7 +254,7 @@ def test_two_lone_receives_become_a_group():
 
 def test_lone_receives_of_other_devices_stay_alone():
     nodes = _late_group(_add_late("r", "recv_l", "recv_m", "sum"))
-    nodes += [const("m", PS1), *_pair("m", "m", PS1, W0)]
+    nodes += [const("m", PS1), *pair("m", "m", PS1, W0)]
     result = rewrite(partitions(*nodes))
     assert groups(result) == [["l", "x", "y"]]
     assert skips(result) == {"alone": ["m", "w"]}
@@ -275,7 +262,7 @@ def test_lone_receives_of_other_devices_stay_alone():
 
 def test_names_that_are_taken_are_not_used_again():
     name = "tf_fuse/ps_0_to_worker_0/depth_1"
-    result = rewrite(partitions(*_two(), const(name, PS0)))
+    result = rewrite(partitions(*two(), const(name, PS0)))
     assert [g.node for g in result.report.groups] == [f"{name}_1"]
 
 
@@ -296,7 +283,7 @@ def test_order_of_nodes_in_the_file_does_not_matter():
 
 
 def test_incarnations_are_kept_apart():
-    nodes = _two()
+    nodes = two()
     for n in nodes:
         if n.name in ("send_y", "recv_y"):
             n.attr["send_device_incarnation"].i = 2
@@ -497,16 +484,16 @@ def test_graphs_that_cannot_be_read(graph, error, text):
 
 def test_options_that_are_not_known():
     with pytest.raises(ValueError, match="'depth', 'all' or 'any_frame', got 'size'"):
-        rewrite(partitions(*_two()), grouping="size")
+        rewrite(partitions(*two()), grouping="size")
     graph = graph_pb2.GraphDef(node=[const("x", PS0)])
     with pytest.raises(ValueError, match="default_device is 'CPU:0', which names no device of a"):
         rewrite(graph, default_device="CPU:0")
     with pytest.raises(ValueError, match="default_device is '/job:ps', but a graph that is part"):
-        rewrite(partitions(*_two()), default_device="/job:ps")
+        rewrite(partitions(*two()), default_device="/job:ps")
 
 
 def test_receive_without_an_attribute_that_it_needs():
-    nodes = _two()
+    nodes = two()
     (broken,) = (n for n in nodes if n.name == "recv_x")
     del broken.attr["tensor_name"]
     with pytest.raises(ValueError, match="tensor_name"):

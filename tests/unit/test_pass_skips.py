@@ -14,6 +14,7 @@ from pass_testing import (
     groups,
     node,
     nodes_of,
+    pair,
     partitions,
     recv,
     send,
@@ -21,6 +22,7 @@ from pass_testing import (
     sorted_groups,
     structure,
     trace,
+    two,
     v1,
     verdicts,
 )
@@ -29,31 +31,16 @@ from tensorflow.core.framework import types_pb2
 from tf_fuse.explain import rewrite
 
 
-def _pair(tensor, value, from_, to, **more):
-    return [send(tensor, value, from_, to, **more), recv(tensor, from_, to, **more)]
-
-
-def _two(from_=PS0, to=W0, **more):
-    """Two values sent from one task to another."""
-    dtype = more.get("dtype", tf.float32)
-    return [
-        const("x", from_, dtype),
-        const("y", from_, dtype),
-        *_pair("x", "x", from_, to, **more),
-        *_pair("y", "y", from_, to, **more),
-    ]
-
-
 def test_a_receive_that_is_alone_stays():
     # One goes to each of two tasks.
     nodes = [const("x", PS0), const("y", PS0)]
-    result = rewrite(partitions(*nodes, *_pair("x", "x", PS0, W0), *_pair("y", "y", PS0, W1)))
+    result = rewrite(partitions(*nodes, *pair("x", "x", PS0, W0), *pair("y", "y", PS0, W1)))
     assert skips(result) == {"alone": ["x", "y"]}
     assert not any(nodes_of(graph, "_FuseRecv") for graph in result.after.values())
 
 
 def test_client_terminated():
-    result = rewrite(partitions(*_two(client_terminated=True)))
+    result = rewrite(partitions(*two(client_terminated=True)))
     assert skips(result) == {"client_terminated": ["x", "y"]}
 
 
@@ -61,7 +48,7 @@ def test_client_terminated():
     ("from_", "to"), [(device("ps", 0, "GPU"), W0), (PS0, device("worker", 0, "GPU"))]
 )
 def test_not_cpu(from_, to):
-    assert skips(rewrite(partitions(*_two(from_, to)))) == {"not_cpu": ["x", "y"]}
+    assert skips(rewrite(partitions(*two(from_, to)))) == {"not_cpu": ["x", "y"]}
 
 
 GPU_PS, GPU_W = device("ps", 0, "GPU"), device("worker", 0, "GPU")
@@ -69,7 +56,7 @@ GPU_PS, GPU_W = device("ps", 0, "GPU"), device("worker", 0, "GPU")
 
 @pytest.mark.parametrize(("from_", "to"), [(GPU_PS, W0), (PS0, GPU_W), (GPU_PS, GPU_W)])
 def test_gpus_are_fused_on_request(from_, to):
-    result = rewrite(partitions(*_two(from_, to)), fuse_gpu=True)
+    result = rewrite(partitions(*two(from_, to)), fuse_gpu=True)
     assert groups(result) == [["x", "y"]]
     assert len(nodes_of(result.after[to], "_FuseRecv")) == 1
 
@@ -78,13 +65,13 @@ def test_gpus_are_fused_on_request(from_, to):
     ("from_", "to"), [(device("ps", 0, "TPU"), W0), (PS0, device("ps", 1, "TPU"))]
 )
 def test_other_accelerators_are_left_alone(from_, to):
-    result = rewrite(partitions(*_two(from_, to)), fuse_gpu=True)
+    result = rewrite(partitions(*two(from_, to)), fuse_gpu=True)
     assert skips(result) == {"not_cpu": ["x", "y"]}
 
 
 @pytest.mark.parametrize("dtype", [tf.string, tf.variant, tf.resource], ids=lambda d: d.name)
 def test_what_is_no_plain_bytes_is_not_copied_between_memories(dtype):
-    result = rewrite(partitions(*_two(GPU_PS, W0, dtype=dtype)), fuse_gpu=True)
+    result = rewrite(partitions(*two(GPU_PS, W0, dtype=dtype)), fuse_gpu=True)
     assert skips(result) == {"not_cpu": ["x", "y"]}
 
 
@@ -119,14 +106,14 @@ _TYPES = sorted(
 
 @pytest.mark.parametrize("dtype", _TYPES, ids=lambda dtype: dtype.name)
 def test_all_types_are_fused(dtype):
-    result = rewrite(partitions(*_two(dtype=dtype)))
+    result = rewrite(partitions(*two(dtype=dtype)))
     assert groups(result) == [["x", "y"]]
     (fused,) = nodes_of(result.after[W0], "_FuseRecv")
     assert list(fused.attr["tensor_types"].list.type) == [dtype.as_datatype_enum] * 2
 
 
 def test_host_memory():
-    nodes = _two()
+    nodes = two()
     for n in nodes:
         if n.op == "_Recv":
             n.op = "_HostRecv"
@@ -170,8 +157,8 @@ def test_may_be_dead():
         const("p", PS0, tf.bool),
         const("x", PS0),
         node("switch", "Switch", ["x", "p"], PS0, T=tf.float32),
-        *_pair("no", "switch", PS0, W0),
-        *_pair("yes", "switch:1", PS0, W0),
+        *pair("no", "switch", PS0, W0),
+        *pair("yes", "switch:1", PS0, W0),
     ]
     assert groups(rewrite(partitions(*nodes))) == [["switch", "switch"]]
     # With an input that may itself be dead the receives must go on as what they are.
@@ -179,7 +166,7 @@ def test_may_be_dead():
         if n.op == "_Recv":
             n.input.append("^there")
     nodes += [
-        *_pair("p", "p", PS0, W0, dtype=tf.bool),
+        *pair("p", "p", PS0, W0, dtype=tf.bool),
         node("here", "Switch", ["y", "recv_p"], W0, T=tf.float32),
         node("there", "Identity", ["here"], W0, T=tf.float32),
         const("y", W0),
@@ -189,7 +176,7 @@ def test_may_be_dead():
 
 def test_sender_not_visible():
     # More than one would share requests: test_pass_dynamic.py.
-    seen = partitions(*_pair("x", "x", PS0, W0), const("x", PS0))
+    seen = partitions(*pair("x", "x", PS0, W0), const("x", PS0))
     assert skips(rewrite(seen)) == {"alone": ["x"]}
     del seen[PS0]
     result = rewrite(seen)
@@ -200,7 +187,7 @@ def test_sender_not_visible():
 
 
 def test_peer_without_plugin():
-    nodes = [*_two(), *_two(PS1, W1)]
+    nodes = [*two(), *two(PS1, W1)]
     for n in nodes[6:]:
         n.name = n.name.replace("x", "a").replace("y", "b")
         n.input[:] = [i.replace("x", "a").replace("y", "b") for i in n.input]
@@ -223,11 +210,11 @@ def test_would_cycle():
     # wait for themselves.
     nodes = [
         const("a", PS0),
-        *_pair("a", "a", PS0, W0),
+        *pair("a", "a", PS0, W0),
         node("b", "Identity", ["recv_a"], W0, T=tf.float32),
-        *_pair("b", "b", W0, PS0),
+        *pair("b", "b", W0, PS0),
         node("c", "Identity", ["recv_b"], PS0, T=tf.float32),
-        *_pair("c", "c", PS0, W0),
+        *pair("c", "c", PS0, W0),
     ]
     result = rewrite(partitions(*nodes), grouping="all")
     assert verdicts(result) == {"a": "would_cycle", "b": "alone", "c": "would_cycle"}
@@ -238,13 +225,13 @@ def test_would_cycle():
 def test_cyclic_graph():
     nodes = [
         node("a", "Identity", ["recv_b"], PS0, T=tf.float32),
-        *_pair("a", "a", PS0, W0),
+        *pair("a", "a", PS0, W0),
         node("b", "Identity", ["recv_a"], W0, T=tf.float32),
-        *_pair("b", "b", W0, PS0),
+        *pair("b", "b", W0, PS0),
         const("x", PS0),
         const("y", PS0),
-        *_pair("x", "x", PS0, W0),
-        *_pair("y", "y", PS0, W0),
+        *pair("x", "x", PS0, W0),
+        *pair("y", "y", PS0, W0),
     ]
     result = rewrite(partitions(*nodes))
     assert skips(result) == {"cyclic_graph": ["a", "b", "x", "y"]}
@@ -252,7 +239,7 @@ def test_cyclic_graph():
 
 
 def test_receives_left_alone_are_marked():
-    result = rewrite(partitions(*_two(client_terminated=True)))
+    result = rewrite(partitions(*two(client_terminated=True)))
     marks = [n.attr["_tf_fuse_skip"].s for n in nodes_of(result.after[W0], "_Recv")]
     assert marks == [b"client_terminated"] * 2
     assert not any("_tf_fuse_skip" in n.attr for n in nodes_of(result.before[W0], "_Recv"))
