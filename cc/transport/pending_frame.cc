@@ -58,7 +58,6 @@ bool PendingFrame::ClaimAnswer() {
 
 void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
                          int64_t request_id) {
-  self->place_.Enter(self, request_id);
   // Once for all keys: the table of steps is shared by the whole task.
   auto found = self->env_->rendezvous_mgr->Find(self->step_id_);
   tsl::core::RefCountPtr<FuseRendezvous> step(
@@ -70,6 +69,8 @@ void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
   self->options_->SetCancelCallback([self] { OnCancel(self); });
   const bool waits = step->WhenInitialized(
       self.get(), [self](const absl::Status& status) { OnStep(self, status); });
+  // Not before: the timer may answer, and then `options_` is gone.
+  self->place_.Enter(self, request_id);
   if (!waits) return;
   // A cancellation that came before the wait began did not end it.
   bool cancelled;
@@ -383,6 +384,7 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
   {
     absl::MutexLock lock(&self->mu_);
     if (self->answered_ || self->step_has_begun_) return;
+    if (self->step_ == nullptr) return;
     self->answered_ = true;
     step = std::move(self->step_);
   }
