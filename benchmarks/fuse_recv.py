@@ -6,9 +6,9 @@
     python benchmarks/fuse_recv.py --workload rfc --json rfc.json
     python benchmarks/fuse_recv.py --workload adult --data adult.data --json adult.json
     python benchmarks/fuse_recv.py --workload nothing --json nothing.json
-    python benchmarks/fuse_recv.py --workload mixed --modes stock fused dynamic
+    python benchmarks/fuse_recv.py --workload mixed --grouping level,consumer,cost
 
-The mode `dynamic` is `fused` with fuse_grouping="dynamic".
+One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import prepare
 
-MODES = ("stock", "fused", "dynamic", "local")
-_DEFAULT_MODES = ("stock", "fused", "local")
+MODES = ("stock", "fused", "local")
+GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
     "features": {"features": 300, "batch": 64, "workers": 1, "ps": 2, "steps": 60},
@@ -53,7 +53,9 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 }
 # Which field of the workload --features is.
 _FEATURES_FIELD = {"features": "features", "mixed": "features", "rfc": "embeddings"}
-_SETTINGS = ("features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous")
+_SETTINGS = (
+    "features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous", "grouping",
+)  # fmt: skip
 
 
 def specification(
@@ -113,16 +115,16 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
         return pass_counters(session.metrics())
 
     rounds, passes = compare.run_in_turn(
-        {mode: compare.Variant({**spec, "mode": mode}) for mode in args.modes},
+        {mode: compare.Variant({**spec, **variant(args, mode)}) for mode in args.modes},
         args.rounds,
         args.steps,
         progress,
         counters,
     )
     modes = {mode: mode_numbers(mode, rounds[mode]) for mode in args.modes}
-    if "fused" in modes:
-        modes["fused"]["pass"] = passes["fused"]
-    if {"stock", "fused"} <= set(modes):
+    for mode in fused_modes(modes):
+        modes[mode]["pass"] = passes[mode]
+    if "stock" in modes and fused_modes(modes):
         modes["stock"]["recv_rpcs_per_step"] = compare.count_stock_recv_rpcs(spec, progress)
     return {
         "workload": args.workload,
@@ -132,8 +134,23 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
         "modes": modes,
         **compare.ratios(modes),
         **comparison_of_rounds(rounds),
+        **comparison_of_groupings(rounds),
         **comparison_of_losses(modes, args.workers == 1 or args.synchronous),
     }
+
+
+def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
+    """What the sessions of a mode have in their specification beside what all have."""
+    if mode in GROUPINGS:
+        return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
+    if mode == "fused" and args.grouping:
+        return {"mode": "fused", "fuse_options": {"fuse_grouping": args.grouping[0]}}
+    return {"mode": mode}
+
+
+def fused_modes(modes: Iterable[str]) -> list[str]:
+    """Those of the modes that fuse."""
+    return [mode for mode in modes if mode not in ("stock", "local")]
 
 
 def mode_numbers(mode: str, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -176,6 +193,30 @@ def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
     }
 
 
+def comparison_of_groupings(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """How long a step takes with fuse_grouping="cost", in times of the others and of stock.
+
+    Args:
+      rounds: mode to its rounds.
+
+    Returns:
+      cost_vs: mode to {median, min, max} over the rounds of a step's time with "cost" over one in
+      that mode. Above 1 is slower. Empty without the mode cost.
+    """
+    if "cost" not in rounds:
+        return {}
+    cost = [r["steps_per_s"] for r in rounds["cost"]]
+    return {
+        "cost_vs": {
+            mode: compare.spread(
+                r["steps_per_s"] / rate for r, rate in zip(rounds[mode], cost, strict=True)
+            )
+            for mode in rounds
+            if mode not in ("cost", "local")
+        }
+    }
+
+
 def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool) -> dict[str, Any]:
     """How far the losses are apart.
 
@@ -186,13 +227,14 @@ def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool)
 
     Returns:
       max_loss_difference (mode to the largest difference from the first mode's) and losses_equal
-      (fused against stock, to the last bit). Empty if the steps were not in order.
+      (all that fuse against stock, to the last bit). Empty if the steps were not in order.
     """
     if not in_order or len(modes) < 2:
         return {}
     out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
-    if {"stock", "fused"} <= set(modes):
-        out["losses_equal"] = modes["stock"]["losses"] == modes["fused"]["losses"]
+    if "stock" in modes and fused_modes(modes):
+        stock = modes["stock"]["losses"]
+        out["losses_equal"] = all(modes[mode]["losses"] == stock for mode in fused_modes(modes))
     return out
 
 
@@ -252,10 +294,16 @@ def conclusion(result: Mapping[str, Any]) -> str:
         lines.append(f"rpc_reduction  {result['rpc_reduction']:.2%} fewer receive RPCs")
     if "vs_local" in result:
         lines.append(f"vs_local       {result['vs_local']:.2f} times the time of one process")
+    for mode, ratio in result.get("cost_vs", {}).items():
+        lines.append(
+            f"cost           {ratio['median']:.3f} times the time of {mode} "
+            f"({ratio['min']:.2f} to {ratio['max']:.2f})"
+        )
     if "losses_equal" in result:
         steps = len(result["modes"]["stock"]["losses"])
         lines.append(
-            f"losses         all {steps} equal, bit for bit, stock and fused"
+            f"losses         all {steps} equal, bit for bit, "
+            f"{' and '.join(['stock', *fused_modes(result['modes'])])}"
             if result["losses_equal"]
             else f"losses         NOT EQUAL: {result['max_loss_difference']}"
         )
@@ -311,7 +359,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(_DEFAULT_MODES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument(
+        "--grouping",
+        type=lambda text: text.split(","),
+        default=[],
+        help=f"the option fuse_grouping of the mode fused: {', '.join(GROUPINGS)}; or several, "
+        "separated by commas, to have a mode for each in place of fused",
+    )
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture of the steps per second here")
     args = parser.parse_args(argv)
@@ -332,6 +387,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--data is for the workload adult, not for {args.workload}")
     if args.workload == "adult" and args.data is None and "TF_FUSE_DATA" in os.environ:
         args.data = Path(os.environ["TF_FUSE_DATA"]) / "adult" / "adult.data"
+    for grouping in args.grouping:
+        if grouping not in GROUPINGS:
+            parser.error(f"--grouping takes {', '.join(GROUPINGS)}; got {grouping!r}")
+    if len(args.grouping) > 1:
+        others = [mode for mode in args.modes if mode != "fused"]
+        args.modes = [*others[:1], *args.grouping, *others[1:]]
     args.modes = list(dict.fromkeys(args.modes))
     return args
 

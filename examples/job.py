@@ -8,7 +8,6 @@ Modes:
 
 * `stock`: protocol `grpc`, and `tf_fuse` never imported, here or in a task;
 * `fused`: protocol `grpc+fuse` and the option `do_fuse_recv`;
-* `dynamic`: the same, with `fuse_grouping` "dynamic";
 * `count`: protocol `grpc+fuse` without the option: stock graphs, whose receives are counted;
 * `local`: no cluster.
 
@@ -29,7 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-MODES = ("stock", "fused", "dynamic", "count", "local")
+MODES = ("stock", "fused", "count", "local")
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -116,9 +115,10 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     """Builds the mode's cluster and program, then carries out commands.
 
     Args:
-      spec: "mode", "workload", "options", "workers", "ps", "synchronous", "log_dir", "evaluation"
-        (like "data"), "hosts" (of `LocalCluster`: {JOB: {"address", "command"}}; that of "chief" is
-        this process's); all but the first two have defaults.
+      spec: "mode", "workload", "options", "workers", "ps", "synchronous", "log_dir", "fuse_options"
+        (further options of the mode `fused`), "evaluation" (like "data"), "hosts" (of
+        `LocalCluster`: {JOB: {"address", "command"}}; that of "chief" is this process's); all but
+        the first two have defaults.
       commands: gives the next command, waiting for it; the process ends inside when there is none.
 
     Raises:
@@ -135,9 +135,7 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
         return
     plugin = mode != "stock"
     if mode == "fused":
-        enable_fuse_recv()
-    elif mode == "dynamic":
-        enable_fuse_recv(fuse_grouping="dynamic")
+        enable_fuse_recv(**spec.get("fuse_options", {}))
     elif plugin:
         import tf_fuse  # noqa: F401  (registers the protocol in this process)
     # By path in every mode: it is the same code, and `stock` must not import tf_fuse.

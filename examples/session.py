@@ -32,7 +32,7 @@ class Session:
     """A mode's process.
 
     Attributes:
-      mode: "stock", "fused", "dynamic", "count" or "local".
+      mode: "stock", "fused", "count" or "local".
     """
 
     def __init__(

@@ -68,3 +68,25 @@ def test_losses_of_several_workers_are_equal_too(isolated_env, tmp_path):
     assert result["losses_equal"] is True
     assert len(set(result["modes"]["fused"]["losses"])) == 12
     assert result["modes"]["fused"]["pass"]["groups"] > 0
+
+
+def test_ablation_of_groupings(isolated_env, tmp_path):
+    out = tmp_path / "out.json"
+    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--workload", "mixed"]
+    command += ["--features", "4", "--batch", "8", "--steps", "3", "--rounds", "2"]
+    command += ["--grouping", "level,consumer,cost", "--modes", "stock", "fused"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "all 6 equal, bit for bit, stock and level and consumer and cost" in done.stdout
+    result = json.loads(out.read_text())
+    modes = result["modes"]
+    assert list(modes) == ["stock", "level", "consumer", "cost"]
+    rpcs = {mode: numbers["recv_rpcs_per_step"] for mode, numbers in modes.items()}
+    # The option arrived: a call for each first user are more than one for a level.
+    assert rpcs["level"] < rpcs["consumer"] < rpcs["stock"]
+    assert rpcs["level"] <= rpcs["cost"] < rpcs["stock"]
+    assert all(modes[mode]["pass"]["groups"] > 0 for mode in ("level", "consumer", "cost"))
+    assert set(result["cost_vs"]) == {"stock", "level", "consumer"}

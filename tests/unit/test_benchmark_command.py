@@ -64,6 +64,35 @@ def test_features_of_a_workload_without_them(tmp_path, capsys):
     assert "features" not in fuse_recv.specification(args, str(tmp_path))["options"]
 
 
+def test_one_grouping_is_that_of_the_mode_fused():
+    args = fuse_recv.parse(["--grouping", "cost"])
+    assert args.modes == ["stock", "fused", "local"]
+    assert fuse_recv.variant(args, "stock") == {"mode": "stock"}
+    assert fuse_recv.variant(args, "fused") == {
+        "mode": "fused",
+        "fuse_options": {"fuse_grouping": "cost"},
+    }
+    # What is set is set: without --grouping the default is the library's.
+    assert fuse_recv.variant(fuse_recv.parse([]), "fused") == {"mode": "fused"}
+
+
+def test_several_groupings_are_modes_in_place_of_fused():
+    args = fuse_recv.parse(["--grouping", "level,consumer,cost", "--modes", "stock", "fused"])
+    assert args.modes == ["stock", "level", "consumer", "cost"]
+    assert [fuse_recv.variant(args, mode) for mode in args.modes] == [
+        {"mode": "stock"},
+        {"mode": "fused", "fuse_options": {"fuse_grouping": "level"}},
+        {"mode": "fused", "fuse_options": {"fuse_grouping": "consumer"}},
+        {"mode": "fused", "fuse_options": {"fuse_grouping": "cost"}},
+    ]
+
+
+def test_unknown_grouping(capsys):
+    with pytest.raises(SystemExit):
+        fuse_recv.parse(["--grouping", "level,depth"])
+    assert "--grouping takes level, consumer, cost, dynamic; got 'depth'" in capsys.readouterr().err
+
+
 def test_rfc_splits_its_variables(tmp_path):
     args = fuse_recv.parse(["--workload", "rfc"])
     workload = job.make_workload(fuse_recv.specification(args, str(tmp_path)))

@@ -212,3 +212,35 @@ def test_the_wrong_way_is_an_error(variant, rpcs, beside, expected, limit):
         f"frame, expected {expected} of more than 0; does the library read "
         f"TF_FUSE_MAX_PACKED_TENSOR_BYTES? It was {limit}."
     )
+
+
+def test_cost_against_the_other_groupings():
+    rounds = {
+        "stock": [_round(5.0, []), _round(5.0, [])],
+        "level": [_round(10.0, []), _round(9.0, [])],
+        "cost": [_round(8.0, []), _round(9.0, [])],
+        "local": [_round(50.0, []), _round(50.0, [])],
+    }
+    assert fuse_recv.comparison_of_groupings(rounds) == {
+        "cost_vs": {
+            "stock": {"median": (5 / 8 + 5 / 9) / 2, "min": 5 / 9, "max": 5 / 8},
+            "level": {"median": (10 / 8 + 1) / 2, "min": 1.0, "max": 10 / 8},
+        }
+    }
+    del rounds["cost"]
+    assert fuse_recv.comparison_of_groupings(rounds) == {}
+
+
+def test_losses_of_every_grouping_are_compared():
+    modes = {
+        "stock": _numbers(1.0, 1.0, [1.0, 2.0]),
+        "level": _numbers(1.0, 1.0, [1.0, 2.0]),
+        "cost": _numbers(1.0, 1.0, [1.0, 2.5]),
+        "local": _numbers(1.0, 0.0, [1.0, 2.0]),
+    }
+    assert fuse_recv.comparison_of_losses(modes, True) == {
+        "max_loss_difference": {"level": 0.0, "cost": 0.5, "local": 0.0},
+        "losses_equal": False,
+    }
+    modes["cost"] = modes["level"]
+    assert fuse_recv.comparison_of_losses(modes, True)["losses_equal"] is True
