@@ -219,7 +219,8 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
     options.PackFrom(BuildRequest(k, recv->frame_iter, recv->traced()));
   }
   StartCall(
-      k.send_task, k.recv_device, recv->args, std::move(options),
+      k.send_task, k.recv_device, k.rendezvous_key, recv->args,
+      std::move(options),
       [this, recv](const absl::Status& status, const Tensor& frame,
                    int64_t /*request_id*/) { OnFrame(recv, status, frame); },
       [recv](std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
@@ -229,9 +230,10 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
 }
 
 void FuseRendezvous::StartCall(const std::string& task,
-                               const std::string& recv_device, const Args& args,
-                               google::protobuf::Any options, CallDone done,
-                               CallSent on_sent) {
+                               const std::string& recv_device,
+                               const std::string& rendezvous_key,
+                               const Args& args, google::protobuf::Any options,
+                               CallDone done, CallSent on_sent) {
   tensorflow::WorkerSession* session = this->session();
   Device* device = nullptr;
   std::unique_ptr<RecvCall> call;
@@ -255,7 +257,7 @@ void FuseRendezvous::StartCall(const std::string& task,
     return;
   }
   const int64_t request_id = call->request()->request_id();
-  call->request()->set_rendezvous_key(kFusedRendezvousKey);
+  call->request()->set_rendezvous_key(rendezvous_key);
   *call->request()->mutable_transport_options() = std::move(options);
 
   // RegisterCall makes an abort or a cancellation reach the RPC.

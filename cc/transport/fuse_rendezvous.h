@@ -64,7 +64,8 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   using CallSent = std::function<void(
       std::shared_ptr<tensorflow::WorkerCacheInterface>, int64_t request_id)>;
   void StartCall(const std::string& task, const std::string& recv_device,
-                 const Args& args, google::protobuf::Any options, CallDone done,
+                 const std::string& rendezvous_key, const Args& args,
+                 google::protobuf::Any options, CallDone done,
                  CallSent on_sent = nullptr);
 
   // Runs `closure` by ScheduleAfterOthers(), with a reference held.

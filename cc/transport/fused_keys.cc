@@ -47,6 +47,8 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
         absl::StrCat("_FuseRecv: ", keys->tensor_names.size(),
                      " tensor_names but ", keys->types.size(), " types"));
   }
+  keys->rendezvous_key = FusedRendezvousKey(
+      keys->send_device, keys->recv_device, keys->tensor_names.size());
   if (!BuildRequest(*keys, FrameAndIter(0, 0))
            .SerializeToString(&keys->root_request)) {
     return absl::InvalidArgumentError(
@@ -252,6 +254,17 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
     }
   }
   return std::shared_ptr<const ParsedKeys>(std::move(parsed));
+}
+
+std::string FusedRendezvousKey(const std::string& send_device,
+                               const std::string& recv_device, size_t tensors) {
+  // The sender reads no more than kMaxOtherFieldsBytes of all that is not ours.
+  if (send_device.size() + recv_device.size() > kMaxOtherFieldsBytes / 2) {
+    return kFusedRendezvousKey;
+  }
+  return absl::StrCat(send_device, ";", kFusedRendezvousKey, ";", recv_device,
+                      ";", tensors, tensors == 1 ? " tensor" : " tensors",
+                      " (fused);0:0");
 }
 
 bool IsAnswerOfPlainPeer(const absl::Status& status) {

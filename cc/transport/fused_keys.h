@@ -37,10 +37,12 @@ struct FusedKeys {
   // Serialized FuseRecvTensorRequest for the root frame: it is the same in
   // every step, and so can be recognised by the sender.
   std::string root_request;
+  // FusedRendezvousKey() of all of them.
+  std::string rendezvous_key;
 };
 
-// Fills send_task and root_request. Errors: InvalidArgument for device names
-// that are not fully specified.
+// Fills send_task, root_request and rendezvous_key. Errors: InvalidArgument for
+// device names that are not fully specified.
 absl::Status FinishFusedKeys(FusedKeys* keys);
 
 // `report_waits`: the answer is to say how long each tensor was waited for.
@@ -112,9 +114,16 @@ uint64_t RendezvousKeyBytes(uint64_t send_device_bytes,
 // so rejects them untouched instead of waiting for all tensors.
 extern const char kPartialRequestTypeUrl[];
 
-// The value of RecvTensorRequest.rendezvous_key beside a fused request. It is
-// no valid key, so that a peer without the plugin rejects it untouched.
+// The value of RecvTensorRequest.rendezvous_key beside a question or a probe.
+// It is no valid key, so that a peer without the plugin rejects it untouched.
 extern const char kFusedRendezvousKey[];
+
+// The same for a fused request of `tensors` tensors: no valid key either, as it
+// has kFusedRendezvousKey for an incarnation. It has the five parts of a key,
+// since TensorFlow's worker cache takes devices and name from there when a
+// session records its RPCs (RunOptions.FULL_TRACE).
+std::string FusedRendezvousKey(const std::string& send_device,
+                               const std::string& recv_device, size_t tensors);
 
 // Whether `status` is the answer of a peer without the plugin to a fused
 // request.

@@ -44,7 +44,7 @@ inline constexpr uint64_t kDefaultMaxKeyBytes = 4096;
 uint64_t MaxKeyBytes();
 
 // Bytes of all other fields of a request, and of the message around it. They
-// need about a hundred; fields that are not known take memory, too.
+// need about three hundred; fields that are not known take memory, too.
 inline constexpr uint64_t kMaxOtherFieldsBytes = 1024;
 
 // Above this size a tensor is left out of the frame and fetched by a receive of

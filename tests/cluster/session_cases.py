@@ -37,6 +37,7 @@ class Bench:
       scheme: of the targets, "grpc" or "grpc+fuse".
       master: job and index of the task that plans the graphs; None for the worker itself.
       with_faults: whether cases kill tasks.
+      told: what a case has to say beside its values.
     """
 
     def __init__(self, cluster: Any, config: Callable[[], Any]):
@@ -46,6 +47,7 @@ class Bench:
         self.scheme = "grpc"
         self.master: tuple[str, int] | None = None
         self.with_faults = False
+        self.told: dict[str, Any] = {}
 
     def target(self, worker: int = 0) -> str:
         job, index = self.master or ("worker", worker)
@@ -401,6 +403,13 @@ def traced_runs(bench: Bench) -> list[Any]:
                 run_metadata=metadata if i else None,
             )[:1]
     traced = {d.device for d in metadata.step_stats.dev_stats if d.node_stats}
+    # Of the last step, as the tasks' worker caches recorded it.
+    bench.told["received"] = sorted(
+        node.timeline_label
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+        if node.node_name == "RecvTensor"
+    )
     partitions = {n.device for g in metadata.partition_graphs for n in g.node}
     return [*values, np.array(sorted(traced)), np.array(sorted(partitions))]
 

@@ -57,10 +57,11 @@ def run(spec: dict[str, Any]) -> None:
                 scripted.set_fuse_recv(True)
             for case in sorted(CASES) if names == ["*"] else names:
                 before = reading()
+                bench.told = {}
                 with tf.Graph().as_default():
                     values = [scripted.exact(value) for value in CASES[case](bench)]
                 counted = scripted.difference(before, reading())
-                emit(case, phase=name, values=values, counted=counted)
+                emit(case, phase=name, values=values, counted=counted, told=bench.told)
 
         for name, names in spec["phases"].items():
             phase(name, names)

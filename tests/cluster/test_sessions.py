@@ -174,6 +174,30 @@ def test_traced_run_tells_of_all_tasks(stock, plugin):
         assert all(device in text for device in devices) or data.startswith("sha256 ")
 
 
+def test_traced_run_records_fused_receives_as_tensorflow_does_single_ones(stock, plugin):
+    """Lines "[36B] [0.2Mb/s] NAME from DEVICE to DEVICE"; a fused one's name is their number."""
+
+    def records(told):
+        parsed = [
+            re.fullmatch(r"\[([0-9.]+)M?B\] \[\S+\] (.+) from (\S+) to (\S+)", label)
+            for label in told["received"]
+        ]
+        assert all(parsed), told
+        return [match.groups() for match in parsed]
+
+    tensors, travelled = collections.Counter(), 0
+    singly = collections.Counter(
+        (src, dst) for *_, src, dst in records(stock["traced_runs"]["told"])
+    )
+    for size, name, src, dst in records(plugin["traced_runs", "on"]["told"]):
+        fused = re.fullmatch(r"(\d+) tensors \(fused\)", name)
+        travelled += bool(fused)
+        assert float(size) > 0 or not fused
+        tensors[src, dst] += int(fused[1]) if fused else 1
+    assert travelled > 0
+    assert tensors == singly
+
+
 def test_every_skip_is_explained(plugin):
     skips = plugin["end", None]["skips"]
     reasons = {reason for reason, _ in skips}
