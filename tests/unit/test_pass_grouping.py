@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, W0, partitions, source, trace, use
-from test_pass_rules import _two
+from pass_testing import PS0, W0, partitions, source, trace, two, use
 
 from tf_fuse.cli import example_graphs
 from tf_fuse.explain import rewrite
@@ -177,7 +176,7 @@ def test_unknown_sizes_are_reported_as_such():
 
 
 def test_level_needs_no_estimates():
-    (group,) = rewrite(partitions(*_two()), splitting="level").report.groups
+    (group,) = rewrite(partitions(*two()), splitting="level").report.groups
     assert not any(slot.HasField("estimate") for slot in group.slots)
 
 
@@ -194,4 +193,4 @@ def test_an_unknown_splitting():
     with pytest.raises(
         ValueError, match="splitting is 'level', 'consumer', 'cost' or 'dynamic', got 'all'"
     ):
-        rewrite(partitions(*_two()), splitting="all")
+        rewrite(partitions(*two()), splitting="all")
