@@ -59,6 +59,8 @@ def rewrite(
     max_key_bytes: int | None = None,
     session: bool = False,
     fuse_gpu: bool = False,
+    addresses: Mapping[str, str] | None = None,
+    cores: int = 0,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -87,6 +89,10 @@ def rewrite(
       session: as in a session (docs/sessions.md): its master stamps the graph, and each task
         rewrites what it has by the stamps alone. A mapping must have been stamped already.
       fuse_gpu: the option `do_fuse_gpu`.
+      addresses: for the splitting "cost": task ("/job:ps/replica:0/task:0") to "host:port". What is
+        not there has a host of its own; runs take the cluster's addresses. Between tasks of one
+        host there is less overlap of transfers and computing, by the number of its cores.
+      cores: of each host.
 
     Returns:
       The graphs before and after, and the report.
@@ -115,6 +121,8 @@ def rewrite(
         max_key_bytes=max_key_bytes or 0,
         session=session,
         fuse_gpu=fuse_gpu,
+        addresses=addresses or {},
+        cores=cores,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)
@@ -146,7 +154,10 @@ def rewrite(
 
 
 def explain_function(
-    concrete_function: Any, device: str | None = None, plain_tasks: Iterable[str] = ()
+    concrete_function: Any,
+    device: str | None = None,
+    plain_tasks: Iterable[str] = (),
+    **options: Any,
 ) -> Rewrite:
     """Runs the pass on the graph of a traced `tf.function`.
 
@@ -155,6 +166,8 @@ def explain_function(
       device: the device that the function is called under, e.g. "/job:worker/task:0"; see
         `placed_graph`.
       plain_tasks: see `rewrite`.
+      **options: the others of `rewrite`, which stand for options of a run: `splitting`, `rpc_us`,
+        `bytes_per_us`, `fuse_gpu`.
 
     Returns:
       See `rewrite`.
@@ -162,7 +175,7 @@ def explain_function(
     Raises:
       ValueError: the graph cannot be placed or partitioned.
     """
-    return rewrite(placed_graph(concrete_function, device), plain_tasks)
+    return rewrite(placed_graph(concrete_function, device), plain_tasks, **options)
 
 
 def save_function(

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "passes/cost_model.h"
+#include "passes/hosts.h"
 #include "passes/partition_view.h"
 #include "passes/timeline.h"
 #include "transport/limits.h"
@@ -103,6 +104,7 @@ struct AnalysisOptions {
   // Of kCost. Tensors above max_packed_bytes do not travel in frames anyway.
   CostModel cost_model;
   double max_packed_bytes = 1 << 20;
+  Hosts hosts;
   // Whether receives that may be dead are fused too.
   bool fuse_may_be_dead = true;
   // Whether receives from and to GPUs are fused too.

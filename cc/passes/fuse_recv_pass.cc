@@ -162,6 +162,7 @@ AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
                     "'dynamic'; 'level' is used.";
   }
   if (analysis.splitting != Splitting::kCost) return analysis;
+  analysis.hosts = ClusterHosts();
   CostModel* model = &analysis.cost_model;
   analysis.max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
   model->rpc_us =

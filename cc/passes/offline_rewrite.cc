@@ -260,6 +260,10 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   if (request.bytes_per_us() > 0) {
     options.cost_model.bytes_per_us = request.bytes_per_us();
   }
+  for (const auto& [task, address] : request.addresses()) {
+    options.hosts.of_task[task] = HostOfAddress(address);
+  }
+  options.hosts.cores = request.cores();
   options.fuse_may_be_dead = !request.leave_may_be_dead();
   options.fuse_gpu = request.fuse_gpu();
   if (request.max_keys_per_request() != 0) {

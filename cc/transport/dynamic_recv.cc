@@ -235,8 +235,10 @@ void DynamicRecv::OnAnswer(Request* request, const absl::Status& status,
                                         any.send_device_incarnation)) {
       LOG(WARNING) << "tf_fuse: " << any.send_task
                    << " does not serve receives that are fused dynamically (it "
-                      "has no tf_fuse, or an older one); its tensors are "
-                      "received one by one from now on.";
+                      "has no tf_fuse, or an older one, or a low "
+                   << kFrameVersionVariable
+                   << "); its tensors are received one by one from now on. "
+                      "Install the same tf_fuse in all tasks.";
     }
     for (Receive* receive : receives) {
       step_->RecvOneByOneAsync(receive->keys, frame_iter, receive->args,

@@ -239,7 +239,9 @@ void FuseRendezvous::StartCall(const std::string& task,
   std::unique_ptr<RecvCall> call;
   absl::Status status;
   if (session == nullptr) {
-    status = absl::InternalError("fused receive before initialization");
+    status = absl::InternalError(absl::StrCat("fused receive from ", task,
+                                              " in step ", step_id_,
+                                              ", which has not begun here"));
   } else {
     status = session->device_mgr()->LookupDevice(recv_device, &device);
   }
@@ -395,7 +397,9 @@ void FuseRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
   }
   tensorflow::WorkerSession* session = this->session();
   if (status.ok() && session == nullptr) {
-    status = absl::InternalError("receive before initialization");
+    status = absl::InternalError(absl::StrCat("receive of ", parsed.FullKey(),
+                                              " in step ", step_id_,
+                                              ", which has not begun here"));
   }
   Device* device = nullptr;
   std::unique_ptr<RecvCall> call;

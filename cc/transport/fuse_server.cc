@@ -18,6 +18,7 @@
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
+#include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/logging.h"
 #include "transport/fuse_rendezvous.h"
 #include "transport/fuse_status.h"
@@ -62,6 +63,8 @@ class ServerRegistry {
   std::set<std::string> LocalTasks() const;
   // The newest server: in a process that has only one, that one.
   std::shared_ptr<WorkerCacheInterface> ProbeCache(tensorflow::Device** device);
+  // As that server knows them.
+  std::map<std::string, std::string> HostsOfTasks() const;
 
   static ServerRegistry* Get() {
     static ServerRegistry* registry = new ServerRegistry;
@@ -118,6 +121,19 @@ class FuseServer : public tensorflow::GrpcServer {
     return probe_cache_;
   }
 
+  std::map<std::string, std::string> HostsOfTasks() {
+    std::map<std::string, std::string> hosts;
+    absl::MutexLock lock(&cluster_mu_);
+    for (const auto& job : cluster_.cluster_def.job()) {
+      for (const auto& [index, address] : job.tasks()) {
+        const std::string task =
+            absl::StrCat("/job:", job.name(), "/replica:0/task:", index);
+        hosts[task] = HostOfAddress(address);
+      }
+    }
+    return hosts;
+  }
+
  protected:
   // Called whenever a session or an eager context learns of the cluster.
   absl::Status WorkerCacheFactory(const WorkerCacheFactoryOptions& options,
@@ -152,6 +168,12 @@ std::shared_ptr<WorkerCacheInterface> ServerRegistry::ProbeCache(
   if (servers_.empty()) return nullptr;
   *device = servers_.back()->worker_env()->device_mgr->HostCPU();
   return servers_.back()->ProbeCache();
+}
+
+std::map<std::string, std::string> ServerRegistry::HostsOfTasks() const {
+  absl::MutexLock lock(&mu_);
+  if (servers_.empty()) return {};
+  return servers_.back()->HostsOfTasks();
 }
 
 class FuseServerFactory : public tensorflow::ServerFactory {
@@ -252,10 +274,10 @@ double MeasureRpcMicros() {
   if (cache == nullptr || device == nullptr) return 0;
   std::vector<std::string> tasks;
   cache->ListWorkers(&tasks);
-  std::sort(tasks.begin(), tasks.end());
   const std::set<std::string> local = ServerRegistry::Get()->LocalTasks();
-  for (const std::string& task : tasks) {
-    if (local.count(task) > 0 || !TimeProbes(task, 1, cache, device)) continue;
+  // All at once: one that has stopped takes as long as a probe may.
+  for (const auto& [task, state] : ProbePeers({tasks.begin(), tasks.end()})) {
+    if (state != PeerState::kFused || local.count(task) > 0) continue;
     // The least of each: whatever else the machines do only adds.
     double one = std::numeric_limits<double>::infinity();
     double many = one;
@@ -284,22 +306,15 @@ tensorflow::ServerFactory* RegisterFactory() {
 
 }  // namespace
 
-const char* PeerStateName(PeerState state) {
-  switch (state) {
-    case PeerState::kFused:
-      return "fused";
-    case PeerState::kPlain:
-      return "plain";
-    case PeerState::kUnreachable:
-      return "unreachable";
-  }
-  return "unknown";
-}
-
 bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 
 std::set<std::string> LocalTasks() {
   return ServerRegistry::Get()->LocalTasks();
+}
+
+Hosts ClusterHosts() {
+  return {ServerRegistry::Get()->HostsOfTasks(),
+          tensorflow::port::MaxParallelism()};
 }
 
 std::shared_ptr<WorkerCacheInterface> ClusterWorkers(
@@ -344,8 +359,13 @@ std::map<std::string, PeerState> ProbePeers(
 double MeasuredRpcMicros(double otherwise) {
   static absl::Mutex mu(absl::kConstInit);
   static double measured ABSL_GUARDED_BY(mu) = 0;
+  static absl::Time next_try ABSL_GUARDED_BY(mu) = absl::InfinitePast();
   absl::MutexLock lock(&mu);
-  if (measured == 0) measured = MeasureRpcMicros();
+  // Where no peer answers, not every function that is traced waits for one.
+  if (measured == 0 && absl::Now() >= next_try) {
+    measured = MeasureRpcMicros();
+    next_try = absl::Now() + absl::Minutes(1);
+  }
   return measured > 0 ? measured : otherwise;
 }
 

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "passes/hosts.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 
@@ -22,8 +23,6 @@ enum class PeerState {
   kPlain,        // Answered, but does not have the plugin.
   kUnreachable,  // Did not answer in time, or is not part of the cluster.
 };
-
-const char* PeerStateName(PeerState state);
 
 // Whether this process runs a server of ours. If it does not, its rendezvous is
 // TensorFlow's, and no graph may hold a _FuseRecv.
@@ -38,6 +37,10 @@ std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
 // and one of its peers, measured once per process with empty fused receives.
 // `otherwise` if there is no peer that answers.
 double MeasuredRpcMicros(double otherwise);
+
+// The hosts of the connected cluster's tasks, as its addresses say. Empty if
+// this process runs no server of ours, or knows of no cluster.
+Hosts ClusterHosts();
 
 // The tasks ("/job:ps/replica:0/task:0") that servers of ours in this process
 // are.

@@ -43,8 +43,8 @@ absl::Status EncodeBytesResponse(const std::string& bytes,
       Tensor(tensorflow::DT_UINT8,
              tensorflow::TensorShape({static_cast<int64_t>(bytes.size())}));
   if (!slot.tensor.IsInitialized()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for ", bytes.size(), " bytes"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "out of memory for an answer of ", bytes.size(), " bytes"));
   }
   if (!bytes.empty()) {
     std::memcpy(slot.tensor.data(), bytes.data(), bytes.size());

@@ -6,14 +6,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "transport/fuse_status.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
 #include "transport/recv_trace.h"
-#include "transport/stall_report.h"
 
 namespace tf_fuse {
 
@@ -159,75 +157,6 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
   } else {
     Finish();
   }
-}
-
-bool PendingFrame::IsOnDevice(size_t index) const {
-  const Slot& slot = slots_[index];
-  return !slot.is_dead && slot.tensor.TotalBytes() > 0 &&
-         !send_args_[index].alloc_attrs.on_host();
-}
-
-void PendingFrame::CopyToHost() {
-  std::vector<size_t> copied;
-  {
-    absl::MutexLock lock(&mu_);
-    for (size_t i = 0; collecting_ && status_.ok() && i < slots_.size(); ++i) {
-      if (!IsOnDevice(i)) continue;
-      Slot& slot = slots_[i];
-      on_device_[i] = slot.tensor;
-      slot.beside = !tensorflow::DataTypeCanUseMemcpy(slot.tensor.dtype()) ||
-                    slot.tensor.TotalBytes() > keys_->max_packed_tensor_bytes;
-      if (!slot.beside) copied.push_back(i);
-    }
-  }
-  // One for this function, so that the last copy does not finish before all
-  // have begun.
-  auto remaining = std::make_shared<std::atomic<size_t>>(copied.size() + 1);
-  auto finish_one = [self = shared_from_this(), remaining] {
-    if (remaining->fetch_sub(1) == 1) self->Finish();
-  };
-  for (const size_t index : copied) CopySlot(index, finish_one);
-  finish_one();
-}
-
-void PendingFrame::CopySlot(size_t index, std::function<void()> done) {
-  const Rendezvous::ParsedKey& key = keys_->keys[index];
-  auto from = std::make_shared<Tensor>(on_device_[index]);
-  auto to = std::make_shared<Tensor>();
-  auto finish = [this, index, to, done](const absl::Status& status) {
-    {
-      absl::MutexLock lock(&mu_);
-      if (!status.ok()) {
-        status_.Update(status);
-        failed_.push_back(index);
-      } else if (collecting_) {
-        slots_[index].tensor = *to;
-      }
-    }
-    done();
-  };
-  tensorflow::Device* device = nullptr;
-  const absl::Status status =
-      env_->device_mgr->LookupDevice(key.src_device, &device);
-  if (!status.ok()) return finish(status);
-  if (contexts_[index] == nullptr) {
-    return finish(absl::InternalError(absl::StrCat(
-        "the tensor ", std::string(key.edge_name), " in the memory of ",
-        std::string(key.src_device), " came without its device context")));
-  }
-  tensorflow::AllocatorAttributes attributes;
-  attributes.set_on_host(true);
-  attributes.set_gpu_compatible(true);
-  *to = Tensor(device->GetAllocator(attributes), from->dtype(), from->shape());
-  if (!to->IsInitialized()) {
-    return finish(absl::ResourceExhaustedError(
-        absl::StrCat("no ", from->TotalBytes(), " bytes on the host for ",
-                     std::string(key.edge_name))));
-  }
-  // The copy keeps neither tensor alive.
-  contexts_[index]->CopyDeviceTensorToCPU(
-      from.get(), key.edge_name, device, to.get(),
-      [from, finish](const absl::Status& copied) { finish(copied); });
 }
 
 // Marks what is not packed: values that cannot be in a frame, large tensors,
@@ -399,101 +328,6 @@ void PendingFrame::Postpone(const std::shared_ptr<PendingFrame>& self) {
 std::shared_ptr<const ParsedKeys> PendingFrame::KeysOfAnswer(
     absl::StatusCode /*code*/, size_t* /*names_bytes*/) {
   return keys_;
-}
-
-void PendingFrame::SetWaits(std::vector<int64_t> waits_micros) {
-  absl::MutexLock lock(&mu_);
-  waits_micros_ = std::move(waits_micros);
-}
-
-Slot PendingFrame::WaitsSlot() {
-  absl::MutexLock lock(&mu_);
-  Slot slot;
-  slot.tensor = Tensor(tensorflow::DT_INT64,
-                       {static_cast<int64_t>(waits_micros_.size())});
-  std::copy(waits_micros_.begin(), waits_micros_.end(),
-            slot.tensor.flat<int64_t>().data());
-  return slot;
-}
-
-void PendingFrame::Trace(absl::StatusCode code, int64_t bytes) {
-  if (!traced_) return;
-  TracedRecv event;
-  {
-    absl::MutexLock lock(&mu_);
-    // Of what did not come, nothing is known.
-    if (code == absl::StatusCode::kOk) event.waits_micros = waits_micros_;
-  }
-  event.served = KeysOfAnswer(code, &event.names_bytes);
-  event.step_id = step_id_;
-  event.start_ns = start_ns_;
-  event.end_ns = RecvTrace::NowNanos();
-  event.bytes = bytes;
-  event.code = code;
-  RecvTrace::Get()->Add(std::move(event));
-}
-
-void PendingFrame::OnTick(uint64_t waited_micros) {
-  bool step_begun;
-  {
-    absl::MutexLock lock(&mu_);
-    step_begun = step_has_begun_;
-  }
-  if (!step_begun && waited_micros >= StepWaitMicros()) {
-    Postpone(shared_from_this());
-  } else if (StallMicros() != 0 && waited_micros >= StallMicros()) {
-    ReportStall(waited_micros);
-  }
-}
-
-void PendingFrame::ReportStall(uint64_t waited_micros) {
-  {
-    absl::MutexLock lock(&mu_);
-    if (reported_ || answered_) return;
-    reported_ = true;
-  }
-  Metrics::Get()->stalled_requests.fetch_add(1);
-  v1::WaitingReceive waiting;
-  if (!AdmitStallReport() || !Describe(&waiting)) return;
-  waiting.set_waited_micros(waited_micros);
-  LogStall(waiting);
-}
-
-v1::StallAnswer PendingFrame::Missing() {
-  v1::StallAnswer answer;
-  absl::MutexLock lock(&mu_);
-  if (answered_) return answer;
-  answer.set_found(true);
-  answer.set_step_not_begun(!step_has_begun_);
-  for (size_t i = 0; i < arrived_.size(); ++i) {
-    if (!arrived_[i]) answer.add_missing(static_cast<uint32_t>(i));
-  }
-  return answer;
-}
-
-std::vector<std::string> PendingFrame::Names() {
-  std::vector<std::string> names;
-  for (const auto& key : keys_->keys) names.emplace_back(key.edge_name);
-  return names;
-}
-
-bool PendingFrame::Describe(v1::WaitingReceive* out) {
-  const v1::StallAnswer now = Missing();
-  const std::vector<std::string> names = Names();
-  const std::vector<size_t> missing(now.missing().begin(), now.missing().end());
-  // Of a request by parts they may be gone between the two looks.
-  if (!now.found() || (!missing.empty() && missing.back() >= names.size())) {
-    return false;
-  }
-  SetMissing(missing, [&names](size_t i) { return names[i]; }, out);
-  out->set_step_not_begun(now.step_not_begun());
-  out->set_sending(true);
-  // Not the task in the keys: of them only the device is looked at.
-  out->set_task(TaskOfDevice(HostDevice(env_)->name()));
-  out->set_peer(TaskOfDevice(keys_->source.dst_device));
-  out->set_step_id(step_id_);
-  out->set_tensors(static_cast<uint32_t>(names.size()));
-  return true;
 }
 
 }  // namespace tf_fuse

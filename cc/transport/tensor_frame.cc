@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "transport/limits.h"
 #include "transport/metrics.h"
 #include "transport/serialized_check.h"
 
@@ -228,7 +229,9 @@ absl::Status PackFrame(const std::vector<Slot>& slots,
   Tensor buffer;
   if (!AllocateFrame(total_bytes, reservation, &buffer)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("out of memory for a frame of ", total_bytes, " bytes"));
+        absl::StrCat("out of memory for a frame of ", total_bytes,
+                     " bytes; a lower ", kMaxFrameBytesVariable,
+                     " on the receiving task sends large tensors singly"));
   }
   auto* out = reinterpret_cast<uint8_t*>(
       const_cast<char*>(buffer.tensor_data().data()));
@@ -316,8 +319,9 @@ absl::Status ReadSlot(const Tensor& frame, const frame::DecodedFrame& decoded,
   if (!is_raw || in.payload_bytes == 0 || copy_out) {
     Tensor copy(dtype, shape);
     if (!copy.IsInitialized()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "out of memory for ", in.payload_bytes, " bytes of slot ", i));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("out of memory for the ", in.payload_bytes,
+                       " bytes of tensor ", i, " of a frame"));
     }
     if (!is_raw) {
       const absl::Status read = ReadOther(decoded, i, &copy);

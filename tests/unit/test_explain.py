@@ -304,6 +304,34 @@ def test_example_of_a_loop(capsys):
     assert described["skips"] == []
 
 
+def test_estimates_are_shown_for_the_grouping_by_cost(capsys):
+    status, out, _ = _explain(capsys, "--example", "dense", "--grouping", "cost")
+    assert status == 0
+    assert re.search(r"bytes +ready µs +tail µs", out)
+    status, out, _ = _explain(capsys, "--example", "dense", "--grouping", "cost", "--json", "-")
+    result = explain.rewrite(example_graphs.build("dense"), splitting="cost")
+    described = json.loads(out)["groups"]
+    assert len(described) == len(result.report.groups) > 0
+    for shown, group in zip(described, result.report.groups, strict=True):
+        estimates = [slot.estimate for slot in group.slots]
+        assert shown["ready_us"] == round(max(e.ready_us for e in estimates), 1)
+        assert shown["tail_us"] == round(max(e.tail_us for e in estimates), 1)
+    # Other groupings need none.
+    _, out, _ = _explain(capsys, "--example", "dense", "--json", "-")
+    assert not any("ready_us" in group for group in json.loads(out)["groups"])
+
+
+def test_options_of_the_command(capsys):
+    _, out, _ = _explain(capsys, "--example", "cond", "--grouping", "dynamic", "--json", "-")
+    assert all(group["dynamic"] for group in json.loads(out)["groups"])
+    # What is stamped is what the pass decides where it sees the whole graph.
+    of_session, of_function = (
+        json.loads(_explain(capsys, "--example", "features", *more, "--json", "-")[1])
+        for more in (["--session"], [])
+    )
+    assert of_session["receives_after"] == of_function["receives_after"] == 8
+
+
 def test_every_reason_has_a_sentence_and_a_place_in_the_docs():
     header = (_ROOT / "cc" / "passes" / "fuse_recv_analysis.h").read_text()
     reasons = re.findall(r'inline constexpr char k\w+\[\] = "(\w+)"', header)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 # The keys of example_graphs.EXAMPLES.
 _EXAMPLES = ("cond", "dense", "features", "loop", "rfc", "wide_deep")
+# What fuse_grouping takes.
+_GROUPINGS = ("level", "consumer", "cost", "dynamic")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
+    explain.add_argument("--grouping", choices=_GROUPINGS, help="the option fuse_grouping")
+    explain.add_argument("--gpu", action="store_true", help="the option do_fuse_gpu")
+    explain.add_argument(
+        "--session", action="store_true", help="as in a session, by its master's stamps"
+    )
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
         from tf_fuse.cluster import serve
@@ -43,4 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("explain takes a file or --example, one of both")
     from tf_fuse.cli import explain as explain_command
 
-    return explain_command.run(args.graph, args.example, args.signature, args.json)
+    return explain_command.run(
+        args.graph,
+        args.example,
+        args.signature,
+        args.json,
+        splitting=args.grouping or "",
+        fuse_gpu=args.gpu,
+        session=args.session,
+    )

@@ -33,8 +33,13 @@ REASONS = {
     "would_cycle": "Fusing it would make two tasks wait for one another.",
 }
 
+# Of a slot's estimate, in a report made with fuse_grouping "cost".
+_ESTIMATES = ("ready_us", "tail_us")
 
-def run(path: str | None, example: str | None, signature: str, json_path: str | None) -> int:
+
+def run(
+    path: str | None, example: str | None, signature: str, json_path: str | None, **options: Any
+) -> int:
     """Explains a file or a bundled example; returns the exit status.
 
     Args:
@@ -43,6 +48,7 @@ def run(path: str | None, example: str | None, signature: str, json_path: str | 
       signature: which one of a SavedModel.
       json_path: where to write the report as JSON beside the tables; "-" for standard output, in
         place of them.
+      **options: of `tf_fuse.explain.rewrite`.
 
     Returns:
       0; or 1 when the graph or the report's file was not to be had, said on standard error.
@@ -55,7 +61,7 @@ def run(path: str | None, example: str | None, signature: str, json_path: str | 
             graph = example_graphs.build(example)
         else:
             graph = load_graph.load(Path(str(path)), signature)
-        data = describe(rewrite(graph))
+        data = describe(rewrite(graph, **options))
         if json_path == "-":
             print(json.dumps(data, indent=1))
             return 0
@@ -81,7 +87,9 @@ def describe(result: Any) -> dict[str, Any]:
       recv_device, reason, meaning and the slot's fields), `local_receives`, `receives` (between
       tasks, before) and `receives_after`, for which a dynamic group counts as one: how many
       requests its receives share is not known before they run. A slot has tensor_name, dtype,
-      sender_node, recv_node and bytes, null where the shape is not static.
+      sender_node, recv_node and bytes, null where the shape is not static. With fuse_grouping
+      "cost" slots also have ready_us (when the sender is estimated to have it) and tail_us (how
+      long the step takes after it), and groups the largest of each.
     """
     from tf_fuse.explain import known_bytes
 
@@ -106,6 +114,11 @@ def describe(result: Any) -> dict[str, Any]:
                 "known_bytes": sum(size for size in sizes if size is not None),
                 "unknown_sizes": sizes.count(None),
                 "may_be_dead": sum(slot["may_be_dead"] for slot in slots),
+                **{
+                    key: max(slot[key] for slot in slots)
+                    for key in _ESTIMATES
+                    if all(key in slot for slot in slots)
+                },
                 "slots": slots,
             }
         )
@@ -135,6 +148,11 @@ def _slot(known: dict[tuple[str, str], int | None], send_device: str, slot: Any)
         "sender_node": slot.sender_node,
         "recv_node": slot.recv_node,
         "bytes": known.get((send_device, slot.tensor_name)),
+        **(
+            {key: round(getattr(slot.estimate, key), 1) for key in _ESTIMATES}
+            if slot.HasField("estimate")
+            else {}
+        ),
     }
 
 
@@ -147,10 +165,12 @@ def _print(data: dict[str, Any]) -> None:
     groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
     loops = any(group["loop"] for group in data["groups"])
     doubts = any(group["may_be_dead"] for group in data["groups"])
-    optional = [*(["dead?"] if doubts else []), *(["loop"] if loops else [])]
+    timed = any("ready_us" in group for group in data["groups"])
+    optional = [*(["ready µs", "tail µs"] if timed else []), *(["dead?"] if doubts else [])]
     for column in ("from", "to", "depth", "tensors", "bytes", *optional):
-        numeric = column in ("depth", "tensors", "bytes", "dead?")
-        groups.add_column(column, justify="right" if numeric else "left")
+        groups.add_column(column, justify="left" if column in ("from", "to") else "right")
+    if loops:
+        groups.add_column("loop")
     for group in data["groups"]:
         size = f"{group['known_bytes']:,}"
         if group["unknown_sizes"]:
@@ -161,10 +181,13 @@ def _print(data: dict[str, Any]) -> None:
             "dynamic" if group["dynamic"] else str(group["depth"]),
             str(group["tensors"]),
             size,
+            *([f"{group[key]:,.0f}" for key in _ESTIMATES] if timed else []),
             *([str(group["may_be_dead"] or "")] if doubts else []),
             *([group["loop"]] if loops else []),
         )
     console.print(groups)
+    if timed:
+        console.print("ready, tail: estimates of when all of it is there, and what then follows.")
     if doubts:
         console.print("dead?: tensors that may be dead, each behind a Switch of its own.")
     if data["skips"]:
