@@ -7,8 +7,10 @@
     python benchmarks/fuse_recv.py --workload adult --data adult.data --json adult.json
     python benchmarks/fuse_recv.py --workload nothing --json nothing.json
     python benchmarks/fuse_recv.py --workload mixed --grouping level,consumer,cost
+    python benchmarks/fuse_recv.py --modes fused packed local --json packing.json
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own.
+`packed` is `fused` with do_pack_sends.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -40,7 +42,8 @@ from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import prepare
 
-MODES = ("stock", "fused", "local")
+MODES = ("stock", "fused", "packed", "local")
+_DEFAULT_MODES = ("stock", "fused", "local")
 GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
@@ -143,9 +146,12 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     """What the sessions of a mode have in their specification beside what all have."""
     if mode in GROUPINGS:
         return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
-    if mode == "fused" and args.grouping:
-        return {"mode": "fused", "fuse_options": {"fuse_grouping": args.grouping[0]}}
-    return {"mode": mode}
+    if mode not in ("fused", "packed"):
+        return {"mode": mode}
+    options: dict[str, Any] = {"do_pack_sends": True} if mode == "packed" else {}
+    if len(args.grouping) == 1:
+        options["fuse_grouping"] = args.grouping[0]
+    return {"mode": "fused", **({"fuse_options": options} if options else {})}
 
 
 def fused_modes(modes: Iterable[str]) -> list[str]:
@@ -172,9 +178,9 @@ def pass_counters(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
       tasks: task to counters, as `tf_fuse.cluster_metrics`.
 
     Returns:
-      groups, fused_receives, skipped {reason: receives}, fallbacks and errors.
+      groups, packed_groups, fused_receives, skipped {reason: receives}, fallbacks and errors.
     """
-    keys = ("groups", "fused_receives", "fallbacks", "errors")
+    keys = ("groups", "packed_groups", "fused_receives", "fallbacks", "errors")
     out: dict[str, Any] = {key: sum(t[key] for t in tasks.values()) for key in keys}
     skipped: dict[str, int] = {}
     for counters in tasks.values():
@@ -184,13 +190,33 @@ def pass_counters(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The speedup of each round by itself, {median, min, max}: what drifts meets both modes."""
-    if not {"stock", "fused"} <= set(rounds):
-        return {}
-    pairs = zip(rounds["stock"], rounds["fused"], strict=True)
-    return {
-        "speedup_by_round": compare.spread(f["steps_per_s"] / s["steps_per_s"] for s, f in pairs)
-    }
+    """Ratios within each round, {median, min, max}: what drifts meets both modes.
+
+    Args:
+      rounds: mode to `examples.runner.Round.as_dict()` of each round.
+
+    Returns:
+      speedup_by_round (steps/s, fused over stock) and packing (time and CPU time of a step, packed
+      by the senders' graphs over packed by their request handlers); each if both modes ran.
+    """
+    out: dict[str, Any] = {}
+    if {"stock", "fused"} <= set(rounds):
+        pairs = zip(rounds["stock"], rounds["fused"], strict=True)
+        out["speedup_by_round"] = compare.spread(
+            f["steps_per_s"] / s["steps_per_s"] for s, f in pairs
+        )
+    if {"packed", "fused"} <= set(rounds):
+        both = list(zip(rounds["fused"], rounds["packed"], strict=True))
+        out["packing"] = {
+            "time": compare.spread(f["steps_per_s"] / p["steps_per_s"] for f, p in both),
+            "cpu": compare.spread(_cpu_ms(p) / _cpu_ms(f) for f, p in both),
+        }
+    return out
+
+
+def _cpu_ms(one_round: Mapping[str, Any]) -> float:
+    """CPU milliseconds per step of all processes, the coordinator included."""
+    return float(sum(one_round["cpu_ms_per_step"].values()))
 
 
 def comparison_of_groupings(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -227,14 +253,14 @@ def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool)
 
     Returns:
       max_loss_difference (mode to the largest difference from the first mode's) and losses_equal
-      (all that fuse against stock, to the last bit). Empty if the steps were not in order.
+      (of all modes on a cluster, to the last bit). Empty if the steps were not in order.
     """
     if not in_order or len(modes) < 2:
         return {}
     out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
-    if "stock" in modes and fused_modes(modes):
-        stock = modes["stock"]["losses"]
-        out["losses_equal"] = all(modes[mode]["losses"] == stock for mode in fused_modes(modes))
+    first, *others = [modes[mode]["losses"] for mode in modes if mode != "local"] or [[]]
+    if others:
+        out["losses_equal"] = all(losses == first for losses in others)
     return out
 
 
@@ -299,17 +325,29 @@ def conclusion(result: Mapping[str, Any]) -> str:
             f"cost           {ratio['median']:.3f} times the time of {mode} "
             f"({ratio['min']:.2f} to {ratio['max']:.2f})"
         )
+    if "packing" in result:
+        for what, name in (("time", "time"), ("cpu", "CPU time")):
+            ratio = result["packing"][what]
+            lines.append(
+                f"packing        {ratio['median']:.3f} times the {name} of a step whose frames the "
+                f"request handlers pack ({ratio['min']:.3f} to {ratio['max']:.3f} by round)"
+            )
     if "losses_equal" in result:
-        steps = len(result["modes"]["stock"]["losses"])
+        names = _compared(result)
+        steps = len(result["modes"][names[0]]["losses"])
         lines.append(
-            f"losses         all {steps} equal, bit for bit, "
-            f"{' and '.join(['stock', *fused_modes(result['modes'])])}"
+            f"losses         all {steps} equal, bit for bit, {' and '.join(names)}"
             if result["losses_equal"]
             else f"losses         NOT EQUAL: {result['max_loss_difference']}"
         )
     elif len(result["modes"]) > 1 and result["settings"]["workers"] > 1:
         lines.append("losses         not compared: the order of several workers' updates varies")
     return "\n".join(lines)
+
+
+def _compared(result: Mapping[str, Any]) -> list[str]:
+    """The modes whose losses were compared."""
+    return [mode for mode in result["modes"] if mode != "local"]
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
@@ -359,7 +397,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(_DEFAULT_MODES))
     parser.add_argument(
         "--grouping",
         type=lambda text: text.split(","),
@@ -401,8 +439,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its table; see --help.
 
     Returns:
-      0; or 1 when a mode failed, a file could not be read, or the losses of stock and fused, which
-      must be equal with one worker, are not.
+      0; or 1 when a mode failed, a file could not be read, or the losses of the modes on a cluster,
+      which must be equal with one worker, are not.
     """
     args = parse(argv)
     console = Console()
@@ -425,7 +463,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot(result, args.plot)
         console.print(f"picture: {args.plot}", highlight=False)
     if not result.get("losses_equal", True):
-        print("error: the losses of stock and fused differ", file=sys.stderr)
+        print(f"error: the losses of {' and '.join(_compared(result))} differ", file=sys.stderr)
         return 1
     return 0
 

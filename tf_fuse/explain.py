@@ -61,6 +61,8 @@ def rewrite(
     fuse_gpu: bool = False,
     addresses: Mapping[str, str] | None = None,
     cores: int = 0,
+    pack_sends: bool = False,
+    pack_awaited_sends: bool = False,
 ) -> Rewrite:
     """Partitions a graph by device and runs the fuse_recv pass on it.
 
@@ -93,6 +95,9 @@ def rewrite(
         not there has a host of its own; runs take the cluster's addresses. Between tasks of one
         host there is less overlap of transfers and computing, by the number of its cores.
       cores: of each host.
+      pack_sends: the option `do_pack_sends`.
+      pack_awaited_sends: pack also where something waits for a `_Send`, which shows the verifier at
+        work.
 
     Returns:
       The graphs before and after, and the report.
@@ -123,6 +128,8 @@ def rewrite(
         fuse_gpu=fuse_gpu,
         addresses=addresses or {},
         cores=cores,
+        pack_sends=pack_sends,
+        pack_awaited_sends=pack_awaited_sends,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

@@ -17,8 +17,9 @@ sent again, because their step had not begun), `stalled_requests`, and five gaug
 and not sent yet), `partial_tensors` (how many tensors the latter are), `unsent_frame_bytes` (of
 frames not taken by their receivers yet) and `remembered_requests` (kept parsed, because they come
 again).
-The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
-`skipped`, receives left alone by reason (docs/fuse_recv.md).
+The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced),
+`packed_groups` (of the groups, those that the sender's graph packs) and `skipped`, receives left
+alone by reason (docs/fuse_recv.md).
 """
 
 from __future__ import annotations

@@ -55,6 +55,14 @@ OPTIONS: dict[str, Option] = {
             "True: its copies have not been run on a GPU by the project yet.",
         ),
         Option(
+            "do_pack_sends",
+            bool,
+            "Have the graph of the sending task pack what is received together, by one operation, "
+            "where that is possible, together with do_fuse_recv. Off unless set to True: how long "
+            "each tensor was waited for is then not known.",
+            in_sessions=False,
+        ),
+        Option(
             "fuse_grouping",
             str,
             "Which tensors of a graph level share a call: all of them ('level'), those that the "
@@ -81,6 +89,7 @@ OPTIONS: dict[str, Option] = {
 _WORDS = {
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
+    "do_pack_sends": {"send", "sender", "senders", "sends"},
 }
 
 # What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.

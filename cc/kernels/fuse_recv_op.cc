@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "kernels/fused_attrs.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -45,6 +46,7 @@ using tensorflow::TensorShape;
       .Attr("may_be_dead: list(bool) = []")    \
       .Attr("num_alive: int >= 0 = 0")         \
       .Attr("dynamic: bool = false")           \
+      .Attr("packed_name: string = ''")        \
       .SetIsStateful()                         \
       .SetIsDistributedCommunication()         \
       .SetShapeFn(tensorflow::shape_inference::UnknownShape)
@@ -66,6 +68,8 @@ may_be_dead: Per tensor, whether it may be dead. Empty means that none is.
 num_alive: How many may be dead.
 dynamic: Whether the one tensor it receives shares requests with those of other
   such operations that wait at the same time.
+packed_name: The name of the tensor that a _FuseSend packs them into. Empty means
+  that the request handler of send_device's task packs.
 )doc");
 
 TF_FUSE_RECV_OP("_HostFuseRecv").Doc(R"doc(
@@ -89,13 +93,7 @@ class FuseRecvOp : public AsyncOpKernel {
         copies_to_device_(ctx->device_type() != tensorflow::DEVICE_CPU &&
                           ctx->def().op() == "_FuseRecv") {
     auto keys = std::make_shared<FusedKeys>();
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("send_device", &keys->send_device));
-    int64_t incarnation = 0;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("send_device_incarnation", &incarnation));
-    keys->send_device_incarnation = static_cast<uint64_t>(incarnation);
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("recv_device", &keys->recv_device));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_names", &keys->tensor_names));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_types", &keys->types));
+    OP_REQUIRES_OK(ctx, ReadKeyAttrs(ctx, keys.get()));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("copy_out", &keys->copy_out));
     OP_REQUIRES(
         ctx,
@@ -116,6 +114,10 @@ class FuseRecvOp : public AsyncOpKernel {
                     " entries for ", keys->types.size(), " tensors, or not ",
                     num_alive, " that are true")));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dynamic", &dynamic_));
+    OP_REQUIRES(ctx, !dynamic_ || keys->packed_name.empty(),
+                absl::InvalidArgumentError(absl::StrCat(
+                    "_FuseRecv: dynamic is set, but so is packed_name, to '",
+                    keys->packed_name, "'")));
     OP_REQUIRES(ctx, !dynamic_ || keys->types.size() == 1,
                 absl::InvalidArgumentError(
                     absl::StrCat("_FuseRecv: dynamic is set for ",

@@ -20,6 +20,8 @@ FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config) {
     if (it != given.end()) options.do_fuse_recv = it->second.b();
     it = given.find("do_fuse_gpu");
     if (it != given.end()) options.do_fuse_gpu = it->second.b();
+    it = given.find("do_pack_sends");
+    if (it != given.end()) options.do_pack_sends = it->second.b();
     it = given.find("fuse_grouping");
     if (it != given.end()) options.grouping = it->second.s();
     it = given.find("fuse_rpc_us");

@@ -18,7 +18,9 @@ inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {
   bool do_fuse_recv = false;
+  // The others are without effect unless do_fuse_recv is on.
   bool do_fuse_gpu = false;
+  bool do_pack_sends = false;
   // fuse_grouping: "level", "consumer", "cost" or "dynamic"; empty: not given.
   std::string grouping;
   // Of "cost"; 0: measured, or the default.

@@ -51,6 +51,12 @@ struct SkippedReceive {
   std::string reason;
 };
 
+// Which frames a task reads.
+struct ReadableFrames {
+  uint32_t version = 0;    // The newest.
+  uint64_t max_bytes = 0;  // Of their payloads.
+};
+
 // Receives that become one _FuseRecv, in the order of its outputs; or, if
 // `dynamic`, one _FuseRecv each.
 struct FuseGroup {
@@ -64,6 +70,12 @@ struct FuseGroup {
   // Each receive becomes an operation of its own; those that wait at the same
   // time share requests. They have no common depth.
   bool dynamic = false;
+  // Whether the sender's graph packs the tensors; if it does not, why, unless
+  // that is switched off. Set by MarkGroupsToPack().
+  bool packed_by_sender = false;
+  std::string unpacked_reason;
+  // What the receiver reads, if they are packed.
+  ReadableFrames readable;
 };
 
 struct FusePlan {
@@ -115,6 +127,17 @@ struct AnalysisOptions {
   // Returns the reason why `task` cannot run a _FuseRecv, or an empty string.
   // Called at most once per task.
   std::function<std::string(const std::string& task)> task_blocker;
+  // Whether groups are packed by the sender's graph where that is possible.
+  bool pack_sends = false;
+  // Also where something waits for a _Send, which asks for cycles: it is there
+  // to test the verifier.
+  bool pack_awaited_sends = false;
+  // Returns the reason why a _FuseSend on `send_task` cannot serve a _FuseRecv
+  // on `recv_task`, or an empty string.
+  std::function<std::string(const std::string& send_task,
+                            const std::string& recv_task)>
+      pack_blocker;
+  std::function<ReadableFrames(const std::string& task)> readable_frames;
 };
 
 class Liveness;

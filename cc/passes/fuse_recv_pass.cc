@@ -13,10 +13,12 @@
 #include "passes/fuse_options.h"
 #include "passes/fuse_recv_rewrite.h"
 #include "passes/fuse_recv_verifier.h"
+#include "passes/fuse_send_analysis.h"
 #include "passes/stamped_plan.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/public/session_options.h"
+#include "transport/features.h"
 #include "transport/fuse_server.h"
 #include "transport/metrics.h"
 #include "transport/tensor_frame.h"
@@ -53,6 +55,7 @@ bool WasSeenBefore(const PartitionGraphs& partitions) {
     for (const tensorflow::Node* node : graph->op_nodes()) {
       if (node->type_string() == "_FuseRecv" ||
           node->type_string() == "_HostFuseRecv" ||
+          node->type_string() == "_FuseSend" ||
           node->attrs().Find(kSkipReasonAttr) != nullptr) {
         return true;
       }
@@ -70,17 +73,56 @@ bool HasRemoteReceive(const PartitionGraphs& partitions) {
   return false;
 }
 
-std::string BlockerOfTask(const std::string& task) {
-  switch (ProbePeers({task})[task]) {
-    case PeerState::kFused:
-      return "";
-    case PeerState::kPlain:
-      return skip::kPeerPlain;
-    case PeerState::kUnreachable:
-      return skip::kPeerUnreachable;
+// What the tasks of one graph can do; each is asked once.
+class Peers {
+ public:
+  std::string RecvBlocker(const std::string& task) {
+    switch (Get(task).state) {
+      case PeerState::kFused:
+        return "";
+      case PeerState::kPlain:
+        return skip::kPeerPlain;
+      case PeerState::kUnreachable:
+        return skip::kPeerUnreachable;
+    }
+    return skip::kPeerUnreachable;
   }
-  return skip::kPeerUnreachable;
-}
+
+  std::string PackBlocker(const std::string& send_task,
+                          const std::string& recv_task) {
+    const Peer& sender = Get(send_task);
+    switch (sender.state) {
+      case PeerState::kFused:
+        if ((sender.features.bits & kFeaturePackedSends) == 0) {
+          return unpacked::kSenderOlder;
+        }
+        return (Get(recv_task).features.bits & kFeaturePackedSends) == 0
+                   ? unpacked::kReceiverOlder
+                   : "";
+      case PeerState::kPlain:
+        return unpacked::kSenderPlain;
+      case PeerState::kUnreachable:
+        return unpacked::kSenderUnreachable;
+    }
+    return unpacked::kSenderUnreachable;
+  }
+
+  ReadableFrames FramesOf(const std::string& task) {
+    const Features& features = Get(task).features;
+    return {features.frame_version, features.max_frame_bytes};
+  }
+
+ private:
+  const Peer& Get(const std::string& task) {
+    auto it = peers_.find(task);
+    if (it == peers_.end()) {
+      it = peers_.emplace(task, ProbePeers({task})[task]).first;
+    }
+    return it->second;
+  }
+
+  std::map<std::string, Peer> peers_;
+};
 
 void WarnOnceThatProtocolIsPlain() {
   static std::atomic<bool> warned{false};
@@ -93,9 +135,10 @@ void WarnOnceThatProtocolIsPlain() {
 
 void Verify(const PartitionView& view, const AnalysisOptions& options,
             FusePlan* plan) {
-  const int dropped = DropGroupsThatCloseCycles(view, plan);
-  if (dropped > 0 && options.grouping == Grouping::kDepth) {
-    LOG(ERROR) << "tf_fuse: " << dropped
+  const int changes = DropGroupsThatCloseCycles(view, plan);
+  if (changes > 0 && options.grouping == Grouping::kDepth &&
+      !options.pack_awaited_sends) {
+    LOG(ERROR) << "tf_fuse: " << changes
                << " groups by depth would have closed a cycle, or spanned two "
                   "loops, and were left alone. The results are right; please "
                   "report this.";
@@ -108,6 +151,7 @@ void CountReport(const v1::FuseReport& report) {
   metrics->groups.fetch_add(report.groups_size());
   for (const auto& group : report.groups()) {
     metrics->fused_receives.fetch_add(group.slots_size());
+    if (group.packed_by_sender()) metrics->packed_groups.fetch_add(1);
   }
   std::map<std::string, int64_t> reasons;
   for (const auto& skipped : report.skips()) ++reasons[skipped.reason()];
@@ -121,6 +165,7 @@ void CountReport(const v1::FuseReport& report) {
 FusePlan PlanAndVerify(const PartitionView& view,
                        const AnalysisOptions& options) {
   FusePlan plan = PlanFusedReceives(view, options);
+  if (options.pack_sends) MarkGroupsToPack(view, options, &plan);
   Verify(view, options, &plan);
   return plan;
 }
@@ -141,6 +186,8 @@ absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
   FusePlan plan = PlanFromStamps(*view, options);
+  // None is packed: this says why.
+  if (options.pack_sends) MarkGroupsToPack(*view, options, &plan);
   // The master has seen more; but what is seen here must be right as well.
   Verify(*view, options, &plan);
   report->set_partitions(static_cast<int>(partitions.size()));
@@ -202,14 +249,26 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     if (WasSeenBefore(partitions) || !HasRemoteReceive(partitions)) {
       return absl::OkStatus();
     }
-    Fuse(&FuseReceives, ChooseAnalysis(fuse_options), partitions);
+    AnalysisOptions analysis = ChooseAnalysis(fuse_options);
+    analysis.pack_sends = fuse_options.do_pack_sends;
+    Fuse(&FuseReceives, std::move(analysis), partitions);
     return absl::OkStatus();
   }
 
  private:
   static void Fuse(decltype(&FuseReceives) fuse, AnalysisOptions analysis,
                    const PartitionGraphs& partitions) {
-    analysis.task_blocker = &BlockerOfTask;
+    Peers peers;
+    analysis.task_blocker = [&peers](const std::string& task) {
+      return peers.RecvBlocker(task);
+    };
+    analysis.pack_blocker = [&peers](const std::string& send_task,
+                                     const std::string& recv_task) {
+      return peers.PackBlocker(send_task, recv_task);
+    };
+    analysis.readable_frames = [&peers](const std::string& task) {
+      return peers.FramesOf(task);
+    };
     if (!HasFuseServer()) {
       WarnOnceThatProtocolIsPlain();
       analysis.task_blocker = [](const std::string&) {

@@ -12,11 +12,14 @@
 // Before      _Recv "a" -> x; _Recv "b" -> y
 // After       _FuseRecv {a, b}: 0 -> x, 1 -> y
 // Switched    by do_fuse_recv (fuse_options.h).
+// With do_pack_sends, the senders of a group are replaced too, where they can:
+// Before      u -> _Send "a"; v -> _Send "b"
+// After       u, v -> _FuseSend {a, b}, which sends the frame
 //
-// In order: PartitionView (what there is), PlanFusedReceives (analysis),
-// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite). In a session
-// the master does the first three, and the worker reads the plan
-// (stamped_plan.h).
+// In order: PartitionView (what there is), PlanFusedReceives and
+// MarkGroupsToPack (analysis), DropGroupsThatCloseCycles (verifier),
+// ApplyFusePlan (rewrite). In a session the master does the first and the third
+// and PlanFusedReceives, and the worker reads the plan (stamped_plan.h).
 
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_PASS_H_

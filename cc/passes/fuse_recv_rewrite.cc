@@ -12,6 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "passes/fuse_send_analysis.h"
+#include "passes/fuse_send_rewrite.h"
 #include "passes/receive_stamp.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
@@ -45,7 +47,7 @@ bool ConsumesAtOnce(const Node& node) {
   return absl::StartsWith(op, "Resource") || absl::StartsWith(op, "Assign") ||
          absl::StartsWith(op, "Scatter") || absl::StartsWith(op, "Apply") ||
          absl::StartsWith(op, "SparseApply") || op == "_Send" ||
-         op == "_HostSend" || op == "Assert";
+         op == "_HostSend" || op == "_FuseSend" || op == "Assert";
 }
 
 // Kernels of these may return memory of their input, some only for certain
@@ -200,16 +202,23 @@ bool NeedsOwnMemory(const Node& recv, bool in_loop) {
   return false;
 }
 
+// What a group's nodes are called, and its frame.
+struct GroupNames {
+  std::string recv;
+  std::string send;
+  std::string frame;
+};
+
 NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
-                       const std::string& name) {
+                       const GroupNames& names) {
   const Node* first = view.node(group.receives[0]->node);
   tensorflow::DataTypeVector types;
-  std::vector<std::string> names;
+  std::vector<std::string> tensor_names;
   std::vector<bool> copy_out;
   bool any_copy = false;
   for (const Receive* receive : group.receives) {
     types.push_back(receive->dtype);
-    names.push_back(receive->tensor_name);
+    tensor_names.push_back(receive->tensor_name);
     copy_out.push_back(
         NeedsOwnMemory(*view.node(receive->node), !group.frame.empty()));
     any_copy = any_copy || copy_out.back();
@@ -218,11 +227,11 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
   const int num_alive = static_cast<int>(
       std::count(group.may_be_dead.begin(), group.may_be_dead.end(), true));
   NodeDef def;
-  def.set_name(name);
+  def.set_name(names.recv);
   def.set_op(group.on_host ? "_HostFuseRecv" : "_FuseRecv");
   def.set_device(first->requested_device());
   AddNodeAttr("tensor_types", types, &def);
-  AddNodeAttr("tensor_names", names, &def);
+  AddNodeAttr("tensor_names", tensor_names, &def);
   AddNodeAttr("send_device", group.send_device, &def);
   AddNodeAttr("send_device_incarnation",
               group.receives[0]->send_device_incarnation, &def);
@@ -233,6 +242,7 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
               num_alive > 0 ? group.may_be_dead : std::vector<bool>(), &def);
   AddNodeAttr("num_alive", num_alive, &def);
   AddNodeAttr("dynamic", group.dynamic, &def);
+  AddNodeAttr("packed_name", names.frame, &def);
   return def;
 }
 
@@ -308,11 +318,14 @@ void FillSlot(const PartitionView& view, const FusePlan& plan,
 }
 
 void FillReport(const PartitionView& view, const FusePlan& plan,
-                const std::vector<std::string>& names, v1::FuseReport* report) {
+                const std::vector<GroupNames>& names, v1::FuseReport* report) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const FuseGroup& group = plan.groups[g];
     v1::FuseReport::Group* out = report->add_groups();
-    out->set_node(names[g]);
+    out->set_node(names[g].recv);
+    out->set_send_node(names[g].send);
+    out->set_packed_by_sender(group.packed_by_sender);
+    out->set_unpacked_reason(group.unpacked_reason);
     out->set_send_device(group.send_device);
     out->set_recv_device(group.recv_device);
     out->set_depth(group.depth);
@@ -334,6 +347,15 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
   report->set_local_receives(plan.local_receives);
 }
 
+// `name`, or with a number behind it if it is taken already. Takes it.
+std::string TakeName(const std::string& name, std::set<std::string>* taken) {
+  std::string result = name;
+  for (int i = 1; !taken->insert(result).second; ++i) {
+    result = absl::StrCat(name, "_", i);
+  }
+  return result;
+}
+
 // What the names of the group's nodes begin with.
 std::string NamePrefix(const FuseGroup& group) {
   return absl::StrCat("tf_fuse/", ShortTask(group.send_device), "_to_",
@@ -342,16 +364,59 @@ std::string NamePrefix(const FuseGroup& group) {
                                     : absl::StrCat("/depth_", group.depth));
 }
 
+std::vector<GroupNames> NameGroups(const PartitionView& view,
+                                   const FusePlan& plan) {
+  std::set<std::string> nodes;
+  for (NodeId id = 0; id < view.size(); ++id) {
+    nodes.insert(view.node(id)->name());
+  }
+  std::set<std::string> tensors;
+  for (const Receive& receive : view.receives()) {
+    tensors.insert(receive.tensor_name);
+  }
+  std::vector<GroupNames> names;
+  for (const FuseGroup& group : plan.groups) {
+    GroupNames of_group;
+    std::string prefix = NamePrefix(group);
+    // The partitioner numbers what it makes for all graphs of a session.
+    if (plan.in_session && !group.dynamic) {
+      absl::StrAppend(&prefix, "/", view.node(group.receives[0]->node)->name());
+    }
+    of_group.recv = TakeName(prefix, &nodes);
+    if (group.packed_by_sender) {
+      of_group.send = TakeName(absl::StrCat(of_group.recv, "/send"), &nodes);
+      // From a tensor's name: functions that share a step have different ones.
+      of_group.frame = TakeName(
+          absl::StrCat(kFramePrefix, group.receives[0]->tensor_name), &tensors);
+    }
+    names.push_back(std::move(of_group));
+  }
+  return names;
+}
+
 // Replaces the receives of `group`, which is not dynamic or has one receive, by
-// a node of that name.
-absl::Status AddFusedNode(const PartitionView& view, const FuseGroup& group,
-                          const std::string& name,
-                          const PartitionGraphs& partitions) {
+// one node, and the senders by another if they are packed.
+absl::Status AddFusedNodes(const PartitionView& view, const FuseGroup& group,
+                           const GroupNames& names,
+                           const PartitionGraphs& partitions) {
   const NodeId first = group.receives[0]->node;
   Graph* graph = partitions.at(view.partition(first)).get();
+  // Both ends before any edge is touched: one without the other would wait for
+  // ever.
+  Graph* send_graph = nullptr;
+  Node* fused_send = nullptr;
+  if (group.packed_by_sender) {
+    send_graph = partitions.at(view.partition(group.receives[0]->send)).get();
+    auto added = AddFuseSend(view, group, names.send, names.frame, send_graph);
+    if (!added.ok()) return added.status();
+    fused_send = *added;
+  }
   absl::Status status;
-  Node* fused = graph->AddNode(BuildFusedNode(view, group, name), &status);
-  if (!status.ok()) return status;
+  Node* fused = graph->AddNode(BuildFusedNode(view, group, names), &status);
+  if (!status.ok()) {
+    if (fused_send != nullptr) send_graph->RemoveNode(fused_send);
+    return status;
+  }
   if (view.node(first)->has_assigned_device_name()) {
     fused->set_assigned_device_name(view.node(first)->assigned_device_name());
   }
@@ -371,6 +436,9 @@ absl::Status AddFusedNode(const PartitionView& view, const FuseGroup& group,
   if (fused->in_edges().empty()) {
     graph->AddControlEdge(graph->source_node(), fused);
   }
+  if (fused_send != nullptr) {
+    ReplaceSends(view, group, fused_send, send_graph);
+  }
   return absl::OkStatus();
 }
 
@@ -383,9 +451,10 @@ absl::Status AddDynamicNodes(const PartitionView& view, const FuseGroup& group,
     FuseGroup one = group;
     one.receives = {group.receives[i]};
     one.may_be_dead = {group.may_be_dead[i]};
-    const std::string name =
+    GroupNames names;
+    names.recv =
         absl::StrCat(prefix, "/", view.node(group.receives[i]->node)->name());
-    const absl::Status status = AddFusedNode(view, one, name, partitions);
+    const absl::Status status = AddFusedNodes(view, one, names, partitions);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -396,23 +465,7 @@ absl::Status AddDynamicNodes(const PartitionView& view, const FuseGroup& group,
 absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
                            const PartitionGraphs& partitions,
                            v1::FuseReport* report) {
-  std::vector<std::string> names;
-  std::set<std::string> taken;
-  for (NodeId id = 0; id < view.size(); ++id) {
-    taken.insert(view.node(id)->name());
-  }
-  for (const FuseGroup& group : plan.groups) {
-    std::string prefix = NamePrefix(group);
-    // The partitioner numbers what it makes for all graphs of a session.
-    if (plan.in_session && !group.dynamic) {
-      absl::StrAppend(&prefix, "/", view.node(group.receives[0]->node)->name());
-    }
-    std::string name = prefix;
-    for (int i = 1; !taken.insert(name).second; ++i) {
-      name = absl::StrCat(prefix, "_", i);
-    }
-    names.push_back(name);
-  }
+  const std::vector<GroupNames> names = NameGroups(view, plan);
   FillReport(view, plan, names, report);
   for (const SkippedReceive& skipped : plan.skipped) {
     Node* node = view.node(skipped.receive->node);
@@ -422,8 +475,8 @@ absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     const FuseGroup& group = plan.groups[g];
     const absl::Status status =
-        group.dynamic ? AddDynamicNodes(view, group, names[g], partitions)
-                      : AddFusedNode(view, group, names[g], partitions);
+        group.dynamic ? AddDynamicNodes(view, group, names[g].recv, partitions)
+                      : AddFusedNodes(view, group, names[g], partitions);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

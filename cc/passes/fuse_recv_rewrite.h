@@ -6,7 +6,8 @@
 // Before:                          After:
 //   _Recv "a" ──► x                  _FuseRecv {a, b} :0 ──► x
 //   _Recv "b" ──► y                                   :1 ──► y
-// (in every partition; _Send nodes stay as they are)
+// (in every partition; _Send nodes stay as they are, unless the sender's graph
+// packs: fuse_send_rewrite.h)
 
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_REWRITE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_REWRITE_H_

@@ -10,23 +10,31 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "passes/fuse_send_analysis.h"
 
 namespace tf_fuse {
 
 namespace {
 
-// Index of the first group on a cycle of the contracted graph, or -1. All nodes
-// of a group become one; the nodes that a topological sort from both ends
-// cannot remove are those on cycles, or between two of them.
+// Index of the first group on a cycle of the contracted graph, a packed one if
+// there is one, or -1. All nodes of a block become one; the blocks that a
+// topological sort from both ends cannot remove are those on cycles, or between
+// two of them.
 int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   std::vector<int> block(view.size(), -1);
+  // Of the receives of each group, and of its senders: the same block again
+  // where they stay as they are.
+  std::vector<std::pair<int, int>> group_blocks;
   int blocks = 0;
   for (const FuseGroup& group : plan.groups) {
-    // Each of a dynamic group stays an operation of its own.
+    const int receives = blocks++;
+    const int sends = group.packed_by_sender ? blocks++ : receives;
+    group_blocks.emplace_back(receives, sends);
     for (const Receive* receive : group.receives) {
-      if (!group.dynamic) block[receive->node] = blocks;
+      // Each of a dynamic group stays an operation of its own.
+      if (!group.dynamic) block[receive->node] = receives;
+      if (group.packed_by_sender) block[receive->send] = sends;
     }
-    ++blocks;
   }
   for (int& b : block) {
     if (b < 0) b = blocks++;
@@ -61,10 +69,14 @@ int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   };
   peel(predecessors, successors);
   peel(successors, predecessors);
+  int first = -1;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    if (!removed[g]) return static_cast<int>(g);
+    const auto [receives, sends] = group_blocks[g];
+    if (removed[receives] && removed[sends]) continue;
+    if (plan.groups[g].packed_by_sender) return static_cast<int>(g);
+    if (first < 0) first = static_cast<int>(g);
   }
-  return -1;
+  return first;
 }
 
 // The frame of a receive and, inside of a loop, what starts it there.
@@ -104,14 +116,20 @@ void DropGroup(FusePlan* plan, int g, absl::string_view reason) {
 }  // namespace
 
 int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan) {
-  int dropped = 0;
-  for (int g; (g = FindGroupAcrossFrames(view, *plan)) >= 0; ++dropped) {
+  int changes = 0;
+  for (int g; (g = FindGroupAcrossFrames(view, *plan)) >= 0; ++changes) {
     DropGroup(plan, g, skip::kLoopFrame);
   }
-  for (int g; (g = FindGroupOnCycle(view, *plan)) >= 0; ++dropped) {
-    DropGroup(plan, g, skip::kWouldCycle);
+  for (int g; (g = FindGroupOnCycle(view, *plan)) >= 0; ++changes) {
+    FuseGroup& group = plan->groups[g];
+    if (group.packed_by_sender) {
+      group.packed_by_sender = false;
+      group.unpacked_reason = unpacked::kWouldCycle;
+    } else {
+      DropGroup(plan, g, skip::kWouldCycle);
+    }
   }
-  return dropped;
+  return changes;
 }
 
 }  // namespace tf_fuse

@@ -12,14 +12,17 @@
 namespace tf_fuse {
 
 // Drops groups of `plan` that might wait for themselves; their receives move to
-// `plan->skipped`. Returns the number of groups dropped: 0 for every plan that
+// `plan->skipped`. Returns how often it changed the plan: 0 for every plan that
 // groups by depth.
 //
 // First those whose members lie in different loops, or are started by different
-// operations there (reason skip::kLoopFrame). Then all groups are contracted
-// over all partitions, edges from one iteration to the next left out. While
-// that closes a cycle, the first group (in the plan's order) on one is dropped
-// (reason skip::kWouldCycle).
+// operations there, are dropped (reason skip::kLoopFrame). Then all groups are
+// contracted over all partitions, edges from one iteration to the next left
+// out: the receives of a group to one node, and its senders to another if the
+// sender's graph packs them. While that closes a cycle, the first packed group
+// (in the plan's order) on one is not packed any more (reason
+// unpacked::kWouldCycle). Where none is packed, the first group on a cycle is
+// dropped (reason skip::kWouldCycle).
 //
 // That is enough for loops: no two iterations wait for each other, since edges
 // and TensorFlow's limit of parallel iterations lead from earlier to later ones

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "passes/fuse_recv_pass.h"
+#include "passes/fuse_send_analysis.h"
 #include "passes/session_partition.h"
 #include "passes/session_stamp.h"
 #include "tensorflow/core/common_runtime/device.h"
@@ -26,6 +27,7 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/util/device_name_utils.h"
+#include "transport/tensor_frame.h"
 
 namespace tf_fuse {
 
@@ -272,10 +274,20 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   if (request.max_key_bytes() != 0) {
     options.max_key_bytes = request.max_key_bytes();
   }
+  options.pack_sends = request.pack_sends();
+  options.pack_awaited_sends = request.pack_awaited_sends();
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
   options.task_blocker = [plain](const std::string& task) {
     return plain.count(task) > 0 ? std::string(skip::kPeerPlain) : "";
+  };
+  options.pack_blocker = [plain](const std::string& send_task,
+                                 const std::string& recv_task) {
+    return plain.count(send_task) > 0 ? std::string(unpacked::kSenderPlain)
+                                      : "";
+  };
+  options.readable_frames = [](const std::string& task) {
+    return ReadableFrames{FrameVersion(), MaxFrameBytes()};
   };
   return options;
 }

@@ -108,7 +108,10 @@ absl::Status StampSessionGraph(const tensorflow::ConfigProto& config,
   if (!graphs.ok()) return graphs.status();
   auto view = PartitionView::Build(*graphs);
   if (!view.ok()) return view.status();
-  const FusePlan plan = PlanAndVerify(*view, options);
+  // A worker sees only one end of what it would have to pack.
+  AnalysisOptions of_receives = options;
+  of_receives.pack_sends = false;
+  const FusePlan plan = PlanAndVerify(*view, of_receives);
   const Stamps stamps = CollectStamps(*view, plan);
   // By name: nodes that were made for the copy alone are not found here.
   for (Node* node : graph->op_nodes()) {

@@ -200,7 +200,11 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
   recv->done = std::move(done);
   recv->StartWatch();
   const FusedKeys& k = *recv->keys;
-  if (PlainPeers::Get()->Contains(k.send_task, k.send_device_incarnation)) {
+  // What a peer packs by its graph cannot be had one by one; and a peer whose
+  // graph packs has the plugin.
+  const bool packed = !k.packed_name.empty();
+  if (!packed &&
+      PlainPeers::Get()->Contains(k.send_task, k.send_device_incarnation)) {
     Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
     recv->slots.resize(k.tensor_names.size());
     RecvSingles(std::move(recv), AllIndices(k));
@@ -286,7 +290,8 @@ void FuseRendezvous::StartCall(const std::string& task,
 void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
                              const absl::Status& status, const Tensor& frame) {
   const FusedKeys& keys = *recv->keys;
-  if (IsAnswerOfPlainPeer(status)) {
+  const bool packed = !keys.packed_name.empty();
+  if (IsAnswerOfPlainPeer(status) && !packed) {
     if (PlainPeers::Get()->Insert(keys.send_task,
                                   keys.send_device_incarnation)) {
       LOG(WARNING) << "tf_fuse: " << keys.send_task
@@ -304,7 +309,9 @@ void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,
     return;
   }
   if (!status.ok()) {
-    recv->Fail(status, FailedIndices(status, keys.tensor_names.size()));
+    recv->Fail(status, packed
+                           ? AllIndices(keys)
+                           : FailedIndices(status, keys.tensor_names.size()));
     return;
   }
   Metrics* metrics = Metrics::Get();

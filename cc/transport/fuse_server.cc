@@ -20,6 +20,7 @@
 #include "tensorflow/core/distributed_runtime/server_lib.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/logging.h"
+#include "transport/features.h"
 #include "transport/fuse_rendezvous.h"
 #include "transport/fuse_status.h"
 #include "transport/fuse_worker.h"
@@ -200,7 +201,7 @@ class FuseServerFactory : public tensorflow::ServerFactory {
 // The answers of one round of probes. Outlives late answers.
 struct Probes {
   absl::Mutex mu;
-  std::map<std::string, PeerState> states ABSL_GUARDED_BY(mu);
+  std::map<std::string, Peer> peers ABSL_GUARDED_BY(mu);
   size_t answers ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -217,16 +218,16 @@ void StartProbe(const std::string& task,
                 const std::shared_ptr<WorkerCacheInterface>& cache,
                 tensorflow::Device* device,
                 const std::shared_ptr<Probes>& probes) {
-  auto record = [probes, task](PeerState state) {
+  auto record = [probes, task](const Peer& peer) {
     absl::MutexLock lock(&probes->mu);
-    PeerState& known = probes->states.try_emplace(task, state).first->second;
-    if (state != PeerState::kFused) known = state;
+    Peer& known = probes->peers.try_emplace(task, peer).first->second;
+    if (peer.state != PeerState::kFused) known = peer;
     ++probes->answers;
   };
   auto call = std::make_shared<RecvCall>(cache, task, /*step_id=*/0, device,
                                          tensorflow::AllocatorAttributes());
   if (!call->Init().ok()) {
-    record(PeerState::kUnreachable);
+    record(Peer());
     return;
   }
   v1::FuseRecvTensorRequest request;
@@ -237,7 +238,9 @@ void StartProbe(const std::string& task,
   RecvCall* raw_call = call.get();
   raw_call->Start([call, record]() mutable {
     call->ReleaseWorker();
-    record(StateOf(call->status()));
+    const PeerState state = StateOf(call->status());
+    record({state, state == PeerState::kFused ? FeaturesOfAnswer(call->tensor())
+                                              : Features()});
     // The RPC layer still holds this closure: break the cycle.
     call.reset();
   });
@@ -258,7 +261,7 @@ std::optional<double> TimeProbes(
   absl::MutexLock lock(&probes->mu);
   if (!probes->mu.AwaitWithTimeout(absl::Condition(&all_answered),
                                    absl::Milliseconds(2 * kProbeTimeoutMs)) ||
-      probes->states[task] != PeerState::kFused) {
+      probes->peers[task].state != PeerState::kFused) {
     return std::nullopt;
   }
   return absl::ToDoubleMicroseconds(absl::Now() - begin);
@@ -322,24 +325,23 @@ std::shared_ptr<WorkerCacheInterface> ClusterWorkers(
   return ServerRegistry::Get()->ProbeCache(device);
 }
 
-std::map<std::string, PeerState> ProbePeers(
-    const std::set<std::string>& tasks) {
-  std::map<std::string, PeerState> states;
+std::map<std::string, Peer> ProbePeers(const std::set<std::string>& tasks) {
+  std::map<std::string, Peer> peers;
   std::set<std::string> remote;
   const std::set<std::string> local = ServerRegistry::Get()->LocalTasks();
   for (const std::string& task : tasks) {
     if (local.count(task) > 0) {
-      states[task] = PeerState::kFused;
+      peers[task] = {PeerState::kFused, OwnFeatures()};
       continue;
     }
-    states[task] = PeerState::kUnreachable;
+    peers[task] = Peer();
     remote.insert(task);
   }
-  if (remote.empty()) return states;
+  if (remote.empty()) return peers;
   tensorflow::Device* device = nullptr;
   const std::shared_ptr<WorkerCacheInterface> cache =
       ServerRegistry::Get()->ProbeCache(&device);
-  if (cache == nullptr || device == nullptr) return states;
+  if (cache == nullptr || device == nullptr) return peers;
   auto probes = std::make_shared<Probes>();
   for (const std::string& task : remote) {
     StartProbe(task, cache, device, probes);
@@ -352,8 +354,8 @@ std::map<std::string, PeerState> ProbePeers(
   absl::MutexLock lock(&probes->mu);
   probes->mu.AwaitWithTimeout(absl::Condition(&all_answered),
                               absl::Milliseconds(2 * kProbeTimeoutMs));
-  for (const auto& [task, state] : probes->states) states[task] = state;
-  return states;
+  for (const auto& [task, peer] : probes->peers) peers[task] = peer;
+  return peers;
 }
 
 double MeasuredRpcMicros(double otherwise) {

@@ -15,6 +15,7 @@
 #include "passes/hosts.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
+#include "transport/features.h"
 
 namespace tf_fuse {
 
@@ -24,6 +25,12 @@ enum class PeerState {
   kUnreachable,  // Did not answer in time, or is not part of the cluster.
 };
 
+struct Peer {
+  PeerState state = PeerState::kUnreachable;
+  // What it can do besides, if it has the plugin.
+  Features features;
+};
+
 // Whether this process runs a server of ours. If it does not, its rendezvous is
 // TensorFlow's, and no graph may hold a _FuseRecv.
 bool HasFuseServer();
@@ -31,7 +38,7 @@ bool HasFuseServer();
 // Asks each task ("/job:ps/replica:0/task:0") whether it has the plugin, all at
 // once, and waits for the answers. Never longer than a few seconds: see
 // kProbeTimeoutMs in the source.
-std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
+std::map<std::string, Peer> ProbePeers(const std::set<std::string>& tasks);
 
 // By how much one more call delays others: the work of a call between this task
 // and one of its peers, measured once per process with empty fused receives.

@@ -10,6 +10,7 @@
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
+#include "transport/features.h"
 #include "transport/fuse_status.h"
 #include "transport/introspection.h"
 #include "transport/limits.h"
@@ -102,7 +103,7 @@ void FuseWorker::GrpcRecvTensorAsync(
     metrics->served_probes.fetch_add(1);
     FrameReservation reservation;
     Tensor frame;
-    status = PackFrame({}, &reservation, &frame);
+    status = PackFrame(ToSlots(OwnFeatures()), &reservation, &frame);
     if (status.ok()) status = EncodeFrameResponse(frame, response);
     done(status);
     return;
@@ -163,6 +164,11 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
       return absl::InvalidArgumentError(
           "FuseRecvTensorRequest: a request by parts has no request id, by "
           "which its rest is asked for");
+    }
+    if ((*keys)->packed_by_sender) {
+      return absl::InvalidArgumentError(
+          "FuseRecvTensorRequest: a request by parts is for no frame that the "
+          "sender's graph packs");
     }
     return (*keys)->source.FullKey().empty()
                ? absl::InvalidArgumentError(

@@ -69,6 +69,13 @@ v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
   request.set_frame_id(frame_iter.frame_id);
   request.set_iteration(frame_iter.iter_id);
   request.set_max_frame_bytes(MaxFrameBytes());
+  if (!keys.packed_name.empty()) {
+    // Nobody knows what the frame waited for.
+    request.set_report_waits(false);
+    request.set_packed_by_sender(true);
+    request.add_tensor_names(keys.packed_name);
+    return request;
+  }
   request.mutable_tensor_names()->Reserve(
       static_cast<int>(keys.tensor_names.size()));
   for (const std::string& name : keys.tensor_names) {
@@ -77,14 +84,29 @@ v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
   return request;
 }
 
+namespace {
+
+absl::Status ParseNamedKey(const FusedKeys& keys, const std::string& name,
+                           const FrameAndIter& frame_iter,
+                           Rendezvous::ParsedKey* parsed) {
+  return Rendezvous::ParseKey(
+      Rendezvous::CreateKey(keys.send_device, keys.send_device_incarnation,
+                            keys.recv_device, name, frame_iter),
+      parsed);
+}
+
+}  // namespace
+
 absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
                           const FrameAndIter& frame_iter,
                           Rendezvous::ParsedKey* parsed) {
-  return Rendezvous::ParseKey(
-      Rendezvous::CreateKey(keys.send_device, keys.send_device_incarnation,
-                            keys.recv_device, keys.tensor_names[index],
-                            frame_iter),
-      parsed);
+  return ParseNamedKey(keys, keys.tensor_names[index], frame_iter, parsed);
+}
+
+absl::Status ParseFrameKey(const FusedKeys& keys,
+                           const FrameAndIter& frame_iter,
+                           Rendezvous::ParsedKey* parsed) {
+  return ParseNamedKey(keys, keys.packed_name, frame_iter, parsed);
 }
 
 uint64_t RendezvousKeyBytes(uint64_t send_device_bytes,
@@ -193,7 +215,14 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
         frame::kFirstVersion, " to ", FrameVersion(),
         "; install the same tf_fuse on both"));
   }
+  if (request.packed_by_sender() && request.tensor_names_size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: a frame that the sender's graph packs has one "
+        "name, got ",
+        request.tensor_names_size()));
+  }
   auto parsed = std::make_shared<ParsedKeys>();
+  parsed->packed_by_sender = request.packed_by_sender();
   parsed->max_packed_tensor_bytes = request.max_packed_tensor_bytes() != 0
                                         ? request.max_packed_tensor_bytes()
                                         : MaxPackedTensorBytes();
@@ -237,6 +266,13 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
           absl::StrCat("FuseRecvTensorRequest: tensor ", i, " of ",
                        request.tensor_names_size(), ": ", status.message()));
     }
+  }
+  if (parsed->packed_by_sender &&
+      parsed->keys[0].src.type != tensorflow::DEVICE_CPU) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "FuseRecvTensorRequest: a frame that the sender's graph packs is sent "
+        "by a CPU, got a ",
+        parsed->keys[0].src.type));
   }
   parsed->rest_of_requests.assign(request.rest_of_requests().begin(),
                                   request.rest_of_requests().end());

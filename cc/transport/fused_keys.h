@@ -32,6 +32,9 @@ struct FusedKeys {
   std::vector<bool> copy_out;
   // Slots that may be dead; empty means none.
   std::vector<bool> may_be_dead;
+  // The tensor that holds all the others, if the sender's graph packs them;
+  // empty if its request handler does.
+  std::string packed_name;
   // The task of send_device, "/job:ps/replica:0/task:0".
   std::string send_task;
   // Serialized FuseRecvTensorRequest for the root frame: it is the same in
@@ -55,6 +58,10 @@ absl::Status ParseSlotKey(const FusedKeys& keys, size_t index,
                           const tensorflow::FrameAndIter& frame_iter,
                           tensorflow::Rendezvous::ParsedKey* parsed);
 
+// The rendezvous key of the frame that the sender's graph packs.
+absl::Status ParseFrameKey(const FusedKeys& keys,
+                           const tensorflow::FrameAndIter& frame_iter,
+                           tensorflow::Rendezvous::ParsedKey* parsed);
 // How large a request is, found without keeping anything of it.
 struct RequestSize {
   uint64_t message_bytes = 0;
@@ -96,6 +103,8 @@ struct ParsedKeys {
   tensorflow::Rendezvous::ParsedKey source;
   // Of a request by parts: see the message.
   std::vector<int64_t> rest_of_requests;
+  // The only key is that of a frame, packed by the graph.
+  bool packed_by_sender = false;
 };
 
 // Errors: InvalidArgument for a malformed request. `size` is what

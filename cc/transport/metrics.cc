@@ -46,6 +46,7 @@ std::string Metrics::ToJson() const {
   add("functions", functions);
   add("groups", groups);
   add("fused_receives", fused_receives);
+  add("packed_groups", packed_groups);
   out += "\"skipped\": {";
   std::lock_guard<std::mutex> lock(mu_);
   const char* separator = "";

@@ -53,6 +53,7 @@ struct Metrics {
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
   std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.
   std::atomic<int64_t> fused_receives{0};  // _Recv nodes they replaced.
+  std::atomic<int64_t> packed_groups{0};   // Of those, packed by a _FuseSend.
 
   void AddSkipped(const std::string& reason, int64_t count);
 

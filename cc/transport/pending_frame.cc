@@ -159,38 +159,9 @@ void PendingFrame::OnTensor(size_t index, const absl::Status& error,
   }
 }
 
-// Marks what is not packed: values that cannot be in a frame, large tensors,
-// and all if receivers do not take the frames that they were sent. The bytes of
-// the others are taken from the budget.
 void PendingFrame::ChooseBeside(FrameReservation* reservation) {
-  std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
-  // The peer may ask for more than it would take.
-  const uint64_t limit =
-      std::min(keys_->max_packed_tensor_bytes, keys_->max_frame_bytes);
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].is_dead || slots_[i].beside) continue;
-    uint64_t bytes = 0;
-    if (PreparePayload(keys_->frame_version, limit, &slots_[i], &bytes) &&
-        bytes <= limit) {
-      order.emplace_back(bytes, i);
-    } else {
-      slots_[i].beside = true;
-    }
-  }
-  std::sort(order.begin(), order.end());
-  uint64_t frame_bytes = 0;
-  for (const auto& [bytes, i] : order) {
-    // Of increasing sizes: once one is too much, so is each that follows.
-    if (frame_bytes + bytes > keys_->max_frame_bytes) {
-      slots_[i].beside = true;
-    } else {
-      frame_bytes += bytes;
-    }
-  }
-  if (reservation->Take(frame_bytes + FrameOverheadBytes(slots_))) return;
-  for (const auto& [bytes, i] : order) {
-    if (bytes > 0) slots_[i].beside = true;
-  }
+  tf_fuse::ChooseBeside(keys_->frame_version, keys_->max_packed_tensor_bytes,
+                        keys_->max_frame_bytes, reservation, &slots_);
 }
 
 // Puts what is not packed back, under its own keys; the receiver then fetches
@@ -225,6 +196,8 @@ absl::Status PendingFrame::MakeFrame(FuseRendezvous* step, Tensor* frame,
                                      size_t* tensors) {
   FrameReservation reservation;
   bool ok = status().ok();
+  // It has counted as unsent since it was packed.
+  if (ok && keys_->packed_by_sender) return TakeFrame(frame, tensors);
   if (ok) {
     ChooseBeside(&reservation);
     ok = SendBeside(step).ok();
@@ -237,6 +210,15 @@ absl::Status PendingFrame::MakeFrame(FuseRendezvous* step, Tensor* frame,
   *tensors = slots_.size();
   if (keys_->report_waits) slots_.push_back(WaitsSlot());
   return PackFrame(slots_, &reservation, frame);
+}
+
+absl::Status PendingFrame::TakeFrame(Tensor* frame, size_t* tensors) {
+  // What was sent under this key may be anything: the key is the receiver's.
+  const auto count = CountSlots(slots_[0].tensor);
+  if (!count.ok()) return count.status();
+  *tensors = *count;
+  *frame = slots_[0].tensor;
+  return absl::OkStatus();
 }
 
 void PendingFrame::Finish() {

@@ -129,6 +129,8 @@ class PendingFrame : public Waiting,
   void OnTensor(size_t index, const absl::Status& status,
                 const tensorflow::Rendezvous::Args& args,
                 const tensorflow::Tensor& tensor, bool is_dead);
+  // The frame that the graph has packed, and how many tensors are in it.
+  absl::Status TakeFrame(tensorflow::Tensor* frame, size_t* tensors);
   // True for exactly one caller, which then answers.
   bool ClaimAnswer();
 

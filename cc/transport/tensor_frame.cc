@@ -3,11 +3,13 @@
 
 #include "transport/tensor_frame.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "frame/wire.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -195,6 +197,59 @@ uint64_t FrameOverheadBytes(const std::vector<Slot>& slots) {
              frame::kPayloadAlignment;
   }
   return bytes;
+}
+
+void ChooseBeside(uint32_t version, uint64_t max_packed_tensor_bytes,
+                  uint64_t max_frame_bytes, FrameReservation* reservation,
+                  std::vector<Slot>* slots) {
+  std::vector<std::pair<uint64_t, size_t>> order;  // By size: the fewest go.
+  // A receiver may ask for larger tensors than frames.
+  const uint64_t limit = std::min(max_packed_tensor_bytes, max_frame_bytes);
+  for (size_t i = 0; i < slots->size(); ++i) {
+    Slot& slot = (*slots)[i];
+    if (slot.is_dead || slot.beside) continue;
+    uint64_t bytes = 0;
+    if (PreparePayload(version, limit, &slot, &bytes) && bytes <= limit) {
+      order.emplace_back(bytes, i);
+    } else {
+      slot.beside = true;
+    }
+  }
+  std::sort(order.begin(), order.end());
+  uint64_t frame_bytes = 0;
+  for (const auto& [bytes, i] : order) {
+    // Of increasing sizes: once one is too much, so is each that follows.
+    if (frame_bytes + bytes > max_frame_bytes) {
+      (*slots)[i].beside = true;
+    } else {
+      frame_bytes += bytes;
+    }
+  }
+  if (reservation->Take(frame_bytes + FrameOverheadBytes(*slots))) return;
+  for (const auto& [bytes, i] : order) {
+    if (bytes > 0) (*slots)[i].beside = true;
+  }
+}
+
+absl::StatusOr<uint32_t> CountSlots(const Tensor& frame) {
+  const auto bytes = frame.tensor_data();
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  const bool has_header = frame.dtype() == tensorflow::DT_UINT8 &&
+                          frame.dims() == 1 &&
+                          bytes.size() >= frame::kFixedHeaderBytes;
+  const uint16_t version =
+      has_header ? frame::wire::Load<uint16_t>(data + frame::wire::kVersionAt)
+                 : 0;
+  if (version < frame::kFirstVersion || version > frame::kVersion ||
+      frame::wire::Load<uint32_t>(data + frame::wire::kMagicAt) !=
+          frame::kMagic) {
+    return absl::InternalError(
+        absl::StrCat("expected a frame of version ", frame::kFirstVersion,
+                     " to ", frame::kVersion, ", got a tensor of ",
+                     tensorflow::DataTypeString(frame.dtype()), " and shape ",
+                     frame.shape().DebugString()));
+  }
+  return frame::wire::Load<uint32_t>(data + frame::wire::kSlotCountAt);
 }
 
 absl::Status PackFrame(const std::vector<Slot>& slots,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "frame/frame.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
@@ -44,8 +45,18 @@ bool CanBePacked(tensorflow::DataType type);
 bool PreparePayload(uint32_t version, uint64_t limit, Slot* slot,
                     uint64_t* bytes);
 
+// Marks the live slots that are left out of a frame for a receiver that reads
+// frames up to `version`, and prepares the others: what cannot be in one or is
+// larger than `max_packed_tensor_bytes`, the largest ones of payloads that have
+// more than `max_frame_bytes` together, and all if receivers do not take the
+// frames that they were sent. What is left is taken for `reservation`. Slots
+// that are marked already stay so.
+void ChooseBeside(uint32_t version, uint64_t max_packed_tensor_bytes,
+                  uint64_t max_frame_bytes, FrameReservation* reservation,
+                  std::vector<Slot>* slots);
+
 // Packs `slots` into a new uint8 vector in host memory: one copy per payload.
-// Those that are not dead or beside went through PreparePayload. `reservation`
+// Those that are not dead or beside went through ChooseBeside(). `reservation`
 // is what was taken for the frame, perhaps nothing. Errors: InvalidArgument for
 // a type that cannot be packed.
 absl::Status PackFrame(const std::vector<Slot>& slots,
@@ -85,6 +96,10 @@ absl::Status UnpackPartialFrame(
     const std::vector<bool>& copy_out, std::vector<size_t>* positions,
     std::vector<Slot>* slots, std::vector<int64_t>* waits_micros = nullptr,
     uint64_t max_payload_bytes = MaxFrameBytes());
+
+// How many slots the frame has. Errors: Internal for what is no frame that this
+// version writes.
+absl::StatusOr<uint32_t> CountSlots(const tensorflow::Tensor& frame);
 
 }  // namespace tf_fuse
 

@@ -28,7 +28,7 @@ constexpr int kAnswerTimeoutMs = 5000;
 
 // The indices in an answer to a stall query. Errors: DataLoss for what this
 // version of tf_fuse does not send.
-absl::Status ReadStallAnswer(const Tensor& frame, size_t tensors,
+absl::Status ReadStallAnswer(const Tensor& frame, const FusedKeys& keys,
                              v1::StallAnswer* answer,
                              std::vector<size_t>* missing) {
   const absl::StatusOr<std::string> bytes = ReadBytesResponse(frame);
@@ -36,6 +36,10 @@ absl::Status ReadStallAnswer(const Tensor& frame, size_t tensors,
   if (!answer->ParseFromString(*bytes)) {
     return absl::DataLossError("no StallAnswer");
   }
+  // What the sender's graph packs is one tensor to its request handler, and it
+  // cannot tell which of those within are missing.
+  const bool packed = !keys.packed_name.empty();
+  const size_t tensors = packed ? 1 : keys.tensor_names.size();
   for (const uint32_t index : answer->missing()) {
     if (index >= tensors || (!missing->empty() && index <= missing->back())) {
       return absl::DataLossError(
@@ -43,6 +47,7 @@ absl::Status ReadStallAnswer(const Tensor& frame, size_t tensors,
     }
     missing->push_back(index);
   }
+  if (packed && !missing->empty()) *missing = AllIndices(keys);
   return absl::OkStatus();
 }
 
@@ -82,6 +87,9 @@ void WatchedRecv::SingleArrived(size_t index, size_t bytes) {
   missing_[index] = false;
   if (!traced()) return;
   bytes_ += static_cast<int64_t>(bytes);
+  // The wait for a frame that the sender's graph packs is not known, so that of
+  // this one alone would say nothing.
+  if (!keys_->packed_name.empty()) return;
   // The sender knows better how long it waited for a tensor beside the frame.
   waits_micros_.resize(keys_->tensor_names.size(), 0);
   waits_micros_[index] = std::max(waits_micros_[index],
@@ -182,8 +190,7 @@ void WatchedRecv::OnAnswer(uint64_t waited_micros, const absl::Status& status,
   v1::StallAnswer answer;
   std::vector<size_t> missing;
   const std::shared_ptr<const FusedKeys> keys = Keys();
-  if (!ReadStallAnswer(frame, keys->tensor_names.size(), &answer, &missing)
-           .ok()) {
+  if (!ReadStallAnswer(frame, *keys, &answer, &missing).ok()) {
     LogStall(waiting, "Its version of tf_fuse cannot say which are missing.");
   } else if (!answer.found()) {
     LogStall(waiting,

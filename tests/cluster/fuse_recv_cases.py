@@ -236,6 +236,44 @@ def gradients(bench: Bench) -> list[Any]:
 
 
 @case
+def snapshots(bench: Bench) -> list[Any]:
+    """Values that are sent and then written over on the server, before and after the sending."""
+    dense = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
+    tables = [bench.variable(0, _numbers("float32", 10 + i, (5, 2))) for i in range(2)]
+
+    @tf.function
+    def step():
+        before = [v.read_value() for v in (*dense, *tables)]
+        for v in dense[:2]:
+            v.assign_add([1.0, 2.0, 3.0])
+        dense[2].assign([7.0, 8.0, 9.0])
+        for table in tables:
+            table.scatter_add(tf.IndexedSlices(tf.ones([2, 2]), tf.constant([1, 4])))
+        after = [v.read_value() for v in (*dense, *tables)]
+        return [b * 2.0 for b in before], [a * 3.0 for a in after]
+
+    return bench.call(step) + bench.call(step)
+
+
+@case
+def spread(bench: Bench) -> list[Any]:
+    """The same values go to the worker and to the other servers, and from there to the worker."""
+    variables = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
+    others = [bench.server(i) for i in range(1, len(bench.ps))]
+
+    @tf.function
+    def run():
+        values = [v.read_value() for v in variables]
+        results = [v * 2.0 for v in values]
+        for device in others:
+            with tf.device(device):
+                results += [v + 1.0 for v in values] + [tf.add_n(values)]
+        return [r * 1.0 for r in results]
+
+    return bench.call(run)
+
+
+@case
 def kept_values(bench: Bench) -> list[Any]:
     """Variables that take over what was received; they must not keep the frame."""
     kept = [bench.variable(0, tf.zeros([8])) for _ in range(3)]

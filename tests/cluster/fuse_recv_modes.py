@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script of test_fuse_recv_modes.py: all cases on one cluster.
 
-{"mode": "stock" or "plugin", "workers": 1, "ps": 2}. With the plugin, the cases run with the option
-off, then on; one of them also after it was switched off again.
+{"mode": "stock" or "plugin", "workers": 1, "ps": 2, "packed": [case, …]}. With the plugin, the
+cases run with the option off, then on; those of "packed" also with `do_pack_sends`, and one
+after it was switched off again.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ def run(spec: dict[str, Any]) -> None:
         scripted.set_fuse_recv(True)
         phase("on", sorted(CASES))
         emit("gauges", pending={t: m["pending_requests"] for t, m in scripted.metrics().items()})
+        scripted.set_fuse_recv(True, do_pack_sends=True)
+        phase("packed", spec["packed"])
         scripted.set_fuse_recv(False)
         phase("off_again", ["reads"])
 

@@ -42,3 +42,19 @@ def test_only_strings_go_beside_an_old_frame(runs, version, reader, beside):
     assert counted["fused_rpcs"] == 1
     assert counted["beside_tensors"] == beside
     assert "errors" not in counted
+
+
+def test_senders_pack_only_for_and_in_tasks_that_can(runs):
+    # (job of the receiver, why the request handler packs). A reader of version 1 is a worker.
+    packed = {reader: [[job, ""] for job in (reader[:-2], "ps")] for reader in runs[2]}
+    for reader in ("worker:0", "chief:0"):
+        assert sorted(runs[2][reader]["groups"]) == sorted(packed[reader])
+    older = "_of_older_version"
+    assert sorted(runs[1]["worker:0"]["groups"]) == [
+        ["ps", f"sender{older}"],
+        ["worker", f"sender{older}"],
+    ]
+    assert sorted(runs[1]["chief:0"]["groups"]) == [
+        ["chief", f"sender{older}"],
+        ["ps", f"receiver{older}"],
+    ]

@@ -32,16 +32,20 @@ _CASES = [
     "reads",
     "scheduled",
     "shapes",
+    "snapshots",
+    "spread",
     "steps_in_a_loop",
     "strings",
     "switch_case",
     "updates_in_branches",
 ]
+_PACKED = ["crowded", "dtypes", "gradients", "reads", "shapes", "snapshots", "spread"]
 
 
 def _run(mode):
     script = Path(__file__).parent / "fuse_recv_modes.py"
-    return scripted.run(script, {"mode": mode, "workers": 3, "ps": 3}, os.environ)
+    spec = {"mode": mode, "workers": 3, "ps": 3, "packed": _PACKED}
+    return scripted.run(script, spec, os.environ)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +61,9 @@ def plugin():
 
 def test_every_case_ran_in_every_phase(stock, plugin):
     assert sorted(stock.keys() - {"environment", "options"}) == _CASES
-    ran = [case for case, phase in plugin if phase == "on" and case != "options"]
-    assert sorted(ran) == _CASES
+    for of_phase, cases in {"off": _CASES, "on": _CASES, "packed": _PACKED}.items():
+        ran = [case for case, phase in plugin if phase == of_phase and case != "options"]
+        assert sorted(ran) == cases
 
 
 def test_no_environment_variable_is_needed(stock, plugin):
@@ -70,11 +75,14 @@ def test_no_environment_variable_is_needed(stock, plugin):
 def test_option_is_what_was_set(stock, plugin):
     assert stock["options"]["value"] is None
     options = {phase: e["value"] for (case, phase), e in plugin.items() if case == "options"}
-    assert options == {"off": None, "on": True, "off_again": False}
+    assert options == {"off": None, "on": True, "packed": True, "off_again": False}
 
 
-@pytest.mark.parametrize("case", _CASES)
-@pytest.mark.parametrize("phase", ["off", "on"])
+@pytest.mark.parametrize(
+    ("phase", "case"),
+    [(phase, case) for phase in ("off", "on") for case in _CASES]
+    + [("packed", case) for case in _PACKED],
+)
 def test_values_are_the_same_bits(stock, plugin, case, phase):
     assert plugin[case, phase]["values"] == stock[case]["values"]
 
@@ -102,6 +110,17 @@ def test_it_is_fused_when_on(plugin, case):
     assert total["fused_rpcs"] == total["served_rpcs"] > 0
     assert total["tensors"] == total["served_tensors"] > total["fused_rpcs"]
     assert "errors" not in total and "fallbacks" not in total
+
+
+@pytest.mark.parametrize("case", _PACKED)
+def test_it_is_packed_by_whom_it_should_be(plugin, case):
+    packed, unpacked = _total(plugin, case, "packed"), _total(plugin, case, "on")
+    # Nothing in these graphs is ever dead, and every task has the plugin.
+    assert packed["packed_groups"] == packed["groups"] == unpacked["groups"] > 0
+    assert "packed_groups" not in unpacked
+    # The same tensors travel in the same frames.
+    for counter in ("fused_rpcs", "tensors", "bytes", "beside_tensors", "single_rpcs"):
+        assert packed[counter] == unpacked[counter], counter
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,17 @@ def cases():
         ("empty_name", "INVALID_ARGUMENT", "FuseRecvTensorRequest: tensor 1 of 2: "),
         ("nul_bytes", "INVALID_ARGUMENT", r"tensor 0 of 2: the name 'a\x00\x62' has a NUL"),
         ("equal_names", "INVALID_ARGUMENT", "tensor 1 of 3: the name 'a' stands in the request"),
+        ("two_frames", "INVALID_ARGUMENT", "the sender's graph packs has one name, got 2"),
+        (
+            "packed_on_gpu",
+            "INVALID_ARGUMENT",
+            "a frame that the sender's graph packs is sent by a CPU, got a GPU",
+        ),
+        (
+            "packed_by_parts",
+            "INVALID_ARGUMENT",
+            "a request by parts is for no frame that the sender's graph packs",
+        ),
         (
             "too_many_names",
             "INVALID_ARGUMENT",
@@ -239,6 +250,14 @@ def _main():
                 request(send_device="/job:elsewhere/replica:0/task:0/device:CPU:0"), 105
             ),
             "semicolons": refused(request(names=["a", "b;c;d;e;f"])),
+            "two_frames": refused(request(packed_by_sender=True)),
+            "packed_on_gpu": refused(
+                request(names=["a"], packed_by_sender=True, send_device=f"{ps_task}/device:GPU:0")
+            ),
+            "packed_by_parts": refused(
+                request(names=["a"], packed_by_sender=True),
+                type_url=worker_service.TYPE_URL_OF_PARTS,
+            ),
             "too_many_names": refused(request(names=[f"{i}" for i in range(2**16 + 1)])),
             "long_name": refused(request(names=["a", "b" * 3958])),
             "long_device": refused(request(receiver="d" * 1_000_000)),

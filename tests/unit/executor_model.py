@@ -83,6 +83,8 @@ class _Node:
         self.frame_name = self.attr["frame_name"].s.decode()
         names = self.attr["tensor_names"].list.s or [self.attr["tensor_name"].s]
         self.tensor_names = [name.decode() for name in names]
+        # Of the frame that a _FuseSend sends and a _FuseRecv may ask for.
+        self.packed_name = self.attr["packed_name"].s.decode()
 
 
 class _Iteration:
@@ -122,7 +124,8 @@ class _Ready:
 
     @property
     def tensor_keys(self) -> list[tuple]:
-        return [(name, *self.key[1:]) for name in self.node.tensor_names]
+        packed = self.node.packed_name
+        return [(name, *self.key[1:]) for name in ([packed] if packed else self.node.tensor_names)]
 
 
 class _Step:
@@ -161,6 +164,8 @@ class _Step:
         if one.key in self.waiting:
             del self.waiting[one.key]
             taken = [self.sent.pop(key) for key in one.tensor_keys]
+            if one.node.packed_name:
+                (taken,) = taken
             outputs = taken if one.node.op != "_FuseRecv" else _fused_outputs(one.node, taken)
             one.executor.finish(one, outputs)
         elif one.dead and not one.node.is_transfer:
@@ -169,10 +174,14 @@ class _Step:
             self.waiting[one.key] = one
             self.wanted |= dict.fromkeys(one.tensor_keys, one)
             self._complete_if_possible(one)
-        elif one.node.is_transfer:
+        elif one.node.is_transfer or one.node.op == "_FuseSend":
             (key,) = one.tensor_keys
             assert key not in self.sent, f"{key} was sent twice"
-            self.sent[key] = DEAD if one.dead else one.iteration.inputs[one.node.name][0]
+            inputs = one.iteration.inputs[one.node.name]
+            if one.node.op == "_FuseSend":
+                self.sent[key] = [inputs[slot] for slot in range(len(one.node.inputs))]
+            else:
+                self.sent[key] = DEAD if one.dead else inputs[0]
             one.executor.finish(one, [])
             if key in self.wanted:
                 self._complete_if_possible(self.wanted[key])

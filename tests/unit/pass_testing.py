@@ -160,3 +160,19 @@ def verdicts(result: Rewrite) -> dict[str, str]:
     for skip in result.report.skips:
         found[skip.slot.sender_node] = skip.reason
     return dict(sorted(found.items()))
+
+
+def packed_sends(result: Rewrite) -> set[str]:
+    """The _Send nodes that a _FuseSend stands for."""
+    names = {
+        (group.send_device, slot.tensor_name)
+        for group in result.report.groups
+        if group.packed_by_sender
+        for slot in group.slots
+    }
+    return {
+        n.name
+        for device, graph in result.before.items()
+        for n in graph.node
+        if n.op.endswith("Send") and (device, n.attr["tensor_name"].s.decode()) in names
+    }

@@ -76,6 +76,15 @@ def test_one_grouping_is_that_of_the_mode_fused():
     assert fuse_recv.variant(fuse_recv.parse([]), "fused") == {"mode": "fused"}
 
 
+def test_packing_by_the_senders_graphs():
+    args = fuse_recv.parse(["--modes", "fused", "packed"])
+    assert fuse_recv.variant(args, "fused") == {"mode": "fused"}
+    assert fuse_recv.variant(args, "packed") == {
+        "mode": "fused",
+        "fuse_options": {"do_pack_sends": True},
+    }
+
+
 def test_several_groupings_are_modes_in_place_of_fused():
     args = fuse_recv.parse(["--grouping", "level,consumer,cost", "--modes", "stock", "fused"])
     assert args.modes == ["stock", "level", "consumer", "cost"]
@@ -175,6 +184,22 @@ def test_table_and_conclusion():
         "speedup        4.00 (of medians; by round 3.50 to 4.50)",
         "rpc_reduction  98.90% fewer receive RPCs",
         "losses         all 2 equal, bit for bit, stock and fused",
+    ]
+
+
+def test_conclusion_on_packing():
+    result = _result()
+    result["modes"]["packed"] = result["modes"].pop("stock")
+    for key in ("speedup", "speedup_by_round", "rpc_reduction"):
+        del result[key]
+    spread = {"median": 0.9, "min": 0.8, "max": 1.0}
+    result["packing"] = {"time": spread, "cpu": {**spread, "median": 0.95}}
+    assert fuse_recv.conclusion(result).splitlines() == [
+        "packing        0.900 times the time of a step whose frames the request handlers pack "
+        "(0.800 to 1.000 by round)",
+        "packing        0.950 times the CPU time of a step whose frames the request handlers pack "
+        "(0.800 to 1.000 by round)",
+        "losses         all 2 equal, bit for bit, fused and packed",
     ]
 
 

@@ -113,6 +113,33 @@ def test_speedup_by_round_pairs_the_rounds():
     }
 
 
+def test_packing_is_compared_by_round_in_time_and_cpu_time():
+    rounds = {
+        "fused": [_round(rate, [], worker=4.0, ps=4.0) for rate in (10.0, 20.0, 5.0)],
+        "packed": [_round(rate, [], worker=2.0, ps=4.0) for rate in (20.0, 25.0, 20.0)],
+    }
+    assert fuse_recv.comparison_of_rounds(rounds) == {
+        "packing": {
+            "time": {"median": 0.5, "min": 0.25, "max": 0.8},
+            "cpu": {"median": 0.75, "min": 0.75, "max": 0.75},
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ({"fused": [1.0], "packed": [1.0], "local": [2.0]}, True),
+        ({"fused": [1.0], "packed": [2.0]}, False),
+        ({"stock": [1.0], "fused": [1.0], "packed": [2.0]}, False),
+        ({"stock": [1.0], "local": [2.0]}, None),
+    ],
+)
+def test_losses_of_all_clusters_must_be_equal(losses, expected):
+    modes = {mode: _numbers(1.0, 1.0, values) for mode, values in losses.items()}
+    assert fuse_recv.comparison_of_losses(modes, in_order=True).get("losses_equal") is expected
+
+
 def test_the_one_process_counts_as_a_worker():
     numbers = fuse_recv.mode_numbers("local", [_round(10.0, [1.0], local=3.0)])
     assert numbers["cpu_ms_per_step"] == {"worker": 3.0, "ps": 0.0}
@@ -123,6 +150,7 @@ def test_pass_counters_add_up_over_tasks():
     tasks = {
         "/job:ps/replica:0/task:0": {
             "groups": 0,
+            "packed_groups": 0,
             "fused_receives": 0,
             "fallbacks": 2,
             "errors": 0,
@@ -130,6 +158,7 @@ def test_pass_counters_add_up_over_tasks():
         },
         "/job:worker/replica:0/task:0": {
             "groups": 6,
+            "packed_groups": 5,
             "fused_receives": 900,
             "fallbacks": 0,
             "errors": 1,
@@ -137,6 +166,7 @@ def test_pass_counters_add_up_over_tasks():
         },
         "/job:worker/replica:0/task:1": {
             "groups": 6,
+            "packed_groups": 5,
             "fused_receives": 900,
             "fallbacks": 0,
             "errors": 0,
@@ -145,6 +175,7 @@ def test_pass_counters_add_up_over_tasks():
     }
     assert fuse_recv.pass_counters(tasks) == {
         "groups": 12,
+        "packed_groups": 10,
         "fused_receives": 1800,
         "fallbacks": 2,
         "errors": 1,

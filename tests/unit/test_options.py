@@ -148,6 +148,8 @@ def test_stock_keys_are_untouched():
         ("enable_fused_receives", "do_fuse_recv"),
         ("pack", "do_pack_handles"),
         ("fuse_groups", "fuse_grouping"),
+        ("do_pack_send", "do_pack_sends"),
+        ("sender_side", "do_pack_sends"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):
@@ -216,6 +218,23 @@ def test_other_custom_optimizers_stay():
     assert [entry.name for entry in optimizers] == ["other", "tf_fuse"]
     assert optimizers[0].parameter_map["level"].i == 3
     assert {k: v.b for k, v in optimizers[1].parameter_map.items()} == {"do_fuse_recv": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "carried"),
+    [
+        ({"do_pack_sends": False, "do_fuse_recv": True}, {"do_fuse_recv": True}),
+        (
+            {"do_pack_sends": True, "do_fuse_recv": True},
+            {"do_fuse_recv": True, "do_pack_sends": True},
+        ),
+    ],
+)
+def test_senders_pack_only_where_it_is_asked_for(given, carried):
+    config = tf.compat.v1.ConfigProto()
+    options.add_to_config(config, given)
+    (entry,) = config.graph_options.rewrite_options.custom_optimizers
+    assert {k: v.b for k, v in entry.parameter_map.items()} == carried
 
 
 def test_install_twice_is_install_once():

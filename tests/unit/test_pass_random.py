@@ -6,15 +6,32 @@
 until nothing can fire any more. Both look at graphs only, never at the pass's report of itself.
 """
 
+import functools
 import itertools
 import random
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, PS1, W0, analysed, const, groups, node, partitions, recv, send, skips
+from pass_testing import (
+    PS0,
+    PS1,
+    W0,
+    analysed,
+    const,
+    groups,
+    node,
+    packed_sends,
+    partitions,
+    recv,
+    send,
+    skips,
+)
 from tensorflow.core.framework import graph_pb2
 
-from tf_fuse.explain import rewrite
+from tf_fuse import explain
+
+# Packed where that is possible, which changes most.
+rewrite = functools.partial(explain.rewrite, pack_sends=True)
 
 _DEVICES = [PS0, PS1, W0]
 _DEAD = "dead"
@@ -134,13 +151,23 @@ def _joined(before: dict[str, graph_pb2.GraphDef]) -> dict[str, list[str]]:
     """All nodes of all partitions by name, and the Sends of each receive as further data inputs."""
     nodes = {n.name: n for graph in before.values() for n in graph.node}
     sends = {n.attr["tensor_name"].s: n.name for n in nodes.values() if n.op.endswith("Send")}
+    frames = {n.attr["packed_name"].s: n for n in nodes.values() if n.op == "_FuseSend"}
     inputs = {name: list(n.input) for name, n in nodes.items()}
     for name, n in nodes.items():
-        if n.op == "_FuseRecv":
+        if n.op == "_FuseRecv" and n.attr["packed_name"].s:
+            packed = frames[n.attr["packed_name"].s]
+            for attr in ("tensor_names", "tensor_types", "send_device", "recv_device"):
+                assert packed.attr[attr] == n.attr[attr], (name, attr)
+            inputs[name] += [f"{packed.name}:{i}" for i in range(len(_data_inputs(packed)))]
+        elif n.op == "_FuseRecv":
             inputs[name] += [sends[tensor] for tensor in n.attr["tensor_names"].list.s]
         elif n.op.endswith("Recv"):
             inputs[name].append(sends[n.attr["tensor_name"].s])
     return inputs
+
+
+def _data_inputs(n) -> list[str]:
+    return [i for i in n.input if not i.startswith("^")]
 
 
 def _deadness(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> set[str]:
@@ -178,7 +205,7 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
         if isinstance(value, tuple):  # a Switch: (taken output, value)
             output = int(i.split(":")[1]) if ":" in i else 0
             value = value[1] if value[0] == output else _DEAD
-        elif isinstance(value, list):  # a _FuseRecv: tensors, and which of them are live
+        elif isinstance(value, list):  # a _FuseRecv: tensors, which are live; a _FuseSend: tensors
             value = value[int(i.split(":")[1]) if ":" in i else 0]
         data.append(value)
     control_dead = any(
@@ -187,6 +214,9 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
     live = [value for value in data if value is not _DEAD]
     if n.op == "_FuseRecv":
         values[n.name] = _DEAD if control_dead else _fused_outputs(n, data)
+    elif n.op == "_FuseSend":
+        assert not control_dead and len(live) == len(data), f"{n.name} would not run"
+        values[n.name] = data
     elif n.op == "Merge":
         values[n.name] = live[0] if live else _DEAD
     elif control_dead or len(live) < len(data):
@@ -218,20 +248,23 @@ def _random_choices(count: int = 2):
 
 @pytest.mark.parametrize("block", range(8))
 def test_rewritten_graphs_are_dead_and_live_where_stock_is(block):
-    partly = whole = 0
+    partly = whole = packed = 0
     for seed in range(block * 40, block * 40 + 40):
         result = rewrite(_random_conditionals(seed))
         assert "may_be_dead" not in skips(result), f"seed {seed}"
         received = {s.recv_node for group in result.report.groups for s in group.slots}
+        replaced = received | packed_sends(result)
+        packed += len(replaced) - len(received)
         for choice in _random_choices():
             before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
-            kept = before.keys() - received
+            kept = before.keys() - replaced
+            assert before.keys() - after.keys() == replaced
             assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
             for group in result.report.groups:
                 dead = sum(before[s.recv_node] is _DEAD for s in group.slots)
                 partly += 0 < dead < len(group.slots)
                 whole += dead == len(group.slots)
-    assert min(partly, whole) > 20, "the graphs are too dull to find anything"
+    assert min(partly, whole, packed) > 20, "the graphs are too dull to find anything"
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -294,7 +327,8 @@ def _random_exchange(seed: int) -> graph_pb2.GraphDef:
 def _stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ()) -> set[str]:
     """Runs all partitions at once; returns the nodes that never fire.
 
-    A receive fires when its control inputs have, and every Send of every tensor it names.
+    A receive fires when its control inputs have, and every Send of every tensor it names, or the
+    _FuseSend of its frame.
 
     Args:
       after: the partitions.
@@ -303,12 +337,15 @@ def _stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ())
     nodes = {n.name: n for graph in after.values() for n in graph.node}
     partner = {name: group for group in together for name in group}
     sends = {n.attr["tensor_name"].s: n.name for n in nodes.values() if n.op.endswith("Send")}
+    frames = {n.attr["packed_name"].s: n.name for n in nodes.values() if n.op == "_FuseSend"}
     fired: set[str] = set()
 
     def ready(name: str) -> bool:
         n = nodes[name]
         needed = {i.removeprefix("^").split(":")[0] for i in n.input}
-        if n.op == "_FuseRecv":
+        if n.op == "_FuseRecv" and n.attr["packed_name"].s:
+            needed.add(frames[n.attr["packed_name"].s])
+        elif n.op == "_FuseRecv":
             needed |= {sends[t] for t in n.attr["tensor_names"].list.s}
         elif n.op.endswith("Recv"):
             needed.add(sends[n.attr["tensor_name"].s])
@@ -323,13 +360,16 @@ def _stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ())
 
 @pytest.mark.parametrize("block", range(5))
 def test_groups_by_depth_never_deadlock(block):
-    fused = 0
+    fused = packed = 0
     for seed in range(block * 40, block * 40 + 40):
         result = rewrite(_random_exchange(seed))
         assert _stuck(result.after) == set(), f"seed {seed}"
         assert "would_cycle" not in skips(result), f"seed {seed}"
         fused += sum(map(len, groups(result)))
-    assert fused > 200, "the graphs are too dull to find anything"
+        # No node is ever dead in these graphs, and nothing waits for a _Send.
+        assert all(group.packed_by_sender for group in result.report.groups), f"seed {seed}"
+        packed += len(packed_sends(result))
+    assert packed == fused > 200, "the graphs are too dull to find anything"
 
 
 @pytest.mark.parametrize("block", range(5))
@@ -350,6 +390,47 @@ def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
         assert deadlock == bool(refused), f"seed {seed}"
         dropped += bool(refused)
     assert 5 < dropped < 35, "too few graphs with a cycle, or without one"
+
+
+def _with_awaited_sends(seed: int) -> dict[str, graph_pb2.GraphDef]:
+    """A random exchange in which some nodes wait for a _Send; acyclic, since the later ones do."""
+    rng = random.Random(seed)
+    partitions = rewrite(_random_exchange(seed)).before
+    for graph in partitions.values():
+        numbers = {n.name: int(n.name[1:]) for n in graph.node if n.name[1:].isdigit()}
+        for send_node in [n for n in graph.node if n.op == "_Send"]:
+            sent = numbers.get(send_node.input[0].split(":")[0], -1)
+            later = [n for n in graph.node if numbers.get(n.name, -1) > max(sent, 0)]
+            if sent >= 0 and later and rng.random() < 0.5:
+                rng.choice(later).input.append(f"^{send_node.name}")
+    return partitions
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_verifier_unpacks_groups_exactly_where_they_would_deadlock(block):
+    unpacked = 0
+    for seed in range(block * 40, block * 40 + 40):
+        graphs = _with_awaited_sends(seed)
+        result = rewrite(graphs, pack_awaited_sends=True)
+        assert _stuck(result.before) == _stuck(result.after) == set(), f"seed {seed}"
+        assert "would_cycle" not in skips(result), f"seed {seed}"
+        sends = {
+            (device, n.attr["tensor_name"].s.decode()): n.name
+            for device, graph in graphs.items()
+            for n in graph.node
+            if n.op == "_Send"
+        }
+        together = [[s.recv_node for s in group.slots] for group in result.report.groups]
+        together += [
+            [sends[group.send_device, s.tensor_name] for s in group.slots]
+            for group in result.report.groups
+        ]
+        deadlock = _stuck(result.before, together) != set()
+        reasons = {group.unpacked_reason for group in result.report.groups}
+        assert reasons <= {"", "would_cycle"}, f"seed {seed}"
+        assert deadlock == ("would_cycle" in reasons), f"seed {seed}"
+        unpacked += deadlock
+    assert 5 < unpacked < 35, "too few graphs with a cycle, or without one"
 
 
 @pytest.mark.parametrize("seed", range(10))

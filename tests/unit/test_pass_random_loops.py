@@ -9,6 +9,7 @@ cross tasks and one, few or many parallel iterations.
 """
 
 import collections
+import functools
 import itertools
 import random
 import sys
@@ -17,10 +18,13 @@ import executor_model
 import pytest
 import tensorflow as tf
 from executor_model import DEAD
-from pass_testing import PS0, PS1, W0, node, skips
+from pass_testing import PS0, PS1, W0, node, packed_sends, skips
 from tensorflow.core.framework import graph_pb2
 
-from tf_fuse.explain import rewrite
+from tf_fuse import explain
+
+# Packed where that is possible, which changes most.
+rewrite = functools.partial(explain.rewrite, pack_sends=True)
 
 _DEVICES = [PS0, PS1, W0]
 
@@ -172,6 +176,7 @@ def _compare(graph, sources, seed, **options):
     assert (before.stuck, before.left) == (set(), set()), f"seed {seed}: no good graph"
     assert (after.stuck, after.left) == (set(), set()), f"seed {seed}"
     replaced = {s.recv_node for group in result.report.groups for s in group.slots}
+    replaced |= packed_sends(result)
     assert _kept(before.values, replaced) == _kept(after.values, replaced), f"seed {seed}"
     return result, before
 

@@ -59,6 +59,7 @@ def test_graph_before_and_after():
     (group,) = result.report.groups
     assert (group.node, group.send_device, group.recv_device) == (name, PS0, W0)
     assert group.depth == 1
+    assert (group.packed_by_sender, group.unpacked_reason, group.send_node) == (False, "", "")
     assert [(s.tensor_name, s.dtype, s.sender_node, s.recv_node) for s in group.slots] == [
         ("x", "float", "x", "recv_x"),
         ("y", "float", "y", "recv_y"),

@@ -200,6 +200,7 @@ def test_peer_without_plugin():
         "x": "fused",
         "y": "fused",
     }
+    # A sending task that lacks it answers one by one, at run time.
     assert (
         rewrite(graphs, plain_tasks=["/job:ps/replica:0/task:0"]).report == rewrite(graphs).report
     )

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
+    explain.add_argument("--pack-sends", action="store_true", help="as with do_pack_sends")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
     explain.add_argument("--grouping", choices=_GROUPINGS, help="the option fuse_grouping")
     explain.add_argument("--gpu", action="store_true", help="the option do_fuse_gpu")
@@ -58,4 +59,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         splitting=args.grouping or "",
         fuse_gpu=args.gpu,
         session=args.session,
+        pack_sends=args.pack_sends,
     )

@@ -33,6 +33,23 @@ REASONS = {
     "would_cycle": "Fusing it would make two tasks wait for one another.",
 }
 
+#: The same of groups that the sender's request handler packs, and not its graph.
+UNPACKED_REASONS = {
+    "dynamic": "Which of its tensors share a frame is found out when they are received.",
+    "key_too_long": "The rendezvous key of the frame is longer than TF_FUSE_MAX_KEY_BYTES.",
+    "loop_frame": "It lies inside a loop.",
+    "may_be_dead": "A slot may be dead, and an operation with a dead input does not run.",
+    "not_cpu": "It leaves or enters a device that is not a CPU.",
+    "receiver_of_older_version": "The receiving task cannot ask for a frame by its name.",
+    "sender_not_visible": "The senders are in a partition that is not visible here.",
+    "sender_of_older_version": "The sending task runs a version that cannot pack in its graph.",
+    "sender_unreachable": "The sending task did not answer when it was asked.",
+    "sender_without_plugin": "The sending task runs the protocol grpc, without the plugin.",
+    "session": "In a session no worker sees both ends.",
+    "unusual_send": "A sender is not one that the partitioner makes.",
+    "would_cycle": "Packing would make two tasks wait for one another.",
+}
+
 # Of a slot's estimate, in a report made with fuse_grouping "cost".
 _ESTIMATES = ("ready_us", "tail_us")
 
@@ -83,13 +100,14 @@ def describe(result: Any) -> dict[str, Any]:
     Returns:
       A dict with `groups` (each with node, send_device, recv_device, depth, dynamic, loop (""
       outside of loops), tensors, known_bytes, unknown_sizes, may_be_dead (how many of its tensors
-      may be) and slots, which have may_be_dead (true or false) too), `skips` (send_device,
-      recv_device, reason, meaning and the slot's fields), `local_receives`, `receives` (between
-      tasks, before) and `receives_after`, for which a dynamic group counts as one: how many
-      requests its receives share is not known before they run. A slot has tensor_name, dtype,
-      sender_node, recv_node and bytes, null where the shape is not static. With fuse_grouping
-      "cost" slots also have ready_us (when the sender is estimated to have it) and tail_us (how
-      long the step takes after it), and groups the largest of each.
+      may be), packed_by_sender, unpacked_reason ("" where the graph packs, or is not to) and slots,
+      which have may_be_dead (true or false) too), `skips` (send_device, recv_device, reason,
+      meaning and the slot's fields), `local_receives`, `receives` (between tasks, before) and
+      `receives_after`, for which a dynamic group counts as one: how many requests its receives
+      share is not known before they run. A slot has tensor_name, dtype, sender_node, recv_node and
+      bytes, null where the shape is not static. With fuse_grouping "cost" slots also have ready_us
+      (when the sender is estimated to have it) and tail_us (how long the step takes after it), and
+      groups the largest of each.
     """
     from tf_fuse.explain import known_bytes
 
@@ -119,6 +137,8 @@ def describe(result: Any) -> dict[str, Any]:
                     for key in _ESTIMATES
                     if all(key in slot for slot in slots)
                 },
+                "packed_by_sender": group.packed_by_sender,
+                "unpacked_reason": group.unpacked_reason,
                 "slots": slots,
             }
         )
@@ -166,11 +186,20 @@ def _print(data: dict[str, Any]) -> None:
     loops = any(group["loop"] for group in data["groups"])
     doubts = any(group["may_be_dead"] for group in data["groups"])
     timed = any("ready_us" in group for group in data["groups"])
-    optional = [*(["ready µs", "tail µs"] if timed else []), *(["dead?"] if doubts else [])]
-    for column in ("from", "to", "depth", "tensors", "bytes", *optional):
-        groups.add_column(column, justify="left" if column in ("from", "to") else "right")
-    if loops:
-        groups.add_column("loop")
+    packs = any(g["packed_by_sender"] or g["unpacked_reason"] for g in data["groups"])
+    more = [
+        *(["ready µs", "tail µs"] if timed else []),
+        *(["dead?"] if doubts else []),
+        *(["loop"] if loops else []),
+        *(["packed by"] if packs else []),
+    ]
+    for column in ("from", "to", "depth", "tensors", "bytes", *more):
+        # Of a narrow screen, let the names of devices and loops take what is left.
+        groups.add_column(
+            column,
+            justify="left" if column in ("from", "to", "loop", "packed by") else "right",
+            min_width=len(column) if column in more else None,
+        )
     for group in data["groups"]:
         size = f"{group['known_bytes']:,}"
         if group["unknown_sizes"]:
@@ -184,12 +213,17 @@ def _print(data: dict[str, Any]) -> None:
             *([f"{group[key]:,.0f}" for key in _ESTIMATES] if timed else []),
             *([str(group["may_be_dead"] or "")] if doubts else []),
             *([group["loop"]] if loops else []),
+            *(["graph" if group["packed_by_sender"] else "handler"] if packs else []),
         )
     console.print(groups)
     if timed:
         console.print("ready, tail: estimates of when all of it is there, and what then follows.")
     if doubts:
         console.print("dead?: tensors that may be dead, each behind a Switch of its own.")
+    for reason in sorted({group["unpacked_reason"] for group in data["groups"]} - {""}):
+        count = sum(group["unpacked_reason"] == reason for group in data["groups"])
+        meaning = UNPACKED_REASONS.get(reason, "")
+        console.print(f"[bold]{reason}[/bold]: packed by the handler, {count} times. {meaning}")
     if data["skips"]:
         skips = Table(title="Receives left alone", box=box.SIMPLE, title_justify="left")
         skips.add_column("reason", no_wrap=True)
