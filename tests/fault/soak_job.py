@@ -7,6 +7,9 @@
 A step can be repeated: it reads one copy of a model's variables and writes the other one. So a step
 that a fault cut short is simply run again, and the losses are those of a run without faults.
 
+With the mode "on" two rounds are fused by level and two dynamically, in turns: what each leaves
+behind is there while the other one runs.
+
 Commands come as JSON lines on stdin, events go as JSON lines to stdout:
 
 * {"run": N, "cancel": [I, ...]}: N rounds of one step per model; rounds that begin with a step that
@@ -14,7 +17,7 @@ Commands come as JSON lines on stdin, events go as JSON lines to stdout:
   to number) and "cancelled". Event "lost" instead, if the cluster does not recover.
 * {"until_lost": true}: rounds until one fails; event "lost".
 * {"gauges": N}: event "gauges", "tasks" and their gauges once they are at rest, where
-  N coordinators have been.
+  N coordinators have been; and their "counters".
 * {"save": true}: writes the variables and the round's number to "state"; event "saved".
 
 With {"reference": N} alone it computes the losses of N rounds in one process; events "reference".
@@ -30,6 +33,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +46,9 @@ GAUGES = (
     "pending_receives",
     "pending_bytes",
     "unsent_frame_bytes",
+    "partial_tensors",
 )
+COUNTERS = ("dynamic_requests", "fused_rpcs")  # both ways were taken
 _PART = 1000  # losses in one event
 _REST_S = 60.0  # until gauges are at rest
 _RECOVERY_S = 90.0  # until a step succeeds again
@@ -74,6 +80,11 @@ def is_at_rest(gauges: dict[str, int], coordinators: int) -> bool:
     """
     others = sum(value for name, value in gauges.items() if name != "open_steps")
     return others == 0 and 0 <= gauges.get("open_steps", -1) <= coordinators
+
+
+def grouping(number: int) -> str:
+    """How the round of that number is fused. Each copy of the variables is read both ways."""
+    return ("level", "dynamic")[number // 2 % 2]
 
 
 class Model:
@@ -195,6 +206,10 @@ class Job:
     def _round(self, errors: Counter[str], recovery_s: float = _RECOVERY_S) -> list[str]:
         import tensorflow as tf
 
+        if self._mode == "on":
+            # Of the calls from now on; a function is instantiated once for each.
+            options = {"do_fuse_recv": True, "fuse_grouping": grouping(self.number)}
+            tf.config.optimizer.set_experimental_options(options)
         number = tf.constant(self.number)
         deadline = time.monotonic() + recovery_s
         while True:
@@ -243,26 +258,28 @@ class Job:
         thread.join()
         return outcome[0]
 
-    def gauges(self, coordinators: int) -> dict[str, dict[str, int]]:
-        """Task to its gauges, when all are at rest or after a while.
+    def gauges(self, coordinators: int) -> dict[str, dict[str, dict[str, int]]]:
+        """Task to its gauges ("tasks"), when all are at rest or after a while, and its "counters".
 
         Args:
           coordinators: that there have been.
         """
         if self._mode == "stock":
-            return {}
+            return {"tasks": {}, "counters": {}}
         import tf_fuse
 
         deadline = time.monotonic() + _REST_S
         while True:
-            tasks = {
-                task: {name: counters[name] for name in GAUGES if name in counters}
-                for task, counters in tf_fuse.cluster_metrics().items()
-            }
+            metrics = tf_fuse.cluster_metrics()
+            tasks = _chosen(metrics, GAUGES)
             resting = all(is_at_rest(g, coordinators) for g in tasks.values())
             if resting or time.monotonic() > deadline:
-                return tasks
+                return {"tasks": tasks, "counters": _chosen(metrics, COUNTERS)}
             time.sleep(0.05)  # between two questions
+
+
+def _chosen(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    return {task: {name: m[name] for name in names if name in m} for task, m in metrics.items()}
 
 
 def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
@@ -282,7 +299,7 @@ def _serve(job: Job) -> None:
         elif "until_lost" in command:
             job.run_until_lost()
         elif "gauges" in command:
-            emit("gauges", tasks=job.gauges(command["gauges"]))
+            emit("gauges", **job.gauges(command["gauges"]))
         elif "save" in command:
             job.save()
             emit("saved", number=job.number)

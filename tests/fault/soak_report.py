@@ -92,8 +92,18 @@ def growths(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Growth]
     }
 
 
-def findings(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str]:
-    """What is not flat: a task that does not come to rest, a process that grows beyond the bounds.
+def restless(samples: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The tasks that did not come to rest, in each of the JSON lines that have "tasks"."""
+    return [
+        f"after {sample['steps']} steps {task} is not at rest: {gauges}"
+        for sample in samples
+        for task, gauges in sample["gauges"].items()
+        if not soak_job.is_at_rest(gauges, sample["coordinators"])
+    ]
+
+
+def grown(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str]:
+    """The processes that grew beyond the bounds.
 
     Args:
       samples: the lines of the JSON that have "tasks".
@@ -101,22 +111,18 @@ def findings(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[
         finding, too.
     """
     found = []
-    for sample in samples:
-        for task, gauges in sample["gauges"].items():
-            if not soak_job.is_at_rest(gauges, sample["coordinators"]):
-                found.append(f"after {sample['steps']} steps {task} is not at rest: {gauges}")
     judged = growths(samples)
     for process, by_name in judged.items():
-        for name, grown in by_name.items():
-            if grown.steadily > BOUNDS[name]:
+        for name, of_name in by_name.items():
+            if of_name.steadily > BOUNDS[name]:
                 found.append(
-                    f"{process}: {name} grew steadily by {grown.steadily:.1f}, of {BOUNDS[name]}"
+                    f"{process}: {name} grew steadily by {of_name.steadily:.1f}, of {BOUNDS[name]}"
                 )
-            allowed = BOUNDS[name] + grown.restarts * PER_RESTART[name]
-            if grown.in_all > allowed:
+            allowed = BOUNDS[name] + of_name.restarts * PER_RESTART[name]
+            if of_name.in_all > allowed:
                 found.append(
-                    f"{process}: {name} grew by {grown.in_all:.1f} with {grown.restarts} restarts, "
-                    f"of {allowed}"
+                    f"{process}: {name} grew by {of_name.in_all:.1f} with {of_name.restarts} "
+                    f"restarts, of {allowed}"
                 )
     for task in kept:
         if not any(process.startswith(f"{task} ") for process in judged):
@@ -128,7 +134,7 @@ def plot(samples: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     """Draws memory, threads, descriptors and the gauges' sum of each task over the steps.
 
     Args:
-      samples: as of `findings`.
+      samples: as of `restless`.
       path: the picture; its ending chooses the format.
       title: above it.
     """
@@ -168,9 +174,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     samples = [line for line in map(json.loads, args.json.open()) if "tasks" in line]
     if args.plot:
         plot(samples, args.plot, f"{samples[-1]['steps']} steps")
-    print(describe(growths(samples)))
-    found = findings(samples, ())
-    print("\n".join(found) or "flat")
+    judged = growths(samples)
+    print(describe(judged))
+    found = restless(samples) + grown(samples, ())
+    flat = "flat" if judged else f"at rest, growth not judged: no process has {MIN_SAMPLES} samples"
+    print("\n".join(found) or flat)
     return 1 if found else 0
 
 

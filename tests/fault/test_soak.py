@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ _EVERY = 80  # six faults
 def test_each_fault_once(isolated_env, tmp_path):
     kinds = set(soak_faults.DECK)
     if reason := soak_faults.may_drop():
-        print(f"connections are not dropped: {reason}")
+        warnings.warn(f"no connection was dropped, the other faults were: {reason}", stacklevel=1)
         kinds.remove("connection_dropped")
     out = tmp_path / "soak.jsonl"
     picture = tmp_path / "soak.svg"
@@ -30,7 +31,7 @@ def test_each_fault_once(isolated_env, tmp_path):
         command, env=isolated_env, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "flat, and all losses equal"
+    assert done.stdout.splitlines()[-1] == "losses equal, growth not judged"
     *samples, result = map(json.loads, out.read_text().splitlines())
     assert result["findings"] == []
     assert set(result["faults"]) == kinds
@@ -43,6 +44,9 @@ def test_each_fault_once(isolated_env, tmp_path):
     assert last["steps"] == _STEPS
     assert last["coordinators"] == 1 + result["faults"]["server_killed"]
     assert sorted(last["tasks"]) == ["chief:0", "ps:0", "ps:1", "worker:0", "worker:1"]
+    # Worker 0 lived through all of it, and fused both ways.
+    counters = last["counters"]["/job:worker/replica:0/task:0"]
+    assert 0 < counters["dynamic_requests"] < counters["fused_rpcs"]
     for gauges in last["gauges"].values():
         assert set(gauges) == set(soak_job.GAUGES)
     assert picture.stat().st_size > 0

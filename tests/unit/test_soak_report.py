@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule by which a soak test is flat: what it lets pass, and what it finds."""
 
+import json
+
 import pytest
 from fault import soak, soak_faults, soak_job, soak_report
 
@@ -43,11 +45,12 @@ def test_samples_right_before_and_after_a_restart_are_no_steady_growth():
 
 
 def test_flat_with_noise_is_no_finding():
-    assert soak_report.findings(_samples(lambda i: 600 + 20 * (i % 3)), ["ps:0"]) == []
+    samples = _samples(lambda i: 600 + 20 * (i % 3))
+    assert soak_report.grown(samples, ["ps:0"]) == soak_report.restless(samples) == []
 
 
 def test_a_small_leak_is_found():
-    found = soak_report.findings(_samples(lambda i: 600 + 0.16 * i), ["ps:0"])
+    found = soak_report.grown(_samples(lambda i: 600 + 0.16 * i), ["ps:0"])
     assert found == [
         "ps:0 (7): rss_mib grew steadily by 14.2, of 12.0",
         "ps:0 (7): rss_mib grew by 14.2 with 0 restarts, of 12.0",
@@ -61,14 +64,15 @@ def test_what_stock_keeps_for_a_restart_is_no_finding_and_more_is():
             sample["faults"]["worker_killed"] = i // 50
         return made
 
-    assert soak_report.findings(samples(24.0), ["ps:0"]) == []
-    found = soak_report.findings(samples(25.0), ["ps:0"])
+    assert soak_report.grown(samples(24.0), ["ps:0"]) == []
+    found = soak_report.grown(samples(25.0), ["ps:0"])
     assert found == ["ps:0 (7): rss_mib grew by 25.0 with 1 restarts, of 24.0"]
 
 
-def test_a_task_that_does_not_come_to_rest_is_found():
-    gauges = dict.fromkeys(soak_job.GAUGES, 0) | {"pending_requests": 1}
-    found = soak_report.findings(_samples(lambda i: 600, gauges), ["ps:0"])
+@pytest.mark.parametrize("gauge", ["pending_requests", "partial_tensors"])
+def test_a_task_that_does_not_come_to_rest_is_found(gauge):
+    gauges = dict.fromkeys(soak_job.GAUGES, 0) | {gauge: 1}
+    found = soak_report.restless(_samples(lambda i: 600, gauges))
     assert len(found) == _COUNT and found[0] == (
         f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}"
     )
@@ -88,7 +92,7 @@ def test_a_task_without_counters_is_not_at_rest():
 
 def test_a_kept_task_that_was_started_anew_is_found():
     samples = _samples(lambda i: 600, pid=lambda i: i)
-    assert soak_report.findings(samples, ["ps:0"]) == ["ps:0: no process has 16 samples"]
+    assert soak_report.grown(samples, ["ps:0"]) == ["ps:0: no process has 16 samples"]
 
 
 def test_differing_losses_are_found():
@@ -98,6 +102,29 @@ def test_differing_losses_are_found():
     found = soak.differences(losses, other)
     assert found[0] == "round 4: losses ['a', 'b'], without faults ['a', 'c']"
     assert found[-1] == "2 more rounds differ" and len(found) == 4
+
+
+def test_growth_that_was_not_judged_is_not_said_to_be_flat():
+    assert soak.verdict([], judged=True) == "flat, and all losses equal"
+    assert soak.verdict([], judged=False) == "losses equal, growth not judged"
+    for judged in (True, False):
+        assert soak.verdict(["a", "b"], judged) == "FAILED, findings: 2"
+
+
+@pytest.mark.parametrize(
+    ("count", "last"),
+    [(16, "flat"), (15, "at rest, growth not judged: no process has 16 samples")],
+)
+def test_a_report_of_too_few_samples_says_so(tmp_path, capsys, count, last):
+    path = tmp_path / "soak.jsonl"
+    path.write_text("".join(json.dumps(s) + "\n" for s in _samples(lambda i: 600)[:count]))
+    assert soak_report.main([str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+def test_both_copies_of_the_variables_are_read_both_ways():
+    ways = {(number % 2, soak_job.grouping(number)) for number in range(8)}
+    assert ways == {(0, "level"), (0, "dynamic"), (1, "level"), (1, "dynamic")}
 
 
 def test_a_deck_has_every_fault_and_depends_on_its_seed_alone():
