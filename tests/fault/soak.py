@@ -10,7 +10,8 @@ connections dropped, workers and servers killed and started again on the same po
 death of a server stock TensorFlow needs a new coordinator, which takes the variables up from the
 last save; so does this one. Now and then everything is let come to rest, and memory, threads,
 descriptors and gauges of each task are noted; `soak_report.py` has the rule by which they are flat.
-Growth is judged from 10,000 steps on; that all comes to rest, and the losses, always. The losses must be those of the same steps in one process, where no fault is.
+Growth is judged from 10,000 steps on; that all comes to rest, and the losses, always: these must be
+those of the same steps in one process, where no fault is.
 
 With --mode stock the same happens to TensorFlow without the plugin.
 """
