@@ -4,6 +4,7 @@
 
     python benchmarks/network.py --json network.json --plot docs/network.svg \
         --markdown docs/benchmarks.md
+    python benchmarks/network.py --workload dense --grouping level,cost --delays --losses
 
 Coordinator and worker are on one host, the servers on another: network namespaces of this machine
 (root is needed), joined by a link that `examples/two_hosts.py` makes bad. Stock and fused have
@@ -36,7 +37,6 @@ from examples import compare, tun_relay, two_hosts
 from examples.progress import display
 from examples.session import SessionError
 
-_MODES = ("stock", "fused")
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 _MARKS = ("<!-- network -->", "<!-- /network -->")
 _EXIT_SKIPPED = 77  # as automake's tests say it
@@ -113,13 +113,14 @@ def measure(
 
     placed = {**spec, "hosts": hosts.of(_SIDES)}
     rounds, _ = compare.run_in_turn(
-        {mode: compare.Variant({**placed, "mode": mode}) for mode in _MODES},
+        {mode: compare.Variant({**placed, **fuse_recv.variant(args, mode)}) for mode in args.modes},
         args.rounds * len(links),
         args.steps,
         progress,
         before_round=before_round,
     )
-    modes = {mode: fuse_recv.mode_numbers(mode, rounds[mode]) for mode in _MODES}
+    modes = {mode: fuse_recv.mode_numbers(mode, rounds[mode]) for mode in args.modes}
+    fused = fuse_recv.fused_modes(modes)
     # What is received does not depend on the link, so this runs without it.
     stock_rpcs = compare.count_stock_recv_rpcs(spec, progress)
     return {
@@ -129,13 +130,13 @@ def measure(
         "link": {"emulator": hosts.emulator, "mtu": tun_relay.MTU},
         "recv_rpcs_per_step": {
             "stock": stock_rpcs,
-            "fused": modes["fused"]["recv_rpcs_per_step"],
+            **{mode: modes[mode]["recv_rpcs_per_step"] for mode in fused},
         },
         "conditions": [
             _numbers(link, round_trips[at], _rounds_of(rounds, at, len(links)))
             for at, link in enumerate(links)
         ],
-        "losses": modes["fused"]["losses"],
+        "losses": modes[fused[0]]["losses"],
         **fuse_recv.comparison_of_losses(modes, args.workers == 1 or args.synchronous),
     }
 
@@ -155,43 +156,66 @@ def _numbers(
     rounds: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
     modes = {}
-    for mode in _MODES:
+    for mode in rounds:
         numbers = fuse_recv.mode_numbers(mode, rounds[mode])
         modes[mode] = {key: numbers[key] for key in ("steps_per_s", "cpu_ms_per_step")}
-    rate = {mode: modes[mode]["steps_per_s"]["median"] for mode in _MODES}
+    rate = {mode: modes[mode]["steps_per_s"]["median"] for mode in rounds}
+    fused = fuse_recv.fused_modes(rounds)
     return {
         "name": link.name,
         **dataclasses.asdict(link),
         "round_trip_ms": statistics.median(round_trips),
         "modes": modes,
-        "speedup": rate["fused"] / rate["stock"],
-        **fuse_recv.comparison_of_rounds(rounds),
+        "speedup": {mode: rate[mode] / rate["stock"] for mode in fused},
+        "speedup_by_round": {
+            mode: compare.spread(
+                ours["steps_per_s"] / stock["steps_per_s"]
+                for stock, ours in zip(rounds["stock"], rounds[mode], strict=True)
+            )
+            for mode in fused
+        },
     }
 
 
 def render(result: Mapping[str, Any]) -> Table:
     """The result as a table, a row per condition."""
     settings = result["settings"]
-    rpcs = result["recv_rpcs_per_step"]
+    modes = list(result["recv_rpcs_per_step"])
     table = Table(
-        title=f"{result['workload']}, {settings['features']} features, {settings['ps']} servers "
-        f"on another host; link by {result['link']['emulator']}\n{settings['rounds']} rounds of "
-        f"{settings['steps']} steps; receives per step: stock {rpcs['stock']:.0f}, "
-        f"fused {rpcs['fused']:.0f}"
+        title=f"{_model(result)}, {settings['ps']} servers on another host; link by "
+        f"{result['link']['emulator']}\n{settings['rounds']} rounds of {settings['steps']} steps; "
+        f"receives per step: {_receives(result)}"
     )
     table.add_column("link, each way")
-    for column in ("round trip\nmeasured, ms", "stock, steps/s\nmedian (min to max)",
-                   "fused, steps/s\nmedian (min to max)", "speed-up\n(by round)"):  # fmt: skip
+    for column in ("round trip\nmeasured, ms",
+                   *(f"{mode}, steps/s\nmedian (min to max)" for mode in modes),
+                   *(f"{mode}, speed-up\n(by round)" for mode in modes[1:])):  # fmt: skip
         table.add_column(column, justify="right")
     for row in result["conditions"]:
-        table.add_row(
-            row["name"],
-            f"{row['round_trip_ms']:.2f}",
-            *(_spread(row["modes"][mode]["steps_per_s"], ".1f") for mode in _MODES),
-            f"{row['speedup']:.2f} ({row['speedup_by_round']['min']:.2f} to "
-            f"{row['speedup_by_round']['max']:.2f})",
-        )
+        table.add_row(row["name"], f"{row['round_trip_ms']:.2f}", *_cells(row))
     return table
+
+
+def _model(result: Mapping[str, Any]) -> str:
+    features = result["settings"]["features"]
+    return result["workload"] + (f", {features} features" if features else "")
+
+
+def _receives(result: Mapping[str, Any]) -> str:
+    rpcs = result["recv_rpcs_per_step"]
+    return ", ".join(f"{mode} {count:.0f}" for mode, count in rpcs.items())
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    """Steps per second of each mode, then the speed-up of each but stock."""
+    return [
+        *(_spread(numbers["steps_per_s"], ".1f") for numbers in row["modes"].values()),
+        *(
+            f"{speedup:.2f} ({row['speedup_by_round'][mode]['min']:.2f} to "
+            f"{row['speedup_by_round'][mode]['max']:.2f})"
+            for mode, speedup in row["speedup"].items()
+        ),
+    ]
 
 
 def markdown(result: Mapping[str, Any], picture: str | None = None) -> str:
@@ -201,25 +225,23 @@ def markdown(result: Mapping[str, Any], picture: str | None = None) -> str:
       result: what `measure` returned.
       picture: where the plot is, seen from the document.
     """
-    settings, rpcs, machine = (result[k] for k in ("settings", "recv_rpcs_per_step", "machine"))
+    settings, machine = result["settings"], result["machine"]
+    modes = list(result["recv_rpcs_per_step"])
+    head = ["link, each way", "round trip, measured", *(f"{mode}, steps/s" for mode in modes)]
+    head += ["speed-up"] if len(modes) == 2 else [f"speed-up, {mode}" for mode in modes[1:]]
     lines = [
-        f"`{result['workload']}`, {settings['features']} features, {settings['workers']} worker, "
+        f"`{result['workload']}`{_model(result).removeprefix(result['workload'])}, "
+        f"{settings['workers']} worker, "
         f"{settings['ps']} servers, {settings['rounds']} rounds of {settings['steps']} steps for "
-        f"each row; receive RPCs per step: stock {rpcs['stock']:.0f}, fused {rpcs['fused']:.0f}. "
+        f"each row; receive RPCs per step: {_receives(result)}. "
         f"Link by {result['link']['emulator']}, on {machine['cpus']} cores "
         f"({machine['processor']}). Median, minimum and maximum of the rounds.",
         "",
-        "| link, each way | round trip, measured | stock, steps/s | fused, steps/s | speed-up |",
-        "|---|---|---|---|---|",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
     ]
     for row in result["conditions"]:
-        by_round = row["speedup_by_round"]
-        cells = [
-            row["name"],
-            f"{row['round_trip_ms']:.2f} ms",
-            *(_spread(row["modes"][mode]["steps_per_s"], ".1f") for mode in _MODES),
-            f"{row['speedup']:.2f} ({by_round['min']:.2f} to {by_round['max']:.2f})",
-        ]
+        cells = [row["name"], f"{row['round_trip_ms']:.2f} ms", *_cells(row)]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", f"![Speed-up and steps per second by delay]({picture})"] if picture else []
     return "\n".join(lines) + "\n"
@@ -251,10 +273,12 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     delays = [row["delay_ms"] for row in rows]
-    _line(left, delays, [row["speedup_by_round"] for row in rows], "speed-up by round")
+    modes = list(result["recv_rpcs_per_step"])
+    for mode in modes[1:]:
+        _line(left, delays, [row["speedup_by_round"][mode] for row in rows], mode)
     left.axhline(1.0, lw=0.8, color="grey")
-    left.set_ylabel("fused over stock, steps per second")
-    for mode in _MODES:
+    left.set_ylabel("steps per second, over stock's")
+    for mode in modes:
         _line(right, delays, [row["modes"][mode]["steps_per_s"] for row in rows], mode)
     right.set_ylabel("steps per second")
     right.legend()
@@ -293,6 +317,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="default: netem where the kernel has it")  # fmt: skip
     for name in ("features", "workers", "ps", "batch"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--grouping", help="as in fuse_recv.py: one for `fused`, or several modes")
     parser.add_argument("--steps", type=int, default=20, help="per round and condition")
     parser.add_argument("--rounds", type=int, default=5, help="through all conditions")
     parser.add_argument("--json", type=Path, help="write all numbers here")
@@ -304,13 +329,16 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     args = parser.parse_args(argv)
     known = ["--workload", args.workload, "--steps", str(args.steps)]
-    known += ["--rounds", str(args.rounds)]
+    known += ["--rounds", str(args.rounds), "--modes", "stock", "fused"]
+    known += ["--grouping", args.grouping] if args.grouping else []
     for name in ("features", "workers", "ps", "batch"):
         if (value := getattr(args, name)) is not None:
             known += [f"--{name}", str(value)]
     for key, value in vars(fuse_recv.parse(known)).items():
-        if getattr(args, key, None) is None:
+        if key == "grouping" or getattr(args, key, None) is None:
             setattr(args, key, value)
+    if args.plot and not args.delays:
+        parser.error("--plot draws over the delays: give --delays")
     if not conditions(args):
         parser.error("no condition: give --delays, --mbits or --losses")
     for link in conditions(args):

@@ -111,11 +111,17 @@ def cluster(mode: str, workers: int, ps: int, **options: Any) -> Iterator[Any]:
         yield started
 
 
-def set_fuse_recv(on: bool, **others: bool) -> None:
-    """Sets the option for functions called from now on."""
+def set_fuse_recv(on: bool, **others: Any) -> None:
+    """Sets the option for functions called from now on.
+
+    All tensors of a level share a call unless `others` say otherwise: what is counted would depend
+    on the cores of the machine.
+    """
     import tensorflow as tf
 
-    tf.config.optimizer.set_experimental_options({"do_fuse_recv": on, **others})
+    tf.config.optimizer.set_experimental_options(
+        {"do_fuse_recv": on, "fuse_grouping": "level", **others}
+    )
 
 
 def device(task: str) -> str:

@@ -80,7 +80,7 @@ def rewrite(
       leave_may_be_dead: leave receives that may be dead alone, with that reason, so that what the
         analysis found can be seen one by one.
       splitting: which of the tensors that may share a call do: the option `fuse_grouping`. Empty
-        for what runs use by default.
+        for "level", from which runs go on by cost.
       rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
         a usual value; runs measure it.
       bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.

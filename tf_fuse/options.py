@@ -65,10 +65,10 @@ OPTIONS: dict[str, Option] = {
         Option(
             "fuse_grouping",
             str,
-            "Which tensors of a graph level share a call: all of them ('level'), those that the "
-            "same node uses first ('consumer'), or all but those that would wait longer than a "
-            "call takes ('cost'); or, whatever the level, those that wait at the same time "
-            "('dynamic').",
+            "Which tensors of a graph level share a call: all but those that would wait longer "
+            "than a call takes ('cost', the default), all of them ('level'), or those that the "
+            "same node uses first ('consumer'); or, whatever the level, those that wait at the "
+            "same time ('dynamic').",
             ("level", "consumer", "cost", "dynamic"),
         ),
         Option(

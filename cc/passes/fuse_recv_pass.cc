@@ -201,12 +201,13 @@ std::vector<v1::FuseReport> RecentReports() {
 AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
   AnalysisOptions analysis;
   analysis.fuse_gpu = options.do_fuse_gpu;
+  analysis.splitting = Splitting::kCost;
   if (!options.grouping.empty() &&
       !ParseSplitting(options.grouping, &analysis.splitting)) {
     // A newer coordinator may know more.
     LOG(WARNING) << "tf_fuse: fuse_grouping is '" << options.grouping
                  << "', this task knows 'level', 'consumer', 'cost' and "
-                    "'dynamic'; 'level' is used.";
+                    "'dynamic'; 'cost' is used.";
   }
   if (analysis.splitting != Splitting::kCost) return analysis;
   analysis.hosts = ClusterHosts();

@@ -279,8 +279,8 @@ double MeasureRpcMicros() {
   cache->ListWorkers(&tasks);
   const std::set<std::string> local = ServerRegistry::Get()->LocalTasks();
   // All at once: one that has stopped takes as long as a probe may.
-  for (const auto& [task, state] : ProbePeers({tasks.begin(), tasks.end()})) {
-    if (state != PeerState::kFused || local.count(task) > 0) continue;
+  for (const auto& [task, peer] : ProbePeers({tasks.begin(), tasks.end()})) {
+    if (peer.state != PeerState::kFused || local.count(task) > 0) continue;
     // The least of each: whatever else the machines do only adds.
     double one = std::numeric_limits<double>::infinity();
     double many = one;

@@ -111,7 +111,7 @@ def _main():
         return {"sum": total, "twins": len(made)}
 
     def off():
-        options = {"do_fuse_recv": True, "do_pack_handles": False}
+        options = {"do_fuse_recv": True, "do_pack_handles": False, "fuse_grouping": "level"}
         tf.config.optimizer.set_experimental_options(options)
         total, made = new_twins(lambda: call(sum_of(vs), tf.constant(1.0)))
         tf.config.optimizer.set_experimental_options({**options, "do_pack_handles": True})

@@ -77,7 +77,9 @@ def _main():
             "ps:2": {"TF_FUSE_MAX_UNSENT_FRAME_BYTES": "0"},
         },
     )
-    tf.config.optimizer.set_experimental_options({"do_fuse_recv": True, "do_pack_sends": True})
+    tf.config.optimizer.set_experimental_options(
+        {"do_fuse_recv": True, "do_pack_sends": True, "fuse_grouping": "level"}
+    )
 
     def read(ps, device):
         def case():

@@ -204,7 +204,9 @@ def _main():
     tasks = {job: start(job) for job in addresses}
     try:
         urls = {job: ready(process) for job, process in tasks.items()}
-        tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+        tf.config.optimizer.set_experimental_options(
+            {"do_fuse_recv": True, "fuse_grouping": "level"}
+        )
         strategy = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(addresses), rpc_layer="grpc+fuse"

@@ -161,7 +161,9 @@ class Job:
             import tf_fuse  # noqa: F401  (loads the plugin)
             from tf_fuse.cluster import LocalCluster as cluster_type
         if mode == "on":
-            tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+            tf.config.optimizer.set_experimental_options(
+                {"do_fuse_recv": True, "fuse_grouping": "level"}
+            )
         protocol = protocol or ("grpc" if mode == "stock" else "grpc+fuse")
         self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol, **options)
         self.strategy = tf.distribute.ParameterServerStrategy(self.cluster.resolver())
