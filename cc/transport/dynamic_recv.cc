@@ -253,8 +253,10 @@ void DynamicRecv::OnAnswer(Request* request, const absl::Status& status,
   Batch rest;
   rest.request_id = request_id;
   Receives failed;
-  const std::vector<size_t> failed_indices =
-      FailedIndices(status, receives.size());
+  std::vector<size_t> failed_indices = FailedIndices(status, receives.size());
+  // An error of no tensor is none that we write: it must not be asked for
+  // without end.
+  if (failed_indices.empty()) failed_indices = AllIndices(receives.size());
   for (size_t i = 0, next = 0; i < receives.size(); ++i) {
     const bool is_failed =
         next < failed_indices.size() && failed_indices[next] == i;

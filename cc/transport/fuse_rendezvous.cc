@@ -165,7 +165,10 @@ absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
   return status;
 }
 
-void FuseRendezvous::StartAbort(const absl::Status& status) {
+void FuseRendezvous::StartAbort(const absl::Status& given) {
+  // A peer's error may be what the step is aborted with. Its calls that take
+  // this status for their answers must not ask again.
+  const absl::Status status = WithoutOurPayloads(given);
   // A waiter's reference may be the last one.
   const auto self = tsl::core::GetNewRef(this);
   {

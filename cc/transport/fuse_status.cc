@@ -91,6 +91,13 @@ bool IsPostponed(const absl::Status& status) {
   return status.GetPayload(kPostponedPayload).has_value();
 }
 
+absl::Status WithoutOurPayloads(const absl::Status& status) {
+  absl::Status result = status;
+  result.ErasePayload(kFailedPayload);
+  result.ErasePayload(kPostponedPayload);
+  return result;
+}
+
 absl::Status NameFailedTensors(const absl::Status& status,
                                const FusedKeys& keys,
                                const std::vector<size_t>& indices) {
@@ -111,9 +118,10 @@ absl::Status NameFailedTensors(const absl::Status& status,
   }
   absl::StrAppend(&message, "]]");
   absl::Status result(status.code(), message);
-  status.ForEachPayload([&result](auto type_url, const absl::Cord& payload) {
-    if (type_url != kFailedPayload) result.SetPayload(type_url, payload);
-  });
+  WithoutOurPayloads(status).ForEachPayload(
+      [&result](auto type_url, const absl::Cord& payload) {
+        result.SetPayload(type_url, payload);
+      });
   return result;
 }
 

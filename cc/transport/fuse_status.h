@@ -36,6 +36,10 @@ std::vector<size_t> FailedIndices(const absl::Status& status, size_t count);
 absl::Status PostponedError(int64_t step_id);
 bool IsPostponed(const absl::Status& status);
 
+// Without the payloads above: they are answers to one request. An error that
+// one of them has given to a step must not be taken for another's answer.
+absl::Status WithoutOurPayloads(const absl::Status& status);
+
 // Returns `status` with a message that names each of the failing tensors, as
 // far as TensorFlow's limit of messages goes, and counts the others.
 // Keeps the code and the payloads (but for ours).

@@ -409,12 +409,12 @@ absl::Status ReadPositions(const Tensor& frame,
   if (!status.ok()) return status;
   const int64_t others = static_cast<int64_t>(decoded.size()) - 1;
   const int64_t count = first.tensor.NumElements();
-  if (first.is_dead || first.beside || first.tensor.dims() != 1 ||
+  if (first.is_dead || first.beside || first.tensor.dims() != 1 || count == 0 ||
       (count != others && !(with_waits && count + 1 == others))) {
     return absl::DataLossError(absl::StrCat(
         "bad frame: the first slot of an answer by parts is an int32 of shape ",
         first.tensor.shape().DebugString(), ", expected the positions of ",
-        others, " tensors"));
+        others, " tensors, and of at least 1"));
   }
   const auto given = first.tensor.vec<int32_t>();
   int64_t least = 0;
