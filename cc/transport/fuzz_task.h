@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,11 +21,18 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
 #include "transport/loopback_testing.h"
 
 namespace tf_fuse {
 namespace testing {
+
+// Of the library's errors; see fuse_status.cc.
+inline constexpr char kFailedSlotsPayload[] =
+    "type.googleapis.com/tf_fuse.v1.FailedSlots";
+inline constexpr char kPostponedPayload[] =
+    "type.googleapis.com/tf_fuse.v1.Postponed";
 
 // Ends the process, which the fuzzer takes for a finding.
 [[noreturn]] void Die(const std::string& what, const std::string& detail);
@@ -55,6 +63,7 @@ struct Tasks {
 struct Asked {
   tensorflow::RecvTensorRequest request;
   std::shared_ptr<const ParsedKeys> keys;  // Null: not a request that we serve.
+  bool by_parts = false;
   tensorflow::CallOptions options;
   Answer answer;
   // Guarded by the scenario's lock.
@@ -84,8 +93,10 @@ class Scenario {
   // The request with its device and incarnation set to those of the task.
   void Adopt(tensorflow::RecvTensorRequest* request) const;
   // A whole request around a FuseRecvTensorRequest.
-  tensorflow::RecvTensorRequest Envelope(int64_t step,
-                                         const std::string& value);
+  tensorflow::RecvTensorRequest Envelope(int64_t step, const std::string& value,
+                                         bool by_parts = false);
+  // Of a request by parts for the rests of others.
+  std::string RestsOf(const std::vector<int64_t>& request_ids) const;
 
   void Begin(int64_t step);
   // Sends the tensors of a request's keys; every `stride`th.
@@ -98,6 +109,7 @@ class Scenario {
   // Gives up, unless it has been answered.
   void Cancel(const std::shared_ptr<Asked>& asked);
   void Abort(int64_t step);
+  void AbortReceiver(int64_t step, const absl::Status& status);
   void End(int64_t step);
   // As if the request had waited for very long.
   void Tick(int64_t request_id);
@@ -106,6 +118,15 @@ class Scenario {
   void Receive(int64_t step, const std::vector<std::string>& names,
                const tensorflow::FrameAndIter& frame_iter,
                std::vector<bool> copy_out, std::deque<Change> changes);
+  // The same by parts: each tensor by itself. Left out are those of which the
+  // step has received one of the name, as no step of a graph has two, unless
+  // `repeat`.
+  void ReceiveParts(int64_t step, const std::vector<std::string>& names,
+                    const tensorflow::FrameAndIter& frame_iter,
+                    const std::vector<bool>& copy_out,
+                    std::deque<Change> changes, bool repeat);
+  // Cancels those by parts that the step has begun.
+  void CancelParts(int64_t step);
 
   // Ends all steps, waits for all answers, checks them and that nothing is
   // left.
@@ -121,8 +142,26 @@ class Scenario {
     absl::Status status;
     std::vector<Slot> slots;
   };
+  // A tensor that was asked for by parts. It ends once: sent, or failed.
+  struct Part {
+    std::string name;
+    bool ended = false;
+  };
+  using Parts = std::vector<std::shared_ptr<Part>>;
 
+  std::shared_ptr<Received> Expect(const std::vector<std::string>& names,
+                                   std::vector<bool> copy_out, bool changed);
+  // Puts them before the next answers; whether any may change one from now on.
+  bool TakeChanges(std::deque<Change> changes);
+  FuseRendezvous::FusedDone DoneOf(const std::shared_ptr<Received>& received);
   void CheckAnswer(Asked* asked);
+  void CheckFrame(Asked* asked, tensorflow::Tensor frame);
+  // The answers are looked at in the order in which they came.
+  void CheckPart(Asked* asked, tensorflow::Tensor frame);
+  void CheckFailedPart(const Asked& asked);
+  Parts PartsOf(const Asked& asked);
+  void EndParts(const Asked& asked, const Parts& parts,
+                const std::vector<size_t>& ended);
   void CheckReceived(const Received& received);
   // Ends all steps; false if some request is still without an answer.
   bool EndAll();
@@ -134,7 +173,18 @@ class Scenario {
   bool profiling_ = false;
   std::vector<std::shared_ptr<Asked>> asked_;
   std::vector<std::shared_ptr<Received>> received_;
+  // By step: frame and name of what was received by parts.
+  std::map<int64_t, std::set<std::pair<uint64_t, std::string>>> names_;
+  std::map<int64_t, std::unique_ptr<tensorflow::CancellationManager>>
+      cancellations_;
+  // They outlive the receives.
+  std::vector<std::unique_ptr<tensorflow::CancellationManager>> cancelled_;
+  // What answers have left, by step and request.
+  std::map<std::pair<int64_t, int64_t>, Parts> left_;
+  bool any_change_ = false;
   absl::Mutex mu_;
+  // In the order of their answers.
+  std::vector<Asked*> answered_ ABSL_GUARDED_BY(mu_);
   std::deque<Change> changes_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -120,19 +120,28 @@ class Answer {
   ::grpc::ByteBuffer* const buffer_;
 };
 
+// Makes the table of a task's steps.
+using MakeMgr =
+    std::unique_ptr<FuseRendezvousMgr> (*)(const tensorflow::WorkerEnv*);
+inline std::unique_ptr<FuseRendezvousMgr> MakeFuseRendezvousMgr(
+    const tensorflow::WorkerEnv* env) {
+  return std::make_unique<FuseRendezvousMgr>(env);
+}
+
 // One task: a CPU, its rendezvous, and the worker that serves them.
 class Task {
  public:
   // `workers` leads to the other tasks; may be null.
   Task(const std::string& name, uint64_t incarnation, int threads,
-       std::unique_ptr<tensorflow::WorkerCacheInterface> workers)
+       std::unique_ptr<tensorflow::WorkerCacheInterface> workers,
+       MakeMgr make_mgr = &MakeFuseRendezvousMgr)
       : name_(name),
         device_mgr_(std::make_unique<HostCpu>(name, incarnation)),
         pool_(tensorflow::Env::Default(), "loopback", threads) {
     env_.env = tensorflow::Env::Default();
     env_.device_mgr = &device_mgr_;
     env_.compute_pool = &pool_;
-    rendezvous_mgr_ = std::make_unique<FuseRendezvousMgr>(&env_);
+    rendezvous_mgr_ = make_mgr(&env_);
     env_.rendezvous_mgr = rendezvous_mgr_.get();
     session_mgr_ = std::make_unique<tensorflow::SessionMgr>(
         &env_, name, std::move(workers),
@@ -200,6 +209,8 @@ class Loopback : public tensorflow::Worker {
 
   // Not while there are calls.
   void set_tamper(Tamper tamper) { tamper_ = std::move(tamper); }
+  // False: a single receive whose receiver has gone stays with the sender.
+  void set_cancels_singles(bool cancels) { cancels_singles_ = cancels; }
 
   void RecvTensorAsync(tensorflow::CallOptions* options,
                        const tensorflow::RecvTensorRequest* request,
@@ -207,7 +218,9 @@ class Loopback : public tensorflow::Worker {
                        tensorflow::StatusCallback done) override {
     auto call = std::make_shared<Call>();
     call->request = *request;
-    options->SetCancelCallback([call] { call->options.StartCancel(); });
+    if (cancels_singles_ || request->has_transport_options()) {
+      options->SetCancelCallback([call] { call->options.StartCancel(); });
+    }
     sender_->worker()->GrpcRecvTensorAsync(
         &call->options, &call->request, call->answer.buffer(),
         [this, call, options, response,
@@ -247,6 +260,7 @@ class Loopback : public tensorflow::Worker {
 
   Task* const sender_;
   Tamper tamper_;
+  bool cancels_singles_ = true;
 };
 
 // Every task is reached over the one `wire`.

@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fuzz target of the request handler and of what reads its answers. The first
-// byte of an input, modulo 4, says what the rest is:
+// byte of an input, modulo 8, says what the rest is:
 //
 //   0  two bytes of a plan, then a RecvTensorRequest as a peer sends it
 //   1  the same with a FuseRecvTensorRequest, which is put into a request
 //   2  types and options of a receive, then a frame that it gets as its answer
 //   3  a script: requests, steps, tensors, cancellations, receives in any order
+//   4  as 1, in a request by parts
+//   5  as 2, with an answer to a request by parts
+//   6  a script with requests and receives by parts, and rests of answers
+//   7  as 6
 //
 // The handler is the real one, with TensorFlow's rendezvous and devices, and
 // whatever is asked has to end as fuzz_task.h says. A broken promise ends the
@@ -49,11 +53,37 @@ struct Plan {
         abort(b & 2),
         questions(b & 4),
         tick(b & 8),
-        keep_step(b & 16) {}
+        keep_step(b & 16),
+        rests(b & 32),
+        renumber(b & 64) {}
 
   bool begin, send_first, send_later, cancel, profile, again, duplicate, adopt;
-  bool part, abort, questions, tick, keep_step;
+  bool part, abort, questions, tick, keep_step, rests, renumber;
 };
+
+// Puts the ids of answers that have left something in the place of those that
+// `request`, recorded elsewhere, asks the rests of.
+void Renumber(Scenario* scenario, RecvTensorRequest* request) {
+  v1::FuseRecvTensorRequest fused;
+  auto* value = request->mutable_transport_options()->mutable_value();
+  if (!fused.ParseFromString(*value)) return;
+  const int64_t step = request->step_id();
+  const int rests = std::min(fused.rest_of_requests_size(), 3);
+  fused.clear_rest_of_requests();
+  for (int i = 0; i < rests; ++i) {
+    // Of two tensors the first is there.
+    v1::FuseRecvTensorRequest two;
+    (void)two.ParseFromString(scenario->RestsOf({}));
+    two.add_tensor_names(absl::StrCat("first_", i));
+    two.add_tensor_names(absl::StrCat("second_", i));
+    const auto asked =
+        scenario->Ask(scenario->Envelope(step, two.SerializeAsString(), true));
+    if (asked->keys != nullptr) scenario->Send(step, *asked->keys, 2);
+    Tasks::Get()->RunScheduled();
+    fused.add_rest_of_requests(asked->request.request_id());
+  }
+  *value = fused.SerializeAsString();
+}
 
 void RunRequest(const Plan& plan, RecvTensorRequest request) {
   Scenario scenario;
@@ -64,6 +94,7 @@ void RunRequest(const Plan& plan, RecvTensorRequest request) {
   const int64_t step = request.step_id();
   if (plan.profile) scenario.Profile(true);
   if (plan.begin) scenario.Begin(step);
+  if (plan.renumber) Renumber(&scenario, &request);
   // What it asks for is known once it has been asked.
   const auto first = scenario.Ask(request);
   if (first->keys != nullptr && plan.send_first) {
@@ -71,6 +102,14 @@ void RunRequest(const Plan& plan, RecvTensorRequest request) {
     // A request that finds everything there.
     request.set_request_id(scenario.NewRequestId());
     scenario.Ask(request);
+  }
+  // The answers by parts.
+  if (first->by_parts) Tasks::Get()->RunScheduled();
+  if (plan.rests) {
+    // The second is refused.
+    const std::string rests = scenario.RestsOf({first->request.request_id()});
+    scenario.Ask(scenario.Envelope(step, rests, true));
+    scenario.Ask(scenario.Envelope(step, rests, true));
   }
   if (plan.duplicate) scenario.Ask(request);
   if (plan.again) {
@@ -90,12 +129,14 @@ void RunRequest(const Plan& plan, RecvTensorRequest request) {
   if (plan.cancel) scenario.Cancel(first);
   if (first->keys != nullptr && plan.send_later) {
     scenario.Send(step, *first->keys, plan.part ? 3 : 1);
+    if (first->by_parts) Tasks::Get()->RunScheduled();
   }
   if (plan.abort) scenario.Abort(step);
   scenario.Finish();
 }
 
-void RunMessage(const Plan& plan, const std::string& bytes, bool enveloped) {
+void RunMessage(const Plan& plan, const std::string& bytes, bool enveloped,
+                bool by_parts) {
   RecvTensorRequest request;
   if (enveloped) {
     // gRPC answers what is no message itself.
@@ -103,23 +144,49 @@ void RunMessage(const Plan& plan, const std::string& bytes, bool enveloped) {
   } else {
     CheckMeasure(bytes);
     Scenario scenario;
-    request = scenario.Envelope(0, bytes);
+    request = scenario.Envelope(0, bytes, by_parts);
     scenario.Finish();
   }
   RunRequest(plan, std::move(request));
 }
 
-// Reads all that UnpackFrame() gives, after the frame itself was let go.
+// Those of the tensors that an answer by parts holds.
+tensorflow::DataTypeVector TypesAt(const tensorflow::DataTypeVector& asked,
+                                   const std::vector<size_t>& positions) {
+  if (positions.empty()) Die("no tensor", "in a part");
+  tensorflow::DataTypeVector types;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] >= asked.size())
+      Die("a position", "beyond what was asked");
+    if (i > 0 && positions[i] <= positions[i - 1])
+      Die("positions", "in disorder");
+    types.push_back(asked[positions[i]]);
+  }
+  return types;
+}
+
+// Reads all that UnpackFrame(), or UnpackPartialFrame(), gives, after the frame
+// itself was let go.
 absl::Status Unpack(const std::string& bytes,
-                    const tensorflow::DataTypeVector& types,
-                    const std::vector<bool>& copy_out, bool waits) {
+                    const tensorflow::DataTypeVector& asked,
+                    const std::vector<bool>& copy_out, bool waits,
+                    bool by_parts = false) {
   Tensor frame(tensorflow::DT_UINT8,
                tensorflow::TensorShape({static_cast<int64_t>(bytes.size())}));
   if (!bytes.empty()) std::memcpy(frame.data(), bytes.data(), bytes.size());
   std::vector<Slot> slots;
   std::vector<int64_t> waits_micros;
-  const absl::Status status = UnpackFrame(frame, types, copy_out, &slots,
-                                          waits ? &waits_micros : nullptr);
+  std::vector<int64_t>* const wanted_waits = waits ? &waits_micros : nullptr;
+  tensorflow::DataTypeVector types = asked;
+  absl::Status status;
+  if (by_parts) {
+    std::vector<size_t> positions;
+    status = UnpackPartialFrame(frame, asked, copy_out, &positions, &slots,
+                                wanted_waits);
+    if (status.ok()) types = TypesAt(asked, positions);
+  } else {
+    status = UnpackFrame(frame, asked, copy_out, &slots, wanted_waits);
+  }
   (void)ReadBytesResponse(frame);
   frame = Tensor();
   if (!status.ok()) {
@@ -127,6 +194,9 @@ absl::Status Unpack(const std::string& bytes,
     return status;
   }
   if (slots.size() != types.size()) Die("slots", "of a frame");
+  if (!waits_micros.empty() && waits_micros.size() != types.size()) {
+    Die("waits", "of a frame");
+  }
   for (size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].is_dead || slots[i].beside) continue;
     if (slots[i].tensor.dtype() != types[i]) Die("type", "of a frame");
@@ -157,7 +227,7 @@ std::string FrameOf(tensorflow::DataType type, int64_t elements,
 
 // options, number of types, types, and the frame; or, by the options, what a
 // serialized tensor's bytes are in it.
-void RunAnswer(const uint8_t* data, size_t size) {
+void RunAnswer(const uint8_t* data, size_t size, bool by_parts) {
   if (size < 2) return;
   const uint8_t options = data[0];
   const size_t count = std::min<size_t>(data[1] % 70, size - 2);
@@ -174,12 +244,18 @@ void RunAnswer(const uint8_t* data, size_t size) {
     (void)Unpack(FrameOf(type, data[1] % 4, bytes), {type}, {}, false);
     return;
   }
-  (void)Unpack(bytes, types, copy_out, options & 1);
+  (void)Unpack(bytes, types, copy_out, options & 1, by_parts);
   // The same with any shape of an answer that TensorFlow may hand us.
   if (options & 2) {
     Tensor other(tensorflow::DT_STRING, tensorflow::TensorShape({}));
     std::vector<Slot> slots;
-    if (UnpackFrame(other, types, {}, &slots).ok()) Die("no frame", "");
+    std::vector<size_t> positions;
+    if (by_parts
+            ? UnpackPartialFrame(other, types, copy_out, &positions, &slots)
+                  .ok()
+            : UnpackFrame(other, types, {}, &slots).ok()) {
+      Die("no frame", "");
+    }
   }
 }
 
@@ -191,7 +267,7 @@ std::string Name(uint8_t number) {
   return absl::StrCat("edge_", number % 40);
 }
 
-std::string Fields(Script* script) {
+std::string Fields(Script* script, const std::vector<int64_t>& rests = {}) {
   v1::FuseRecvTensorRequest fused;
   const uint8_t what = script->Byte();
   fused.set_frame_version(what % 16 < 14 ? 2 : script->Byte());
@@ -216,7 +292,21 @@ std::string Fields(Script* script) {
     fused.add_tensor_names(
         Name(static_cast<uint8_t>((first < 200 ? first % 40 : first) + i)));
   }
+  for (const int64_t id : rests) fused.add_rest_of_requests(id);
   return fused.SerializeAsString();
+}
+
+// Ids of requests that were made before, and some others.
+std::vector<int64_t> Rests(Script* script, const Scenario& scenario) {
+  std::vector<int64_t> ids;
+  const auto& asked = scenario.asked();
+  for (int n = script->Byte() % 4; n > 0; --n) {
+    const uint8_t which = script->Byte();
+    ids.push_back(asked.empty() || which >= 232
+                      ? script->Byte()
+                      : asked[which % asked.size()]->request.request_id());
+  }
+  return ids;
 }
 
 std::deque<Change> Changes(Script* script, int* errors) {
@@ -226,9 +316,7 @@ std::deque<Change> Changes(Script* script, int* errors) {
     if (what >= 240 && *errors < 3) {
       ++*errors;
       change.code = 1 + what % 16;
-      change.payload_type = what % 2
-                                ? "type.googleapis.com/tf_fuse.v1.Postponed"
-                                : "type.googleapis.com/tf_fuse.v1.FailedSlots";
+      change.payload_type = what % 2 ? kPostponedPayload : kFailedSlotsPayload;
       for (size_t n = script->Byte() % 12; n > 0; --n) {
         change.payload += "0123456789,--99"[script->Byte() % 15];
       }
@@ -242,98 +330,224 @@ std::deque<Change> Changes(Script* script, int* errors) {
   return changes;
 }
 
-void RunScript(Script* script) {
-  Scenario scenario;
-  int errors = 0;
-  for (int ops = 0; ops < 30 && !script->done(); ++ops) {
-    const uint8_t what = script->Byte();
-    // Else what was scheduled waits for one more.
-    if (what % 4 != 3) Tasks::Get()->RunScheduled();
-    const int64_t step = scenario.step(what >> 4);
-    const auto& asked = scenario.asked();
-    const auto one = [&] { return asked[script->Byte() % asked.size()]; };
+// Some tensors, and what their receivers meet.
+struct Receives {
+  Receives(Script* script, int* errors) {
+    const uint8_t first = script->Byte();
+    options = script->Byte();
+    for (int i = 0; i < 1 + options / 2 % 8; ++i) {
+      names.push_back(absl::StrCat("edge_", (first + i) % 40));
+      copy_out.push_back(options & 128);
+    }
+    frame_iter = tensorflow::FrameAndIter(options % 2, 0);
+    changes = Changes(script, errors);
+  }
+
+  void Run(Scenario* scenario, int64_t step, bool by_parts) {
+    if (options & 16) scenario->SendNames(step, names, frame_iter);
+    if (by_parts) {
+      scenario->ReceiveParts(step, names, frame_iter, copy_out,
+                             std::move(changes), options & 64);
+    } else {
+      scenario->Receive(step, names, frame_iter, copy_out, std::move(changes));
+    }
+    if (options & 32) scenario->SendNames(step, names, frame_iter);
+  }
+
+  std::vector<std::string> names;
+  std::vector<bool> copy_out;
+  tensorflow::FrameAndIter frame_iter;
+  uint8_t options;
+  std::deque<Change> changes;
+};
+
+// What the operations of both kinds of scripts have in common.
+class Runner {
+ public:
+  explicit Runner(Script* script) : script_(script) {}
+  virtual ~Runner() = default;
+
+  void Run() {
+    for (int ops = 0; ops < 30 && !script_->done(); ++ops) {
+      const uint8_t what = script_->Byte();
+      // Else what was scheduled waits for one more.
+      if (what % 4 != 3) Tasks::Get()->RunScheduled();
+      RunOne(what, scenario_.step(what >> 4));
+    }
+    scenario_.Finish();
+  }
+
+ protected:
+  virtual void RunOne(uint8_t what, int64_t step) = 0;
+
+  // One that was asked before, or null.
+  std::shared_ptr<Asked> One() {
+    const auto& asked = scenario_.asked();
+    return asked.empty() ? nullptr : asked[script_->Byte() % asked.size()];
+  }
+  void Send() {
+    const auto chosen = One();
+    if (chosen == nullptr || chosen->keys == nullptr) return;
+    scenario_.Send(chosen->request.step_id(), *chosen->keys,
+                   1 + script_->Byte() % 3);
+  }
+  void AskWhatIsMissing(int64_t step) {
+    const auto chosen = One();
+    v1::FuseRecvTensorRequest query;
+    query.set_frame_version(1);
+    query.set_stalled_request_id(
+        chosen == nullptr ? script_->Byte() : chosen->request.request_id());
+    scenario_.Ask(scenario_.Envelope(step, query.SerializeAsString()));
+  }
+  void Receive(int64_t step, bool by_parts) {
+    Receives(script_, &errors_).Run(&scenario_, step, by_parts);
+  }
+
+  Script* const script_;
+  Scenario scenario_;
+  int errors_ = 0;
+};
+
+class PlainRunner : public Runner {
+ public:
+  using Runner::Runner;
+
+ protected:
+  void RunOne(uint8_t what, int64_t step) override {
     switch (what % 16) {
       case 0:
-        scenario.Begin(step);
-        break;
+        return scenario_.Begin(step);
       case 1:
       case 2:
       case 3:
-        scenario.Ask(scenario.Envelope(step, Fields(script)));
-        break;
+        scenario_.Ask(scenario_.Envelope(step, Fields(script_)));
+        return;
       case 4:
       case 5:
-        if (!asked.empty()) {
-          const auto chosen = one();
-          if (chosen->keys != nullptr) {
-            scenario.Send(chosen->request.step_id(), *chosen->keys,
-                          1 + script->Byte() % 3);
-          }
-        }
-        break;
+        return Send();
       case 6:
-        if (!asked.empty()) scenario.Cancel(one());
-        break;
+        if (const auto one = One()) scenario_.Cancel(one);
+        return;
       case 7:
-        scenario.Abort(step);
-        break;
+        return scenario_.Abort(step);
       case 8:
-        scenario.End(step);
-        break;
+        return scenario_.End(step);
       case 9:
-        if (!asked.empty()) scenario.Tick(one()->request.request_id());
-        break;
+        if (const auto one = One()) scenario_.Tick(one->request.request_id());
+        return;
       case 10:
-        scenario.Profile(what & 16);
-        break;
+        return scenario_.Profile(what & 16);
       case 11:
-        if (!asked.empty()) scenario.Ask(one()->request);  // A duplicate.
-        break;
-      case 12: {
-        v1::FuseRecvTensorRequest query;
-        query.set_frame_version(1);
-        query.set_stalled_request_id(
-            asked.empty() ? script->Byte() : one()->request.request_id());
-        scenario.Ask(scenario.Envelope(step, query.SerializeAsString()));
-        break;
+        if (const auto one = One())
+          scenario_.Ask(one->request);  // A duplicate.
+        return;
+      case 12:
+        return AskWhatIsMissing(step);
+      default:
+        return Receive(step, /*by_parts=*/false);
+    }
+  }
+};
+
+class PartsRunner : public Runner {
+ public:
+  using Runner::Runner;
+
+ protected:
+  void RunOne(uint8_t what, int64_t step) override {
+    switch (what % 16) {
+      case 0:
+        return scenario_.Begin(step);
+      case 1:
+        scenario_.Ask(scenario_.Envelope(step, Fields(script_)));
+        return;
+      case 2:
+      case 3:
+      case 4: {
+        const std::vector<int64_t> rests = Rests(script_, scenario_);
+        scenario_.Ask(scenario_.Envelope(step, Fields(script_, rests), true));
+        return;
       }
-      default: {
-        std::vector<std::string> names;
-        std::vector<bool> copy_out;
-        const uint8_t first = script->Byte();
-        const uint8_t options = script->Byte();
-        for (int i = 0; i < 1 + options / 2 % 8; ++i) {
-          names.push_back(absl::StrCat("edge_", (first + i) % 40));
-          copy_out.push_back(options & 128);
+      case 5:
+      case 6:
+        return Send();
+      case 7:
+        if (const auto one = One()) scenario_.Cancel(one);
+        return;
+      case 8:
+        return EndStep(step);
+      case 9:
+        return scenario_.Profile(what & 16);
+      case 10:
+        return AskWhatIsMissing(step);
+      case 11:
+        if (const auto one = One()) {
+          scenario_.Ask(scenario_.Envelope(
+              one->request.step_id(),
+              scenario_.RestsOf({one->request.request_id()}), true));
         }
-        const tensorflow::FrameAndIter frame_iter(options % 2, 0);
-        if (options & 16) scenario.SendNames(step, names, frame_iter);
-        scenario.Receive(step, names, frame_iter, copy_out,
-                         Changes(script, &errors));
-        if (options & 32) scenario.SendNames(step, names, frame_iter);
+        return;
+      case 12:
+        if (const auto one = One())
+          scenario_.Ask(one->request);  // A duplicate.
+        return;
+      case 13:
+        return Receive(step, /*by_parts=*/false);
+      default:
+        return Receive(step, /*by_parts=*/true);
+    }
+  }
+
+ private:
+  void EndStep(int64_t step) {
+    const uint8_t how = script_->Byte();
+    switch (how % 8) {
+      case 0:
+        return scenario_.Abort(step);
+      case 1:
+        return scenario_.CancelParts(step);
+      case 2:
+        return scenario_.End(step);
+      case 3:
+        if (const auto one = One()) scenario_.Tick(one->request.request_id());
+        return;
+      default: {
+        // As an error that a peer has given to one of the step's receives.
+        absl::Status status(static_cast<absl::StatusCode>(1 + how / 8 % 16),
+                            "aborted by one of its receives");
+        if (how % 8 == 5) status.SetPayload(kPostponedPayload, absl::Cord("1"));
+        if (how % 8 == 6) status.SetPayload(kFailedSlotsPayload, absl::Cord());
+        if (how % 8 == 7) {
+          status.SetPayload(kFailedSlotsPayload, absl::Cord("0-0"));
+        }
+        return scenario_.AbortReceiver(step, status);
       }
     }
   }
-  scenario.Finish();
-}
+};
 
 }  // namespace
 
 void FuzzOne(const uint8_t* data, size_t size) {
   Tasks::Get();
   if (size < 3) return;
-  switch (data[0] % 4) {
+  const int kind = data[0] % 8;
+  switch (kind) {
     case 0:
     case 1:
-      RunMessage(Plan(data[1], data[2]), {data + 3, data + size},
-                 data[0] % 4 == 0);
-      break;
+    case 4:
+      return RunMessage(Plan(data[1], data[2]), {data + 3, data + size},
+                        /*enveloped=*/kind == 0, /*by_parts=*/kind == 4);
     case 2:
-      RunAnswer(data + 1, size - 1);
-      break;
+    case 5:
+      return RunAnswer(data + 1, size - 1, /*by_parts=*/kind == 5);
     default: {
       Script script(data + 1, size - 1);
-      RunScript(&script);
+      if (kind == 3) {
+        PlainRunner(&script).Run();
+      } else {
+        PartsRunner(&script).Run();
+      }
     }
   }
 }

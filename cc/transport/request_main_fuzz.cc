@@ -36,7 +36,7 @@ constexpr char kCrash[] = "crash-request";
 Bytes RandomScript(Random* random) {
   Bytes script(2 + random->Below(random->Below(4) == 0 ? 300 : 60));
   for (uint8_t& byte : script) byte = static_cast<uint8_t>(random->Next());
-  script[0] = 3;
+  script[0] = random->Below(2) == 0 ? 3 : 6;
   return script;
 }
 
@@ -90,13 +90,16 @@ void PrintCounts() {
   const Metrics& m = *Metrics::Get();
   std::printf(
       "  served %lld, refused %lld, errors %lld, cancelled %lld, postponed "
-      "%lld; received %lld, failed %lld\n",
+      "%lld; received %lld, failed %lld; asked by parts %lld, again for rests "
+      "%lld\n",
       static_cast<long long>(m.served_rpcs + m.served_probes),
       static_cast<long long>(m.rejected_requests),
       static_cast<long long>(m.served_errors),
       static_cast<long long>(m.cancelled_requests),
       static_cast<long long>(m.postponed_requests),
-      static_cast<long long>(m.fused_rpcs), static_cast<long long>(m.errors));
+      static_cast<long long>(m.fused_rpcs), static_cast<long long>(m.errors),
+      static_cast<long long>(m.dynamic_requests),
+      static_cast<long long>(m.dynamic_rounds));
 }
 
 // Kept where it is run, so that what ended the process can be run again.

@@ -75,11 +75,17 @@ tensorflow::DataTypeVector TypesOf(const std::vector<std::string>& names) {
   return types;
 }
 
+// A slot of an answer. What is beside is sent singly.
+void CheckSent(const Slot& slot, const std::string& name) {
+  if (slot.beside || SameValue(slot, ValueOf(name))) return;
+  Die("served another value", slot.tensor.DebugString());
+}
+
 void CheckAtRest() {
   const Metrics& m = *Metrics::Get();
   for (const std::atomic<int64_t>* gauge :
        {&m.pending_requests, &m.pending_bytes, &m.unsent_frame_bytes,
-        &m.open_steps, &m.pending_receives}) {
+        &m.open_steps, &m.pending_receives, &m.partial_tensors}) {
     if (gauge->load() != 0) Die("left behind", m.ToJson());
   }
   if (Watch::Get()->Describe().receives_size() != 0) Die("still waits", "");
@@ -123,7 +129,11 @@ Tasks::Tasks()
     : sender("/job:ps/replica:0/task:0", 1, 1, nullptr),
       wire(&sender),
       receiver("/job:worker/replica:0/task:0", 2, 1,
-               std::make_unique<LoopbackWorkers>(&wire)) {}
+               std::make_unique<LoopbackWorkers>(&wire)) {
+  // TensorFlow aborts the step of a single receive a second later, on a thread
+  // of its own: too many of them.
+  wire.set_cancels_singles(false);
+}
 
 Tasks* Tasks::Get() {
   // Never destroyed: TensorFlow's threads may still use them at the end.
@@ -188,14 +198,26 @@ void Scenario::Adopt(RecvTensorRequest* request) const {
   *value = fused.SerializeAsString();
 }
 
-RecvTensorRequest Scenario::Envelope(int64_t step, const std::string& value) {
+RecvTensorRequest Scenario::Envelope(int64_t step, const std::string& value,
+                                     bool by_parts) {
   RecvTensorRequest request;
   request.set_step_id(step);
   request.set_request_id(NewRequestId());
   request.set_rendezvous_key(kFusedRendezvousKey);
-  request.mutable_transport_options()->set_type_url(kFusedRequestTypeUrl);
+  request.mutable_transport_options()->set_type_url(
+      by_parts ? kPartialRequestTypeUrl : kFusedRequestTypeUrl);
   request.mutable_transport_options()->set_value(value);
   return request;
+}
+
+std::string Scenario::RestsOf(const std::vector<int64_t>& request_ids) const {
+  v1::FuseRecvTensorRequest request;
+  request.set_frame_version(2);
+  request.set_send_device(tasks_->sender.device_name());
+  request.set_send_device_incarnation(1);
+  request.set_recv_device(tasks_->receiver.device_name());
+  for (const int64_t id : request_ids) request.add_rest_of_requests(id);
+  return request.SerializeAsString();
 }
 
 void Scenario::Begin(int64_t step) {
@@ -235,8 +257,9 @@ std::shared_ptr<Asked> Scenario::Ask(const RecvTensorRequest& request) {
   auto asked = std::make_shared<Asked>();
   asked->request = request;
   const auto& options = request.transport_options();
+  asked->by_parts = options.type_url() == kPartialRequestTypeUrl;
   if (request.has_transport_options() &&
-      options.type_url() == kFusedRequestTypeUrl) {
+      (asked->by_parts || options.type_url() == kFusedRequestTypeUrl)) {
     CheckMeasure(options.value());
     const auto size = MeasureRequest(options.value());
     if (size.ok()) {
@@ -253,6 +276,7 @@ std::shared_ptr<Asked> Scenario::Ask(const RecvTensorRequest& request) {
         absl::MutexLock lock(&mu_);
         ++asked->answers;
         asked->status = status;
+        answered_.push_back(asked.get());
       });
   return asked;
 }
@@ -268,7 +292,13 @@ void Scenario::Abort(int64_t step) {
   tasks_->sender.Step(step)->StartAbort(absl::InternalError("aborted"));
 }
 
+void Scenario::AbortReceiver(int64_t step, const absl::Status& status) {
+  steps_.insert(step);
+  tasks_->receiver.Step(step)->StartAbort(status);
+}
+
 void Scenario::End(int64_t step) {
+  names_.erase(step);
   tasks_->sender.End(step);
   tasks_->receiver.End(step);
 }
@@ -288,9 +318,9 @@ void Scenario::Profile(bool on) {
   profiling_ = on;
 }
 
-void Scenario::Receive(int64_t step, const std::vector<std::string>& names,
-                       const tensorflow::FrameAndIter& frame_iter,
-                       std::vector<bool> copy_out, std::deque<Change> changes) {
+std::shared_ptr<Scenario::Received> Scenario::Expect(
+    const std::vector<std::string>& names, std::vector<bool> copy_out,
+    bool changed) {
   auto keys = std::make_shared<FusedKeys>();
   keys->send_device = tasks_->sender.device_name();
   keys->send_device_incarnation = 1;
@@ -301,24 +331,72 @@ void Scenario::Receive(int64_t step, const std::vector<std::string>& names,
   if (!FinishFusedKeys(keys.get()).ok()) Die("keys", "refused");
   auto received = std::make_shared<Received>();
   received->keys = keys;
-  {
-    absl::MutexLock lock(&mu_);
-    // An answer that comes late may take the changes of another one.
-    for (const auto& other : received_) other->changed |= !changes.empty();
-    received->changed = !changes.empty() || !changes_.empty();
-    for (Change& change : changes) changes_.push_back(std::move(change));
-  }
+  received->changed = changed;
   received_.push_back(received);
+  return received;
+}
+
+bool Scenario::TakeChanges(std::deque<Change> changes) {
+  absl::MutexLock lock(&mu_);
+  any_change_ |= !changes.empty();
+  // An answer that comes late may take the changes of another one.
+  for (const auto& other : received_) other->changed |= !changes.empty();
+  for (Change& change : changes) changes_.push_back(std::move(change));
+  return !changes_.empty();
+}
+
+FuseRendezvous::FusedDone Scenario::DoneOf(
+    const std::shared_ptr<Received>& received) {
+  return [this, received](const absl::Status& status, std::vector<Slot> slots) {
+    absl::MutexLock lock(&mu_);
+    ++received->answers;
+    received->status = status;
+    received->slots = std::move(slots);
+  };
+}
+
+void Scenario::Receive(int64_t step, const std::vector<std::string>& names,
+                       const tensorflow::FrameAndIter& frame_iter,
+                       std::vector<bool> copy_out, std::deque<Change> changes) {
+  const bool changed = TakeChanges(std::move(changes));
+  const auto received = Expect(names, std::move(copy_out), changed);
   steps_.insert(step);
   (void)tasks_->receiver.Begin(step);
   tasks_->receiver.Step(step)->RecvFusedAsync(
-      keys, frame_iter, Rendezvous::Args(),
-      [this, received](const absl::Status& status, std::vector<Slot> slots) {
-        absl::MutexLock lock(&mu_);
-        ++received->answers;
-        received->status = status;
-        received->slots = std::move(slots);
-      });
+      received->keys, frame_iter, Rendezvous::Args(), DoneOf(received));
+}
+
+void Scenario::ReceiveParts(int64_t step, const std::vector<std::string>& names,
+                            const tensorflow::FrameAndIter& frame_iter,
+                            const std::vector<bool>& copy_out,
+                            std::deque<Change> changes, bool repeat) {
+  (void)TakeChanges(std::move(changes));
+  steps_.insert(step);
+  (void)tasks_->receiver.Begin(step);
+  auto& cancellation = cancellations_[step];
+  if (cancellation == nullptr) {
+    cancellation = std::make_unique<tensorflow::CancellationManager>();
+  }
+  Rendezvous::Args args;
+  args.cancellation_manager = cancellation.get();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const bool first =
+        names_[step].insert({frame_iter.frame_id, names[i]}).second;
+    if (!first && !repeat) continue;
+    // Once the two sides take the rest of an answer for another one, so they
+    // do with what shares a request with it.
+    const auto received = Expect({names[i]}, {copy_out[i]}, any_change_);
+    tasks_->receiver.Step(step)->RecvDynamicAsync(received->keys, frame_iter,
+                                                  args, DoneOf(received));
+  }
+}
+
+void Scenario::CancelParts(int64_t step) {
+  const auto found = cancellations_.find(step);
+  if (found == cancellations_.end()) return;
+  cancelled_.push_back(std::move(found->second));
+  cancellations_.erase(found);
+  cancelled_.back()->StartCancel();
 }
 
 bool Scenario::AllAnswered() {
@@ -343,7 +421,16 @@ void Scenario::Finish() {
   }
   if (profiling_) Profile(false);
   for (const auto& received : received_) CheckReceived(*received);
-  for (const auto& asked : asked_) CheckAnswer(asked.get());
+  for (const auto& asked : asked_) {
+    if (asked->answers != 1) Die("answered twice", asked->status.ToString());
+  }
+  std::vector<Asked*> answered;
+  {
+    absl::MutexLock lock(&mu_);
+    answered.swap(answered_);
+  }
+  for (Asked* asked : answered) CheckAnswer(asked);
+  left_.clear();
   received_.clear();
   asked_.clear();
   tensorflow::LocalRendezvous::ReleaseAbortedRendezvous();
@@ -373,9 +460,9 @@ void Scenario::CheckReceived(const Received& received) {
 }
 
 void Scenario::CheckAnswer(Asked* asked) {
-  if (asked->answers != 1) Die("answered twice", asked->status.ToString());
   if (!asked->status.ok()) {
     if (asked->status.message().empty()) Die("an error without text", "");
+    if (asked->by_parts) CheckFailedPart(*asked);
     return;
   }
   tensorflow::Tensor frame;
@@ -385,12 +472,21 @@ void Scenario::CheckAnswer(Asked* asked) {
   }
   if (asked->keys == nullptr) return;  // Of TensorFlow.
   const ParsedKeys& keys = *asked->keys;
-  std::vector<Slot> slots;
   if (keys.stalled_request_id != 0 || keys.question != v1::QUESTION_NONE) {
     const auto bytes = ReadBytesResponse(frame);
     if (!bytes.ok()) Die("an answer to a question", bytes.status().ToString());
     return;
   }
+  if (asked->by_parts) {
+    CheckPart(asked, std::move(frame));
+  } else {
+    CheckFrame(asked, std::move(frame));
+  }
+}
+
+void Scenario::CheckFrame(Asked* asked, tensorflow::Tensor frame) {
+  const ParsedKeys& keys = *asked->keys;
+  std::vector<Slot> slots;
   const std::vector<std::string> names = NamesOf(keys);
   std::vector<int64_t> waits;
   const absl::Status status = UnpackFrame(frame, TypesOf(names), {}, &slots,
@@ -399,12 +495,69 @@ void Scenario::CheckAnswer(Asked* asked) {
   frame = tensorflow::Tensor();  // The slots keep it.
   asked->answer.Empty();
   if (keys.report_waits && waits.size() != names.size()) Die("waits", "");
-  for (size_t i = 0; i < slots.size(); ++i) {
-    if (slots[i].beside) continue;
-    if (!SameValue(slots[i], ValueOf(names[i]))) {
-      Die("served another value", slots[i].tensor.DebugString());
-    }
+  for (size_t i = 0; i < slots.size(); ++i) CheckSent(slots[i], names[i]);
+}
+
+Scenario::Parts Scenario::PartsOf(const Asked& asked) {
+  Parts parts;
+  for (const int64_t id : asked.keys->rest_of_requests) {
+    const auto& left = left_[{asked.request.step_id(), id}];
+    parts.insert(parts.end(), left.begin(), left.end());
   }
+  for (const std::string& name : NamesOf(*asked.keys)) {
+    parts.push_back(std::make_shared<Part>(Part{name}));
+  }
+  return parts;
+}
+
+void Scenario::EndParts(const Asked& asked, const Parts& parts,
+                        const std::vector<size_t>& ended) {
+  Parts rest;
+  for (size_t i = 0, next = 0; i < parts.size(); ++i) {
+    if (next == ended.size() || ended[next] != i) {
+      rest.push_back(parts[i]);
+      continue;
+    }
+    ++next;
+    if (parts[i]->ended) Die("a tensor was answered twice", parts[i]->name);
+    parts[i]->ended = true;
+  }
+  if (!rest.empty()) {
+    left_[{asked.request.step_id(), asked.request.request_id()}] = rest;
+  }
+}
+
+void Scenario::CheckPart(Asked* asked, tensorflow::Tensor frame) {
+  const bool report_waits = asked->keys->report_waits;
+  const Parts parts = PartsOf(*asked);
+  std::vector<std::string> names;
+  for (const auto& part : parts) names.push_back(part->name);
+  std::vector<size_t> positions;
+  std::vector<Slot> slots;
+  std::vector<int64_t> waits;
+  const absl::Status status =
+      UnpackPartialFrame(frame, TypesOf(names), std::vector<bool>(names.size()),
+                         &positions, &slots, report_waits ? &waits : nullptr);
+  if (!status.ok()) Die("a part that we made", status.ToString());
+  frame = tensorflow::Tensor();  // The slots keep it.
+  asked->answer.Empty();
+  if (report_waits && waits.size() != slots.size()) Die("waits", "of a part");
+  EndParts(*asked, parts, positions);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    CheckSent(slots[i], names[positions[i]]);
+  }
+}
+
+void Scenario::CheckFailedPart(const Asked& asked) {
+  // Without the payload nothing of it is kept, or it was refused.
+  if (asked.keys == nullptr ||
+      !asked.status.GetPayload(kFailedSlotsPayload).has_value()) {
+    return;
+  }
+  const Parts parts = PartsOf(asked);
+  const std::vector<size_t> failed = FailedIndices(asked.status, parts.size());
+  if (failed.empty()) Die("an error of no tensor", asked.status.ToString());
+  EndParts(asked, parts, failed);
 }
 
 }  // namespace testing
