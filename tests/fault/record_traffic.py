@@ -4,8 +4,9 @@
 
     python tests/fault/record_traffic.py cc/transport/corpus
 
-A worker and a server run some functions; each is reached through a proxy of this process, which
-passes on what it gets and looks into it. Needs no privilege, and changes nothing in the tasks.
+A worker and a server run some functions, fused by level and then dynamically; each is reached
+through a proxy of this process, which passes on what it gets and looks into it. Needs no privilege,
+and changes nothing in the tasks. What was recorded before is overwritten.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from typing import Any
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _FUSED = b"tf_fuse.v1.FuseRecvTensorRequest"
+_BY_PARTS = b"tf_fuse.v1.parts/"
 _FRAME = b"TFFR"
 _MAX_BYTES = 1500  # of one input: larger ones are like smaller ones
-# Of cc/transport/request_fuzz.cc: a plan that sends what is asked for, as the task's own.
-_REQUEST, _PLAN, _ANSWER = 0, bytes([128 | 2, 0]), 2
+# Of cc/transport/request_fuzz.cc: kinds of inputs, and plans that send what is asked for, as the
+# task's own. By parts: half of it, then the rest; rests are those of other requests of the task.
+_REQUEST, _ANSWER, _ANSWER_BY_PARTS = 0, 2, 5
+_PLANS = {"request": bytes([128 | 2, 0]), "partial_request": bytes([128 | 4 | 2, 64 | 32 | 1])}
 
 
 class Proxy:
@@ -54,21 +58,22 @@ class Proxy:
             except OSError:
                 client.close()  # the task is not there yet; its peer tries again
                 continue
-            fused: set[int] = set()
-            for source, sink, kind in ((client, server, "request"), (server, client, "frame")):
-                arguments = (source, sink, kind, fused)
+            fused: dict[int, str] = {}
+            for source, sink, is_client in ((client, server, True), (server, client, False)):
+                arguments = (source, sink, is_client, fused)
                 threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
 
-    def _pass_on(self, source: Any, sink: Any, kind: str, fused: set[int]) -> None:
-        reader = _Reader(kind == "request")
+    def _pass_on(self, source: Any, sink: Any, is_client: bool, fused: dict[int, str]) -> None:
+        reader = _Reader(is_client)
         try:
             while data := source.recv(1 << 16):
                 for stream, message in reader.feed(data):
-                    if kind == "request" and _FUSED in message:
-                        fused.add(stream)
-                        self._found.append((kind, message))
-                    elif kind == "frame" and stream in fused and _FRAME in message:
-                        self._found.append((kind, message[message.index(_FRAME) :]))
+                    if is_client and _FUSED in message:
+                        fused[stream] = "partial_" if _BY_PARTS in message else ""
+                        self._found.append((fused[stream] + "request", message))
+                    elif not is_client and stream in fused and _FRAME in message:
+                        frame = message[message.index(_FRAME) :]
+                        self._found.append((fused[stream] + "frame", frame))
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
@@ -108,27 +113,39 @@ class _Reader:
 
 def as_input(kind: str, message: bytes) -> bytes:
     """The fuzzer's input that holds a recorded message."""
-    if kind == "request":
-        return bytes([_REQUEST]) + _PLAN + message
-    count = struct.unpack_from("<I", message, 12)[0]
-    at, types = 32, b""
-    for _ in range(count):
-        encoding, rank, dtype = message[at], message[at + 2], message[at + 4]
-        types += bytes([1 if encoding == 3 else dtype])
-        at += 24 + 8 * rank
-    return bytes([_ANSWER, 0, count]) + types + message
+    if kind in _PLANS:
+        return bytes([_REQUEST]) + _PLANS[kind] + message
+    types = [1 if encoding == 3 else dtype for encoding, _, _, dtype in _records(message)]
+    if kind == "frame":
+        return bytes([_ANSWER, 0, len(types)]) + bytes(types) + message
+    # Of what was asked for and did not come, the types are not known.
+    asked = [1] * (_positions(message)[-1] + 1)
+    for position, dtype in zip(_positions(message), types[1:], strict=True):
+        asked[position] = dtype
+    return bytes([_ANSWER_BY_PARTS, 0, len(asked)]) + bytes(asked) + message
+
+
+def _records(frame: bytes) -> list[tuple[int, int, int, int]]:
+    """The first bytes of each slot's record: encoding, flags, rank, type (cc/frame/frame.h)."""
+    records, at = [], 32
+    for _ in range(struct.unpack_from("<I", frame, 12)[0]):
+        records.append((frame[at], frame[at + 1], frame[at + 2], frame[at + 4]))
+        at += 24 + 8 * frame[at + 2]
+    return records
+
+
+def _positions(frame: bytes) -> tuple[int, ...]:
+    """What the first slot of an answer by parts says: the tensors that follow."""
+    offset, size = struct.unpack_from("<QQ", frame, 32 + 8)
+    return struct.unpack_from(f"<{size // 4}i", frame, offset)
 
 
 def shape_of(kind: str, data: bytes) -> Any:
     """Equal for inputs of which one is enough."""
-    if kind == "request":
+    if kind in _PLANS:
         return kind, len(data) // 40
     count = data[2]
-    records, at = [], 3 + count + 32
-    for _ in range(count):
-        records.append((data[at], data[at + 1], data[at + 2], data[at + 4]))
-        at += 24 + 8 * data[at + 2]
-    return kind, tuple(records)
+    return kind, count, tuple(_records(data[3 + count :]))
 
 
 def _run_task(spec: str) -> None:
@@ -199,22 +216,23 @@ def _steps(strategy: Any) -> None:
 
     with tf.device(worker):
         reads(), all_kinds(), branches(0.0), branches(99.0), loops(2), updates()
-    import tf_fuse
-
-    tf_fuse.cluster_metrics(), tf_fuse.cluster_waiting()
 
 
 def _coordinate(spec: str) -> None:
     import tensorflow as tf
 
-    import tf_fuse  # noqa: F401
+    import tf_fuse
 
     tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(json.loads(spec)["cluster"]), rpc_layer="grpc+fuse"
     )
 
-    _steps(tf.distribute.ParameterServerStrategy(resolver))
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    _steps(strategy)
+    tf_fuse.cluster_metrics(), tf_fuse.cluster_waiting()
+    tf.config.optimizer.set_experimental_options({"fuse_grouping": "dynamic"})
+    _steps(strategy)
     os._exit(0)  # a process with a server hangs otherwise
 
 

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded requests, changed at random, to a task of "grpc+fuse": it answers all, and is as before.
 
+Among them requests by parts for tensors of steps that run, and for what answers to them have left.
 The short form, over gRPC. The long one, with sanitizers and without gRPC: `make fuzz-requests`.
 """
 
+import collections
 import random
 from pathlib import Path
 
@@ -20,23 +22,69 @@ LocalCluster = standalone.cluster_package().LocalCluster
 _CORPUS = Path(__file__).resolve().parents[2] / "cc" / "transport" / "corpus"
 _REQUESTS = 600
 _SEED = 2026
-_AT_REST = dict.fromkeys(("pending_requests", "pending_bytes", "open_steps"), 0)
+_GAUGES = ("pending_requests", "pending_bytes", "partial_tensors", "open_steps")
+_AT_REST = dict.fromkeys(_GAUGES, 0)
+_RUNNING = 8  # steps that run while requests are sent
+_CONSTANTS = [f"constant_{i}" for i in range(30)]  # of each of them, and one that never comes
 
 
 class _Mutations:
-    """Requests by chance; the same for the same seed."""
+    """Requests by chance; the same for the same seed.
+
+    Attributes:
+      running: steps that send _CONSTANTS.
+    """
 
     def __init__(self, sender):
         self._random = random.Random(_SEED)
         self._sender = sender
         self._message = worker_service.messages()["RecvTensorRequest"]
-        paths = sorted(_CORPUS.glob("recorded_request_*"))
+        self.running = []
+        self._asked = collections.defaultdict(list)  # by step
+        paths = sorted(_CORPUS.glob("recorded_*request_*"))
         # Behind the fuzz target's mode and plan.
         self._seeds = [path.read_bytes()[3:] for path in paths]
         assert len(self._seeds) >= 5
 
     def next(self, number):
-        """The fields of a RecvTensorRequest."""
+        """Whether it is by parts, for a step that runs, and a RecvTensorRequest's fields."""
+        by_parts = self._random.random() < 0.4
+        return by_parts, self._by_parts(number) if by_parts else self._recorded(number)
+
+    def _by_parts(self, number):
+        from google.protobuf import any_pb2
+
+        from tf_fuse.v1 import fuse_recv_pb2
+
+        rng = self._random
+        step, request = rng.choice(self.running), number + 20_000
+        names = rng.sample([*_CONSTANTS, "never"], rng.randrange(5))
+        rests = rng.sample(self._asked[step], min(rng.randrange(3), len(self._asked[step])))
+        if rng.random() < 0.1:
+            rests.append(rng.choice([0, -1, 77, number]))
+        fused = fuse_recv_pb2.FuseRecvTensorRequest(
+            frame_version=2,
+            send_device=self._sender.device,
+            send_device_incarnation=self._sender.incarnation,
+            recv_device=raw_worker.RECEIVER,
+            tensor_names=[f"edge_{name}" for name in names],
+            rest_of_requests=rests,
+        )
+        if rng.random() < 0.2:
+            self._change_field(fused)
+        value = fused.SerializeToString()
+        if rng.random() < 0.2:
+            value = self._change_bytes(value)
+        self._asked[step].append(request)
+        url = worker_service.TYPE_URL_OF_PARTS
+        return {
+            "step_id": step,
+            "request_id": request,
+            "rendezvous_key": worker_service.KEY_OF_NO_TENSOR,
+            "transport_options": any_pb2.Any(type_url=url, value=value).SerializeToString(),
+        }
+
+    def _recorded(self, number):
         from google.protobuf import any_pb2
 
         from tf_fuse.v1 import fuse_recv_pb2
@@ -54,6 +102,9 @@ class _Mutations:
         if rng.random() < 0.4:
             value = self._change_bytes(value)
         options.value = value
+        if rng.random() < 0.2:
+            urls = [worker_service.TYPE_URL, worker_service.TYPE_URL_OF_PARTS]
+            options.type_url = rng.choice(urls)
         serialized = options.SerializeToString()
         if rng.random() < 0.1:
             serialized = self._change_bytes(serialized)
@@ -68,7 +119,7 @@ class _Mutations:
         rng = self._random
         number = rng.choice([0, 1, 2, 255, 2**31, 2**32 - 1])
         names = list(fused.tensor_names)
-        change = rng.randrange(10)
+        change = rng.randrange(11)
         if change == 0:
             fused.frame_version = number
         elif change == 1:
@@ -88,6 +139,8 @@ class _Mutations:
             del fused.tensor_names[:]
             fused.question = number % 6
         elif change == 8:
+            fused.rest_of_requests.extend([number] * rng.choice([1, 2, 100]))
+        elif change == 9:
             fused.tensor_names.append(rng.choice(["", "a;b", "a\0", "b" * 5000, *names]))
         else:
             fused.tensor_names.extend(f"edge_{i}" for i in range(rng.choice([1, 10, 1000])))
@@ -126,6 +179,18 @@ def _served(sender, step):
     return content[:4]
 
 
+def _steps_graph(sender):
+    """The handle of a graph that sends _CONSTANTS, and "never", which does not come."""
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        for i, name in enumerate(_CONSTANTS):
+            tf.constant(float(i), name=name)
+        gate = tf.queue.FIFOQueue(1, [tf.float32], [[]], shared_name="never", name="gate")
+        tf.identity(gate.dequeue(), name="never")
+    return sender.register(graph, {name: name for name in (*_CONSTANTS, "never")})
+
+
 def test_changed_requests_are_answered_and_leave_nothing():
     import grpc
 
@@ -133,13 +198,26 @@ def test_changed_requests_are_answered_and_leave_nothing():
     with LocalCluster(1, 0, "grpc+fuse", env={"TF_FUSE_STEP_WAIT_MS": "200"}) as cluster:
         sender = raw_worker.Sender(cluster.cluster_spec["worker"][0], True)
         assert _served(sender, 5_000_000) == b"TFFR"
-        mutations, codes = _Mutations(sender), {}
+        graph = _steps_graph(sender)
+        mutations = _Mutations(sender)
+        codes = {False: collections.Counter(), True: collections.Counter()}
 
         def batch(first, count):
-            answers = [sender.call("RecvTensor", **mutations.next(first + i)) for i in range(count)]
-            for answer in answers:
+            mutations.running = [3_000_000 + first + i for i in range(_RUNNING)]
+            running = [sender.run(graph, step) for step in mutations.running]
+            answers = []
+            for i in range(count):
+                by_parts, fields = mutations.next(first + i)
+                answers.append((by_parts, sender.call("RecvTensor", **fields)))
+                if i % 10 == 0:
+                    sender.round_trips()  # some answers have left something by now
+            sender.round_trips()
+            for step, call in zip(mutations.running, running, strict=True):
+                call.cancel()
+                sender.cleanup(step)
+            for by_parts, answer in answers:
                 code = answer.code()
-                codes[code.name] = codes.get(code.name, 0) + 1
+                codes[by_parts][code.name] += 1
                 # Of the task; not of a connection that broke, or of a wait without end.
                 assert code not in (
                     grpc.StatusCode.UNAVAILABLE,
@@ -159,7 +237,9 @@ def test_changed_requests_are_answered_and_leave_nothing():
         assert _resident(cluster) - memory < 64 << 20
         assert _served(sender, 5_000_001) == b"TFFR"
         sender.close()
-    assert sum(codes.values()) == _REQUESTS
+    assert sum(map(collections.Counter.total, codes.values())) == _REQUESTS
     # Each gate of the handler was reached, or the requests have become too weak to mean anything.
-    assert codes.keys() >= {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "ABORTED"}, codes
-    assert codes["OK"] >= 50, codes
+    reached = {"OK", "INVALID_ARGUMENT", "ABORTED"}
+    assert codes[True].keys() >= reached, codes
+    assert codes[False].keys() >= reached | {"FAILED_PRECONDITION"}, codes
+    assert codes[False]["OK"] >= 30 and codes[True]["OK"] >= 50, codes
