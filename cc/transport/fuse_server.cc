@@ -284,18 +284,6 @@ tensorflow::ServerFactory* RegisterFactory() {
 
 }  // namespace
 
-const char* PeerStateName(PeerState state) {
-  switch (state) {
-    case PeerState::kFused:
-      return "fused";
-    case PeerState::kPlain:
-      return "plain";
-    case PeerState::kUnreachable:
-      return "unreachable";
-  }
-  return "unknown";
-}
-
 bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 
 std::set<std::string> LocalTasks() {

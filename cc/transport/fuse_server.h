@@ -23,8 +23,6 @@ enum class PeerState {
   kUnreachable,  // Did not answer in time, or is not part of the cluster.
 };
 
-const char* PeerStateName(PeerState state);
-
 // Whether this process runs a server of ours. If it does not, its rendezvous is
 // TensorFlow's, and no graph may hold a _FuseRecv.
 bool HasFuseServer();
