@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter servers that are killed, stopped and restarted: the outcome is stock's.
 
-So it is with a worker that is stopped, and with connections that are dropped between the two. Four
-servers; one that survives, and one victim for each way to go. A step reads variables on its victim
-and on the survivor.
+So it is with dropped connections between a server and the worker. Four servers; one that survives,
+and one victim for each way to go. A step reads variables on its victim and on the survivor.
 """
 
 import contextlib
@@ -194,17 +193,6 @@ def _main(mode):
     def connection_used_again():
         return table.observe(lambda: when_connected(steps[2].plain), repr)
 
-    def worker_stopped():
-        enter(steps[2].during)
-        job.cluster.stop("worker:0")
-        result = table.observe(job.coordinator.join)
-        job.cluster.cont("worker:0")
-        queues[2].enqueue(1.0)  # the step's, if it still waits
-        return result
-
-    def worker_continued():
-        return table.observe(lambda: [when_connected(s.plain) for s in steps], repr)
-
     def killed_before():
         job.cluster.kill("ps:0")
         return table.observe(lambda: run(steps[0].plain))
@@ -248,8 +236,6 @@ def _main(mode):
         "stopped_briefly": stopped_briefly,
         "connection_dropped": connection_dropped,
         "connection_used_again": connection_used_again,
-        "worker_stopped": worker_stopped,
-        "worker_continued": worker_continued,
     }
     if mode == "on":
         cases["were_pending"] = lambda: notes["were_pending"]
