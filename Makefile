@@ -11,6 +11,7 @@
 #                 of its thread annotations
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
+#   make faults   the tests of faults, and how long each took, into the table of docs/faults.md
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
@@ -38,7 +39,7 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz fuzz-requests tsan random dynamic soak network bench clean
+.PHONY: help environment native demo test format fuzz fuzz-requests tsan random dynamic faults soak network bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -114,6 +115,12 @@ random: environment
 # All cases on clusters, fused dynamically; the tests run some.
 dynamic: environment
 	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
+
+# In one process: what runs beside would be in the times.
+faults: environment
+	rm -rf build/faults
+	TF_FUSE_FAULTS_JSON=build/faults $(BIN)/python -m pytest -v tests/fault $(ARGS)
+	$(BIN)/python tests/fault/table.py build/faults
 
 soak: environment
 	$(BIN)/python -u tests/fault/soak.py --steps $(STEPS) --seed $(SEED) \

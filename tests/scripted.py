@@ -130,15 +130,17 @@ def device(task: str) -> str:
     return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
 
 
+def short(name: str) -> str:
+    """The task of a task's or device's full name: "/job:ps/replica:0/task:1/…" to "ps:1"."""
+    job, _, index = name.removeprefix("/job:").partition("/replica:0/task:")
+    return f"{job}:{index.partition('/')[0]}"
+
+
 def metrics() -> dict[str, dict[str, Any]]:
     """Counters by short task name ("ps:1"); without the tasks that have none."""
     import tf_fuse
 
-    counters = {}
-    for task, counted in tf_fuse.cluster_metrics().items():
-        job, _, index = task.removeprefix("/job:").partition("/replica:0/task:")
-        counters[f"{job}:{index}"] = counted
-    return counters
+    return {short(task): counted for task, counted in tf_fuse.cluster_metrics().items()}
 
 
 def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script of test_dynamic.py: cases with fuse_grouping="dynamic".
 
-{"part": "values", "cases": [names]}: cases of fuse_recv_cases.py with the option off, then dynamic;
-and `_later`.
-{"part": "older"}: senders that do not serve requests by parts.
+{"part": "stock", "cases": [names]}: cases of fuse_recv_cases.py without the plugin.
+{"part": "values", "cases": [names]}: the same, dynamic; and `_later`.
+{"part": "older"}: senders that do not serve requests by parts; the option off, then dynamic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _run_cases(cluster: Any, phase: str, names: list[str]) -> None:
     from fuse_recv_cases import CASES, Bench
 
     for name in names:
-        bench = Bench(1, 2, True, cluster.strategy)
+        bench = Bench(1, 2, phase != "stock", cluster.strategy)
         values = [scripted.exact(value) for value in CASES[name](bench)]
         emit(name, phase=phase, values=values, counted=bench.counted)
 
@@ -30,9 +30,14 @@ def _gauges() -> dict[str, Any]:
     return {t: [m[name] for name in names] for t, m in scripted.metrics().items()}
 
 
+def _stock(spec: dict[str, Any]) -> None:
+    with scripted.cluster("stock", 1, 2) as cluster:
+        _run_cases(cluster, "stock", spec["cases"])
+        emit("environment", plugin_loaded="tf_fuse" in sys.modules)
+
+
 def _values(spec: dict[str, Any]) -> None:
     with scripted.cluster("plugin", 1, 2) as cluster:
-        _run_cases(cluster, "off", spec["cases"])
         scripted.set_fuse_recv(True, fuse_grouping="dynamic")
         _run_cases(cluster, "dynamic", spec["cases"])
         _later(cluster)
@@ -96,7 +101,7 @@ def _older(spec: dict[str, Any]) -> None:
 def run(spec: dict[str, Any]) -> None:
     """Runs one part."""
     sys.path.insert(0, str(scripted.ROOT / "tests" / "cluster"))
-    {"values": _values, "older": _older}[spec["part"]](spec)
+    {"stock": _stock, "values": _values, "older": _older}[spec["part"]](spec)
 
 
 scripted.main(run)

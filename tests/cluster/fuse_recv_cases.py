@@ -351,6 +351,28 @@ def switch_case(bench: Bench) -> list[Any]:
 
 
 @case
+def branch_on_another_server(bench: Bench) -> list[Any]:
+    """Branches computed on servers that do nothing else, and have no control flow of their own.
+
+    All that such a server receives may be dead. Without a receive of TensorFlow's its graph would
+    be run by an executor that does not look at that, and both branches would have values.
+    """
+    variables = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
+
+    @tf.function
+    def choose(flag):
+        def computed(server, x, y):
+            with tf.device(bench.server(server)):
+                return tf.tanh(x - y), x * y
+
+        with tf.device(bench.server(0)):
+            a, b, c, d = [v * 2.0 for v in variables]
+        return tf.cond(flag, lambda: computed(1, a, b), lambda: computed(2, c, d))
+
+    return [v for flag in (True, False, True) for v in bench.call(choose, tf.constant(flag))]
+
+
+@case
 def updates_in_branches(bench: Bench) -> list[Any]:
     """Branches that update variables on other tasks with what they computed."""
     left = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
@@ -566,6 +588,26 @@ def nested(bench: Bench) -> list[Any]:
         return middle(scale), [v - inner(scale) for v in variables]
 
     return bench.call(outer, tf.constant(2.0))
+
+
+@case
+def resource_handles(bench: Bench) -> list[Any]:
+    """Handles of variables cross to the worker, for a call that is not inlined."""
+    variables = [bench.variable(i, _numbers("float32", i)) for i in range(6)]
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def inner(scale):
+        for v in variables[:2]:
+            v.assign_add(scale * tf.ones([3]))
+        return [v * scale for v in variables]
+
+    @tf.function
+    def outer(scale):
+        values = inner(scale)
+        return values, [x - 1.0 for x in values]
+
+    values = bench.call(outer, tf.constant(2.0)) + bench.call(outer, tf.constant(3.0))
+    return values + [v.numpy() for v in variables]
 
 
 @case

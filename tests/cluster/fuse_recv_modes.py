@@ -16,6 +16,37 @@ import psutil
 import scripted
 from scripted import emit
 
+_REPORTED = {"branch_on_another_server", "resource_handles"}  # Their reports are emitted.
+
+
+def _reports() -> dict[str, list[dict[str, Any]]]:
+    """What the pass did in each task that runs functions."""
+    import tf_fuse
+
+    return {task: of_task for task, of_task in tf_fuse.cluster_reports().items() if of_task}
+
+
+def _skips() -> dict[str, Any]:
+    """All receives that were left alone, and whether there is a report of every function."""
+    reports = _reports()
+    skips = {
+        (
+            skip["reason"],
+            scripted.short(skip["send_device"]),
+            scripted.short(skip["recv_device"]),
+            skip["slot"].get("sender_node", ""),
+        )
+        for of_task in reports.values()
+        for report in of_task
+        for skip in report.get("skips", [])
+    }
+    functions = {task: counters["functions"] for task, counters in scripted.metrics().items()}
+    return {
+        "skips": sorted(skips),
+        "functions": {task: count for task, count in functions.items() if count},
+        "reports": {scripted.short(task): len(of) for task, of in reports.items()},
+    }
+
 
 def run(spec: dict[str, Any]) -> None:
     """Runs the cases of each phase."""
@@ -37,8 +68,13 @@ def run(spec: dict[str, Any]) -> None:
             emit("options", phase=name, value=options.get("do_fuse_recv"))
             for case in names:
                 bench = Bench(workers, ps, mode != "stock", cluster.strategy)
+                reported = name == "on" and case in _REPORTED
+                before = _reports() if reported else {}
                 values = [scripted.exact(value) for value in CASES[case](bench)]
                 emit(case, phase=name, values=values, counted=bench.counted)
+                if reported:
+                    after = {t: of[len(before.get(t, [])) :] for t, of in _reports().items()}
+                    emit("report", phase=case, of_tasks={t: of for t, of in after.items() if of})
 
         if mode == "stock":
             phase("stock", sorted(CASES))
@@ -46,6 +82,7 @@ def run(spec: dict[str, Any]) -> None:
         phase("off", sorted(CASES))
         scripted.set_fuse_recv(True)
         phase("on", sorted(CASES))
+        emit("skips", **_skips())
         emit("gauges", pending={t: m["pending_requests"] for t, m in scripted.metrics().items()})
         scripted.set_fuse_recv(True, do_pack_sends=True)
         phase("packed", spec["packed"])

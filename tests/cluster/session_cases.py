@@ -38,12 +38,16 @@ class Bench:
       master: job and index of the task that plans the graphs; None for the worker itself.
       with_faults: whether cases kill tasks.
       told: what a case has to say beside its values.
+      reading: the counters of all tasks by name, {} in stock TensorFlow.
     """
 
-    def __init__(self, cluster: Any, config: Callable[[], Any]):
+    def __init__(
+        self, cluster: Any, config: Callable[[], Any], reading: Callable[[], dict[str, Any]]
+    ):
         """Takes a LocalCluster, and what makes the ConfigProto of a session (None for default)."""
         self.cluster = cluster
         self.config = config
+        self.reading = reading
         self.scheme = "grpc"
         self.master: tuple[str, int] | None = None
         self.with_faults = False
@@ -403,6 +407,8 @@ def traced_runs(bench: Bench) -> list[Any]:
                 run_metadata=metadata if i else None,
             )[:1]
     traced = {d.device for d in metadata.step_stats.dev_stats if d.node_stats}
+    partitions = {n.device for g in metadata.partition_graphs for n in g.node}
+    bench.told |= {"traced": sorted(traced), "partitions": sorted(partitions)}
     # Of the last step, as the tasks' worker caches recorded it.
     bench.told["received"] = sorted(
         node.timeline_label
@@ -410,8 +416,7 @@ def traced_runs(bench: Bench) -> list[Any]:
         for node in device.node_stats
         if node.node_name == "RecvTensor"
     )
-    partitions = {n.device for g in metadata.partition_graphs for n in g.node}
-    return [*values, np.array(sorted(traced)), np.array(sorted(partitions))]
+    return values
 
 
 @case
@@ -441,14 +446,19 @@ def checkpoints(bench: Bench) -> list[Any]:
 
 @case
 def recovery(bench: Bench) -> list[Any]:
-    """A server is killed and restarted between two steps; a MonitoredTrainingSession goes on."""
+    """A server is killed and restarted between two steps; a MonitoredTrainingSession goes on.
+
+    Tells what the worker, which lives on, has counted after each step.
+    """
     graph = training_graph(v1.train.MomentumOptimizer(0.01, 0.9))
     values = []
+    readings = bench.told["worker"] = []
     with tempfile.TemporaryDirectory() as folder:
         options = {"checkpoint_dir": folder, "save_checkpoint_steps": 1}
         with bench.monitored(**options) as session:
             for i in range(4):
                 values += session.run([graph["loss"], graph["train"]], batch(graph, i))[:1]
+                readings.append(bench.reading().get("worker:0"))
                 if i == 1 and bench.with_faults:
                     bench.cluster.restart("ps:1")
             return [*values, *session.run(v1.global_variables())]

@@ -41,18 +41,18 @@ def run(spec: dict[str, Any]) -> None:
             if mode == "stock":
                 return {}
             found = tf_fuse.cluster_metrics(target=target)
-            return {_short(task): counters for task, counters in found.items()}
+            return {scripted.short(task): counters for task, counters in found.items()}
 
         def reports() -> dict[str, Any]:
             return {} if mode == "stock" else tf_fuse.cluster_reports(target=target)
 
         def phase(name: str, names: list[str]) -> None:
-            bench = Bench(cluster, lambda: _config(name))
+            bench = Bench(cluster, lambda: _config(name), reading)
             if name == "scheme":
                 bench.scheme = "grpc+fuse"
             if name == "plain_master":
                 bench.master = ("ps", PLAIN_PS)
-            bench.with_faults = name == "on"
+            bench.with_faults = name in ("stock", "on")
             if name == "experimental":
                 scripted.set_fuse_recv(True)
             for case in sorted(CASES) if names == ["*"] else names:
@@ -89,11 +89,6 @@ def _config(phase: str) -> Any:
     # Not by cost: what is counted would depend on the cores of the machine.
     options = {"fuse_grouping": "dynamic" if phase == "dynamic" else "level"}
     return tf_fuse.session_config(**options)
-
-
-def _short(task: str) -> str:
-    job, _, index = task.removeprefix("/job:").partition("/replica:0/task:")
-    return f"{job}:{index}"
 
 
 scripted.main(run)

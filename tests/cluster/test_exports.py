@@ -14,6 +14,7 @@ import scripted
 
 pytestmark = pytest.mark.cluster
 
+_CROSSED = [("stock", "plugin"), ("plugin", "stock")]  # writer and reader of a checkpoint
 _LOAD = """
 import json, sys
 import tensorflow as tf
@@ -106,11 +107,26 @@ def test_checkpoints_hold_the_same_names_and_values(written):
     assert len(loaded["stock"]["checkpoint"]) >= 7
 
 
-@pytest.mark.parametrize(("writer", "reader"), [("stock", "plugin"), ("plugin", "stock")])
-def test_training_goes_on_from_the_other_ones_checkpoint(written, tmp_path, writer, reader):
-    folders, trained, _ = written
-    resumed = _train(tmp_path, reader, restore=str(folders[writer] / "checkpoint"))
-    straight = _load(tmp_path, tmp_path)["checkpoint"]
-    steps = next(v for name, v in straight.items() if name.startswith("model/steps"))
+@pytest.fixture(scope="module")
+def resumed(written, tmp_path_factory):
+    """By writer and reader of the checkpoint: what was trained, and the checkpoint after that."""
+    folders, _, _ = written
+    results = {}
+    for writer, reader in [("stock", "stock"), *_CROSSED]:
+        folder = tmp_path_factory.mktemp(f"{writer}_{reader}")
+        trained = _train(folder, reader, restore=str(folders[writer] / "checkpoint"))
+        results[writer, reader] = (trained, _load(folder, folder)["checkpoint"])
+    return results
+
+
+@pytest.mark.parametrize(("writer", "reader"), _CROSSED)
+def test_training_goes_on_from_the_other_ones_checkpoint(written, resumed, writer, reader):
+    _, trained, _ = written
+    there, here = resumed["stock", "stock"], resumed[writer, reader]
+    assert (here[0]["fused"] > 0) == (reader == "plugin")
+    for what in ("losses", "predicted"):
+        assert here[0][what] == there[0][what]
+    assert here[0]["losses"] != trained[writer]["losses"], "it began anew"
+    assert here[1] == there[1]
+    (steps,) = (value for name, value in here[1].items() if name.startswith("model/steps"))
     assert steps == 6
-    assert resumed["losses"][0] < trained[writer]["losses"][-1]

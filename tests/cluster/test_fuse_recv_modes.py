@@ -12,6 +12,7 @@ import scripted
 pytestmark = pytest.mark.cluster
 
 _CASES = [
+    "branch_on_another_server",
     "branches",
     "compiled",
     "crowded",
@@ -30,6 +31,7 @@ _CASES = [
     "python_function",
     "rare_types",
     "reads",
+    "resource_handles",
     "scheduled",
     "shapes",
     "snapshots",
@@ -124,11 +126,42 @@ def test_it_is_packed_by_whom_it_should_be(plugin, case):
 
 
 @pytest.mark.parametrize(
-    "case", ["branches", "nested_branches", "switch_case", "updates_in_branches"]
+    "case",
+    [
+        "branch_on_another_server",
+        "branches",
+        "nested_branches",
+        "switch_case",
+        "updates_in_branches",
+    ],
 )
 def test_branches_are_fused(plugin, case):
     skipped = [c.get("skipped", {}) for of in plugin[case, "on"]["counted"] for c in of.values()]
     assert not any("may_be_dead" in reasons for reasons in skipped)
+
+
+def _reported(plugin, case):
+    """(groups, skips) of a case."""
+    reports = [report for of in plugin["report", case]["of_tasks"].values() for report in of]
+    return [[x for report in reports for x in report.get(what, [])] for what in ("groups", "skips")]
+
+
+def test_a_server_that_only_takes_part_in_a_branch_has_no_receive_of_tensorflows(plugin):
+    """So its executor would not look at dead tensors, if the slots had no Switch."""
+    groups, skips = _reported(plugin, "branch_on_another_server")
+    for server in (scripted.device("ps:1"), scripted.device("ps:2")):
+        received = [g["slots"] for g in groups if g["recv_device"] == server]
+        assert [len(slots) for slots in received] == [2] * 3  # of each worker's function
+        assert all(slot["may_be_dead"] for slots in received for slot in slots)
+        assert server not in {skip["recv_device"] for skip in skips}
+
+
+def test_resource_handles_cross_in_frames(plugin):
+    groups, _ = _reported(plugin, "resource_handles")
+    handles = [[s["dtype"] for s in g["slots"]].count("resource") for g in groups]
+    assert sum(handles) == 3 * 6  # of three workers
+    total = _total(plugin, "resource_handles", "on")
+    assert "beside_tensors" not in total
 
 
 _LOOPS = [case for case in _CASES if "loop" in case]
@@ -187,6 +220,28 @@ def test_no_type_is_left_single(plugin):
     assert _total(plugin, "strings", "on")["beside_tensors"] == workers, "the one that is too long"
     # A ragged variant: its decoder is not one that is known to refuse what is malformed.
     assert _total(plugin, "rare_types", "on")["beside_tensors"] == workers
+
+
+# (reason, sender, receiver) of the receives that are left alone in the cases.
+_LEFT_ALONE = {
+    ("alone", "ps", "ps"),
+    ("alone", "ps", "worker"),
+    ("alone", "worker", "ps"),
+    ("alone", "ps", "chief"),
+    ("alone", "chief", "ps"),
+}
+
+
+def test_every_skip_is_known(plugin):
+    event = plugin["skips", None]
+    assert event["reports"] == event["functions"], "reports of some functions were dropped"
+    left = {
+        (reason, *(task.split(":")[0] for task in tasks)) for reason, *tasks, _ in event["skips"]
+    }
+    assert left
+    assert left - _LEFT_ALONE == set(), event["skips"]
+    # Each names the operation whose value it is.
+    assert [skip for skip in event["skips"] if not skip[-1]] == []
 
 
 def test_no_request_is_left_waiting(plugin):

@@ -140,7 +140,15 @@ class Job:
       coordinator: the `ClusterCoordinator`.
     """
 
-    def __init__(self, mode: str, workers: int, ps: int, protocol: Any = None, **options: Any):
+    def __init__(
+        self,
+        mode: str,
+        workers: int = 0,
+        ps: int = 0,
+        protocol: Any = None,
+        cluster: Any = None,
+        **options: Any,
+    ):
         """Starts and connects.
 
         Args:
@@ -148,6 +156,7 @@ class Job:
           workers: number of workers.
           ps: number of parameter servers.
           protocol: as in `LocalCluster`; None for what the mode needs.
+          cluster: addresses by job of a cluster that runs already; None to start one.
           options: further arguments of `LocalCluster`.
         """
         import tensorflow as tf
@@ -165,8 +174,14 @@ class Job:
                 {"do_fuse_recv": True, "fuse_grouping": "level"}
             )
         protocol = protocol or ("grpc" if mode == "stock" else "grpc+fuse")
-        self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol, **options)
-        self.strategy = tf.distribute.ParameterServerStrategy(self.cluster.resolver())
+        if cluster is None:
+            self.cluster = cluster_type(workers=workers, ps=ps, protocol=protocol, **options)
+            resolver = self.cluster.resolver()
+        else:
+            resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+                tf.train.ClusterSpec(cluster), rpc_layer=protocol
+            )
+        self.strategy = tf.distribute.ParameterServerStrategy(resolver)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
     def variables(self, values: list[Any], **kwargs: Any) -> list[Any]:

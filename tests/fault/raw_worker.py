@@ -103,10 +103,6 @@ class Worker:
         """Ends a step, as its client does when all tasks are done with it."""
         self.call("CleanupGraph", step_id=step).result()
 
-    def acknowledge(self, request: int) -> None:
-        """Says that the answer to a request has come."""
-        self.call("MarkRecvFinished", request_id=request).result()
-
     def receive(
         self, step: int, names: Sequence[str], *, request: int | None = None, **kwargs: Any
     ) -> Any:

@@ -130,14 +130,30 @@ class Faults:
         for task in tasks:
             pid = self._cluster.pids[task]
             with contextlib.suppress(psutil.Error, OSError):
-                connections = [
-                    c
-                    for c in psutil.Process(pid).net_connections("tcp")
-                    if c.raddr and c.raddr.port in ports and c.status == psutil.CONN_ESTABLISHED
-                ]
-                if connections:
-                    drop(pid, self._random.choice(sorted(connections)).fd)
+                if connections := _connections(pid, ports):
+                    drop(pid, self._random.choice(connections).fd)
                     return
+
+
+def _connections(pid: int, ports: set[int]) -> list[Any]:
+    """The connections of a process to others that listen at one of the ports, sorted."""
+    return sorted(
+        c
+        for c in psutil.Process(pid).net_connections("tcp")
+        if c.raddr and c.raddr.port in ports and c.status == psutil.CONN_ESTABLISHED
+    )
+
+
+def drop_all(pid: int, port: int) -> int:
+    """Drops all connections of a process to a port of this machine; returns how many there were.
+
+    Raises:
+      OSError: as `drop`.
+    """
+    connections = _connections(pid, {port})
+    for connection in connections:
+        drop(pid, connection.fd)
+    return len(connections)
 
 
 def drop(pid: int, fd: int) -> None:

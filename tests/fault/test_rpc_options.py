@@ -153,7 +153,9 @@ def _digests(values):
 
 def _observed(run):
     done = {}
-    return table.observe(lambda: done.update(run()), lambda _: "the values") | done
+    observed = table.observe(lambda: done.update(run()), lambda _: "the values")
+    del observed["seconds"]  # nothing goes wrong here, so there is no time to tell
+    return observed | done
 
 
 if __name__ == "__main__":

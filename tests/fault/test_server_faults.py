@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parameter servers that are killed, stopped and restarted: the outcome is stock's.
 
-Four servers; one that survives, and one victim for each way to go. A step reads variables on its
-victim and on the survivor.
+So it is with dropped connections between a server and the worker. Four servers; one that survives,
+and one victim for each way to go. A step reads variables on its victim and on the survivor.
 """
 
+import contextlib
 import sys
 import threading
+import time
 
 import pytest
-from fault import coordinator, table
+from fault import coordinator, soak_faults, table
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -26,6 +28,8 @@ def runs():
 
 @pytest.mark.parametrize("case", table.cases(__file__))
 def test_outcome(runs, case):
+    if reason := runs["stock"][case].get("skipped"):
+        pytest.skip(reason)
     table.check(__file__, case, runs["stock"][case], runs["on"][case])
 
 
@@ -39,6 +43,13 @@ def test_a_deadline_leaves_nothing_pending(runs):
         # The cancelled step did not take the value that came too late.
         assert runs[mode]["left_in_queue"] == [1.0]
     assert runs["on"]["pending"] == {"receives": 0, "requests": 0}
+
+
+def test_there_was_a_connection_to_drop(runs):
+    if reason := runs["stock"]["connection_dropped"].get("skipped"):
+        pytest.skip(reason)
+    for mode in _MODES:
+        assert runs[mode]["connection_dropped"]["dropped"] > 0
 
 
 def test_steps_between_other_tasks_go_on(runs):
@@ -168,6 +179,20 @@ def _main(mode):
         job.cluster.cont("ps:2")
         return table.observe(job.coordinator.join)
 
+    def connection_dropped():
+        if reason := soak_faults.may_drop():
+            return {"skipped": f"connections cannot be dropped: {reason}"}
+        enter(steps[2].during)
+        start = time.monotonic()
+        port = int(job.cluster.cluster_spec["ps"][2].rpartition(":")[2])
+        dropped = soak_faults.drop_all(job.cluster.pids["worker:0"], port)
+        result = table.observe(job.coordinator.join)
+        seconds = round(time.monotonic() - start, 3)
+        return result | {"seconds": seconds, "dropped": dropped}
+
+    def connection_used_again():
+        return table.observe(lambda: when_connected(steps[2].plain), repr)
+
     def killed_before():
         job.cluster.kill("ps:0")
         return table.observe(lambda: run(steps[0].plain))
@@ -183,17 +208,21 @@ def _main(mode):
         queues[_SURVIVOR].enqueue(1.0)
         return table.observe(job.coordinator.join)
 
-    def restarted():
-        job.cluster.restart("ps:0")
-        last = {}
+    def when_connected(function):
+        """Channels wait a while before they try to connect again."""
+        found = []
 
         def connected():
-            # Channels wait a while before they try to connect again.
-            last.update(table.observe(lambda: run(steps[0].plain)))
-            return last["outcome"] != "`UnavailableError`"
+            with contextlib.suppress(tf.errors.UnavailableError):
+                found.append(run(function))
+            return found
 
-        result = table.observe(lambda: coordinator.wait_until(connected, 60))
-        return last | {"seconds": result["seconds"]}
+        coordinator.wait_until(connected, 60)
+        return found[0]
+
+    def restarted():
+        job.cluster.restart("ps:0")
+        return table.observe(lambda: when_connected(steps[0].plain), repr)
 
     def is_idle():
         return pending() == {"receives": 0, "requests": 0}
@@ -205,6 +234,8 @@ def _main(mode):
         "left_in_queue": left_in_queue,
         "continued": continued,
         "stopped_briefly": stopped_briefly,
+        "connection_dropped": connection_dropped,
+        "connection_used_again": connection_used_again,
     }
     if mode == "on":
         cases["were_pending"] = lambda: notes["were_pending"]

@@ -31,8 +31,6 @@ _MESSAGES = {
         ("is_dead", 2, "bool"),
         ("require_ack", 5, "bool"),
     ],
-    "MarkRecvFinishedRequest": [("request_id", 1, "int64")],
-    "MarkRecvFinishedResponse": [],
     "CleanupGraphRequest": [("step_id", 1, "int64")],
     "CleanupGraphResponse": [],
     "RegisterGraphRequest": [("session_handle", 1, "string"), ("graph_def", 2, "bytes")],

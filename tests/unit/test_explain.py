@@ -276,17 +276,21 @@ def test_example_of_a_conditional(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "receives", "fused"),
+    ("name", "receives", "fused", "skipped"),
     [
         # Per table: keys, rows, gradient; per variable of a dense layer: value, gradient.
-        ("features", 3 * 300 + 2 * 4, 8),
-        ("wide_deep", 3 * 52 + 2 * 6, 8),
-        ("rfc", 3 * 40 * 4 + 2 * 6, 4),
+        # The only table: its keys go to a server that needs nothing else at that depth, and its
+        # rows come at one at which no weight does.
+        ("dense", 3 + 2 * 2 * 12, 6, {"alone": ["keys_keys_sent", "keys_rows"]}),
+        ("features", 3 * 300 + 2 * 4, 8, {}),
+        ("wide_deep", 3 * 52 + 2 * 6, 8, {}),
+        ("rfc", 3 * 40 * 4 + 2 * 6, 4, {}),
     ],
 )
-def test_examples_of_training(name, receives, fused):
-    described = explain_command.describe(explain.rewrite(example_graphs.build(name)))
-    assert described["skips"] == []
+def test_examples_of_training(name, receives, fused, skipped):
+    result = explain.rewrite(example_graphs.build(name))
+    described = explain_command.describe(result)
+    assert {reason: sorted(senders) for reason, senders in skips(result).items()} == skipped
     assert (described["receives"], described["receives_after"]) == (receives, fused)
     assert sum(group["unknown_sizes"] for group in described["groups"]) == 0
 

@@ -30,6 +30,15 @@ def test_every_row_names_a_test(module, case):
         assert re.search(rf'"{case}"', text)
 
 
+def test_every_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([\w-]+):", (_TESTS.parent / "Makefile").read_text(), re.MULTILINE))
+    root = _TESTS.parent
+    files = [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("tests/*/*.py")]
+    named = {name for path in files for name in re.findall(r"`make ([a-z-]+)", path.read_text())}
+    assert "faults" in named
+    assert named - targets == set()
+
+
 def test_times_are_put_beside_the_outcomes_and_are_no_part_of_them(tmp_path, monkeypatch):
     document = tmp_path / "faults.md"
     row = "| a | `AError` | recovered (9.9 s) | `test_x`: `one` |\n"
