@@ -50,6 +50,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _JOB = _ROOT / "tests" / "fault" / "soak_job.py"
 _ROUNDS = 10  # between two looks at what is due
 _ANSWER_S = 180.0
+_ASK_S = 30.0  # for an answer that needs no executor
 _SAMPLES = 200
 _SAVES = 40
 
@@ -59,7 +60,16 @@ class SoakError(RuntimeError):
 
 
 class HangError(SoakError):
-    """The coordinator said nothing for a long time; the text has the stacks of its threads."""
+    """The coordinator said nothing for a long time; the text has the stacks of its threads.
+
+    Attributes:
+      waiting: `tf_fuse.cluster_waiting()` of that moment; None if it was not to be had.
+    """
+
+    def __init__(self, text: str, waiting: Mapping[str, Any] | None):
+        """Takes the text and what waited."""
+        super().__init__(text)
+        self.waiting = waiting
 
 
 class Coordinator:
@@ -67,6 +77,7 @@ class Coordinator:
 
     def __init__(self, spec: Mapping[str, Any], env: Mapping[str, str]):
         """Starts it."""
+        self._mode = spec.get("mode", "stock")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
             [sys.executable, str(_JOB), json.dumps(dict(spec))],
@@ -100,9 +111,16 @@ class Coordinator:
             if (event := self._events.get(timeout=_ANSWER_S)) is not None:
                 return event
             raise SoakError(f"the coordinator ended:\n{self._tail()}")
+        waiting = None
+        if self._mode != "stock":
+            self.send(waiting=True)
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=_ASK_S)
+                if event and event["event"] == "waiting":
+                    waiting = event["tasks"]
         self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads
         self._process.wait()
-        raise HangError(f"the coordinator hangs:\n{self._tail()}")
+        raise HangError(f"the coordinator hangs:\n{self._tail()}", waiting)
 
     def ask(self, wanted: str, **command: Any) -> dict[str, Any]:
         """Sends a command and returns the event that answers it.
@@ -237,10 +255,12 @@ class Soak:
             self.faults.happen(kind)
         try:
             self._take(self._coordinator.expect("ran"))
-        except HangError:
+        except HangError as hang:
             # Stock TensorFlow may wait for ever for a step whose connection was dropped.
             if self._args.mode != "stock":
-                raise
+                self._write({"hung": kind, "steps": self.steps, "waiting": hang.waiting})
+                if hang.waiting is None or unanswered(hang.waiting):
+                    raise
             self.errors[f"hung: {kind}"] += 1
             self._replace()
 
@@ -283,6 +303,31 @@ class Soak:
         }
         self.samples.append(sample)
         self._write(sample)
+
+
+def unanswered(waiting: Mapping[str, Sequence[Mapping[str, Any]] | None]) -> list[str]:
+    """The fused receives that wait for a task which does not know of it.
+
+    Args:
+      waiting: as `tf_fuse.cluster_waiting`.
+
+    Returns:
+      A line for each. A receive whose peer holds its request waits for the peer's graph: that has
+      not begun, or waits itself. One whose peer does not hold it was lost between the two, and
+      ends never.
+    """
+    held = {
+        (one["task"], one["peer"], one["step_id"])
+        for of_task in waiting.values()
+        for one in of_task or ()
+        if one["sending"]
+    }
+    return [
+        f"{one['task']}, step {one['step_id']}: {one['tensors']} tensors of {one['peer']}"
+        for of_task in waiting.values()
+        for one in of_task or ()
+        if not one["sending"] and (one["peer"], one["task"], one["step_id"]) not in held
+    ]
 
 
 def _resources(pid: int) -> dict[str, float]:

@@ -284,7 +284,13 @@ def _chosen(metrics: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> d
 
 def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
-        commands.put(json.loads(line))
+        command = json.loads(line)
+        if "waiting" in command:  # while the main thread waits for a step
+            import tf_fuse
+
+            emit("waiting", tasks=tf_fuse.cluster_waiting())
+            continue
+        commands.put(command)
     os._exit(0)  # the caller is gone, whatever runs
 
 

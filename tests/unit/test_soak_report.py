@@ -30,6 +30,19 @@ def _points(values, restarts=lambda i: 0):
     ]
 
 
+def _waiting(task, peer, sending, step=7):
+    return {"task": task, "peer": peer, "sending": sending, "step_id": step, "tensors": 3}
+
+
+def test_a_receive_that_its_peer_knows_of_is_not_lost():
+    both = {"w": [_waiting("w", "p", False)], "p": [_waiting("p", "w", True)]}
+    assert soak.unanswered(both) == []
+    # Of another step, for another task, of a task that gave no answer, and without any.
+    for of_p in ([_waiting("p", "w", True, 8)], [_waiting("p", "v", True)], None, []):
+        assert soak.unanswered({**both, "p": of_p}) == ["w, step 7: 3 tensors of p"]
+    assert soak.unanswered({"p": both["p"], "w": []}) == []
+
+
 def test_growth_is_steady_between_restarts_and_the_rest_in_all():
     # 0.01 a step, 50 with each of two restarts, and every tenth sample is far off.
     values = [0.1 * i + 50 * (i // 40) + (500 if i % 10 == 5 else 0) for i in range(100)]
