@@ -61,6 +61,7 @@ DESCRIPTIONS = {
     "functions": "Graphs that the pass looked at.",
     "groups": "Fused receives that the pass made.",
     "fused_receives": "Receives that those replaced.",
+    "packed_groups": "Of the groups, those that the sender's graph packs.",
 }
 
 #: Those that may fall again.

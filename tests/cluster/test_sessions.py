@@ -194,11 +194,9 @@ def test_traced_run_records_fused_receives_as_tensorflow_does_single_ones(stock,
     servers = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(2)]
     # Weights or biases to the worker, and their gradients back.
     assert fused == {route: 6 for ps in servers for route in [(ps, worker), (worker, ps)]}
-    # Stock records as many single ones, at least: at times one of another step is among them.
-    singly = collections.Counter(
-        (src, dst) for *_, src, dst in records(stock["traced_runs"]["told"])
-    )
-    assert all(singly[route] >= tensors for route, tensors in fused.items())
+    # Stock records single ones between the same tasks; how many, is up to its races: some are
+    # forgotten, and at times one of another step is among them.
+    assert {(src, dst) for *_, src, dst in records(stock["traced_runs"]["told"])} == fused.keys()
 
 
 def test_every_skip_is_explained(plugin):
