@@ -17,7 +17,7 @@ Commands come as JSON lines on stdin, events go as JSON lines to stdout:
   to number) and "cancelled". Event "lost" instead, if the cluster does not recover.
 * {"until_lost": true}: rounds until one fails; event "lost".
 * {"gauges": N}: event "gauges", "tasks" and their gauges once they are at rest, where
-  N coordinators have been; and their "counters".
+  N coordinators have been; their "counters"; and, if they do not come to rest, what is "waiting".
 * {"save": true}: writes the variables and the round's number to "state"; event "saved".
 
 With {"reference": N} alone it computes the losses of N rounds in one process; events "reference".
@@ -258,14 +258,17 @@ class Job:
         thread.join()
         return outcome[0]
 
-    def gauges(self, coordinators: int) -> dict[str, dict[str, dict[str, int]]]:
+    def gauges(self, coordinators: int) -> dict[str, dict[str, Any]]:
         """Task to its gauges ("tasks"), when all are at rest or after a while, and its "counters".
 
         Args:
           coordinators: that there have been.
+
+        Returns:
+          These two, and "waiting": `tf_fuse.cluster_waiting()`, empty at rest.
         """
         if self._mode == "stock":
-            return {"tasks": {}, "counters": {}}
+            return {"tasks": {}, "counters": {}, "waiting": {}}
         import tf_fuse
 
         deadline = time.monotonic() + _REST_S
@@ -274,7 +277,9 @@ class Job:
             tasks = _chosen(metrics, GAUGES)
             resting = all(is_at_rest(g, coordinators) for g in tasks.values())
             if resting or time.monotonic() > deadline:
-                return {"tasks": tasks, "counters": _chosen(metrics, COUNTERS)}
+                waiting = {} if resting else tf_fuse.cluster_waiting()
+                counters = _chosen(metrics, COUNTERS)
+                return {"tasks": tasks, "counters": counters, "waiting": waiting}
             time.sleep(0.05)  # between two questions
 
 

@@ -95,7 +95,8 @@ def growths(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Growth]
 def restless(samples: Sequence[Mapping[str, Any]]) -> list[str]:
     """The tasks that did not come to rest, in each of the JSON lines that have "tasks"."""
     return [
-        f"after {sample['steps']} steps {task} is not at rest: {gauges}"
+        f"after {sample['steps']} steps {task} is not at rest: {gauges}, "
+        f"waiting: {sample['waiting'].get(task)}"
         for sample in samples
         for task, gauges in sample["gauges"].items()
         if not soak_job.is_at_rest(gauges, sample["coordinators"])

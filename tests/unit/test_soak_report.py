@@ -17,6 +17,7 @@ def _samples(rss, gauges=None, pid=lambda i: 7):
             "steps": 1000 * i,
             "coordinators": 1,
             "gauges": {"/job:ps/replica:0/task:0": gauges or rest},
+            "waiting": {"/job:ps/replica:0/task:0": [{"peer": "w"}]} if gauges else {},
             "faults": {"cancelled": i},
             "tasks": {"ps:0": {"pid": pid(i), "rss_mib": rss(i), "threads": 100, "fds": 14}},
         }
@@ -87,7 +88,8 @@ def test_a_task_that_does_not_come_to_rest_is_found(gauge):
     gauges = dict.fromkeys(soak_job.GAUGES, 0) | {gauge: 1}
     found = soak_report.restless(_samples(lambda i: 600, gauges))
     assert len(found) == _COUNT and found[0] == (
-        f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}"
+        f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}, "
+        "waiting: [{'peer': 'w'}]"
     )
 
 
