@@ -70,11 +70,13 @@ FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
     : BaseRemoteRendezvous(env, step_id) {
   Metrics::Get()->open_steps.fetch_add(1);
+  VLOG(1) << "tf_fuse: step " << step_id_ << " is open";
 }
 
 FuseRendezvous::~FuseRendezvous() {
   absl::MutexLock lock(&waiters_mu_);
   if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
+  VLOG(1) << "tf_fuse: step " << step_id_ << " is over";
 }
 
 void FuseRendezvous::Schedule(std::function<void()> closure) {
@@ -160,6 +162,7 @@ void FuseRendezvous::RunWaiters(const absl::Status& status) {
 }
 
 absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
+  VLOG(1) << "tf_fuse: step " << step_id_ << " begins";
   const absl::Status status = BaseRemoteRendezvous::Initialize(session);
   if (is_initialized()) RunWaiters(absl::OkStatus());
   return status;
@@ -169,6 +172,7 @@ void FuseRendezvous::StartAbort(const absl::Status& given) {
   // A peer's error may be what the step is aborted with. Its calls that take
   // this status for their answers must not ask again.
   const absl::Status status = WithoutOurPayloads(given);
+  VLOG(1) << "tf_fuse: step " << step_id_ << " is aborted: " << status;
   // A waiter's reference may be the last one.
   const auto self = tsl::core::GetNewRef(this);
   {
@@ -203,6 +207,8 @@ void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
   recv->done = std::move(done);
   recv->StartWatch();
   const FusedKeys& k = *recv->keys;
+  VLOG(2) << "tf_fuse: step " << step_id_ << " receives "
+          << k.tensor_names.size() << " tensors from " << k.send_task;
   // What a peer packs by its graph cannot be had one by one; and a peer whose
   // graph packs has the plugin.
   const bool packed = !k.packed_name.empty();
@@ -434,6 +440,7 @@ void FuseRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
     return;
   }
   Metrics::Get()->single_rpcs.fetch_add(1, std::memory_order_relaxed);
+  VLOG(2) << "tf_fuse: step " << step_id_ << " receives " << parsed.FullKey();
   Ref();
   RecvCall* raw_call = call.release();
   raw_call->Start([this, raw_call, args, done = std::move(done)] {

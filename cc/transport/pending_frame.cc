@@ -56,6 +56,8 @@ bool PendingFrame::ClaimAnswer() {
 
 void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
                          int64_t request_id) {
+  VLOG(2) << "tf_fuse: step " << self->step_id_ << ": request of "
+          << self->keys_->source.dst_device;
   // Once for all keys: the table of steps is shared by the whole task.
   auto found = self->env_->rendezvous_mgr->Find(self->step_id_);
   tsl::core::RefCountPtr<FuseRendezvous> step(
@@ -277,6 +279,8 @@ bool PendingFrame::StopCollecting() {
 void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
   if (!self->StopCollecting()) return;
   Metrics::Get()->cancelled_requests.fetch_add(1);
+  VLOG(2) << "tf_fuse: step " << self->step_id_ << ": request of "
+          << self->keys_->source.dst_device << " is cancelled";
   self->Trace(absl::StatusCode::kCancelled, 0);
   // We are called with the lock of `options` held, and `done` deletes it:
   // answer on another thread, once ClearCancelCallback() has seen us leave.
