@@ -95,7 +95,8 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
   return()
 endif()
 
-target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/task_fuzz.cc)
+target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/script_fuzz.cc
+                                         transport/task_fuzz.cc)
 add_program(request_fuzz_standalone transport/request_main_fuzz.cc)
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.
