@@ -16,17 +16,33 @@ _ROOT = Path(__file__).resolve().parents[2]
 _FEATURES = 10
 
 
-def test_benchmark_from_another_folder(isolated_env, tmp_path):
-    out = tmp_path / "out.json"
-    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--features"]
-    command += [str(_FEATURES), "--batch", "16", "--steps", "4", "--rounds", "2"]
-    done = subprocess.run(
-        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "losses         all 8 equal, bit for bit, stock and fused" in done.stdout
-    result = json.loads(out.read_text())
+@pytest.fixture
+def run_benchmark(isolated_env, tmp_path):
+    """Runs the command with the given options, from another folder than the repository's.
+
+    Returns what it printed and what it wrote as JSON.
+    """
+
+    def run(options):
+        out = tmp_path / "out.json"
+        script = _ROOT / "benchmarks" / "fuse_recv.py"
+        done = subprocess.run(
+            [sys.executable, str(script), *options.split(), "--json", str(out)],
+            cwd=tmp_path,
+            env=isolated_env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout, json.loads(out.read_text())
+
+    return run
+
+
+def test_benchmark_from_another_folder(run_benchmark):
+    text, result = run_benchmark(f"--features {_FEATURES} --batch 16 --steps 4 --rounds 2")
+    assert "losses         all 8 equal, bit for bit, stock and fused" in text
     assert result["workload"] == "features"
     modes = result["modes"]
     assert list(modes) == ["stock", "fused", "local"]
@@ -53,35 +69,23 @@ def test_benchmark_from_another_folder(isolated_env, tmp_path):
     assert result["vs_local"] == rates["local"] / rates["fused"]
 
 
-def test_losses_of_several_workers_are_equal_too(isolated_env, tmp_path):
-    out = tmp_path / "out.json"
-    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--synchronous"]
-    command += ["--workload", "rfc", "--workers", "3", "--ps", "1", "--features", "6"]
-    command += ["--steps", "6", "--rounds", "2", "--modes", "stock", "fused"]
-    done = subprocess.run(
-        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "losses         all 12 equal, bit for bit, stock and fused" in done.stdout
-    result = json.loads(out.read_text())
+def test_losses_of_several_workers_are_equal_too(run_benchmark):
+    text, result = run_benchmark(
+        "--synchronous --workload rfc --workers 3 --ps 1 --features 6 --steps 6 --rounds 2"
+        " --modes stock fused"
+    )
+    assert "losses         all 12 equal, bit for bit, stock and fused" in text
     assert result["losses_equal"] is True
     assert len(set(result["modes"]["fused"]["losses"])) == 12
     assert result["modes"]["fused"]["pass"]["groups"] > 0
 
 
-def test_ablation_of_groupings(isolated_env, tmp_path):
-    out = tmp_path / "out.json"
-    command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv.py"), "--workload", "mixed"]
-    command += ["--features", "4", "--batch", "8", "--steps", "3", "--rounds", "2"]
-    command += ["--grouping", "level,consumer,cost", "--modes", "stock", "fused"]
-    done = subprocess.run(
-        [*command, "--json", str(out)], cwd=tmp_path, env=isolated_env, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "all 6 equal, bit for bit, stock and level and consumer and cost" in done.stdout
-    result = json.loads(out.read_text())
+def test_ablation_of_groupings(run_benchmark):
+    text, result = run_benchmark(
+        "--workload mixed --features 4 --batch 8 --steps 3 --rounds 2"
+        " --grouping level,consumer,cost --modes stock fused"
+    )
+    assert "all 6 equal, bit for bit, stock and level and consumer and cost" in text
     modes = result["modes"]
     assert list(modes) == ["stock", "level", "consumer", "cost"]
     rpcs = {mode: numbers["recv_rpcs_per_step"] for mode, numbers in modes.items()}
