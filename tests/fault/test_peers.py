@@ -95,11 +95,8 @@ def _main(name):
 
     @tf.function
     def step():
-        total = tf.add_n([v.read_value() for v in vs])
-        with tf.control_dependencies([total]):
-            for i, v in enumerate(vs):
-                v.assign_add(tf.minimum(total + float(i), 0.5))  # computed on the worker
-        return tf.identity(total), [tf.strings.join([text, "!"]) for text in texts]
+        total = coordinator.training_step(vs)
+        return total, [tf.strings.join([text, "!"]) for text in texts]
 
     @tf.function
     def loop(n):
