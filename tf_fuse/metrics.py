@@ -9,10 +9,11 @@ because the peer lacks the plugin), `errors` (fused receives that failed), `dyna
 of `fused_rpcs` that receives shared dynamically, and those that failed), `dynamic_rounds` (answers
 to them that left something to ask for again), `stalled_receives` (that waited longer than
 TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
-`open_steps`, the steps that are neither over nor aborted here.
+`open_steps`, the steps that have begun here, and are neither over nor aborted.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests` (malformed, or above a limit), `postponed_requests` (to be
-sent again, because their step had not begun), `stalled_requests`, and five gauges:
+sent again, because their step had not begun), `stalled_requests`, `asked_receivers` (questions to
+receivers whether they still wait: a cancellation may be lost), and five gauges:
 `pending_requests`, `pending_bytes` (what those take, estimated, and what is asked for dynamically
 and not sent yet), `partial_tensors` (how many tensors the latter are), `unsent_frame_bytes` (of
 frames not taken by their receivers yet) and `remembered_requests` (kept parsed, because they come
@@ -43,7 +44,7 @@ DESCRIPTIONS = {
     "dynamic_rounds": "Answers to those that left something to ask for again.",
     "stalled_receives": "Fused receives that waited longer than TF_FUSE_STALL_WARN_MS.",
     "pending_receives": "Fused receives under way.",
-    "open_steps": "Steps that this task takes part in.",
+    "open_steps": "Steps that have begun here, and are neither over nor aborted.",
     "served_rpcs": "Frames sent.",
     "served_tensors": "Tensors sent in frames.",
     "served_bytes": "Bytes of the frames sent.",
@@ -53,6 +54,7 @@ DESCRIPTIONS = {
     "postponed_requests": "Requests to be sent again, because their step had not begun.",
     "rejected_requests": "Requests that were malformed or above a limit.",
     "stalled_requests": "Requests that waited longer than TF_FUSE_STALL_WARN_MS.",
+    "asked_receivers": "Questions to receivers whether they still wait for their requests.",
     "pending_requests": "Requests that wait for tensors of this task.",
     "remembered_requests": "Requests that are kept parsed.",
     "pending_bytes": "Bytes that pending requests take, estimated.",

@@ -69,13 +69,14 @@ absl::Status Derived(const absl::Status& status) {
 FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
                                int64_t step_id)
     : BaseRemoteRendezvous(env, step_id) {
-  Metrics::Get()->open_steps.fetch_add(1);
   VLOG(1) << "tf_fuse: step " << step_id_ << " is open";
 }
 
 FuseRendezvous::~FuseRendezvous() {
   absl::MutexLock lock(&waiters_mu_);
-  if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
+  if (has_begun_ && abort_status_.ok()) {
+    Metrics::Get()->open_steps.fetch_sub(1);
+  }
   VLOG(1) << "tf_fuse: step " << step_id_ << " is over";
 }
 
@@ -164,7 +165,18 @@ void FuseRendezvous::RunWaiters(const absl::Status& status) {
 absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
   VLOG(1) << "tf_fuse: step " << step_id_ << " begins";
   const absl::Status status = BaseRemoteRendezvous::Initialize(session);
-  if (is_initialized()) RunWaiters(absl::OkStatus());
+  if (!is_initialized()) return status;
+  {
+    absl::MutexLock lock(&waiters_mu_);
+    // What was not begun holds no more than a late request, TensorFlow's own or
+    // ours, and is no step. One may begin twice.
+    if (!has_begun_ && abort_status_.ok()) {
+      Metrics::Get()->open_steps.fetch_add(1);
+      workers_ = session->GetSharedWorkerCache();
+    }
+    has_begun_ = true;
+  }
+  RunWaiters(absl::OkStatus());
   return status;
 }
 
@@ -175,12 +187,16 @@ void FuseRendezvous::StartAbort(const absl::Status& given) {
   VLOG(1) << "tf_fuse: step " << step_id_ << " is aborted: " << status;
   // A waiter's reference may be the last one.
   const auto self = tsl::core::GetNewRef(this);
+  std::shared_ptr<tensorflow::WorkerCacheInterface> workers;
   {
     absl::MutexLock lock(&waiters_mu_);
     // TensorFlow keeps what was aborted for ever, so that it is still found:
     // the end of such a step is its abort, not its destruction.
-    if (abort_status_.ok()) Metrics::Get()->open_steps.fetch_sub(1);
+    if (has_begun_ && abort_status_.ok()) {
+      Metrics::Get()->open_steps.fetch_sub(1);
+    }
     abort_status_.Update(status);
+    workers = std::move(workers_);
   }
   std::shared_ptr<PartialSends> partial_sends;
   {
@@ -196,6 +212,11 @@ void FuseRendezvous::StartAbort(const absl::Status& given) {
 absl::Status FuseRendezvous::abort_status() {
   absl::MutexLock lock(&waiters_mu_);
   return abort_status_;
+}
+
+std::shared_ptr<tensorflow::WorkerCacheInterface> FuseRendezvous::workers() {
+  absl::MutexLock lock(&waiters_mu_);
+  return workers_;
 }
 
 void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,

@@ -89,6 +89,9 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // once more afterwards: TensorFlow loses one that is started while it aborts.
   absl::Status abort_status();
 
+  // Where the peers of the step are; null unless it has begun and goes on.
+  std::shared_ptr<tensorflow::WorkerCacheInterface> workers();
+
   absl::Status Initialize(tensorflow::WorkerSession* session) override;
   void StartAbort(const absl::Status& status) override;
 
@@ -120,6 +123,11 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   absl::Mutex waiters_mu_;
   Waiters waiters_ ABSL_GUARDED_BY(waiters_mu_);
   absl::Status abort_status_ ABSL_GUARDED_BY(waiters_mu_);
+  bool has_begun_ ABSL_GUARDED_BY(waiters_mu_) = false;
+  // The session itself may end before this step, if it is only held by a
+  // request that nobody has cancelled.
+  std::shared_ptr<tensorflow::WorkerCacheInterface> workers_
+      ABSL_GUARDED_BY(waiters_mu_);
 
   // Made when they are needed first.
   absl::Mutex parts_mu_;

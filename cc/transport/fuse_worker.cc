@@ -35,6 +35,18 @@ v1::StallAnswer AnswerStallQuery(int64_t request_id) {
   return pending == nullptr ? v1::StallAnswer() : pending->Missing();
 }
 
+std::string BytesOfAnswer(const ParsedKeys& keys) {
+  if (keys.stalled_request_id != 0) {
+    return AnswerStallQuery(keys.stalled_request_id).SerializeAsString();
+  }
+  if (keys.awaited_request_id != 0) {
+    v1::AwaitedAnswer answer;
+    answer.set_given_up(!Watch::Get()->Awaits(keys.awaited_request_id));
+    return answer.SerializeAsString();
+  }
+  return AnswerQuestion(keys.question);
+}
+
 // A frame with one vector of these bytes. Errors: ResourceExhausted where
 // receivers do not take the answers that they asked for.
 absl::Status EncodeBytesResponse(const std::string& bytes,
@@ -87,14 +99,8 @@ void FuseWorker::GrpcRecvTensorAsync(
   std::shared_ptr<const ParsedKeys> keys;
   RequestBudget::Ticket ticket;
   absl::Status status = Accept(*request, by_parts, &keys, &ticket);
-  const bool is_question = status.ok() && (keys->stalled_request_id != 0 ||
-                                           keys->question != v1::QUESTION_NONE);
-  if (is_question) {
-    status = EncodeBytesResponse(
-        keys->stalled_request_id != 0
-            ? AnswerStallQuery(keys->stalled_request_id).SerializeAsString()
-            : AnswerQuestion(keys->question),
-        response);
+  if (status.ok() && keys->is_question()) {
+    status = EncodeBytesResponse(BytesOfAnswer(*keys), response);
     if (!status.ok()) metrics->rejected_requests.fetch_add(1);
     done(status);
     return;
@@ -125,10 +131,11 @@ void FuseWorker::GrpcRecvTensorAsync(
         std::move(abort_step));
   } else {
     pending = std::make_shared<PendingFrame>(
-        env_, options, request->step_id(), std::move(keys), std::move(ticket),
-        response, std::move(done), std::move(abort_step));
+        request->request_id(), env_, options, request->step_id(),
+        std::move(keys), std::move(ticket), response, std::move(done),
+        std::move(abort_step));
   }
-  PendingFrame::Start(pending, request->request_id());
+  PendingFrame::Start(pending);
 }
 
 absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
@@ -176,9 +183,10 @@ absl::Status FuseWorker::Accept(const tensorflow::RecvTensorRequest& request,
                      "tensor")
                : absl::OkStatus();
   }
-  // Reports of stalls and iterations of loops never repeat, and there are many:
-  // they would push out what does.
-  if ((*keys)->stalled_request_id == 0 && !(*keys)->in_loop) {
+  // Questions about requests and iterations of loops never repeat, and there
+  // are many: they would push out what does.
+  if ((*keys)->stalled_request_id == 0 && (*keys)->awaited_request_id == 0 &&
+      !(*keys)->in_loop) {
     request_cache_.Insert(message, *keys);
   }
   return absl::OkStatus();

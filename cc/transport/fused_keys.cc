@@ -236,6 +236,7 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   parsed->report_waits = request.report_waits();
   if (request.tensor_names_size() == 0) {
     parsed->stalled_request_id = request.stalled_request_id();
+    parsed->awaited_request_id = request.awaited_request_id();
     parsed->question = request.question();
   }
   parsed->keys.resize(request.tensor_names_size());

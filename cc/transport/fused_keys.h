@@ -95,9 +95,15 @@ struct ParsedKeys {
   uint32_t frame_version = 0;
   // Of an iteration of a loop: no later request is equal to it.
   bool in_loop = false;
-  // Without keys, a question: what is missing of that request, or another one.
+  // Without keys, a question: what is missing of that request, whether that one
+  // is waited for, or another one.
   int64_t stalled_request_id = 0;
+  int64_t awaited_request_id = 0;
   v1::Question question = v1::QUESTION_NONE;
+  bool is_question() const {
+    return stalled_request_id != 0 || awaited_request_id != 0 ||
+           question != v1::QUESTION_NONE;
+  }
   bool report_waits = false;
   // A key of the device that sends; there is one without tensor names, too.
   tensorflow::Rendezvous::ParsedKey source;

@@ -12,10 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "passes/fuse_recv_pass.h"
+#include "transport/ask_peer.h"
 #include "transport/fuse_server.h"
 #include "transport/fused_keys.h"
 #include "transport/metrics.h"
-#include "transport/recv_call.h"
 #include "transport/tensor_frame.h"
 #include "transport/watch.h"
 
@@ -53,30 +53,25 @@ absl::StatusOr<std::string> AskTask(const std::string& task,
         "this process runs no server of the protocol 'grpc+fuse' that is part "
         "of a cluster");
   }
-  auto call = std::make_shared<RecvCall>(std::move(workers), task,
-                                         /*step_id=*/0, device,
-                                         tensorflow::AllocatorAttributes());
-  absl::Status status = call->Init();
-  if (!status.ok()) return status;
   v1::FuseRecvTensorRequest request;
-  request.set_frame_version(FrameVersion());
   request.set_question(question);
-  call->request()->set_rendezvous_key(kFusedRendezvousKey);
-  call->request()->mutable_transport_options()->PackFrom(request);
-  call->SetTimeout(std::max(timeout_ms, 1));
-  // The RPC's own deadline ends the wait.
-  auto done = std::make_shared<absl::Notification>();
-  RecvCall* raw_call = call.get();
-  raw_call->Start([done] { done->Notify(); });
-  done->WaitForNotification();
-  call->ReleaseWorker();
-  status = call->status();
+  absl::Status status;
+  Tensor frame;
+  absl::Notification answered;
+  AskPeer(std::move(workers), task, device, std::move(request),
+          std::max(timeout_ms, 1),
+          [&](const absl::Status& answer_status, const Tensor& answer) {
+            status = answer_status;
+            frame = answer;
+            answered.Notify();
+          });
+  answered.WaitForNotification();  // The RPC's own deadline ends it.
   if (IsAnswerOfPlainPeer(status)) {
     return absl::UnimplementedError(
         absl::StrCat(task, " runs the protocol 'grpc', not 'grpc+fuse'"));
   }
   if (!status.ok()) return status;
-  absl::StatusOr<std::string> bytes = ReadBytesResponse(call->tensor());
+  absl::StatusOr<std::string> bytes = ReadBytesResponse(frame);
   if (!bytes.ok()) {
     return absl::UnimplementedError(absl::StrCat(
         "the version of tf_fuse on ", task, " does not answer this"));

@@ -38,6 +38,7 @@ std::string Metrics::ToJson() const {
   add("postponed_requests", postponed_requests);
   add("rejected_requests", rejected_requests);
   add("stalled_requests", stalled_requests);
+  add("asked_receivers", asked_receivers);
   add("pending_requests", pending_requests);
   add("remembered_requests", remembered_requests);
   add("pending_bytes", pending_bytes);

@@ -32,7 +32,8 @@ struct Metrics {
   // sent, and answers that left something to be asked for again.
   std::atomic<int64_t> dynamic_requests{0};
   std::atomic<int64_t> dynamic_rounds{0};
-  std::atomic<int64_t> open_steps{0};  // A gauge: neither over nor aborted.
+  // A gauge: steps that have begun, and are neither over nor aborted.
+  std::atomic<int64_t> open_steps{0};
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
   std::atomic<int64_t> served_tensors{0};
@@ -43,6 +44,7 @@ struct Metrics {
   std::atomic<int64_t> postponed_requests{0};   // To be asked again.
   std::atomic<int64_t> rejected_requests{0};    // Malformed, or over a limit.
   std::atomic<int64_t> stalled_requests{0};     // That waited for very long.
+  std::atomic<int64_t> asked_receivers{0};      // Whether they still wait.
   std::atomic<int64_t> pending_requests{0};     // A gauge: waiting for tensors.
   std::atomic<int64_t> pending_bytes{0};        // A gauge: what they take.
   std::atomic<int64_t> unsent_frame_bytes{0};   // A gauge: not taken yet.

@@ -21,10 +21,8 @@ namespace tf_fuse {
 // Answers as soon as one of its tensors is there, with all that are.
 class PartialFrame : public PendingFrame {
  public:
-  // `request_id` names what the answer leaves.
-  template <typename... Args>
-  explicit PartialFrame(int64_t request_id, Args&&... args)
-      : PendingFrame(std::forward<Args>(args)...), request_id_(request_id) {}
+  // The request id also names what the answer leaves.
+  using PendingFrame::PendingFrame;
   ~PartialFrame() override;
 
   // A tensor is there, or failed.
@@ -48,7 +46,6 @@ class PartialFrame : public PendingFrame {
  private:
   absl::Status PackPart(FuseRendezvous* step, tensorflow::Tensor* frame);
 
-  const int64_t request_id_;
   // Set by Collect().
   std::shared_ptr<PartialSends::Asked> asked_;
   // Of MakeFrame().

@@ -25,14 +25,15 @@ absl::Status EncodeFrameResponse(const Tensor& frame,
       /*is_dead=*/false, frame, /*require_ack=*/false, response);
 }
 
-PendingFrame::PendingFrame(tensorflow::WorkerEnv* env, CallOptions* options,
-                           int64_t step_id,
+PendingFrame::PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
+                           CallOptions* options, int64_t step_id,
                            std::shared_ptr<const ParsedKeys> keys,
                            RequestBudget::Ticket ticket,
                            ::grpc::ByteBuffer* response,
                            tensorflow::StatusCallback done,
                            std::function<void()> abort_step)
-    : env_(env),
+    : request_id_(request_id),
+      env_(env),
       keys_(std::move(keys)),
       ticket_(std::move(ticket)),
       traced_(RecvTrace::Active()),
@@ -54,8 +55,7 @@ bool PendingFrame::ClaimAnswer() {
   return true;
 }
 
-void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
-                         int64_t request_id) {
+void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self) {
   VLOG(2) << "tf_fuse: step " << self->step_id_ << ": request of "
           << self->keys_->source.dst_device;
   // Once for all keys: the table of steps is shared by the whole task.
@@ -70,7 +70,7 @@ void PendingFrame::Start(const std::shared_ptr<PendingFrame>& self,
   const bool waits = step->WhenInitialized(
       self.get(), [self](const absl::Status& status) { OnStep(self, status); });
   // Not before: the timer may answer, and then `options_` is gone.
-  self->place_.Enter(self, request_id);
+  self->place_.Enter(self, self->request_id_);
   if (!waits) return;
   // A cancellation that came before the wait began did not end it.
   bool cancelled;

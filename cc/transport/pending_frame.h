@@ -44,21 +44,20 @@ class PendingFrame : public Waiting,
   // `options` and `response` belong to the RPC; they are not touched any more
   // once `done` was called. `abort_step` is called when the receiver gives up,
   // on another thread than the one that says so.
-  PendingFrame(tensorflow::WorkerEnv* env, tensorflow::CallOptions* options,
-               int64_t step_id, std::shared_ptr<const ParsedKeys> keys,
+  PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
+               tensorflow::CallOptions* options, int64_t step_id,
+               std::shared_ptr<const ParsedKeys> keys,
                RequestBudget::Ticket ticket, ::grpc::ByteBuffer* response,
                tensorflow::StatusCallback done,
                std::function<void()> abort_step);
 
-  // `request_id` is what stall queries call it by.
-  static void Start(const std::shared_ptr<PendingFrame>& self,
-                    int64_t request_id);
+  static void Start(const std::shared_ptr<PendingFrame>& self);
 
-  // Postpones a request whose step does not begin. gRPC loses a cancellation
-  // that comes before TensorFlow's handler runs; such a request would else be
-  // kept for a step that was cleaned up long ago. A receiver that is still
-  // there asks again, so that a slow step loses nothing. Reports one that waits
-  // for very long.
+  // gRPC loses a cancellation that comes before TensorFlow's handler runs; such
+  // a request would else be kept for ever. Postpones one whose step does not
+  // begin: a receiver that is still there asks again, so that a slow step loses
+  // nothing. Of a step that has begun, the receiver is asked whether it waits.
+  // Reports a request that waits for very long.
   void OnTick(uint64_t waited_micros) override;
   bool Describe(v1::WaitingReceive* out) override;
   // What is told to a receiver that asks.
@@ -95,6 +94,8 @@ class PendingFrame : public Waiting,
   // Why the step did not begin, or what failed.
   absl::Status status();
 
+  // What both sides call the request by.
+  const int64_t request_id_;
   tensorflow::WorkerEnv* const env_;
   const std::shared_ptr<const ParsedKeys> keys_;
   RequestBudget::Ticket ticket_;
@@ -110,6 +111,8 @@ class PendingFrame : public Waiting,
   // begun.
   static void Postpone(const std::shared_ptr<PendingFrame>& self);
   void ReportStall(uint64_t waited_micros);
+  // Asks the receiver whether it still waits; drops the request if not.
+  void AskReceiver(uint64_t waited_micros);
   // Adds its event to the profile, if one was being made when it arrived.
   void Trace(absl::StatusCode code, int64_t bytes);
   // The step has begun, or will not.
@@ -159,6 +162,7 @@ class PendingFrame : public Waiting,
   // Microseconds per slot; empty unless a profile, here or there, wants them.
   std::vector<int64_t> waits_micros_ ABSL_GUARDED_BY(mu_);
   bool reported_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t asked_at_micros_ ABSL_GUARDED_BY(mu_) = 0;  // Of the wait.
   // Last: nobody looks at what is half destroyed.
   Watch::Place place_;
 };

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "tensorflow/core/common_runtime/device.h"
+#include "transport/ask_peer.h"
+#include "transport/introspection.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
 #include "transport/pending_frame.h"
@@ -56,9 +58,44 @@ void PendingFrame::OnTick(uint64_t waited_micros) {
   }
   if (!step_begun && waited_micros >= StepWaitMicros()) {
     Postpone(shared_from_this());
-  } else if (StallMicros() != 0 && waited_micros >= StallMicros()) {
+    return;
+  }
+  if (step_begun) AskReceiver(waited_micros);
+  if (StallMicros() != 0 && waited_micros >= StallMicros()) {
     ReportStall(waited_micros);
   }
+}
+
+void PendingFrame::AskReceiver(uint64_t waited_micros) {
+  tsl::core::RefCountPtr<FuseRendezvous> step;
+  {
+    absl::MutexLock lock(&mu_);
+    if (waited_micros - asked_at_micros_ < StepWaitMicros()) return;
+    if (request_id_ == 0 || step_ == nullptr) return;
+    asked_at_micros_ = waited_micros;
+    step = tsl::core::GetNewRef(step_.get());
+  }
+  auto workers = step->workers();
+  if (workers == nullptr) return;
+  Metrics::Get()->asked_receivers.fetch_add(1);
+  v1::FuseRecvTensorRequest question;
+  question.set_awaited_request_id(request_id_);
+  AskPeer(std::move(workers),
+          std::string(TaskOfDevice(keys_->source.dst_device)), HostDevice(env_),
+          std::move(question), kAnswerTimeoutMs,
+          [weak = weak_from_this()](const absl::Status& status,
+                                    const Tensor& frame) {
+            // One that cannot be reached, or is of an older version, may wait.
+            if (!status.ok()) return;
+            const absl::StatusOr<std::string> bytes = ReadBytesResponse(frame);
+            v1::AwaitedAnswer answer;
+            if (!bytes.ok() || !answer.ParseFromString(*bytes) ||
+                !answer.given_up()) {
+              return;
+            }
+            const auto self = weak.lock();
+            if (self != nullptr) OnCancel(self);
+          });
 }
 
 void PendingFrame::ReportStall(uint64_t waited_micros) {

@@ -125,6 +125,9 @@ void RunRequest(const Plan& plan, RecvTensorRequest request) {
     question.clear_question();
     question.set_stalled_request_id(request.request_id());
     scenario.Ask(scenario.Envelope(step, question.SerializeAsString()));
+    question.clear_stalled_request_id();
+    question.set_awaited_request_id(request.request_id());
+    scenario.Ask(scenario.Envelope(step, question.SerializeAsString()));
   }
   if (plan.tick) scenario.Tick(request.request_id());
   if (plan.cancel) scenario.Cancel(first);

@@ -248,8 +248,13 @@ class Runner {
     const auto chosen = One();
     v1::FuseRecvTensorRequest query;
     query.set_frame_version(1);
-    query.set_stalled_request_id(
-        chosen == nullptr ? script_->Byte() : chosen->request.request_id());
+    const int64_t id =
+        chosen == nullptr ? script_->Byte() : chosen->request.request_id();
+    if (id % 2 == 0) {
+      query.set_stalled_request_id(id);
+    } else {
+      query.set_awaited_request_id(id);
+    }
     scenario_.Ask(scenario_.Envelope(step, query.SerializeAsString()));
   }
   void Tick() {

@@ -472,7 +472,7 @@ void Scenario::CheckAnswer(Asked* asked) {
   }
   if (asked->keys == nullptr) return;  // Of TensorFlow.
   const ParsedKeys& keys = *asked->keys;
-  if (keys.stalled_request_id != 0 || keys.question != v1::QUESTION_NONE) {
+  if (keys.is_question()) {
     const auto bytes = ReadBytesResponse(frame);
     if (!bytes.ok()) Die("an answer to a question", bytes.status().ToString());
     return;

@@ -114,4 +114,11 @@ std::shared_ptr<Waiting> Watch::Find(int64_t request_id) {
   return found == by_id_.end() ? nullptr : found->second->waiting.lock();
 }
 
+bool Watch::Awaits(int64_t request_id) {
+  const std::vector<Found> all = WaitingFor(0);
+  return std::any_of(all.begin(), all.end(), [&](const Found& found) {
+    return found.waiting->awaited_request_id() == request_id;
+  });
+}
+
 }  // namespace tf_fuse

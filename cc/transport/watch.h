@@ -31,6 +31,10 @@ class Waiting {
   // False, and nothing in `out`, if it waits no longer. Leaves waited_micros
   // alone.
   virtual bool Describe(v1::WaitingReceive* out) = 0;
+
+  // The id of the request that it has sent, and waits for; 0 if it has sent
+  // none.
+  virtual int64_t awaited_request_id() { return 0; }
 };
 
 class Watch {
@@ -67,6 +71,10 @@ class Watch {
   // The request with that id that this process serves, or null. With what stall
   // queries ask for.
   std::shared_ptr<Waiting> Find(int64_t request_id);
+
+  // Whether this process waits for the answer to that request of its own. Looks
+  // at all that waits: for what is rarely asked.
+  bool Awaits(int64_t request_id);
 
   static Watch* Get();
 

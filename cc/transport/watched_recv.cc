@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "transport/ask_peer.h"
 #include "transport/fuse_status.h"
 #include "transport/introspection.h"
 #include "transport/metrics.h"
-#include "transport/recv_call.h"
 #include "transport/recv_trace.h"
 #include "transport/stall_report.h"
 #include "transport/tensor_frame.h"
@@ -21,10 +21,6 @@ namespace tf_fuse {
 using tensorflow::Tensor;
 
 namespace {
-
-// A task that does not say within this time which tensors are missing is taken
-// to have stopped.
-constexpr int kAnswerTimeoutMs = 5000;
 
 // The indices in an answer to a stall query. Errors: DataLoss for what this
 // version of tf_fuse does not send.
@@ -154,24 +150,18 @@ void WatchedRecv::AskSender(uint64_t waited_micros) {
     query.set_stalled_request_id(request_id_);
   }
   if (worker_cache == nullptr) return;  // Not sent yet.
-  query.set_frame_version(FrameVersion());
-  auto call = std::make_shared<RecvCall>(
-      std::move(worker_cache), Keys()->send_task, /*step_id=*/0,
-      HostDevice(env_), tensorflow::AllocatorAttributes());
-  const absl::Status status = call->Init();
-  if (!status.ok()) return OnAnswer(waited_micros, status, Tensor());
-  call->request()->set_rendezvous_key(kFusedRendezvousKey);
-  call->request()->mutable_transport_options()->PackFrom(query);
-  call->SetTimeout(kAnswerTimeoutMs);
-  RecvCall* raw_call = call.get();
-  raw_call->Start([weak = weak_from_this(), call, waited_micros]() mutable {
-    call->ReleaseWorker();
-    const auto self = weak.lock();
-    if (self != nullptr) {
-      self->OnAnswer(waited_micros, call->status(), call->tensor());
-    }
-    call.reset();  // The RPC layer still holds this closure.
-  });
+  AskPeer(std::move(worker_cache), Keys()->send_task, HostDevice(env_),
+          std::move(query), kAnswerTimeoutMs,
+          [weak = weak_from_this(), waited_micros](const absl::Status& status,
+                                                   const Tensor& frame) {
+            const auto self = weak.lock();
+            if (self != nullptr) self->OnAnswer(waited_micros, status, frame);
+          });
+}
+
+int64_t WatchedRecv::awaited_request_id() {
+  absl::MutexLock lock(&watch_mu_);
+  return ended_ ? 0 : request_id_;
 }
 
 void WatchedRecv::OnAnswer(uint64_t waited_micros, const absl::Status& status,

@@ -52,6 +52,7 @@ class WatchedRecv : public Waiting,
 
   void OnTick(uint64_t waited_micros) override;
   bool Describe(v1::WaitingReceive* out) override;
+  int64_t awaited_request_id() override;
 
  protected:
   // The tensors that were asked for, in that order, and the two devices.

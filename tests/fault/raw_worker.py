@@ -104,7 +104,13 @@ class Worker:
         self.call("CleanupGraph", step_id=step).result()
 
     def receive(
-        self, step: int, names: Sequence[str], *, request: int | None = None, **kwargs: Any
+        self,
+        step: int,
+        names: Sequence[str],
+        *,
+        request: int | None = None,
+        fused: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> Any:
         """Starts a receive, fused if it is of several tensors.
 
@@ -112,6 +118,7 @@ class Worker:
           step: the step's id.
           names: what is asked for.
           request: the request's id; None for a new one.
+          fused: further fields of the FuseRecvTensorRequest.
           **kwargs: of `call`.
         """
         request_id = next(self._request_ids) if request is None else request
@@ -121,7 +128,7 @@ class Worker:
         else:
             fields = {
                 "rendezvous_key": KEY_OF_NO_TENSOR,
-                "transport_options": self._fused_request(names),
+                "transport_options": self._fused_request(names, **(fused or {})),
             }
         return self.call("RecvTensor", step_id=step, request_id=request_id, **fields, **kwargs)
 
@@ -163,9 +170,8 @@ class Worker:
             frame_version=frame_version,
             send_device=self.device,
             send_device_incarnation=self.incarnation,
-            recv_device=RECEIVER,
             tensor_names=[f"edge_{name}" for name in names],
-            **fields,
+            **{"recv_device": RECEIVER, **fields},
         )
         return any_pb2.Any(type_url=type_url, value=request.SerializeToString()).SerializeToString()
 

@@ -17,7 +17,7 @@ Commands come as JSON lines on stdin, events go as JSON lines to stdout:
   to number) and "cancelled". Event "lost" instead, if the cluster does not recover.
 * {"until_lost": true}: rounds until one fails; event "lost".
 * {"gauges": N}: event "gauges", "tasks" and their gauges once they are at rest, where
-  N coordinators have been; their "counters"; and, if they do not come to rest, what is "waiting".
+  N coordinators have been; their "counters"; and what is "waiting" even then.
 * {"save": true}: writes the variables and the round's number to "state"; event "saved".
 
 With {"reference": N} alone it computes the losses of N rounds in one process; events "reference".
@@ -68,7 +68,32 @@ def initial(model: int) -> list[Any]:
     return [random.uniform(-0.1, 0.1, shape).astype(np.float32) for shape in shapes]
 
 
-def is_at_rest(gauges: dict[str, int], coordinators: int) -> bool:
+def forsaken(
+    waiting: Mapping[str, Sequence[Mapping[str, Any]] | None],
+) -> tuple[Counter[str], Counter[str]]:
+    """The receives that wait for a step that their sender does not run.
+
+    When a task dies, TensorFlow may cancel a step's part on one task before it begins on another
+    one, which then waits for ever for what the first would send: with the plugin or without it.
+
+    Args:
+      waiting: as `tf_fuse.cluster_waiting`, when no steps run.
+
+    Returns:
+      How many of these receives each task has, and of their requests.
+    """
+    entries = [one for of_task in waiting.values() for one in of_task or ()]
+    requests = [one for one in entries if one["sending"] and one["step_not_begun"]]
+    receives = {(one["task"], one["peer"], one["step_id"]) for one in entries if not one["sending"]}
+    pairs = [
+        (r["peer"], r["task"]) for r in requests if (r["peer"], r["task"], r["step_id"]) in receives
+    ]
+    return Counter(receiver for receiver, _ in pairs), Counter(sender for _, sender in pairs)
+
+
+def is_at_rest(
+    gauges: Mapping[str, int], coordinators: int, receives: int = 0, requests: int = 0
+) -> bool:
     """Whether nothing is under way in a task.
 
     A coordinator's eager context has a step of its own on each task, for as long as TensorFlow
@@ -77,9 +102,17 @@ def is_at_rest(gauges: dict[str, int], coordinators: int) -> bool:
     Args:
       gauges: of the task.
       coordinators: that there have been.
+      receives: of the task that are `forsaken`; each keeps its step open.
+      requests: theirs.
     """
-    others = sum(value for name, value in gauges.items() if name != "open_steps")
-    return others == 0 and 0 <= gauges.get("open_steps", -1) <= coordinators
+    expected = dict.fromkeys(GAUGES, 0) | {
+        "pending_receives": receives,
+        "pending_requests": requests,
+        "open_steps": gauges.get("open_steps", -1),
+    }
+    if requests:
+        expected["pending_bytes"] = gauges.get("pending_bytes", -1)
+    return gauges == expected and 0 <= expected["open_steps"] <= coordinators + receives
 
 
 def grouping(number: int) -> str:
@@ -265,7 +298,7 @@ class Job:
           coordinators: that there have been.
 
         Returns:
-          These two, and "waiting": `tf_fuse.cluster_waiting()`, empty at rest.
+          These two, and "waiting": `tf_fuse.cluster_waiting()`; empty if nothing does.
         """
         if self._mode == "stock":
             return {"tasks": {}, "counters": {}, "waiting": {}}
@@ -275,9 +308,16 @@ class Job:
         while True:
             metrics = tf_fuse.cluster_metrics()
             tasks = _chosen(metrics, GAUGES)
+            waiting = {}
             resting = all(is_at_rest(g, coordinators) for g in tasks.values())
+            if not resting:
+                waiting = tf_fuse.cluster_waiting()
+                receives, requests = forsaken(waiting)
+                resting = all(
+                    is_at_rest(g, coordinators, receives[task], requests[task])
+                    for task, g in tasks.items()
+                )
             if resting or time.monotonic() > deadline:
-                waiting = {} if resting else tf_fuse.cluster_waiting()
                 counters = _chosen(metrics, COUNTERS)
                 return {"tasks": tasks, "counters": counters, "waiting": waiting}
             time.sleep(0.05)  # between two questions

@@ -93,14 +93,28 @@ def growths(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Growth]
 
 
 def restless(samples: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The tasks that did not come to rest, in each of the JSON lines that have "tasks"."""
-    return [
-        f"after {sample['steps']} steps {task} is not at rest: {gauges}, "
-        f"waiting: {sample['waiting'].get(task)}"
-        for sample in samples
-        for task, gauges in sample["gauges"].items()
-        if not soak_job.is_at_rest(gauges, sample["coordinators"])
-    ]
+    """The tasks that did not come to rest, in each of the JSON lines that have "tasks".
+
+    Receives that are `soak_job.forsaken` are none, if no more than were in flight at deaths.
+    """
+    found = []
+    for sample in samples:
+        receives, requests = soak_job.forsaken(sample["waiting"])
+        deaths = sum(sample["faults"].get(kind, 0) for kind in _RESTARTS)
+        if receives.total() > deaths * soak_job.MODELS:
+            found.append(
+                f"after {sample['steps']} steps and {deaths} deaths {receives.total()} receives "
+                f"wait for steps that nobody runs: {sample['waiting']}"
+            )
+        found += [
+            f"after {sample['steps']} steps {task} is not at rest: {gauges}, "
+            f"waiting: {sample['waiting'].get(task)}"
+            for task, gauges in sample["gauges"].items()
+            if not soak_job.is_at_rest(
+                gauges, sample["coordinators"], receives[task], requests[task]
+            )
+        ]
+    return found
 
 
 def grown(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str]:

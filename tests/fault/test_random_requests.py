@@ -134,7 +134,8 @@ class _Mutations:
             fused.report_waits = True
         elif change == 6:
             del fused.tensor_names[:]
-            fused.stalled_request_id = rng.choice([0, 77, number])
+            field = rng.choice(["stalled_request_id", "awaited_request_id"])
+            setattr(fused, field, rng.choice([0, 77, number]))
         elif change == 7:
             del fused.tensor_names[:]
             fused.question = number % 6

@@ -10,14 +10,14 @@ from fault import soak, soak_faults, soak_job, soak_report
 _COUNT = 100
 
 
-def _samples(rss, gauges=None, pid=lambda i: 7):
+def _samples(rss, gauges=None, pid=lambda i: 7, waiting=None):
     rest = dict.fromkeys(soak_job.GAUGES, 0)
     return [
         {
             "steps": 1000 * i,
             "coordinators": 1,
             "gauges": {"/job:ps/replica:0/task:0": gauges or rest},
-            "waiting": {"/job:ps/replica:0/task:0": [{"peer": "w"}]} if gauges else {},
+            "waiting": waiting or {},
             "faults": {"cancelled": i},
             "tasks": {"ps:0": {"pid": pid(i), "rss_mib": rss(i), "threads": 100, "fds": 14}},
         }
@@ -42,6 +42,36 @@ def test_a_receive_that_its_peer_knows_of_is_not_lost():
     for of_p in ([_waiting("p", "w", True, 8)], [_waiting("p", "v", True)], None, []):
         assert soak.unanswered({**both, "p": of_p}) == ["w, step 7: 3 tensors of p"]
     assert soak.unanswered({"p": both["p"], "w": []}) == []
+
+
+def _forsaken(count, peer_knows=True):
+    receiver, sender = "/job:worker/replica:0/task:1", "/job:ps/replica:0/task:0"
+    requests = [
+        _waiting(sender, receiver, True, step) | {"step_not_begun": True} for step in range(count)
+    ]
+    receives = [_waiting(receiver, sender, False, step) for step in range(count)]
+    return {sender: requests, receiver: receives if peer_knows else []}
+
+
+def test_receives_that_a_death_left_for_ever_are_no_finding():
+    left = dict.fromkeys(soak_job.GAUGES, 0) | {"pending_requests": 4, "pending_bytes": 99}
+    samples = _samples(lambda i: 600, left, waiting=_forsaken(4))
+    for sample in samples:
+        sample["faults"] = {"server_killed": 1}
+        sample["gauges"]["/job:worker/replica:0/task:1"] = dict.fromkeys(soak_job.GAUGES, 0) | {
+            "pending_receives": 4,
+            "open_steps": 5,  # one is the coordinator's
+        }
+    assert soak_report.restless(samples) == []
+    # Without a death, or where the receiver does not know of them, they are lost requests.
+    samples[3]["faults"] = {}
+    samples[4]["waiting"] = _forsaken(4, peer_knows=False)
+    found = soak_report.restless(samples)
+    assert [text.split(":")[0] for text in found] == [
+        "after 3000 steps and 0 deaths 4 receives wait for steps that nobody runs",
+        "after 4000 steps /job",
+        "after 4000 steps /job",
+    ]
 
 
 def test_growth_is_steady_between_restarts_and_the_rest_in_all():
@@ -86,10 +116,11 @@ def test_what_stock_keeps_for_a_restart_is_no_finding_and_more_is():
 @pytest.mark.parametrize("gauge", ["pending_requests", "partial_tensors"])
 def test_a_task_that_does_not_come_to_rest_is_found(gauge):
     gauges = dict.fromkeys(soak_job.GAUGES, 0) | {gauge: 1}
-    found = soak_report.restless(_samples(lambda i: 600, gauges))
+    one = _waiting("p", "w", True) | {"step_not_begun": False}
+    waiting = {"/job:ps/replica:0/task:0": [one]}
+    found = soak_report.restless(_samples(lambda i: 600, gauges, waiting=waiting))
     assert len(found) == _COUNT and found[0] == (
-        f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}, "
-        "waiting: [{'peer': 'w'}]"
+        f"after 0 steps /job:ps/replica:0/task:0 is not at rest: {gauges}, waiting: {[one]}"
     )
 
 
