@@ -134,7 +134,7 @@ class _Mutations:
             fused.report_waits = True
         elif change == 6:
             del fused.tensor_names[:]
-            field = rng.choice(["stalled_request_id", "awaited_request_id"])
+            field = "awaited_request_id" if number % 2 else "stalled_request_id"
             setattr(fused, field, rng.choice([0, 77, number]))
         elif change == 7:
             del fused.tensor_names[:]
