@@ -9,8 +9,9 @@
         print(group.send_device, "->", group.recv_device, len(group.slots))
 
 The graph goes through TensorFlow's own placer and partitioner, and then through the same code that
-runs in a worker. What differs from a run: Grappler has not optimized the graph, and every task is
-taken to run the protocol "grpc+fuse" unless `plain_tasks` says otherwise.
+runs in a worker. What differs from a run: Grappler has not optimized the graph, every task is taken
+to run the protocol "grpc+fuse" unless `plain_tasks` says otherwise, and receives are grouped by
+level, where a run groups by cost, unless `splitting` says otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from tf_fuse import _native
 #: Name of a NoOp in a saved graph whose device is where nodes without a device run.
 DEFAULT_DEVICE_NODE = "tf_fuse_default_device"
 
+# What the library takes for an empty `splitting`.
+_DEFAULT_SPLITTING = "level"
+
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 
@@ -39,11 +43,13 @@ class Rewrite:
       before: device to `tf.compat.v1.GraphDef`, as the partitioner made them; by device, sorted.
       after: the same devices, after the pass.
       report: a `tf_fuse.v1.fuse_recv_pb2.FuseReport`: the groups, and the receives left alone.
+      splitting: which of the tensors that may share a call do: the `fuse_grouping` that was used.
     """
 
     before: dict[str, Any]
     after: dict[str, Any]
     report: Any
+    splitting: str
 
 
 def rewrite(
@@ -80,7 +86,7 @@ def rewrite(
       leave_may_be_dead: leave receives that may be dead alone, with that reason, so that what the
         analysis found can be seen one by one.
       splitting: which of the tensors that may share a call do: the option `fuse_grouping`. Empty
-        for "level", from which runs go on by cost.
+        for "level", which needs no estimates; the default of runs is "cost".
       rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
         a usual value; runs measure it.
       bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.
@@ -157,6 +163,7 @@ def rewrite(
         before={k: graph_pb2.GraphDef.FromString(v) for k, v in sorted(response.before.items())},
         after={k: graph_pb2.GraphDef.FromString(v) for k, v in sorted(response.after.items())},
         report=response.report,
+        splitting=splitting or _DEFAULT_SPLITTING,
     )
 
 

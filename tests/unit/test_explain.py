@@ -150,7 +150,11 @@ def test_file_of_a_saved_function(tmp_path, capsys):
     status, out, err = _explain(capsys, path, "--json", report)
     assert (status, err) == (0, "")
     assert re.search(r"ps:0 +worker:0 +1 +2 +64 ", out)
-    assert "Receives between tasks: 2 before, 1 after, 50% fewer." in out
+    # Runs group by cost by default.
+    assert out.endswith(
+        "Grouping: level. Runs take cost unless they are told: --grouping cost.\n"
+        "Receives between tasks: 2 before, 1 after, 50% fewer.\n"
+    )
     described = json.loads(report.read_text())
     assert described == explain_command.describe(explain.explain_function(_step(), W0))
     assert [slot["bytes"] for slot in described["groups"][0]["slots"]] == [24, 40]
@@ -163,7 +167,7 @@ def test_text_file(tmp_path, capsys):
     status, out, _ = _explain(capsys, path, "--json", "-")
     described = json.loads(out)
     assert status == 0
-    assert described["groups"] == []
+    assert (described["grouping"], described["groups"]) == ("level", [])
     assert [(s["reason"], s["sender_node"]) for s in described["skips"]] == [
         ("alone", "x"),
         ("alone", "y"),
@@ -312,11 +316,13 @@ def test_estimates_are_shown_for_the_grouping_by_cost(capsys):
     status, out, _ = _explain(capsys, "--example", "dense", "--grouping", "cost")
     assert status == 0
     assert re.search(r"bytes +ready µs +tail µs", out)
+    assert "\nGrouping: cost, as in runs. (Each task is taken to have a host of its own.)\n" in out
     status, out, _ = _explain(capsys, "--example", "dense", "--grouping", "cost", "--json", "-")
     result = explain.rewrite(example_graphs.build("dense"), splitting="cost")
-    described = json.loads(out)["groups"]
-    assert len(described) == len(result.report.groups) > 0
-    for shown, group in zip(described, result.report.groups, strict=True):
+    described = json.loads(out)
+    assert described["grouping"] == "cost"
+    assert len(described["groups"]) == len(result.report.groups) > 0
+    for shown, group in zip(described["groups"], result.report.groups, strict=True):
         estimates = [slot.estimate for slot in group.slots]
         assert shown["ready_us"] == round(max(e.ready_us for e in estimates), 1)
         assert shown["tail_us"] == round(max(e.tail_us for e in estimates), 1)
@@ -327,6 +333,7 @@ def test_estimates_are_shown_for_the_grouping_by_cost(capsys):
 
 def test_options_of_the_command(capsys):
     _, out, _ = _explain(capsys, "--example", "cond", "--grouping", "dynamic", "--json", "-")
+    assert json.loads(out)["grouping"] == "dynamic"
     assert all(group["dynamic"] for group in json.loads(out)["groups"])
     # What is stamped is what the pass decides where it sees the whole graph.
     of_session, of_function = (

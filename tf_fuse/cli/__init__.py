@@ -32,7 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
     explain.add_argument("--pack-sends", action="store_true", help="as with do_pack_sends")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
-    explain.add_argument("--grouping", choices=_GROUPINGS, help="the option fuse_grouping")
+    explain.add_argument(
+        "--grouping",
+        choices=_GROUPINGS,
+        help="the option fuse_grouping; here level by default, while runs group by cost",
+    )
     explain.add_argument("--gpu", action="store_true", help="the option do_fuse_gpu")
     explain.add_argument(
         "--session", action="store_true", help="as in a session, by its master's stamps"

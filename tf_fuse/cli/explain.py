@@ -98,16 +98,16 @@ def describe(result: Any) -> dict[str, Any]:
       result: a `tf_fuse.explain.Rewrite`.
 
     Returns:
-      A dict with `groups` (each with node, send_device, recv_device, depth, dynamic, loop (""
-      outside of loops), tensors, known_bytes, unknown_sizes, may_be_dead (how many of its tensors
-      may be), packed_by_sender, unpacked_reason ("" where the graph packs, or is not to) and slots,
-      which have may_be_dead (true or false) too), `skips` (send_device, recv_device, reason,
-      meaning and the slot's fields), `local_receives`, `receives` (between tasks, before) and
-      `receives_after`, for which a dynamic group counts as one: how many requests its receives
-      share is not known before they run. A slot has tensor_name, dtype, sender_node, recv_node and
-      bytes, null where the shape is not static. With fuse_grouping "cost" slots also have ready_us
-      (when the sender is estimated to have it) and tail_us (how long the step takes after it), and
-      groups the largest of each.
+      A dict with `grouping` (the `fuse_grouping` that was used), `groups` (each with node,
+      send_device, recv_device, depth, dynamic, loop ("" outside of loops), tensors, known_bytes,
+      unknown_sizes, may_be_dead (how many of its tensors may be), packed_by_sender, unpacked_reason
+      ("" where the graph packs, or is not to) and slots, which have may_be_dead (true or false)
+      too), `skips` (send_device, recv_device, reason, meaning and the slot's fields),
+      `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
+      group counts as one: how many requests its receives share is not known before they run. A slot
+      has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
+      With fuse_grouping "cost" slots also have ready_us (when the sender is estimated to have it)
+      and tail_us (how long the step takes after it), and groups the largest of each.
     """
     from tf_fuse.explain import known_bytes
 
@@ -153,6 +153,7 @@ def describe(result: Any) -> dict[str, Any]:
         for skip in report.skips
     ]
     return {
+        "grouping": result.splitting,
         "groups": groups,
         "skips": skips,
         "local_receives": report.local_receives,
@@ -237,6 +238,7 @@ def _print(data: dict[str, Any]) -> None:
         console.print(skips)
         for reason in sorted({skip["reason"] for skip in data["skips"]}):
             console.print(f"[bold]{reason}[/bold]: {REASONS.get(reason, '')}")
+    console.print(_grouping(data["grouping"]), soft_wrap=True)
     before, after = data["receives"], data["receives_after"]
     saved = f", {1 - after / before:.0%} fewer" if before else ""
     least = "at least " if any(group["dynamic"] for group in data["groups"]) else ""
@@ -245,6 +247,13 @@ def _print(data: dict[str, Any]) -> None:
     console.print(f"Receives between tasks: {before} before, {least}{after} after{saved}.")
     if data["local_receives"]:
         console.print(f"Receives within a task, no RPC: {data['local_receives']}.")
+
+
+def _grouping(used: str) -> str:
+    """Says by what receives were grouped: not always by what a run would take."""
+    if used == "cost":
+        return "Grouping: cost, as in runs. (Each task is taken to have a host of its own.)"
+    return f"Grouping: {used}. Runs take cost unless they are told: --grouping cost."
 
 
 def _short(device: str) -> str:
