@@ -8,7 +8,7 @@
 //             has them) or, in a session, the stamps of its master
 //             (session_stamp.h); and tasks that run the protocol grpc+fuse.
 // Guarantees  the values and the errors of the graph; no cycle across
-//             partitions; the same groups in every process.
+//             partitions; the same groups for the same graph and costs.
 // Before      _Recv "a" -> x; _Recv "b" -> y
 // After       _FuseRecv {a, b}: 0 -> x, 1 -> y
 // Switched    by do_fuse_recv (fuse_options.h).
