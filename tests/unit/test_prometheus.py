@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counters in Prometheus's text format."""
 
+import re
 import sys
+from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -12,6 +14,7 @@ import tf_fuse
 import tf_fuse.prometheus
 from tf_fuse.metrics import DESCRIPTIONS, GAUGES
 
+_ROOT = Path(__file__).resolve().parents[2]
 _PS = "/job:ps/replica:0/task:0"
 _WORKER = "/job:worker/replica:0/task:0"
 
@@ -38,6 +41,14 @@ def _samples(text):
 def test_every_counter_is_described():
     assert [*DESCRIPTIONS, "skipped"] == list(tf_fuse.metrics())
     assert set(DESCRIPTIONS) > GAUGES
+
+
+def test_the_docs_name_every_counter_and_every_gauge():
+    readme = set(re.findall(r"`(\w+)`", (_ROOT / "README.md").read_text(encoding="utf-8")))
+    assert {*DESCRIPTIONS, "skipped"} - readme == set()
+    watching = (_ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"The gauges have no `_total`: ([^.]+)\.", watching)
+    assert set(re.findall(r"`(\w+)`", named)) == GAUGES
 
 
 def test_text_of_counters_and_gauges(counters):
