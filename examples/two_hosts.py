@@ -169,7 +169,8 @@ class TwoHosts:
 
     def _join_by_veth(self) -> None:
         a, b = self._names
-        _run("ip", "-n", a, "link", "add", _DEVICE, "type", "veth",
+        # "name", since the device has the name of a keyword of ip.
+        _run("ip", "-n", a, "link", "add", "name", _DEVICE, "type", "veth",
              "peer", "name", _DEVICE, "netns", b)  # fmt: skip
 
     def _join_by_relay(self) -> None:

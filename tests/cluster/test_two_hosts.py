@@ -69,6 +69,18 @@ def test_a_cluster_on_two_hosts(tmp_path):
             assert f"pid={cluster.pids['ps:0']}" in cluster.logs("ps:0")
 
 
+def test_the_link_of_netem_joins_the_hosts():
+    # Nothing is shaped, so this runs in kernels without netem, too.
+    try:
+        hosts = two_hosts.TwoHosts("netem")
+    except two_hosts.TwoHostsError as error:
+        if "Unknown device type" not in str(error) and "not supported" not in str(error):
+            raise
+        pytest.skip(f"the kernel has no veth: {error}")
+    with hosts:
+        assert hosts.round_trip_ms() > 0.0
+
+
 def test_nothing_is_left_of_the_hosts():
     with two_hosts.TwoHosts() as hosts:
         names = {host["command"][-1] for host in hosts.of({"worker": 0, "ps": 1}).values()}
