@@ -30,6 +30,16 @@ def test_every_row_names_a_test(module, case):
         assert re.search(rf'"{case}"', text)
 
 
+def test_what_stock_does_is_compared_or_said_not_to_be():
+    # Cases are compared by table.check; of the functions, that of two hosts compares with stock.
+    functions = {key: row for key, row in table.rows().items() if key[1].startswith("test_")}
+    assert [
+        key
+        for key, row in functions.items()
+        if row.stock != "does not arise" and not row.stock.startswith("by its code: ")
+    ] == [("test_two_hosts", "test_training_across_hosts")]
+
+
 def test_every_make_target_that_is_named_exists():
     targets = set(re.findall(r"^([\w-]+):", (_TESTS.parent / "Makefile").read_text(), re.MULTILINE))
     root = _TESTS.parent
