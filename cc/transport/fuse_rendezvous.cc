@@ -263,6 +263,18 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
       });
 }
 
+bool FuseRendezvous::Register(RecvCall* call, const Args& args) {
+  RegisterCall(call, args);
+  // TensorFlow looks at the step's status before it lists the call: an abort
+  // between the two has not reached it.
+  const absl::Status aborted = abort_status();
+  if (!aborted.ok()) call->StartAbort(Derived(aborted));
+  if (call->status().ok()) return true;
+  DeregisterCall(call, args);
+  call->ReleaseWorker();
+  return false;
+}
+
 void FuseRendezvous::StartCall(const std::string& task,
                                const std::string& recv_device,
                                const std::string& rendezvous_key,
@@ -296,11 +308,7 @@ void FuseRendezvous::StartCall(const std::string& task,
   call->request()->set_rendezvous_key(rendezvous_key);
   *call->request()->mutable_transport_options() = std::move(options);
 
-  // RegisterCall makes an abort or a cancellation reach the RPC.
-  RegisterCall(call.get(), args);
-  if (!call->status().ok()) {
-    DeregisterCall(call.get(), args);
-    call->ReleaseWorker();
+  if (!Register(call.get(), args)) {
     done(call->status(), Tensor(), request_id);
     return;
   }
@@ -453,10 +461,7 @@ void FuseRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
     return;
   }
   call->request()->set_rendezvous_key(std::string(parsed.FullKey()));
-  RegisterCall(call.get(), args);
-  if (!call->status().ok()) {
-    DeregisterCall(call.get(), args);
-    call->ReleaseWorker();
+  if (!Register(call.get(), args)) {
     done(call->status(), Args(), args, Tensor(), false);
     return;
   }

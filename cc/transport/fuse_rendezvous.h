@@ -27,6 +27,7 @@ namespace tf_fuse {
 
 class DynamicRecv;
 class PartialSends;
+class RecvCall;
 
 class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
  public:
@@ -85,8 +86,8 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // must hold a reference.
   void StopWaiting(const void* key);
 
-  // OK until the step is aborted. Whoever starts local receives looks at it
-  // once more afterwards: TensorFlow loses one that is started while it aborts.
+  // OK until the step is aborted. Whoever starts receives looks at it once more
+  // afterwards: TensorFlow loses one that is started while it aborts.
   absl::Status abort_status();
 
   // Where the peers of the step are; null unless it has begun and goes on.
@@ -104,6 +105,9 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
 
   ~FuseRendezvous() override;
 
+  // Makes an abort of the step or a cancellation reach the call. False if there
+  // was one already: the call is over, with its status.
+  bool Register(RecvCall* call, const Args& args);
   // Sends the request of a fused receive, the first time or again.
   void SendRequest(std::shared_ptr<FusedRecv> recv);
   void OnFrame(std::shared_ptr<FusedRecv> recv, const absl::Status& status,

@@ -8,6 +8,7 @@
 #ifndef TF_FUSE_CC_TRANSPORT_LOOPBACK_TESTING_H_
 #define TF_FUSE_CC_TRANSPORT_LOOPBACK_TESTING_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -211,6 +212,11 @@ class Loopback : public tensorflow::Worker {
   void set_tamper(Tamper tamper) { tamper_ = std::move(tamper); }
   // False: a single receive whose receiver has gone stays with the sender.
   void set_cancels_singles(bool cancels) { cancels_singles_ = cancels; }
+  // True: a call that is cancelled ends at once, as with gRPC, whatever the
+  // sender does. (TensorFlow's does not answer a single receive that comes
+  // after its step's end, and hears of no cancellation before its handler
+  // runs.)
+  void set_ends_cancelled(bool ends) { ends_cancelled_ = ends; }
 
   void RecvTensorAsync(tensorflow::CallOptions* options,
                        const tensorflow::RecvTensorRequest* request,
@@ -218,27 +224,53 @@ class Loopback : public tensorflow::Worker {
                        tensorflow::StatusCallback done) override {
     auto call = std::make_shared<Call>();
     call->request = *request;
+    call->receiver = options;
+    call->response = response;
+    call->done = std::move(done);
     if (cancels_singles_ || request->has_transport_options()) {
-      options->SetCancelCallback([call] { call->options.StartCancel(); });
+      options->SetCancelCallback([this, call] { Cancel(call); });
     }
     sender_->worker()->GrpcRecvTensorAsync(
         &call->options, &call->request, call->answer.buffer(),
-        [this, call, options, response,
-         done = std::move(done)](const absl::Status& served) {
-          options->ClearCancelCallback();
-          done(Deliver(call.get(), served, response));
+        [this, call](const absl::Status& served) {
+          if (const auto done = TakeDone(call.get())) {
+            done(Deliver(call.get(), served));
+          }
         });
   }
 
  private:
   struct Call {
+    // The sender's.
     tensorflow::CallOptions options;
     tensorflow::RecvTensorRequest request;
     Answer answer;
+    // The receiver's: gone once `ended`.
+    tensorflow::CallOptions* receiver;
+    tensorflow::TensorResponse* response;
+    tensorflow::StatusCallback done;
+    std::atomic<bool> ended{false};
   };
 
-  absl::Status Deliver(Call* call, absl::Status status,
-                       tensorflow::TensorResponse* response) {
+  // Null if the call has ended.
+  static tensorflow::StatusCallback TakeDone(Call* call) {
+    if (call->ended.exchange(true)) return nullptr;
+    call->receiver->ClearCancelCallback();
+    return std::move(call->done);
+  }
+
+  void Cancel(const std::shared_ptr<Call>& call) {
+    call->options.StartCancel();
+    if (!ends_cancelled_) return;
+    // We are called with the lock held that ClearCancelCallback() takes.
+    sender_->pool()->Schedule([call] {
+      if (const auto done = TakeDone(call.get())) {
+        done(absl::CancelledError("cancelled by the receiver"));
+      }
+    });
+  }
+
+  absl::Status Deliver(Call* call, absl::Status status) {
     if (tamper_ != nullptr && status.ok()) {
       tensorflow::RecvTensorResponse message;
       tsl::GrpcMaybeParseProto(call->answer.buffer(), &message);
@@ -252,7 +284,7 @@ class Loopback : public tensorflow::Worker {
       tsl::GrpcMaybeUnparseProto(message, call->answer.buffer());
     }
     if (status.ok() && !tensorflow::GrpcMaybeParseTensorResponse(
-                           call->answer.buffer(), response)) {
+                           call->answer.buffer(), call->response)) {
       status = absl::InternalError("could not parse rpc response");
     }
     return status;
@@ -261,6 +293,7 @@ class Loopback : public tensorflow::Worker {
   Task* const sender_;
   Tamper tamper_;
   bool cancels_singles_ = true;
+  bool ends_cancelled_ = false;
 };
 
 // Every task is reached over the one `wire`.

@@ -75,6 +75,7 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
   set(status RKN4absl12lts_202508146StatusE)
   set(rendezvous _ZN10tensorflow20BaseRemoteRendezvous)
   set(key RKNS_19RendezvousInterface9ParsedKeyE)
+  set(grpc_recv _ZN10tensorflow10GrpcWorker19GrpcRecvTensorAsyncEPN3tsl11CallOptions)
   set(call EPNS_18BaseRecvTensorCallERKNS_19RendezvousInterface4ArgsE)
   foreach(symbol
           _ZN4absl12lts_202508145Mutex4lockEv
@@ -84,7 +85,7 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
           _ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE
           _ZN3tsl11CallOptions17SetCancelCallbackESt8functionIFvvEE
           _ZN3tsl11CallOptions19ClearCancelCallbackEv
-          _ZN3tsl11CallOptions11StartCancelEv
+          ${grpc_recv}EPKNS_17RecvTensorRequestEPN4grpc10ByteBufferESt8functionIFv${status}EE
           ${rendezvous}14RecvLocalAsyncE${key}St8functionIFv${status}RKNS1_4ArgsESD_RKNS_6TensorEbEE
           ${rendezvous}4SendE${key}RKNS1_4ArgsERKNS_6TensorEb
           ${rendezvous}12RegisterCall${call}

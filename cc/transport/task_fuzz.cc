@@ -7,6 +7,7 @@
 
 #include "absl/log/globals.h"
 #include "passes/fuse_recv_pass.h"
+#include "transport/features.h"
 #include "transport/fuse_server.h"
 #include "transport/fuse_status.h"
 #include "transport/fuzz_task.h"
@@ -79,6 +80,17 @@ tensorflow::DataTypeVector TypesOf(const std::vector<std::string>& names) {
 void CheckSent(const Slot& slot, const std::string& name) {
   if (slot.beside || SameValue(slot, ValueOf(name))) return;
   Die("served another value", slot.tensor.DebugString());
+}
+
+// A request for nothing is answered with what the task can do.
+void CheckProbe(const tensorflow::Tensor& frame) {
+  const Features said = FeaturesOfAnswer(frame);
+  const Features own = OwnFeatures();
+  if (said.bits != own.bits || said.frame_version != own.frame_version ||
+      said.max_frame_bytes != own.max_frame_bytes) {
+    Die("a probe", absl::StrCat(said.bits, ", ", said.frame_version, ", ",
+                                said.max_frame_bytes));
+  }
 }
 
 void CheckAtRest() {
@@ -479,6 +491,8 @@ void Scenario::CheckAnswer(Asked* asked) {
   }
   if (asked->by_parts) {
     CheckPart(asked, std::move(frame));
+  } else if (keys.keys.empty()) {
+    CheckProbe(frame);
   } else {
     CheckFrame(asked, std::move(frame));
   }
