@@ -9,6 +9,7 @@
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/threadpool.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
 
 namespace tf_fuse {
 
@@ -34,6 +35,13 @@ tensorflow::thread::ThreadPool* Threads() {
 
 void ScheduleAfterOthers(std::function<void()> closure) {
   Threads()->Schedule(std::move(closure));
+}
+
+void ScheduleElsewhere(std::function<void()> closure) {
+  // Never destroyed, as above. It begins threads as it needs them.
+  static auto* queue = new tensorflow::UnboundedWorkQueue(
+      tensorflow::Env::Default(), "tf_fuse_elsewhere");
+  queue->Schedule(std::move(closure));
 }
 
 }  // namespace tf_fuse

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Threads for what is to be done once, for many operations that become ready
-// together.
+// together, and for what must not be done here.
 
 #ifndef TF_FUSE_CC_TRANSPORT_AFTER_OTHERS_H_
 #define TF_FUSE_CC_TRANSPORT_AFTER_OTHERS_H_
@@ -15,6 +15,11 @@ namespace tf_fuse {
 // that are ready now run meanwhile. A thread of TensorFlow's pool runs what it
 // has scheduled itself first, and so before all of them.
 void ScheduleAfterOthers(std::function<void()> closure);
+
+// Runs `closure` on another thread than this one, whatever waits there already;
+// a pool whose queue is full runs it at once. For who holds a lock that
+// `closure` takes.
+void ScheduleElsewhere(std::function<void()> closure);
 
 }  // namespace tf_fuse
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
+#include "transport/after_others.h"
 #include "transport/fuse_status.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
@@ -284,7 +285,7 @@ void PendingFrame::OnCancel(const std::shared_ptr<PendingFrame>& self) {
   self->Trace(absl::StatusCode::kCancelled, 0);
   // We are called with the lock of `options` held, and `done` deletes it:
   // answer on another thread, once ClearCancelCallback() has seen us leave.
-  self->env_->compute_pool->Schedule([self] {
+  ScheduleElsewhere([self] {
     self->options_->ClearCancelCallback();
     self->abort_step_();
     tensorflow::StatusCallback callback = std::move(self->done_);

@@ -83,6 +83,7 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
           _ZN4absl12lts_202508145Mutex11lock_sharedEv
           _ZN4absl12lts_202508145Mutex13unlock_sharedEv
           _ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE
+          _ZN3tsl18UnboundedWorkQueue8ScheduleESt8functionIFvvEE
           _ZN3tsl11CallOptions17SetCancelCallbackESt8functionIFvvEE
           _ZN3tsl11CallOptions19ClearCancelCallbackEv
           ${grpc_recv}EPKNS_17RecvTensorRequestEPN4grpc10ByteBufferESt8functionIFv${status}EE
@@ -113,6 +114,7 @@ foreach(program request_fuzz_standalone request_fuzz)
     # task_fuzz.cc has its own.
     target_link_options(
       ${program} PRIVATE -Wl,--wrap=_ZN10tensorflow6Worker9AbortStepEl
-                         -Wl,--wrap=_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE)
+                         -Wl,--wrap=_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE
+                         -Wl,--wrap=_ZN3tsl18UnboundedWorkQueue8ScheduleESt8functionIFvvEE)
   endif()
 endforeach()

@@ -7,6 +7,7 @@
 
 #include "absl/log/globals.h"
 #include "passes/fuse_recv_pass.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
 #include "transport/features.h"
 #include "transport/fuse_server.h"
 #include "transport/fuse_status.h"
@@ -587,6 +588,13 @@ void Scenario::CheckFailedPart(const Asked& asked) {
 void Schedule(tsl::thread::ThreadPool*, std::function<void()> closure)
     REPLACES("_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE");
 void Schedule(tsl::thread::ThreadPool*, std::function<void()> closure) {
+  tf_fuse::testing::Tasks::Get()->Schedule(std::move(closure));
+}
+
+void ScheduleUnbounded(tsl::UnboundedWorkQueue*, std::function<void()> closure)
+    REPLACES("_ZN3tsl18UnboundedWorkQueue8ScheduleESt8functionIFvvEE");
+void ScheduleUnbounded(tsl::UnboundedWorkQueue*,
+                       std::function<void()> closure) {
   tf_fuse::testing::Tasks::Get()->Schedule(std::move(closure));
 }
 

@@ -22,6 +22,7 @@
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "tensorflow/core/lib/core/threadpool.h"
+#include "tensorflow/core/platform/unbounded_work_queue.h"
 #include "transport/fuse_rendezvous.h"
 
 using absl::Mutex;
@@ -30,6 +31,7 @@ using tensorflow::BaseRemoteRendezvous;
 using tensorflow::CallOptions;
 using tensorflow::GrpcWorker;
 using tensorflow::Rendezvous;
+using tsl::UnboundedWorkQueue;
 using tsl::thread::ThreadPool;
 
 // WRAP(symbol, result, name, parameters): declares the real function and ours.
@@ -66,15 +68,26 @@ WRAP(MUTEX "13unlock_sharedEv", void, UnlockShared, Mutex* mu) {
   __tsan_mutex_post_unlock(mu, __tsan_mutex_read_lock);
 }
 
-WRAP("_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE", void, Schedule,
-     ThreadPool* pool, std::function<void()> closure) {
+// What runs `closure` on another thread.
+std::function<void()> Handed(std::function<void()> closure) {
   auto* shared = new std::function<void()>(std::move(closure));
   __tsan_release(shared);
-  RealSchedule(pool, [shared] {
+  return [shared] {
     __tsan_acquire(shared);
     (*shared)();
     delete shared;
-  });
+  };
+}
+
+WRAP("_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE", void, Schedule,
+     ThreadPool* pool, std::function<void()> closure) {
+  RealSchedule(pool, Handed(std::move(closure)));
+}
+
+WRAP("_ZN3tsl18UnboundedWorkQueue8ScheduleESt8functionIFvvEE", void,
+     ScheduleUnbounded, UnboundedWorkQueue* queue,
+     std::function<void()> closure) {
+  RealScheduleUnbounded(queue, Handed(std::move(closure)));
 }
 
 // What stands before an object of TensorFlow. In many parts, so that their
