@@ -132,7 +132,7 @@ inline std::unique_ptr<FuseRendezvousMgr> MakeFuseRendezvousMgr(
 // One task: a CPU, its rendezvous, and the worker that serves them.
 class Task {
  public:
-  // `workers` leads to the other tasks; may be null.
+  // `workers` leads to the other tasks.
   Task(const std::string& name, uint64_t incarnation, int threads,
        std::unique_ptr<tensorflow::WorkerCacheInterface> workers,
        MakeMgr make_mgr = &MakeFuseRendezvousMgr)
@@ -296,10 +296,13 @@ class Loopback : public tensorflow::Worker {
   bool ends_cancelled_ = false;
 };
 
-// Every task is reached over the one `wire`.
+// Every task is reached over the one `wire`; none is, without one.
 class LoopbackWorkers : public tensorflow::WorkerCacheInterface {
  public:
-  explicit LoopbackWorkers(Loopback* wire) : wire_(wire) {}
+  explicit LoopbackWorkers(Loopback* wire = nullptr) : wire_(wire) {}
+
+  // Before the first step begins.
+  void set_wire(Loopback* wire) { wire_ = wire; }
 
   void ListWorkers(std::vector<std::string>*) const override {}
   void ListWorkersInJob(const std::string&,
@@ -327,7 +330,7 @@ class LoopbackWorkers : public tensorflow::WorkerCacheInterface {
   }
 
  private:
-  Loopback* const wire_;
+  Loopback* wire_;
 };
 
 }  // namespace testing

@@ -52,10 +52,16 @@ using frame::testing::Random;
 using tensorflow::Rendezvous;
 
 struct Tasks {
-  Task sender{"/job:ps/replica:0/task:0", 1, 2, nullptr, &MakeWatchedMgr};
+  Tasks() { to_receiver->set_wire(&back); }
+
+  // The sender's own, by which it asks whether the receiver still waits.
+  LoopbackWorkers* const to_receiver = new LoopbackWorkers;
+  Task sender{"/job:ps/replica:0/task:0", 1, 2,
+              std::unique_ptr<LoopbackWorkers>(to_receiver), &MakeWatchedMgr};
   Loopback wire{&sender};
   Task receiver{"/job:worker/replica:0/task:0", 2, 2,
                 std::make_unique<LoopbackWorkers>(&wire), &MakeWatchedMgr};
+  Loopback back{&receiver};
 };
 
 // Waits without absl::Mutex: ThreadSanitizer does not see Await().

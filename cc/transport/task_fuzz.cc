@@ -139,7 +139,8 @@ void CheckMeasure(const std::string& serialized) {
 }
 
 Tasks::Tasks()
-    : sender("/job:ps/replica:0/task:0", 1, 1, nullptr),
+    : sender("/job:ps/replica:0/task:0", 1, 1,
+             std::make_unique<LoopbackWorkers>()),
       wire(&sender),
       receiver("/job:worker/replica:0/task:0", 2, 1,
                std::make_unique<LoopbackWorkers>(&wire)) {
