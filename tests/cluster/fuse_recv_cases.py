@@ -274,6 +274,36 @@ def spread(bench: Bench) -> list[Any]:
 
 
 @case
+def sums(bench: Bench) -> list[Any]:
+    """Each operation takes several tensors of a server: plain, in branches, and in a loop."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(6)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(6)]
+
+    def halves(variables):
+        read = [v.read_value() for v in variables]
+        return tf.add_n(read[:3]) - 2.0 * tf.add_n(read[3:])
+
+    @tf.function
+    def plain():
+        return halves(left), halves(right)
+
+    @tf.function
+    def branch(flag):
+        return tf.cond(flag, lambda: halves(left), lambda: halves(right))
+
+    @tf.function
+    def loop(n):
+        def body(i, x):
+            return i + 1, x + halves(left) * halves(right)
+
+        return tf.while_loop(lambda i, _: i < n, body, (0, tf.zeros([3])))
+
+    values = bench.call(plain)
+    values += bench.call(branch, tf.constant(True)) + bench.call(branch, tf.constant(False))
+    return values + bench.call(loop, tf.constant(3))
+
+
+@case
 def kept_values(bench: Bench) -> list[Any]:
     """Variables that take over what was received; they must not keep the frame."""
     kept = [bench.variable(0, tf.zeros([8])) for _ in range(3)]
