@@ -17,7 +17,8 @@ import psutil
 import scripted
 from scripted import emit
 
-_REPORTED = {"branch_on_another_server", "resource_handles"}  # Their reports are emitted.
+# Their reports are emitted.
+_REPORTED = {"branch_on_another_server", "dtypes", "rare_types", "resource_handles", "strings"}
 
 
 def _reports() -> dict[str, list[dict[str, Any]]]:
@@ -25,6 +26,14 @@ def _reports() -> dict[str, list[dict[str, Any]]]:
     import tf_fuse
 
     return {task: of_task for task, of_task in tf_fuse.cluster_reports().items() if of_task}
+
+
+def _types() -> list[str]:
+    """All that a tensor can have, as reports call them."""
+    from tensorflow.core.framework import types_pb2
+
+    names = set(types_pb2.DataType.keys()) - {"DT_INVALID"}
+    return [name.removeprefix("DT_").lower() for name in names if not name.endswith("_REF")]
 
 
 def _skips() -> dict[str, Any]:
@@ -84,6 +93,7 @@ def run(spec: dict[str, Any]) -> None:
         scripted.set_fuse_recv(True)
         phase("on", sorted(CASES))
         emit("skips", **_skips())
+        emit("types", names=_types())
         emit("gauges", pending={t: m["pending_requests"] for t, m in scripted.metrics().items()})
         scripted.set_fuse_recv(True, do_pack_sends=True)
         phase("packed", spec["packed"])

@@ -268,8 +268,16 @@ def test_no_type_is_left_single(plugin):
         assert {name for c in counted for name in c.get("skipped", {})} <= {"alone"}
     workers = 3
     assert _total(plugin, "strings", "on")["beside_tensors"] == workers, "the one that is too long"
-    # A ragged variant: its decoder is not one that is known to refuse what is malformed.
-    assert _total(plugin, "rare_types", "on")["beside_tensors"] == workers
+    # A ragged variant and two optionals: their decoders are not known to refuse what is malformed.
+    assert _total(plugin, "rare_types", "on")["beside_tensors"] == 3 * workers
+
+
+def test_every_type_is_fused(plugin):
+    fused = set()
+    for case in ("dtypes", "rare_types", "resource_handles", "strings"):
+        groups, _ = _reported(plugin, case)
+        fused |= {slot["dtype"] for group in groups for slot in group["slots"]}
+    assert fused == set(plugin["types", None]["names"])
 
 
 # (reason, sender, receiver) of the receives that are left alone in the cases.
