@@ -157,16 +157,31 @@ def strings(bench: Bench) -> list[Any]:
 
 @case
 def rare_types(bench: Bench) -> list[Any]:
-    """Types of less than a byte, quantized ones, and variants that hold tensors or strings."""
+    """All other numbers that TensorFlow 2.21 has, and variants: lists, a ragged one, optionals."""
     numbers = [bench.variable(0, _numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
     text = bench.variable(0, [["a", ""], ["b", "cd"]])
     casts = [tf.dtypes.as_dtype(t) for t in ("float8_e5m2", "float8_e4m3fn")]
+    # tf.cast knows no other; of these there are only constants, which tf.reshape can take.
+    uncast = [
+        *("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz"),
+        *("float4_e2m1fn", "int2", "uint2"),
+    ]
+    constants = [
+        np.float32([[0, 1, 1.5, 0.5], [2, 3, -1, 0]]).astype(tf.dtypes.as_dtype(t).as_numpy_dtype)
+        for t in uncast
+    ]
     quantized = [tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32]
 
     @tf.function
-    def read():
+    def read(shape):
         with tf.device(bench.server(0)):
             small = [tf.cast(numbers[0], dtype) for dtype in casts]
+            others = [tf.constant(x) for x in constants]
+            # What makes tf.experimental.Optional; its methods would stay with it.
+            optionals = [
+                tf.raw_ops.OptionalFromValue(components=[numbers[1] * 3.0]),
+                tf.raw_ops.OptionalNone(),
+            ]
             bytes_ = tf.cast(numbers[0] * 16.0, tf.int8)
             nibbles = [tf.cast(bytes_, tf.dtypes.as_dtype(t)) for t in ("int4", "uint4")]
             coded = [tf.quantization.quantize(numbers[1], 0.0, 6.0, t)[0] for t in quantized]
@@ -196,6 +211,11 @@ def rare_types(bench: Bench) -> list[Any]:
         )
         return (
             [tf.cast(x, tf.float32) for x in small],
+            [tf.reshape(x, shape) for x in others],
+            tf.raw_ops.OptionalGetValue(
+                optional=optionals[0], output_types=[tf.float32], output_shapes=[[2, 4]]
+            ),
+            [tf.raw_ops.OptionalHasValue(optional=x) for x in optionals],
             [tf.cast(x, tf.int8) for x in nibbles],
             [tf.cast(x, tf.int32) for x in coded],
             stacked,
@@ -204,7 +224,7 @@ def rare_types(bench: Bench) -> list[Any]:
             values,
         )
 
-    return bench.call(read)
+    return bench.call(read, tf.constant([4, 2]))
 
 
 @case
@@ -271,6 +291,36 @@ def spread(bench: Bench) -> list[Any]:
         return [r * 1.0 for r in results]
 
     return bench.call(run)
+
+
+@case
+def sums(bench: Bench) -> list[Any]:
+    """Each operation takes several tensors of a server: plain, in branches, and in a loop."""
+    left = [bench.variable(0, _numbers("float32", i)) for i in range(6)]
+    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(6)]
+
+    def halves(variables):
+        read = [v.read_value() for v in variables]
+        return tf.add_n(read[:3]) - 2.0 * tf.add_n(read[3:])
+
+    @tf.function
+    def plain():
+        return halves(left), halves(right)
+
+    @tf.function
+    def branch(flag):
+        return tf.cond(flag, lambda: halves(left), lambda: halves(right))
+
+    @tf.function
+    def loop(n):
+        def body(i, x):
+            return i + 1, x + halves(left) * halves(right)
+
+        return tf.while_loop(lambda i, _: i < n, body, (0, tf.zeros([3])))
+
+    values = bench.call(plain)
+    values += bench.call(branch, tf.constant(True)) + bench.call(branch, tf.constant(False))
+    return values + bench.call(loop, tf.constant(3))
 
 
 @case

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script of test_fuse_recv_modes.py: all cases on one cluster.
 
-{"mode": "stock" or "plugin", "workers": 1, "ps": 2, "packed": [case, …]}. With the plugin, the
-cases run with the option off, then on; those of "packed" also with `do_pack_sends`, and one
-after it was switched off again.
+{"mode": "stock" or "plugin", "workers": 1, "ps": 2, "packed": [case, …],
+"divided": {"consumer" or "cost": [case, …]}}. With the plugin, the cases run with the option off,
+then on; those of "packed" also with `do_pack_sends`, those of "divided" with that grouping, and
+one after it was switched off again. The servers seem to be on other hosts: there, cost divides.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import psutil
 import scripted
 from scripted import emit
 
-_REPORTED = {"branch_on_another_server", "resource_handles"}  # Their reports are emitted.
+# Their reports are emitted.
+_REPORTED = {"branch_on_another_server", "dtypes", "rare_types", "resource_handles", "strings"}
 
 
 def _reports() -> dict[str, list[dict[str, Any]]]:
@@ -24,6 +26,14 @@ def _reports() -> dict[str, list[dict[str, Any]]]:
     import tf_fuse
 
     return {task: of_task for task, of_task in tf_fuse.cluster_reports().items() if of_task}
+
+
+def _types() -> list[str]:
+    """All that a tensor can have, as reports call them."""
+    from tensorflow.core.framework import types_pb2
+
+    names = set(types_pb2.DataType.keys()) - {"DT_INVALID"}
+    return [name.removeprefix("DT_").lower() for name in names if not name.endswith("_REF")]
 
 
 def _skips() -> dict[str, Any]:
@@ -51,7 +61,7 @@ def _skips() -> dict[str, Any]:
 def run(spec: dict[str, Any]) -> None:
     """Runs the cases of each phase."""
     mode, workers, ps = spec["mode"], spec["workers"], spec["ps"]
-    with scripted.cluster(mode, workers, ps) as cluster:
+    with scripted.cluster(mode, workers, ps, hosts={"ps": scripted.OTHER_HOST}) as cluster:
         sys.path.insert(0, str(scripted.ROOT / "tests" / "cluster"))
         import tensorflow as tf
         from fuse_recv_cases import CASES, Bench
@@ -83,9 +93,15 @@ def run(spec: dict[str, Any]) -> None:
         scripted.set_fuse_recv(True)
         phase("on", sorted(CASES))
         emit("skips", **_skips())
+        emit("types", names=_types())
         emit("gauges", pending={t: m["pending_requests"] for t, m in scripted.metrics().items()})
         scripted.set_fuse_recv(True, do_pack_sends=True)
         phase("packed", spec["packed"])
+        # So little that nearly every part pays.
+        costs = {"fuse_rpc_us": 0.1, "fuse_gigabytes_per_s": 0.001}
+        for grouping, names in spec["divided"].items():
+            scripted.set_fuse_recv(True, do_pack_sends=False, fuse_grouping=grouping, **costs)
+            phase(grouping, names)
         scripted.set_fuse_recv(False)
         phase("off_again", ["reads"])
 

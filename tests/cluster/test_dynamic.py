@@ -13,6 +13,7 @@ pytestmark = pytest.mark.cluster
 
 # TF_FUSE_TEST_ALL_DYNAMIC=1 runs all.
 _FEW = [
+    "branch_on_another_server",
     "branches",
     "gradients",
     "kept_values",

@@ -38,15 +38,28 @@ _CASES = [
     "spread",
     "steps_in_a_loop",
     "strings",
+    "sums",
     "switch_case",
     "updates_in_branches",
 ]
 _PACKED = ["crowded", "dtypes", "gradients", "reads", "shapes", "snapshots", "spread"]
+_DIVIDED = {
+    "consumer": [
+        "branches",
+        "branch_on_another_server",
+        "loops_and_branches",
+        "nested_loops",
+        "spread",
+        "sums",
+    ],
+    "cost": ["branches", "loop_gradients", "sums", "updates_in_branches"],
+}
+_DIVIDED_CASES = [(case, phase) for phase, cases in _DIVIDED.items() for case in cases]
 
 
 def _run(mode):
     script = Path(__file__).parent / "fuse_recv_modes.py"
-    spec = {"mode": mode, "workers": 3, "ps": 3, "packed": _PACKED}
+    spec = {"mode": mode, "workers": 3, "ps": 3, "packed": _PACKED, "divided": _DIVIDED}
     return scripted.run(script, spec, os.environ)
 
 
@@ -63,9 +76,10 @@ def plugin():
 
 def test_every_case_ran_in_every_phase(stock, plugin):
     assert sorted(stock.keys() - {"environment", "options"}) == _CASES
-    for of_phase, cases in {"off": _CASES, "on": _CASES, "packed": _PACKED}.items():
+    phases = {"off": _CASES, "on": _CASES, "packed": _PACKED, **_DIVIDED}
+    for of_phase, cases in phases.items():
         ran = [case for case, phase in plugin if phase == of_phase and case != "options"]
-        assert sorted(ran) == cases
+        assert sorted(ran) == sorted(cases)
 
 
 def test_no_environment_variable_is_needed(stock, plugin):
@@ -77,13 +91,15 @@ def test_no_environment_variable_is_needed(stock, plugin):
 def test_option_is_what_was_set(stock, plugin):
     assert stock["options"]["value"] is None
     options = {phase: e["value"] for (case, phase), e in plugin.items() if case == "options"}
-    assert options == {"off": None, "on": True, "packed": True, "off_again": False}
+    on = dict.fromkeys(["on", "packed", *_DIVIDED], True)
+    assert options == {"off": None, **on, "off_again": False}
 
 
 @pytest.mark.parametrize(
     ("phase", "case"),
     [(phase, case) for phase in ("off", "on") for case in _CASES]
-    + [("packed", case) for case in _PACKED],
+    + [("packed", case) for case in _PACKED]
+    + [(phase, case) for case, phase in _DIVIDED_CASES],
 )
 def test_values_are_the_same_bits(stock, plugin, case, phase):
     assert plugin[case, phase]["values"] == stock[case]["values"]
@@ -123,6 +139,40 @@ def test_it_is_packed_by_whom_it_should_be(plugin, case):
     # The same tensors travel in the same frames.
     for counter in ("fused_rpcs", "tensors", "bytes", "beside_tensors", "single_rpcs"):
         assert packed[counter] == unpacked[counter], counter
+
+
+def _receives(plugin, case, phase):
+    """Of the graphs: (groups, receives that were split off, receives in all)."""
+    total = _total(plugin, case, phase)
+    counted = [c for of_call in plugin[case, phase]["counted"] for c in of_call.values()]
+    skipped = collections.Counter()
+    for counters in counted:
+        skipped.update(counters.get("skipped", {}))
+    assert set(skipped) <= {"alone", "split_off"}
+    return total["groups"], skipped["split_off"], total["fused_receives"] + sum(skipped.values())
+
+
+@pytest.mark.parametrize(("case", "phase"), _DIVIDED_CASES)
+def test_groups_are_divided(plugin, case, phase):
+    groups, split_off, receives = _receives(plugin, case, phase)
+    whole, none, all_receives = _receives(plugin, case, "on")
+    assert none == 0 and receives == all_receives
+    assert groups + split_off > whole, "more calls for the same receives"
+    divided, level = _total(plugin, case, phase), _total(plugin, case, "on")
+    assert not {"errors", "served_errors", "fallbacks"} & divided.keys()
+    assert divided["fused_rpcs"] == divided["served_rpcs"]
+    assert divided["fused_rpcs"] + divided["single_rpcs"] > (
+        level["fused_rpcs"] + level["single_rpcs"]
+    )
+    # Each tensor travels once, with others or singly.
+    assert divided["tensors"] + divided["single_rpcs"] == level["tensors"] + level["single_rpcs"]
+    # What one of these branches reads is used by as many operations.
+    assert (groups == 0) == ((case, phase) == ("branches", "consumer"))
+
+
+@pytest.mark.parametrize("phase", _DIVIDED)
+def test_parts_of_groups_are_fused(plugin, phase):
+    assert _receives(plugin, "sums", phase)[0] > _receives(plugin, "sums", "on")[0]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +268,16 @@ def test_no_type_is_left_single(plugin):
         assert {name for c in counted for name in c.get("skipped", {})} <= {"alone"}
     workers = 3
     assert _total(plugin, "strings", "on")["beside_tensors"] == workers, "the one that is too long"
-    # A ragged variant: its decoder is not one that is known to refuse what is malformed.
-    assert _total(plugin, "rare_types", "on")["beside_tensors"] == workers
+    # A ragged variant and two optionals: their decoders are not known to refuse what is malformed.
+    assert _total(plugin, "rare_types", "on")["beside_tensors"] == 3 * workers
+
+
+def test_every_type_is_fused(plugin):
+    fused = set()
+    for case in ("dtypes", "rare_types", "resource_handles", "strings"):
+        groups, _ = _reported(plugin, case)
+        fused |= {slot["dtype"] for group in groups for slot in group["slots"]}
+    assert fused == set(plugin["types", None]["names"])
 
 
 # (reason, sender, receiver) of the receives that are left alone in the cases.

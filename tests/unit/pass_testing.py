@@ -12,6 +12,13 @@ from tf_fuse.explain import Rewrite, rewrite
 
 v1 = tf.compat.v1
 
+# Options of `rewrite` with which groups by level are divided; small tensors would not be worth it
+# at what a call really costs.
+SPLITTINGS: dict[str, dict[str, Any]] = {
+    "consumer": {"splitting": "consumer"},
+    "cost": {"splitting": "cost", "rpc_us": 1.0, "bytes_per_us": 1.0},
+}
+
 
 def device(job: str, task: int = 0, kind: str = "CPU") -> str:
     return f"/job:{job}/replica:0/task:{task}/device:{kind}:0"
@@ -125,6 +132,16 @@ def analysed(graph: Any, **kwargs: Any) -> Rewrite:
 def groups(result: Rewrite) -> list[list[str]]:
     """The nodes whose values each group brings, in the order of its slots."""
     return [[slot.sender_node for slot in group.slots] for group in result.report.groups]
+
+
+def parts_of_groups(whole: Rewrite, divided: Rewrite) -> int:
+    """How many groups are parts of a larger one of the other rewrite; none may be anything else."""
+    wholes, parts = (
+        [{slot.recv_node for slot in group.slots} for group in result.report.groups]
+        for result in (whole, divided)
+    )
+    assert [part for part in parts if not any(part <= other for other in wholes)] == []
+    return sum(part not in wholes for part in parts)
 
 
 def sorted_groups(result: Rewrite) -> list[list[str]]:

@@ -6,6 +6,7 @@
 until nothing can fire any more. Both look at graphs only, never at the pass's report of itself.
 """
 
+import collections
 import functools
 import itertools
 import random
@@ -15,6 +16,7 @@ import tensorflow as tf
 from pass_testing import (
     PS0,
     PS1,
+    SPLITTINGS,
     W0,
     analysed,
     const,
@@ -22,6 +24,7 @@ from pass_testing import (
     node,
     packed_sends,
     partitions,
+    parts_of_groups,
     recv,
     send,
     skips,
@@ -246,25 +249,43 @@ def _random_choices(count: int = 2):
         yield {f"p{i}": value for i, value in enumerate(values)}
 
 
+def _compare_conditionals(seed: int, **options) -> tuple[explain.Rewrite, collections.Counter]:
+    """Compares all values for all predicates; returns the rewrite, and what there was to see."""
+    result = rewrite(_random_conditionals(seed), **options)
+    assert "may_be_dead" not in skips(result), f"seed {seed}"
+    received = {s.recv_node for group in result.report.groups for s in group.slots}
+    replaced = received | packed_sends(result)
+    seen = collections.Counter(packed=len(replaced) - len(received))
+    for choice in _random_choices():
+        before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+        kept = before.keys() - replaced
+        assert before.keys() - after.keys() == replaced
+        assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
+        for group in result.report.groups:
+            dead = sum(before[s.recv_node] is _DEAD for s in group.slots)
+            seen["partly"] += 0 < dead < len(group.slots)
+            seen["whole"] += dead == len(group.slots)
+    return result, seen
+
+
 @pytest.mark.parametrize("block", range(8))
 def test_rewritten_graphs_are_dead_and_live_where_stock_is(block):
-    partly = whole = packed = 0
+    seen = collections.Counter()
     for seed in range(block * 40, block * 40 + 40):
-        result = rewrite(_random_conditionals(seed))
-        assert "may_be_dead" not in skips(result), f"seed {seed}"
-        received = {s.recv_node for group in result.report.groups for s in group.slots}
-        replaced = received | packed_sends(result)
-        packed += len(replaced) - len(received)
-        for choice in _random_choices():
-            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
-            kept = before.keys() - replaced
-            assert before.keys() - after.keys() == replaced
-            assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
-            for group in result.report.groups:
-                dead = sum(before[s.recv_node] is _DEAD for s in group.slots)
-                partly += 0 < dead < len(group.slots)
-                whole += dead == len(group.slots)
-    assert min(partly, whole, packed) > 20, "the graphs are too dull to find anything"
+        seen += _compare_conditionals(seed)[1]
+    assert min(seen[what] for what in ("partly", "whole", "packed")) > 20, f"too dull: {seen}"
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+def test_divided_groups_are_dead_and_live_where_stock_is(splitting):
+    seen = collections.Counter()
+    for seed in range(1000, 1050):
+        result, of_seed = _compare_conditionals(seed, **SPLITTINGS[splitting])
+        assert "would_cycle" not in skips(result), f"seed {seed}"
+        parts = parts_of_groups(rewrite(_random_conditionals(seed)), result)
+        seen += of_seed + collections.Counter(parts=parts)
+    wanted = ("partly", "whole", "packed", "parts")
+    assert min(seen[what] for what in wanted) > 30, f"too dull: {seen}"
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -372,6 +393,19 @@ def test_groups_by_depth_never_deadlock(block):
     assert packed == fused > 200, "the graphs are too dull to find anything"
 
 
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+def test_divided_groups_never_deadlock(splitting):
+    parts = 0
+    for seed in range(1000, 1100):
+        graph = _random_exchange(seed)
+        result = rewrite(graph, **SPLITTINGS[splitting])
+        assert _stuck(result.after) == set(), f"seed {seed}"
+        assert "would_cycle" not in skips(result), f"seed {seed}"
+        assert all(group.packed_by_sender for group in result.report.groups), f"seed {seed}"
+        parts += parts_of_groups(rewrite(graph), result)
+    assert parts > 50, "the graphs are too dull to find anything"
+
+
 @pytest.mark.parametrize("block", range(5))
 def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
     dropped = 0
@@ -434,9 +468,10 @@ def test_verifier_unpacks_groups_exactly_where_they_would_deadlock(block):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_order_of_nodes_does_not_matter(seed):
+@pytest.mark.parametrize("options", [{}, *SPLITTINGS.values()], ids=["level", *SPLITTINGS])
+def test_order_of_nodes_does_not_matter(seed, options):
     before = rewrite(_random_conditionals(seed)).before
-    first = rewrite(before)
+    first = rewrite(before, **options)
     rng = random.Random(seed)
     for _ in range(3):
         shuffled = {}
@@ -444,7 +479,7 @@ def test_order_of_nodes_does_not_matter(seed):
             nodes = list(before[name].node)
             rng.shuffle(nodes)
             shuffled[name] = graph_pb2.GraphDef(versions=before[name].versions, node=nodes)
-        again = rewrite(shuffled)
+        again = rewrite(shuffled, **options)
         assert again.report == first.report
         for name, graph in first.after.items():
             assert _sorted(again.after[name]) == _sorted(graph)

@@ -18,7 +18,7 @@ import executor_model
 import pytest
 import tensorflow as tf
 from executor_model import DEAD
-from pass_testing import PS0, PS1, W0, node, packed_sends, skips
+from pass_testing import PS0, PS1, SPLITTINGS, W0, node, packed_sends, parts_of_groups, skips
 from tensorflow.core.framework import graph_pb2
 
 from tf_fuse import explain
@@ -207,6 +207,18 @@ def test_rewritten_loops_run_as_stock_s(block):
     assert seen["parallel"] > 2
 
 
+@pytest.mark.parametrize("splitting", SPLITTINGS)
+def test_divided_groups_run_as_stock_s(splitting):
+    in_loops = parts = 0
+    for seed in range(1000, 1025):
+        graph, sources = _random_loops(seed)
+        result, _ = _compare(graph, sources, seed, **SPLITTINGS[splitting])
+        assert set(skips(result)) <= {"alone", "split_off"}, f"seed {seed}"
+        in_loops += sum(group.frame != "" for group in result.report.groups)
+        parts += parts_of_groups(rewrite(graph), result)
+    assert min(in_loops, parts) > 30, "the graphs are too dull to find anything"
+
+
 @pytest.mark.parametrize("seed", [5055, 5423, 5608, 5699, 5855])
 def test_what_waits_for_a_loop_as_a_whole(seed):
     # Found by leaving out the edges from all that enters a loop to all that leaves it: what comes
@@ -260,8 +272,10 @@ def test_order_of_nodes_does_not_matter(seed):
 def main(seeds: int) -> None:
     """Compares many graphs that the tests do not use; ends at the first failure."""
     groups = 0
+    splittings = [{}, *SPLITTINGS.values()]
     for seed in range(10_000, 10_000 + seeds):
-        result, _ = _compare(*_random_loops(seed), seed)
+        options = splittings[seed % len(splittings)]
+        result, _ = _compare(*_random_loops(seed), seed, **options)
         groups += sum(group.frame != "" for group in result.report.groups)
     print(f"{seeds} graphs run as before, with {groups} fused receives in loops")
 
