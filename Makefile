@@ -5,7 +5,7 @@
 #   make test     run all tests
 #   make lint     what .ci/run checks besides the tests
 #   make format   rewrite the sources in the project's format
-#   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs)
+#   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs, SEED=1)
 #   make fuzz-requests  fuzz the request handler likewise (SECONDS=60 SEED=1)
 #   make tsan     the transport under ThreadSanitizer (SECONDS=60 SEED=1); with clang++ also a check
 #                 of its thread annotations
@@ -86,11 +86,22 @@ format: environment
 	$(BIN)/ruff format .
 	find cc \( -name '*.h' -o -name '*.cc' \) -print0 | xargs -0 $(BIN)/clang-format -i
 
-# The frame uses no TensorFlow header, so its programs build without the plugin.
+# The frame uses no TensorFlow header, so its programs build without the plugin. clang++ is preferred,
+# since libFuzzer comes with it; that keeps what it finds useful in build/frames, and goes on from there.
 fuzz: environment
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S cc/frame -B build/frame -G Ninja
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/frame
-	build/frame/frame_fuzz_standalone $(RUNS) 1
+	for cxx in $$CXX clang++ $(addprefix clang++-,21 20 19 18 17 16 15 14) g++ c++; do \
+	  command -v $$cxx >/dev/null && break; \
+	done; \
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S cc/frame -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=$$cxx
+	rm -f build/fuzz/frame_fuzz  # Another compiler's may be there.
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/fuzz
+	mkdir -p build/frames
+	if [ -x build/fuzz/frame_fuzz ]; then \
+	  cd build && fuzz/frame_fuzz -runs=$(RUNS) -seed=$(SEED) -max_len=512 -print_final_stats=1 \
+	    frames ../cc/frame/corpus; \
+	else \
+	  build/fuzz/frame_fuzz_standalone $(RUNS) $(SEED) cc/frame/corpus/*; \
+	fi
 
 # These hold TensorFlow. The first build takes some minutes. libFuzzer keeps what it finds useful in
 # build/requests, and goes on from there.

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Drives the fuzz target where there is no libFuzzer. The inputs depend on the
-// seed alone:
+// seed and the files (a corpus) alone:
 //
-//   frame_fuzz_standalone INPUTS SEED   runs that many generated inputs
-//   frame_fuzz_standalone FILE...       runs the given inputs (a corpus, a
-//   crash)
+//   frame_fuzz_standalone INPUTS SEED [FILE...]   the files, then generated
+//                                                 inputs, some made of them
+//   frame_fuzz_standalone FILE...                 the given inputs alone
 
+#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <vector>
 
 #include "frame/frame_testing.h"
 
@@ -29,8 +31,28 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 using Counts = std::map<ErrorKind, uint64_t>;
 
-// A frame (mode 0) or a script (odd modes), from random bytes.
-void NextInput(Random* random, Bytes* last, Bytes* input) {
+// Changes bits and bytes of what somebody wrote, or cuts it off.
+void Mutate(Random* random, Bytes* input) {
+  for (uint64_t n = 1 + random->Below(4); n > 0; --n) {
+    // Two times in three among what is likely to be the header.
+    const uint64_t size = input->size();
+    const uint64_t at =
+        random->Below(random->Below(3) ? std::min<uint64_t>(size, 100) : size);
+    uint8_t& byte = (*input)[at];
+    byte = static_cast<uint8_t>(
+        random->Below(2) ? byte ^ (1u << random->Below(8)) : random->Next());
+  }
+  if (random->Below(8) == 0) input->resize(1 + random->Below(input->size()));
+}
+
+// A frame (mode 0) or a script (odd modes), from random bytes, or from a file.
+void NextInput(Random* random, const std::vector<Bytes>& corpus, Bytes* last,
+               Bytes* input) {
+  if (!corpus.empty() && random->Below(3) == 0) {
+    *input = corpus[random->Below(corpus.size())];
+    Mutate(random, input);
+    return;
+  }
   const uint64_t choice = random->Below(8);
   if (choice < 4 || last->empty()) {
     // New: small numbers are likelier, because scripts are made of them.
@@ -88,7 +110,8 @@ void PrintCounts(const Counts& counts) {
   }
 }
 
-int RunGenerated(uint64_t inputs, uint64_t seed) {
+int RunGenerated(uint64_t inputs, uint64_t seed,
+                 const std::vector<Bytes>& corpus) {
   using Clock = std::chrono::steady_clock;
   Random random(seed);
   Bytes last, input;
@@ -99,7 +122,11 @@ int RunGenerated(uint64_t inputs, uint64_t seed) {
     return std::chrono::duration<double>(t - begin).count();
   };
   for (uint64_t i = 0; i < inputs; ++i) {
-    NextInput(&random, &last, &input);
+    if (i < corpus.size()) {
+      input = corpus[i];
+    } else {
+      NextInput(&random, corpus, &last, &input);
+    }
     ++counts[FuzzOne(input.data(), input.size()).kind()];
     if (i % 1024 != 0) continue;
     const auto now = Clock::now();
@@ -111,26 +138,34 @@ int RunGenerated(uint64_t inputs, uint64_t seed) {
   }
   std::printf("results by kind:\n");
   PrintCounts(counts);
-  std::printf("executed %" PRIu64 " inputs, seed %" PRIu64 ", %.1f s, clean\n",
-              inputs, seed, seconds(Clock::now()));
+  std::printf("executed %" PRIu64 " inputs, seed %" PRIu64
+              ", %zu files, %.1f s, clean\n",
+              inputs, seed, corpus.size(), seconds(Clock::now()));
   return 0;
 }
 
-int RunFiles(int count, char** paths) {
+int RunFiles(const std::vector<Bytes>& inputs) {
   Counts counts;
-  for (int i = 0; i < count; ++i) {
-    std::ifstream file(paths[i], std::ios::binary);
-    if (!file) {
-      std::fprintf(stderr, "cannot read %s\n", paths[i]);
-      return 2;
-    }
-    const Bytes input{std::istreambuf_iterator<char>(file), {}};
+  for (const Bytes& input : inputs) {
     ++counts[FuzzOne(input.data(), input.size()).kind()];
   }
   std::printf("results by kind:\n");
   PrintCounts(counts);
-  std::printf("executed %d files, clean\n", count);
+  std::printf("executed %zu files, clean\n", inputs.size());
   return 0;
+}
+
+bool ReadFiles(char** begin, char** end, std::vector<Bytes>* inputs) {
+  for (char** path = begin; path != end; ++path) {
+    std::ifstream file(*path, std::ios::binary);
+    if (!file) {
+      std::fprintf(stderr, "cannot read %s\n", *path);
+      return false;
+    }
+    inputs->emplace_back(std::istreambuf_iterator<char>(file),
+                         std::istreambuf_iterator<char>());
+  }
+  return true;
 }
 
 bool ParseNumber(const char* text, uint64_t* value) {
@@ -139,20 +174,29 @@ bool ParseNumber(const char* text, uint64_t* value) {
   return text[0] >= '0' && text[0] <= '9' && *end == '\0';
 }
 
+int Main(int argc, char** argv) {
+  uint64_t count = 0, seed = 0;
+  const bool generated =
+      argc >= 3 && ParseNumber(argv[1], &count) && ParseNumber(argv[2], &seed);
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: %s INPUTS SEED [FILE...] | FILE...\n",
+                 argv[0]);
+    return 2;
+  }
+  std::vector<Bytes> inputs;
+  if (!ReadFiles(argv + (generated ? 3 : 1), argv + argc, &inputs)) return 2;
+  if (!generated) return RunFiles(inputs);
+  // There is nothing to change in an empty one.
+  inputs.erase(std::remove(inputs.begin(), inputs.end(), Bytes()),
+               inputs.end());
+  return RunGenerated(count, seed, inputs);
+}
+
 }  // namespace
 }  // namespace testing
 }  // namespace frame
 }  // namespace tf_fuse
 
 int main(int argc, char** argv) {
-  using namespace tf_fuse::frame::
-      testing;  // NOLINT(google-build-using-namespace)
-  uint64_t inputs = 0, seed = 0;
-  if (argc == 3 && ParseNumber(argv[1], &inputs) &&
-      ParseNumber(argv[2], &seed)) {
-    return RunGenerated(inputs, seed);
-  }
-  if (argc > 1) return RunFiles(argc - 1, argv + 1);
-  std::fprintf(stderr, "usage: %s INPUTS SEED | FILE...\n", argv[0]);
-  return 2;
+  return tf_fuse::frame::testing::Main(argc, argv);
 }

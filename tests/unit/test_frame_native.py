@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
 FUZZ_INPUTS = 200_000
+CORPUS = sorted(str(path) for path in (FRAME / "corpus").iterdir())
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -109,9 +110,15 @@ def test_unit_tests(programs: dict[str, Path]) -> None:
     assert lines[-1] == f"{defined} tests, 0 failed expectations"
 
 
-def test_short_fuzz(programs: dict[str, Path]) -> None:
-    output = _checked([str(programs["frame_fuzz_standalone"]), str(FUZZ_INPUTS), "1"])
-    counts = {kind: int(n) for kind, n in re.findall(r"^  (\w+) +(\d+)$", output, re.MULTILINE)}
+def _counts(output: str) -> dict[str, int]:
+    return {kind: int(n) for kind, n in re.findall(r"^  (\w+) +(\d+)$", output, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("files", [[], CORPUS], ids=["generated", "from_corpus"])
+def test_short_fuzz(programs: dict[str, Path], files: list[str]) -> None:
+    fuzz = str(programs["frame_fuzz_standalone"])
+    output = _checked([fuzz, str(FUZZ_INPUTS), "1", *files])
+    counts = _counts(output)
     # Each sort of result must come up, or the inputs have become too weak to mean anything.
     # (UnexpectedSlots depends on the caller's limits, which this target leaves open.)
     assert sorted(counts) == [
@@ -125,14 +132,27 @@ def test_short_fuzz(programs: dict[str, Path]) -> None:
     ]
     assert sum(counts.values()) == FUZZ_INPUTS
     assert min(counts.values()) >= 50
-    assert re.search(rf"^executed {FUZZ_INPUTS} inputs, seed 1, .* clean$", output, re.MULTILINE)
+    done = rf"^executed {FUZZ_INPUTS} inputs, seed 1, {len(files)} files, .* clean$"
+    assert re.search(done, output, re.MULTILINE)
 
 
 def test_corpus(programs: dict[str, Path]) -> None:
-    files = sorted(str(path) for path in (FRAME / "corpus").iterdir())
-    assert files
-    output = _checked([str(programs["frame_fuzz_standalone"]), *files])
-    assert output.endswith(f"executed {len(files)} files, clean\n")
+    assert CORPUS
+    output = _checked([str(programs["frame_fuzz_standalone"]), *CORPUS])
+    assert output.endswith(f"executed {len(CORPUS)} files, clean\n")
+
+
+def test_fuzz_begins_with_the_corpus_and_changes_it(programs: dict[str, Path]) -> None:
+    fuzz = str(programs["frame_fuzz_standalone"])
+    assert _counts(_checked([fuzz, str(len(CORPUS)), "1", *CORPUS])) == _counts(
+        _checked([fuzz, *CORPUS])
+    )
+    # Most changes of a truncated frame leave it so; few inputs that are generated are.
+    truncated = str(FRAME / "corpus" / "frame_truncated")
+    with_it, without = (
+        _counts(_checked([fuzz, "3000", "1", *files]))["Truncated"] for files in ([truncated], [])
+    )
+    assert with_it > 500 > 200 > without
 
 
 def test_bad_arguments_and_missing_files_are_refused(programs: dict[str, Path]) -> None:
