@@ -12,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fault import coordinator
 from fault.worker_service import KEY_OF_NO_TENSOR, TYPE_URL, TYPE_URL_OF_PARTS, messages
 
 RECEIVER = "/job:worker/replica:0/task:9/device:CPU:0"  # nobody: what is sent to it is asked for
@@ -245,6 +246,57 @@ class Sender(Worker):
         text = content[content.index(b"{") : content.rindex(b"}") + 1]
         counted: dict[str, Any] = json.loads(text)
         return counted
+
+
+class SenderTask:
+    """A cluster of workers whose first one is a `Sender`'s task; the test is the receiver.
+
+    Attributes:
+      sender: its client.
+      steps: numbers of steps that were not used yet.
+      requests: numbers of requests that were not.
+    """
+
+    AT_REST: Mapping[str, int] = dict.fromkeys(
+        ("pending_requests", "pending_bytes", "partial_tensors"), 0
+    )
+
+    def __init__(self, **cluster: Any):
+        """Starts it; `cluster` is of `LocalCluster`."""
+        from examples import standalone
+
+        self._cluster = standalone.cluster_package().LocalCluster(ps=0, **cluster)
+        self.sender = Sender(self._cluster.cluster_spec["worker"][0], True)
+        self.steps = itertools.count(1)
+        self.requests = itertools.count(500)
+        self._first_step()
+
+    def _first_step(self) -> None:
+        """Runs a step, so that the tests' first one is not late by what a new process has to do."""
+        step = next(self.steps)
+        running = self.sender.run(self.sender.graph().handle, step)
+        self.sender.receive(step, ["early"]).result()
+        running.cancel()
+        self.sender.cleanup(step)
+
+    def gauges(self) -> dict[str, int]:
+        """What requests have left, as in `AT_REST`."""
+        counters = self.sender.counters()
+        return {name: counters[name] for name in self.AT_REST}
+
+    def at_rest(self) -> dict[str, int]:
+        """The gauges, once they are 0, or after a while."""
+        return self.gauges_once(lambda gauges: gauges == self.AT_REST)
+
+    def gauges_once(self, settled: Callable[[dict[str, int]], bool]) -> dict[str, int]:
+        """The gauges, once they are so, or after a while: an answer can be here before they are."""
+        coordinator.wait_until(lambda: settled(self.gauges()))
+        return self.gauges()
+
+    def close(self) -> None:
+        """Ends all calls and the cluster."""
+        self.sender.close()
+        self._cluster.close()
 
 
 def _gate(name: str) -> Any:

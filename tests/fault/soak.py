@@ -10,7 +10,7 @@ connections dropped, workers and servers killed and started again on the same po
 death of a server stock TensorFlow needs a new coordinator, which takes the variables up from the
 last save; so does this one. Now and then everything is let come to rest, and memory, threads,
 descriptors and gauges of each task are noted; `soak_report.py` has the rule by which they are flat.
-Growth is judged from 10,000 steps on; that all comes to rest, and the losses, always: these must be
+Growth is judged from 20,000 steps on; that all comes to rest, and the losses, always: these must be
 those of the same steps in one process, where no fault is.
 
 With --mode stock the same happens to TensorFlow without the plugin.
@@ -34,8 +34,9 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
+import grpc
 import psutil
-from fault import soak_faults, soak_job, soak_report
+from fault import raw_worker, soak_faults, soak_job, soak_report
 from fault.soak_coordinator import Coordinator, HangError, environment
 from rich.console import Console
 
@@ -76,6 +77,7 @@ class Soak:
         self.errors: Counter[str] = Counter()
         self._coordinator: Coordinator | None = None
         self._coordinators = 0
+        self._last_fault: str | None = None
         self._start = time.monotonic()
 
     @property
@@ -99,11 +101,14 @@ class Soak:
         self._connect()
         while len(self.losses) < rounds:
             fault = self._is_due("fault", due, every)
-            self._run(min(_ROUNDS, rounds - len(self.losses)), fault)
-            if self._is_due("sample", due, every):
-                self._sample()
-            if self._is_due("save", due, every):
-                self._ask("saved", save=True)
+            try:
+                self._run(min(_ROUNDS, rounds - len(self.losses)), fault)
+                if self._is_due("sample", due, every):
+                    self._sample()
+                if self._is_due("save", due, every):
+                    self._ask("saved", save=True)
+            except HangError as hang:
+                self._forgive(hang)
             on_steps(self.steps)
         self.faults.wait()
         self._sample()
@@ -121,7 +126,9 @@ class Soak:
 
     def _connect(self) -> None:
         spec = {"mode": self._args.mode, "cluster": self._cluster.cluster_spec}
-        self._coordinator = Coordinator({**spec, "state": str(self._state)}, environment())
+        self._coordinator = Coordinator(
+            {**spec, "state": str(self._state)}, environment(), lambda: self._cluster.pids
+        )
         self._coordinators += 1
         # What was not saved is run again.
         del self.losses[self._coordinator.expect("ready")["number"] :]
@@ -133,6 +140,7 @@ class Soak:
     def _run(self, rounds: int, with_fault: bool) -> None:
         assert self._coordinator
         kind = self._deck.deal() if with_fault else None
+        self._last_fault = kind or self._last_fault
         cancel = []
         if kind == "cancelled":
             cancel = sorted(self._deck.random.sample(range(rounds), min(3, rounds)))
@@ -143,16 +151,30 @@ class Soak:
         self._coordinator.send(run=rounds, cancel=cancel)
         if kind and kind != "cancelled":
             self.faults.happen(kind)
-        try:
-            self._take(self._coordinator.expect("ran"))
-        except HangError as hang:
-            # Stock TensorFlow may wait for ever for a step whose connection was dropped.
-            if self._args.mode != "stock":
-                self._write({"hung": kind, "steps": self.steps, "waiting": hang.waiting})
-                if hang.waiting is None or unanswered(hang.waiting):
-                    raise
-            self.errors[f"hung: {kind}"] += 1
-            self._replace()
+        self._take(self._coordinator.expect("ran"))
+
+    def _forgive(self, hang: HangError) -> None:
+        """Goes on with a new coordinator where it is TensorFlow that hangs.
+
+        It may wait for ever for a step or a variable when the connection that the answer came by
+        was dropped, and a channel of it may stay silent, with the plugin or without it. What the
+        plugin waits for must be known to the task that it waits for.
+
+        Raises:
+          HangError: it is not, or a task answers nobody.
+        """
+        kind = self._last_fault
+        seen = {"steps": self.steps, "waiting": hang.waiting, "stacks": hang.stacks}
+        self._write({"hung": kind, **seen})
+        if self._args.mode != "stock":
+            if hang.waiting is None or unanswered(hang.waiting):
+                raise hang
+            silent = sorted(task for task, waits in hang.waiting.items() if waits is None)
+            if any(not _answers(self._cluster.cluster_spec, task) for task in silent):
+                raise hang
+            kind = f"{kind}, no answer to it from {', '.join(silent)}" if silent else kind
+        self.errors[f"hung: {kind}"] += 1
+        self._replace()
 
     def _replace(self) -> None:
         assert self._coordinator
@@ -205,8 +227,9 @@ def unanswered(waiting: Mapping[str, Sequence[Mapping[str, Any]] | None]) -> lis
     Returns:
       A line for each. A receive whose peer holds its request waits for the peer's graph: that has
       not begun, or waits itself. One whose peer does not hold it was lost between the two, and
-      ends never.
+      ends never. Of a peer that did not tell, nothing is known.
     """
+    silent = {task for task, of_task in waiting.items() if of_task is None}
     held = {
         (one["task"], one["peer"], one["step_id"])
         for of_task in waiting.values()
@@ -217,8 +240,20 @@ def unanswered(waiting: Mapping[str, Sequence[Mapping[str, Any]] | None]) -> lis
         f"{one['task']}, step {one['step_id']}: {one['tensors']} tensors of {one['peer']}"
         for of_task in waiting.values()
         for one in of_task or ()
-        if not one["sending"] and (one["peer"], one["task"], one["step_id"]) not in held
+        if not one["sending"]
+        and one["peer"] not in silent
+        and (one["peer"], one["task"], one["step_id"]) not in held
     ]
+
+
+def _answers(cluster_spec: Mapping[str, Sequence[str]], task: str) -> bool:
+    """Whether a task answers on a connection that no fault has seen."""
+    job, index = task.removeprefix("/job:").split("/replica:0/task:")
+    try:
+        raw_worker.Worker(cluster_spec[job][int(index)], task).close()
+        return True
+    except grpc.RpcError:
+        return False
 
 
 def _resources(pid: int) -> dict[str, float]:
@@ -327,7 +362,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.steps % soak_job.MODELS or args.steps < 1:
         parser.error(f"--steps must be a positive multiple of {soak_job.MODELS}, got {args.steps}")
-    args.judge = args.steps >= 10_000  # fewer are too few to tell growth from warm-up
+    args.judge = args.steps >= 20_000  # fewer are too few to tell growth from warm-up
     return args
 
 

@@ -8,12 +8,13 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _JOB = _ROOT / "tests" / "fault" / "soak_job.py"
 _ANSWER_S = 180.0
 _ASK_S = 30.0  # for an answer that needs no executor
+_STACKS_S = 120.0
 
 
 class SoakError(RuntimeError):
@@ -32,19 +34,35 @@ class HangError(SoakError):
 
     Attributes:
       waiting: `tf_fuse.cluster_waiting()` of that moment; None if it was not to be had.
+      stacks: task to the C++ stacks of its threads of that moment.
     """
 
-    def __init__(self, text: str, waiting: Mapping[str, Any] | None):
-        """Takes the text and what waited."""
+    def __init__(
+        self, text: str, waiting: Mapping[str, Any] | None, stacks: Mapping[str, str] | None = None
+    ):
+        """Takes the text, what waited, and the stacks."""
         super().__init__(text)
         self.waiting = waiting
+        self.stacks = dict(stacks or {})
 
 
 class Coordinator:
     """A process of `soak_job.py`."""
 
-    def __init__(self, spec: Mapping[str, Any], env: Mapping[str, str]):
-        """Starts it."""
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        env: Mapping[str, str],
+        pids: Callable[[], Mapping[str, int]] = dict,
+    ):
+        """Starts it.
+
+        Args:
+          spec: of `soak_job.py`.
+          env: its environment.
+          pids: the processes whose stacks are of interest when it hangs.
+        """
+        self._pids = pids
         self._mode = spec.get("mode", "stock")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
@@ -86,9 +104,10 @@ class Coordinator:
                 event = self._events.get(timeout=_ASK_S)
                 if event and event["event"] == "waiting":
                     waiting = event["tasks"]
+        all_stacks = {task: stacks(pid) for task, pid in sorted(self._pids().items())}
         self._process.send_signal(signal.SIGABRT)  # it writes the stacks of its threads
         self._process.wait()
-        raise HangError(f"the coordinator hangs:\n{self._tail()}", waiting)
+        raise HangError(f"the coordinator hangs:\n{self._tail()}", waiting, all_stacks)
 
     def ask(self, wanted: str, **command: Any) -> dict[str, Any]:
         """Sends a command and returns the event that answers it.
@@ -123,6 +142,18 @@ class Coordinator:
         self._process.wait(timeout=20)
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-6000:]
+
+
+def stacks(pid: int) -> str:
+    """The C++ stacks of a process' threads; or why there are none."""
+    if not (gdb := shutil.which("gdb")):
+        return "no gdb here"
+    command = [gdb, "-p", str(pid), "-batch", "-ex", "thread apply all bt 30"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_STACKS_S)
+    except subprocess.TimeoutExpired:
+        return f"gdb took more than {_STACKS_S:.0f} s"
+    return done.stdout or done.stderr
 
 
 def environment() -> dict[str, str]:

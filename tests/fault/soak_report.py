@@ -25,6 +25,8 @@ BOUNDS = {"rss_mib": 12.0, "threads": 4.0, "fds": 4.0}
 PER_RESTART = {"rss_mib": 12.0, "threads": 10.0, "fds": 0.0}
 #: A process with fewer samples is too young to be judged.
 MIN_SAMPLES = 16
+#: Steps of a process that are not looked at: memory pools and threads come with use.
+WARM_UP_STEPS = 5000
 _WARM_UP = 0.1
 _RESTARTS = ("worker_killed", "server_killed")
 
@@ -85,9 +87,13 @@ def growths(samples: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Growth]
         for task, numbers in sample["tasks"].items():
             point = Point(sample["steps"], restarts, numbers)
             series.setdefault(f"{task} ({numbers['pid']})", []).append(point)
+    warm = {
+        process: [p for p in points if p.steps >= points[0].steps + WARM_UP_STEPS]
+        for process, points in sorted(series.items())
+    }
     return {
         process: {name: growth(points, name) for name in BOUNDS}
-        for process, points in sorted(series.items())
+        for process, points in warm.items()
         if len(points) >= MIN_SAMPLES
     }
 

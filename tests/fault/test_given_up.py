@@ -6,43 +6,34 @@ gRPC loses a cancellation that comes before TensorFlow's handler runs. A test ca
 here a client sends requests in the name of a task that did not send them, and does not cancel them.
 """
 
-import itertools
 import os
 
 import pytest
 from fault import coordinator, queue_steps, raw_worker
 
-from examples import standalone
-
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
 _ASK_MS = "100"
 _QUESTIONS = 5
-_GAUGES = ("pending_requests", "pending_bytes", "partial_tensors")
 
 
-class _Task:
-    """Worker 0 and a client of it; worker 1 has the plugin, worker 2 has not."""
+class _Task(raw_worker.SenderTask):
+    """Worker 1 has the plugin, worker 2 has not."""
 
     def __init__(self):
-        cluster = standalone.cluster_package().LocalCluster
-        self.cluster = cluster(
-            3,
-            0,
-            {"worker": "grpc+fuse", "worker:2": "grpc"},
+        super().__init__(
+            workers=3,
+            protocol={"worker": "grpc+fuse", "worker:2": "grpc"},
             env={"TF_FUSE_STEP_WAIT_MS": _ASK_MS},
         )
-        self.sender = raw_worker.Sender(self.cluster.cluster_spec["worker"][0], True)
-        self._steps = itertools.count(1)
-        self._requests = itertools.count(500)
 
     def waiting(self, receiver, by_parts):
         """The future of a step that has begun, and of a request of `receiver` that waits in it."""
-        step, names = next(self._steps), ["gated", "never"]
+        step, names = next(self.steps), ["gated", "never"]
         running = self.sender.run(self.sender.graph().handle, step)
         fields = {"recv_device": f"/job:worker/replica:0/task:{receiver}/device:CPU:0"}
         if by_parts:
-            answer = self.sender.receive_parts(step, names, next(self._requests), **fields)
+            answer = self.sender.receive_parts(step, names, next(self.requests), **fields)
         else:
             answer = self.sender.receive(step, names, fused=fields)
         return running, answer
@@ -56,17 +47,12 @@ class _Task:
         coordinator.wait_until(lambda: self.counted("asked_receivers") >= before + questions)
         return self.counted("asked_receivers") - before
 
-    def gauges(self):
-        counters = self.sender.counters()
-        return {name: counters[name] for name in _GAUGES}
-
 
 @pytest.fixture(scope="module")
 def task():
     task = _Task()
     yield task
-    task.sender.close()
-    task.cluster.close()
+    task.close()
 
 
 @pytest.mark.parametrize("by_parts", [False, True])
@@ -77,9 +63,8 @@ def test_what_the_receiver_does_not_wait_for_ends_as_by_its_cancellation(task, b
     assert error.code().name == "CANCELLED"
     assert "was cancelled by its receiver" in error.details()
     # Its local receives end with the step, which is aborted as if the receiver had cancelled.
-    coordinator.wait_until(lambda: not any(task.gauges().values()))
+    assert task.at_rest() == task.AT_REST
     after = task.sender.counters()
-    assert not any(task.gauges().values())
     assert after["cancelled_requests"] == before["cancelled_requests"] + 1
     assert after["open_steps"] == before["open_steps"]
     running.cancel()

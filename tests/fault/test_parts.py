@@ -6,30 +6,19 @@ The test is the receiver and the client of the steps (`raw_worker`): what is the
 asked for again, is its choice.
 """
 
-import itertools
-
 import numpy as np
 import pytest
-from fault import coordinator, raw_worker
-
-from examples import standalone
+from fault import raw_worker
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-_GAUGES = ("pending_requests", "pending_bytes", "partial_tensors")
-_NOTHING = {name: 0 for name in _GAUGES}
+_NOTHING = raw_worker.SenderTask.AT_REST
 _NAMES = ["early", "gated", "never"]
 
 
-class _Task:
-    """A task and a client of it."""
-
+class _Task(raw_worker.SenderTask):
     def __init__(self):
-        cluster = standalone.cluster_package().LocalCluster
-        self.cluster = cluster(1, 0, "grpc+fuse", env={"TF_FUSE_MAX_FRAME_BYTES": "4"})
-        self.sender = raw_worker.Sender(self.cluster.cluster_spec["worker"][0], True)
-        self.steps = itertools.count(1)
-        self.requests = itertools.count(500)
+        super().__init__(workers=1, protocol="grpc+fuse", env={"TF_FUSE_MAX_FRAME_BYTES": "4"})
 
     def begin(self):
         """A step that has begun: its number, its graph, and what runs it."""
@@ -42,22 +31,12 @@ class _Task:
         fields = {"rest_of_requests": rest, **kwargs}
         return request, self.sender.receive_parts(step, names, request, **fields)
 
-    def gauges(self):
-        counters = self.sender.counters()
-        return {name: counters[name] for name in _GAUGES}
-
-    def at_rest(self):
-        """The gauges, once they are 0."""
-        coordinator.wait_until(lambda: self.gauges() == _NOTHING)
-        return self.gauges()
-
 
 @pytest.fixture(scope="module")
 def task():
     task = _Task()
     yield task
-    task.sender.close()
-    task.cluster.close()
+    task.close()
 
 
 def _error(future):
@@ -77,14 +56,15 @@ def test_an_answer_has_what_is_there_and_the_rest_is_asked_for_by_its_id(task):
     step, graph, running = task.begin()
     first, answer = task.ask(step, _NAMES)
     assert _holds(answer, raw_worker.EARLY) and not _holds(answer, raw_worker.GATED)
-    held = task.gauges()
+    held = task.gauges_once(lambda gauges: gauges["pending_requests"] == 0)
     # Nobody asks; what the request took is kept for its other two tensors.
     assert held["pending_requests"] == 0
     assert held["partial_tensors"] == 2 and held["pending_bytes"] > 2 * 600
     _, answer = task.ask(step, rest=[first])
     task.sender.open_gate(graph)
     assert _holds(answer, raw_worker.GATED) and not _holds(answer, raw_worker.EARLY)
-    assert task.gauges()["partial_tensors"] == 1
+    left = task.gauges_once(lambda gauges: gauges["partial_tensors"] == 1)
+    assert left["partial_tensors"] == 1
     running.cancel()
     task.sender.cleanup(step)
     assert task.at_rest() == _NOTHING
