@@ -12,6 +12,7 @@
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make faults   the tests of faults, and how long each took, into the table of docs/faults.md
+#   make collectives  the tests of collectives with groups of 8, more sizes and longer loops
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
@@ -39,7 +40,8 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz fuzz-requests tsan random dynamic faults soak network bench clean
+.PHONY: help environment native demo test format fuzz fuzz-requests tsan random dynamic faults
+.PHONY: collectives soak network bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -118,6 +120,7 @@ fuzz-requests: environment
 tsan: environment
 	$(BIN)/python setup.py -q build_programs --sanitizer=thread
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/races_test $(SECONDS) $(SEED)
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/channels_test $(SECONDS) $(SEED)
 
 random: environment
 	$(BIN)/python tests/unit/test_pass_random_loops.py $(SEEDS)
@@ -125,6 +128,9 @@ random: environment
 # All cases on clusters, fused dynamically; the tests run some.
 dynamic: environment
 	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
+
+collectives: environment
+	TF_FUSE_TEST_COLLECTIVES=1 $(BIN)/python -m pytest tests/cluster/test_collectives_values.py $(ARGS)
 
 # In one process: what runs beside would be in the times.
 faults: environment

@@ -32,7 +32,7 @@ if not _is_doctor:
     _native.load()
 
     # The options are of no use before the library is there.
-    from tf_fuse import handle_packing, options
+    from tf_fuse import collectives, handle_packing, options
 
     options.install()
     handle_packing.install(options.packs_handles)
@@ -46,6 +46,7 @@ __all__ = [
     "cluster_metrics",
     "cluster_reports",
     "cluster_waiting",
+    "collectives",
     "metrics",
     "prometheus_text",
     "session_config",

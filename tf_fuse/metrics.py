@@ -60,6 +60,15 @@ DESCRIPTIONS = {
     "pending_bytes": "Bytes that pending requests take, estimated.",
     "unsent_frame_bytes": "Bytes of frames that their receivers have not taken yet.",
     "partial_tensors": "Tensors that were asked for dynamically, and not sent yet.",
+    "collective_bytes_shm": "Bytes of collectives that came through shared memory.",
+    "collective_bytes_tcp": "Bytes of collectives that came through the sockets of data channels.",
+    "collective_bytes_grpc": "Bytes of collectives that came by gRPC without a copy of ours.",
+    "collective_bytes_stock": "Bytes of collectives that came by TensorFlow's own RecvBuf.",
+    "collective_copied_bytes": "Bytes that were copied here to send or take those.",
+    "direct_collectives": "All-reduces that took the direct algorithm in place of the ring.",
+    "shared_memory_bytes": "Memory that this process lends to others of its host.",
+    "lent_chunks": "Parts of it that were not given back yet.",
+    "data_channels": "Open connections to processes that chunks are taken from.",
     "functions": "Graphs that the pass looked at.",
     "groups": "Fused receives that the pass made.",
     "fused_receives": "Receives that those replaced.",
@@ -69,12 +78,15 @@ DESCRIPTIONS = {
 #: Those that may fall again.
 GAUGES = frozenset(
     {
+        "data_channels",
+        "lent_chunks",
         "open_steps",
         "partial_tensors",
         "pending_bytes",
         "pending_receives",
         "pending_requests",
         "remembered_requests",
+        "shared_memory_bytes",
         "unsent_frame_bytes",
     }
 )

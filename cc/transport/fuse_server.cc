@@ -14,18 +14,19 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/fuse_collective_mgr.h"
 #include "frame/frame.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/logging.h"
+#include "transport/ask_peer.h"
 #include "transport/features.h"
 #include "transport/fuse_rendezvous.h"
 #include "transport/fuse_status.h"
 #include "transport/fuse_worker.h"
 #include "transport/limits.h"
-#include "transport/recv_call.h"
 #include "transport/tensor_frame.h"
 
 namespace tf_fuse {
@@ -95,6 +96,11 @@ class FuseServer : public tensorflow::GrpcServer {
       return std::unique_ptr<tensorflow::GrpcWorker>(
           new FuseWorker(env, config));
     };
+    options.collective_mgr_func = [this](const tensorflow::ConfigProto& config,
+                                         const tensorflow::WorkerEnv* env,
+                                         WorkerCacheInterface* workers) {
+      return CreateFuseCollectiveMgr(config, env, workers, task(), OwnHost());
+    };
     const absl::Status status = GrpcServer::Init(options);
     if (status.ok()) ServerRegistry::Get()->Add(this);
     return status;
@@ -104,6 +110,16 @@ class FuseServer : public tensorflow::GrpcServer {
     return absl::StrCat("/job:", server_def().job_name(),
                         "/replica:", server_def().replica(),
                         "/task:", server_def().task_index());
+  }
+
+  // By which other tasks reach this one; empty if the cluster does not say.
+  std::string OwnHost() const {
+    for (const auto& job : server_def().cluster().job()) {
+      if (job.name() != server_def().job_name()) continue;
+      auto found = job.tasks().find(server_def().task_index());
+      if (found != job.tasks().end()) return HostOfAddress(found->second);
+    }
+    return "";
   }
 
   // A cache of our own for the cluster as last seen, to ask peers with.
@@ -218,32 +234,18 @@ void StartProbe(const std::string& task,
                 const std::shared_ptr<WorkerCacheInterface>& cache,
                 tensorflow::Device* device,
                 const std::shared_ptr<Probes>& probes) {
-  auto record = [probes, task](const Peer& peer) {
+  const auto record = [probes, task](const absl::Status& status,
+                                     const tensorflow::Tensor& answer) {
+    Peer peer{StateOf(status), Features()};
+    const bool fused = peer.state == PeerState::kFused;
+    if (fused) peer.features = FeaturesOfAnswer(answer);
     absl::MutexLock lock(&probes->mu);
     Peer& known = probes->peers.try_emplace(task, peer).first->second;
-    if (peer.state != PeerState::kFused) known = peer;
+    if (!fused) known = peer;
     ++probes->answers;
   };
-  auto call = std::make_shared<RecvCall>(cache, task, /*step_id=*/0, device,
-                                         tensorflow::AllocatorAttributes());
-  if (!call->Init().ok()) {
-    record(Peer());
-    return;
-  }
-  v1::FuseRecvTensorRequest request;
-  request.set_frame_version(FrameVersion());
-  call->request()->set_rendezvous_key(kFusedRendezvousKey);
-  call->request()->mutable_transport_options()->PackFrom(request);
-  call->SetTimeout(kProbeTimeoutMs);
-  RecvCall* raw_call = call.get();
-  raw_call->Start([call, record]() mutable {
-    call->ReleaseWorker();
-    const PeerState state = StateOf(call->status());
-    record({state, state == PeerState::kFused ? FeaturesOfAnswer(call->tensor())
-                                              : Features()});
-    // The RPC layer still holds this closure: break the cycle.
-    call.reset();
-  });
+  AskPeer(cache, task, device, v1::FuseRecvTensorRequest(), kProbeTimeoutMs,
+          record);
 }
 
 // Sends `calls` probes to one task at once; the time until all are answered, or

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/grpc_chunk.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/protobuf/worker.pb.h"
@@ -87,6 +88,11 @@ void FuseWorker::GrpcRecvTensorAsync(
     CallOptions* options, const tensorflow::RecvTensorRequest* request,
     ::grpc::ByteBuffer* response, tensorflow::StatusCallback done) {
   const std::string& type_url = request->transport_options().type_url();
+  if (type_url == kChunkRequestTypeUrl) {
+    ServeChunk(env_->collective_executor_mgr.get(), options, *request, response,
+               std::move(done));
+    return;
+  }
   // An older task, or one that speaks an older version, does not know these.
   const bool by_parts = type_url == kPartialRequestTypeUrl &&
                         FrameVersion() >= kFirstVersionWithParts;

@@ -96,4 +96,11 @@ uint64_t StallMicros() {
   return micros;
 }
 
+uint64_t MaxSharedMemoryBytes() {
+  static const uint64_t limit =
+      NumberFromEnvironment(kMaxSharedMemoryBytesVariable, 0, kManyBytes,
+                            kDefaultMaxSharedMemoryBytes);
+  return limit;
+}
+
 }  // namespace tf_fuse

@@ -90,6 +90,13 @@ uint64_t StepWaitMicros();
 inline constexpr uint64_t kDefaultStallWarnMs = 60000;
 uint64_t StallMicros();
 
+// Memory that a task lends to others of its host for collectives; 0 lends none,
+// and then chunks go by other ways.
+inline constexpr char kMaxSharedMemoryBytesVariable[] =
+    "TF_FUSE_MAX_SHARED_MEMORY_BYTES";
+inline constexpr uint64_t kDefaultMaxSharedMemoryBytes = 256 << 20;
+uint64_t MaxSharedMemoryBytes();
+
 }  // namespace tf_fuse
 
 #endif  // TF_FUSE_CC_TRANSPORT_LIMITS_H_

@@ -44,6 +44,15 @@ std::string Metrics::ToJson() const {
   add("pending_bytes", pending_bytes);
   add("unsent_frame_bytes", unsent_frame_bytes);
   add("partial_tensors", partial_tensors);
+  add("collective_bytes_shm", collective_bytes_shm);
+  add("collective_bytes_tcp", collective_bytes_tcp);
+  add("collective_bytes_grpc", collective_bytes_grpc);
+  add("collective_bytes_stock", collective_bytes_stock);
+  add("collective_copied_bytes", collective_copied_bytes);
+  add("direct_collectives", direct_collectives);
+  add("shared_memory_bytes", shared_memory_bytes);
+  add("lent_chunks", lent_chunks);
+  add("data_channels", data_channels);
   add("functions", functions);
   add("groups", groups);
   add("fused_receives", fused_receives);

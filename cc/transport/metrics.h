@@ -51,6 +51,17 @@ struct Metrics {
   std::atomic<int64_t> remembered_requests{0};  // A gauge: kept parsed.
   // A gauge: tensors of requests by parts that were not sent yet.
   std::atomic<int64_t> partial_tensors{0};
+  // Collectives: bytes that chunks brought here, by their way; what was copied
+  // in the process to send or take them; what it lends to others of its host.
+  std::atomic<int64_t> collective_bytes_shm{0};
+  std::atomic<int64_t> collective_bytes_tcp{0};
+  std::atomic<int64_t> collective_bytes_grpc{0};
+  std::atomic<int64_t> collective_bytes_stock{0};
+  std::atomic<int64_t> collective_copied_bytes{0};
+  std::atomic<int64_t> direct_collectives{0};   // That took our algorithm.
+  std::atomic<int64_t> shared_memory_bytes{0};  // A gauge.
+  std::atomic<int64_t> lent_chunks{0};          // A gauge: not given back yet.
+  std::atomic<int64_t> data_channels{0};        // A gauge: open connections.
   // The pass.
   std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
   std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.

@@ -3,11 +3,11 @@
 #
 # Programs that hold the transport, and are linked to the TensorFlow that is installed. Our code is
 # instrumented, TensorFlow is not:
-#   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer
-#   thread   races_test
+#   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channels_test
+#   thread   races_test, channels_test
 # `make fuzz-requests` and `make tsan` build and run them.
 
-file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc)
+file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc collectives/*.cc)
 # The server and its session need the passes; the programs have their own place of them.
 list(FILTER transport_sources EXCLUDE REGEX "(_(test|fuzz)|/fuse_server|/fuse_session)\\.cc$")
 
@@ -71,6 +71,7 @@ endif()
 
 if(TF_FUSE_SANITIZER STREQUAL "thread")
   add_program(races_test transport/races_test.cc transport/tsan_test.cc)
+  add_program(channels_test collectives/channels_test.cc transport/tsan_test.cc)
   # tsan_test.cc says which.
   set(status RKN4absl12lts_202508146StatusE)
   set(rendezvous _ZN10tensorflow20BaseRemoteRendezvous)
@@ -93,6 +94,7 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
           ${rendezvous}14DeregisterCall${call}
           ${rendezvous}10StartAbortE${status})
     target_link_options(races_test PRIVATE -Wl,--wrap=${symbol})
+    target_link_options(channels_test PRIVATE -Wl,--wrap=${symbol})
   endforeach()
   return()
 endif()
@@ -100,6 +102,7 @@ endif()
 target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/script_fuzz.cc
                                          transport/task_fuzz.cc)
 add_program(request_fuzz_standalone transport/request_main_fuzz.cc)
+add_program(channels_test collectives/channels_test.cc)
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc "")

@@ -15,7 +15,7 @@ namespace tf_fuse {
 
 RecvCall::RecvCall(
     std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
-    std::string task, int64_t step_id, tensorflow::Device* device,
+    std::string task, int64_t step_id, tensorflow::DeviceBase* device,
     const tensorflow::AllocatorAttributes& alloc_attrs)
     : worker_cache_(std::move(worker_cache)),
       task_(std::move(task)),

@@ -30,7 +30,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   // `worker_cache` stays alive until the call ends, even if the session that
   // made it goes away meanwhile.
   RecvCall(std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
-           std::string task, int64_t step_id, tensorflow::Device* device,
+           std::string task, int64_t step_id, tensorflow::DeviceBase* device,
            const tensorflow::AllocatorAttributes& alloc_attrs);
   ~RecvCall() override;
 
@@ -55,7 +55,7 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
  private:
   const std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache_;
   const std::string task_;
-  tensorflow::Device* const device_;
+  tensorflow::DeviceBase* const device_;
   const tensorflow::AllocatorAttributes alloc_attrs_;
   tensorflow::WorkerInterface* worker_ = nullptr;
   tensorflow::CallOptions options_;

@@ -1,0 +1,333 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a collective takes: stock TensorFlow, ours, and PyTorch's gloo, in turn.
+
+    python benchmarks/collectives.py --op all_reduce --ranks 2,4 --json all_reduce.json
+    python benchmarks/collectives.py --op all_reduce,rs_ag --ranks 2 --sizes 16MB --paths shm,grpc
+    python benchmarks/collectives.py --op all_reduce --ranks 2 --gloo-python venv/bin/python
+
+Each variant has processes of its own, one per rank, which stay warm and are idle while others run;
+every round runs all ops and variants, one after the other. What each op returns is checked before
+any is timed. Sizes are those of the whole tensor, of float32. `reduce_scatter` and `all_gather` are
+the halves of `rs_ag`, whose result is that of `all_reduce`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+
+from benchmarks import collective_numbers as numbers
+from benchmarks import fuse_recv
+from benchmarks.collective_rank import OPS
+from benchmarks.rank_group import Measurement, RankError, RankGroup, Variant
+from examples.progress import display
+
+VARIANTS = ("stock", "tf_fuse", "gloo")
+# The first is what the library prefers: the variant `tf_fuse` leaves the choice to it.
+PATHS = ("shm", "tcp", "grpc")
+_PROTOCOL = "grpc+fuse"
+_SETTINGS = ("op", "ranks", "sizes", "rounds", "variants", "paths")
+_DEFAULT_SIZES = "4KB,64KB,1MB,16MB,64MB"
+# So many bytes per round, that small sizes are not lost in noise and large ones end some day.
+_ROUND_BYTES = 128 << 20
+_FILE_WIDTH = 120  # characters of the table in a file or a pipe
+_GLOO_PROBE = "import torch.distributed as d; assert d.is_gloo_available(), 'built without gloo'"
+
+_T = TypeVar("_T")
+Rounds = dict[str, dict[str, list[Measurement]]]  # by op and variant
+
+
+class WrongPathError(RuntimeError):
+    """A variant's bytes did not take the data path that its name says."""
+
+
+def calls_per_round(size: int) -> int:
+    """Calls that move about `_ROUND_BYTES`, but at least 2 and at most 100."""
+    return max(2, min(100, _ROUND_BYTES // size))
+
+
+def variants(args: argparse.Namespace) -> list[Variant]:
+    """The variants of a command line, in the order of the first round."""
+    ours = [
+        Variant("tf_fuse", protocol=_PROTOCOL)
+        if path == PATHS[0]
+        else Variant(f"tf_fuse[{path}]", protocol=_PROTOCOL, path=path)
+        for path in args.paths
+    ]
+    known = {
+        "stock": [Variant("stock")],
+        "tf_fuse": ours,
+        "gloo": [Variant("gloo", backend="gloo", python=args.gloo_python)],
+    }
+    return [variant for name in args.variants for variant in known[name]]
+
+
+def why_no_gloo(python: str) -> str | None:
+    """Why an interpreter has no gloo; None when it has."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _GLOO_PROBE], capture_output=True, text=True, check=False, timeout=300
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return f"{python} cannot be run: {e}"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return f"{python}: {lines[-1] if lines else f'ended with status {done.returncode}'}"
+
+
+def check_path(variant: Variant, measurement: Measurement) -> None:
+    """Checks that a variant which allows one data path used no other.
+
+    Raises:
+      WrongPathError: bytes went another way, or none at all went this one.
+    """
+    moved = {
+        path: measurement.counters[f"collective_bytes_{path}"]
+        for path in PATHS
+        if f"collective_bytes_{path}" in measurement.counters
+    }
+    if variant.path is None or not moved:
+        return
+    if any((path == variant.path) != (count > 0) for path, count in moved.items()):
+        raise WrongPathError(
+            f"variant {variant.name}: bytes by data path are {moved}, expected some by "
+            f"{variant.path} and none by another; does the library read TF_FUSE_COLLECTIVE_PATHS? "
+            f"It was {variant.path}."
+        )
+
+
+def measure(args: argparse.Namespace, console: Console, progress: Progress) -> dict[str, Any]:
+    """Runs all variants in turn, for one number of ranks and one size after the other.
+
+    Args:
+      args: the command line.
+      console: is told of ops that a variant lacks.
+      progress: gets a task per number of ranks.
+
+    Returns:
+      What `--json` writes.
+
+    Raises:
+      RankError: a rank failed, or returned wrong values.
+      WrongPathError: see `check_path`.
+    """
+    rows: list[dict[str, Any]] = []
+    for ranks in args.ranks:
+        bar = progress.add_task(f"{ranks} ranks: starting", total=len(args.sizes) * args.rounds)
+
+        def say(text: str, bar: Any = bar, ranks: int = ranks) -> None:
+            progress.update(bar, description=escape(f"{ranks} ranks: {text}"))
+
+        with contextlib.ExitStack() as stack:
+            groups = [
+                stack.enter_context(RankGroup(variant, ranks, args.timeout))
+                for variant in variants(args)
+            ]
+            for group in groups:
+                group.wait_ready()
+            for size in args.sizes:
+                lacking = _prepare(args, groups, size, say)
+                for text in lacking.values():
+                    _tell(console, f"left out: {text}")
+                advance = functools.partial(progress.advance, bar)
+                rounds = _rounds(args, groups, size, lacking, say, advance)
+                rows += _rows(ranks, size, rounds)
+            say("done")
+    return {
+        "settings": {key: getattr(args, key) for key in _SETTINGS},
+        "machine": fuse_recv.machine(),
+        "rows": rows,
+    }
+
+
+def _prepare(
+    args: argparse.Namespace, groups: Sequence[RankGroup], size: int, say: Callable[[str], None]
+) -> dict[tuple[str, str], str]:
+    """Builds and checks the ops; returns why, by variant and op, for those that do not exist."""
+    lacking = {}
+    for group in groups:
+        name = group.variant.name
+        say(f"{numbers.size_name(size)}, checking {name}")
+        for op, reason in group.prepare(args.op, size).items():
+            lacking[name, op] = f"{name} {op}, {numbers.size_name(size)}: {reason}"
+    return lacking
+
+
+def _rounds(
+    args: argparse.Namespace,
+    groups: Sequence[RankGroup],
+    size: int,
+    lacking: Mapping[tuple[str, str], str],
+    say: Callable[[str], None],
+    advance: Callable[[], None],
+) -> Rounds:
+    """All rounds of one size; every other goes through ops and variants backwards."""
+    rounds: Rounds = {op: {group.variant.name: [] for group in groups} for op in args.op}
+    turns = [(op, group) for op in args.op for group in groups]
+    turns = [turn for turn in turns if (turn[1].variant.name, turn[0]) not in lacking]
+    calls = args.calls or calls_per_round(size)
+    for number in range(args.rounds):
+        for op, group in turns if number % 2 == 0 else reversed(turns):
+            name = group.variant.name
+            say(f"{numbers.size_name(size)}, round {number + 1} of {args.rounds}: {op}, {name}")
+            measurement = group.measure(op, calls)
+            check_path(group.variant, measurement)
+            rounds[op][name].append(measurement)
+        advance()
+    return {op: {name: of for name, of in by.items() if of} for op, by in rounds.items()}
+
+
+def _rows(ranks: int, size: int, rounds: Rounds) -> Iterable[dict[str, Any]]:
+    for op, by_variant in rounds.items():
+        if not by_variant:
+            continue
+        entry = numbers.row(op, ranks, size, by_variant)
+        if op != "all_reduce" and (over := numbers.over_all_reduce(rounds, op)):
+            entry["over_all_reduce"] = over
+        yield entry
+
+
+def _listed(texts: Sequence[str], convert: Callable[[str], _T]) -> list[_T]:
+    """The values of an option that takes several, by spaces or commas; each once."""
+    words = [word for text in texts for word in text.split(",") if word]
+    return list(dict.fromkeys(convert(word) for word in words))
+
+
+def _choice(option: str, known: Sequence[str]) -> Callable[[str], str]:
+    def convert(word: str) -> str:
+        if word not in known:
+            raise ValueError(f"{option} takes {', '.join(known)}; got {word!r}")
+        return word
+
+    return convert
+
+
+def _rank_count(word: str) -> int:
+    if not word.isdecimal() or int(word) < 2:
+        raise ValueError(f"--ranks takes whole numbers of at least 2, got {word!r}")
+    return int(word)
+
+
+def _size(word: str) -> int:
+    try:
+        return numbers.parse_size(word)
+    except ValueError as e:
+        raise ValueError(f"--sizes: {e}") from e
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Compare collectives of several processes.")
+    several: dict[str, Any] = {"nargs": "+", "metavar": "X"}
+    parser.add_argument("--op", **several, default=["all_reduce"], help=f"of {', '.join(OPS)}")
+    parser.add_argument("--ranks", **several, default=["2,4"], help="processes, at least 2")
+    parser.add_argument("--sizes", **several, default=[_DEFAULT_SIZES],
+                        help="of the whole tensor; a KB has 1024 bytes")  # fmt: skip
+    parser.add_argument("--variants", **several, default=[",".join(VARIANTS)],
+                        help=f"of {', '.join(VARIANTS)}")  # fmt: skip
+    parser.add_argument("--paths", **several, default=[PATHS[0]],
+                        help="a variant of ours for each: shm is what the library does by default, "
+                        "grpc and tcp force that path")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, help="per round; chosen by size when not given")
+    parser.add_argument("--timeout", type=float, default=300.0,
+                        help="seconds that a start, a check or a round may take")  # fmt: skip
+    parser.add_argument("--gloo-python", metavar="PATH",
+                        help="an interpreter that has PyTorch; this one by default")  # fmt: skip
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--plot", type=Path, help="write a picture here")
+    args = parser.parse_args(argv)
+    try:
+        args.op = _listed(args.op, _choice("--op", OPS))
+        args.ranks = _listed(args.ranks, _rank_count)
+        args.sizes = _listed(args.sizes, _size)
+        args.variants = _listed(args.variants, _choice("--variants", VARIANTS))
+        args.paths = _listed(args.paths, _choice("--paths", PATHS))
+    except ValueError as e:
+        parser.error(str(e))
+    for name in ("op", "ranks", "sizes", "variants", "paths"):
+        if not getattr(args, name):
+            parser.error(f"--{name} names nothing")
+    for name in ("rounds", "calls", "timeout"):
+        value = getattr(args, name)
+        if value is not None and not value >= 1:
+            parser.error(f"--{name} must be at least 1, got {value:g}")
+    if args.gloo_python and "gloo" not in args.variants:
+        parser.error(f"--gloo-python {args.gloo_python} is of no use: --variants lacks gloo")
+    return args
+
+
+def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
+    """Leaves gloo out where PyTorch is not installed.
+
+    Returns:
+      None; or why the command cannot run, when an interpreter was named that has no gloo.
+    """
+    if "gloo" not in args.variants:
+        return None
+    named, args.gloo_python = args.gloo_python, args.gloo_python or sys.executable
+    reason = why_no_gloo(args.gloo_python)
+    if reason is None:
+        return None
+    if named or args.variants == ["gloo"]:
+        return f"no gloo in {reason}"
+    args.variants = [name for name in args.variants if name != "gloo"]
+    _tell(console, f"left out: gloo, {reason}")
+    return None
+
+
+def _tell(console: Console, text: str) -> None:
+    """Prints a line as it is: what is in brackets is part of a name."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and prints its table; see --help.
+
+    Returns:
+      0; 1 when a rank failed, returned wrong values, or took another data path than it should; 2
+      for a command line that cannot be run.
+    """
+    args = parse(argv)
+    console = Console()
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    if reason := settle_gloo(args, console):
+        print(f"error: --gloo-python: {reason}", file=sys.stderr)
+        return 2
+    try:
+        with display(console) as progress:
+            result = measure(args, console, progress)
+    except (RankError, WrongPathError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    console.print(numbers.render(result))
+    for path in (args.json, args.plot):
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+        _tell(console, f"all numbers: {args.json}")
+    if args.plot:
+        numbers.plot(result, args.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

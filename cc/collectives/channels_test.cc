@@ -1,0 +1,372 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   channels_test SECONDS SEED
+//
+// Chunks through a data channel of this process to itself, from many threads:
+// taken and borrowed, of all sizes, cancelled at any moment, with steps that
+// are aborted. Each that comes must have the right bytes, each request must be
+// answered once, and at the end nothing is left. Made for ThreadSanitizer.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "collectives/chunk_client.h"
+#include "collectives/chunk_server.h"
+#include "collectives/chunk_source.h"
+#include "collectives/peer_card.h"
+#include "collectives/shared_slots.h"
+#include "tensorflow/core/common_runtime/buf_rendezvous.h"
+#include "tensorflow/core/common_runtime/collective_rma_local.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+#include "transport/loopback_testing.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+
+// Parts of the library that are not tested here, and that questions ask.
+std::vector<v1::FuseReport> RecentReports() { return {}; }
+std::set<std::string> LocalTasks() { return {}; }
+std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
+    tensorflow::Device**) {
+  return nullptr;
+}
+
+namespace testing {
+namespace {
+
+using tensorflow::BufRendezvous;
+using tensorflow::Tensor;
+
+constexpr uint64_t kIncarnation = 7;
+constexpr uint64_t kToken = 99;
+constexpr int kThreads = 6;
+constexpr int kChunks = 8;  // Of a step.
+
+// ThreadSanitizer does not see the lock by which TensorFlow's rendezvous hands
+// a request from one thread to another; so there is one around it that it sees.
+class SeenRendezvous : public BufRendezvous {
+ public:
+  using BufRendezvous::BufRendezvous;
+
+  void ConsumeBuf(const std::string& key, const std::string& device,
+                  const uint64_t incarnation, const ConsumerCallback& done,
+                  tensorflow::CancellationManager* cancellation) override {
+    std::lock_guard<std::recursive_mutex> lock(mu);
+    BufRendezvous::ConsumeBuf(key, device, incarnation, done, cancellation);
+  }
+
+  // Its callbacks come back here.
+  std::recursive_mutex mu;
+};
+
+class Access : public tensorflow::CollectiveRemoteAccessLocal {
+ public:
+  Access(const tensorflow::DeviceMgr* devices, int64_t step)
+      : CollectiveRemoteAccessLocal(devices, nullptr, step),
+        rendezvous_(step, devices) {}
+  BufRendezvous* buf_rendezvous() override { return &rendezvous_; }
+  SeenRendezvous* seen() { return &rendezvous_; }
+  void StartAbort(const absl::Status& status) override {
+    std::lock_guard<std::recursive_mutex> lock(rendezvous_.mu);
+    rendezvous_.StartAbort(status);
+  }
+
+ private:
+  SeenRendezvous rendezvous_;
+};
+
+// Executors that do nothing but hold the rendezvous of their step.
+class Executor : public tensorflow::CollectiveExecutor {
+ public:
+  Executor(tensorflow::CollectiveExecutorMgrInterface* manager,
+           const tensorflow::DeviceMgr* devices, int64_t step)
+      : CollectiveExecutor(manager), access_(devices, step) {}
+  void RunClosure(std::function<void()> closure) override { closure(); }
+  Access* remote_access() override { return &access_; }
+
+ private:
+  Access access_;
+};
+
+class Manager : public tensorflow::CollectiveExecutorMgrInterface {
+ public:
+  explicit Manager(const tensorflow::DeviceMgr* devices) : devices_(devices) {}
+
+  tensorflow::CollectiveExecutor* FindOrCreate(int64_t step) override {
+    absl::MutexLock lock(&mu_);
+    tensorflow::CollectiveExecutor*& executor = executors_[step];
+    if (executor == nullptr) executor = new Executor(this, devices_, step);
+    executor->Ref();
+    return executor;
+  }
+  void Cleanup(int64_t step) override {
+    tensorflow::CollectiveExecutor* executor = nullptr;
+    {
+      absl::MutexLock lock(&mu_);
+      auto found = executors_.find(step);
+      if (found == executors_.end()) return;
+      executor = found->second;
+      executors_.erase(found);
+    }
+    executor->Unref();
+  }
+  void CleanupAll() override {}
+  tensorflow::ParamResolverInterface* GetParamResolver() const override {
+    return nullptr;
+  }
+  tensorflow::DeviceResolverInterface* GetDeviceResolver() const override {
+    return nullptr;
+  }
+  tensorflow::NcclCommunicatorInterface* GetNcclCommunicator() const override {
+    return nullptr;
+  }
+  void GetStepSequenceAsync(const tensorflow::GetStepSequenceRequest*,
+                            tensorflow::GetStepSequenceResponse*,
+                            const tensorflow::StatusCallback& done) override {
+    done(absl::UnimplementedError(""));
+  }
+  void RefreshStepIdSequenceAsync(
+      int64_t, const tensorflow::StatusCallback& done) override {
+    done(absl::UnimplementedError(""));
+  }
+  int64_t NextStepId(int64_t) override { return 0; }
+  void RetireStepId(int64_t, int64_t) override {}
+
+ private:
+  const tensorflow::DeviceMgr* const devices_;
+  absl::Mutex mu_;
+  std::map<int64_t, tensorflow::CollectiveExecutor*> executors_
+      ABSL_GUARDED_BY(mu_);
+};
+
+struct World {
+  World()
+      : devices(std::make_unique<HostCpu>("/job:worker/replica:0/task:0",
+                                          kIncarnation)),
+        manager(&devices) {
+    ChunkSource::Register(kToken, std::make_shared<ChunkSource>(&manager));
+    card.set_version(kChannelVersion);
+    FillInDataPaths("", &card);
+  }
+
+  tensorflow::StaticDeviceMgr devices;
+  Manager manager;
+  v1::PeerCard card;
+};
+
+std::atomic<int64_t> posts{0};
+std::atomic<int64_t> answers{0};
+std::atomic<bool> wrong{false};
+
+// The byte at `i` of chunk `chunk` of `step`.
+char ByteOf(int64_t step, int chunk, uint64_t i) {
+  return static_cast<char>(step * 31 + chunk * 7 + i / 97);
+}
+
+void CheckBytes(const char* data, uint64_t bytes, int64_t step, int chunk) {
+  for (uint64_t i = 0; i < bytes; i += 61) {
+    if (data[i] == ByteOf(step, chunk, i)) continue;
+    std::fprintf(stderr, "step %lld, chunk %d, byte %llu of %llu is wrong\n",
+                 static_cast<long long>(step), chunk,
+                 static_cast<unsigned long long>(i),
+                 static_cast<unsigned long long>(bytes));
+    wrong = true;
+    return;
+  }
+}
+
+// One chunk: who posts it, who asks for it, and what may happen meanwhile.
+class Transfer {
+ public:
+  Transfer(World* world, int64_t step, int chunk, std::mt19937_64* random)
+      : world_(world),
+        step_(step),
+        chunk_(chunk),
+        borrows_((*random)() % 2 == 0),
+        cancels_((*random)() % 8 == 0) {
+    const uint64_t limit = borrows_ ? kSlotBytes : 5 * kSlotBytes;
+    const uint64_t most[] = {1, 100, 32 << 10, 64 << 10, limit};
+    bytes_ = 1 + (*random)() % most[(*random)() % 5];
+    tensor_ = Tensor(tensorflow::DT_UINT8,
+                     tensorflow::TensorShape({static_cast<int64_t>(bytes_)}));
+    char* const data = static_cast<char*>(tensor_.data());
+    for (uint64_t i = 0; i < bytes_; ++i) data[i] = ByteOf(step_, chunk_, i);
+  }
+
+  void Post() {
+    posts.fetch_add(1);
+    tensorflow::CollectiveExecutor::Handle executor(
+        world_->manager.FindOrCreate(step_), true);
+    SeenRendezvous* const rendezvous =
+        static_cast<Executor*>(executor.get())->remote_access()->seen();
+    std::lock_guard<std::recursive_mutex> lock(rendezvous->mu);
+    rendezvous->ProvideBuf(
+        Key(), world_->devices.HostCPU(), nullptr, &tensor_,
+        tensorflow::AllocatorAttributes(),
+        [this](const absl::Status&) {
+          posts.fetch_sub(1);
+          taken_.Notify();
+        },
+        nullptr);
+  }
+
+  void Ask() {
+    const std::shared_ptr<ChunkClient> client = ChunkClient::To(world_->card);
+    ChunkKey key;
+    key.step_id = step_;
+    key.key = Key();
+    key.device = world_->devices.HostCPU()->name();
+    key.device_incarnation = kIncarnation;
+    key.bytes = bytes_;
+    auto no_way = [] {
+      std::fprintf(stderr, "the data channel is not there\n");
+      wrong = true;
+      std::exit(1);
+    };
+    if (borrows_) {
+      call_ = client->Borrow(
+          key, kToken,
+          [this](absl::StatusOr<ChunkLoan> loan) {
+            if (loan.ok()) CheckBytes(loan->data(), bytes_, step_, chunk_);
+            Answered();
+          },
+          no_way);
+    } else {
+      destination_.resize(bytes_);
+      call_ = client->Take(
+          key, kToken, destination_.data(),
+          [this](const absl::Status& status) {
+            if (status.ok()) {
+              CheckBytes(destination_.data(), bytes_, step_, chunk_);
+            }
+            Answered();
+          },
+          no_way);
+    }
+  }
+
+  void MaybeCancel() {
+    if (cancels_) call_->Cancel(absl::CancelledError("by the test"));
+  }
+
+  void Wait() {
+    answered_.WaitForNotification();
+    // A cancelled request leaves what was posted where it is.
+    taken_.WaitForNotification();
+  }
+
+ private:
+  std::string Key() const { return absl::StrCat(step_, ":", chunk_); }
+  void Answered() {
+    answers.fetch_add(1);
+    answered_.Notify();
+  }
+
+  World* const world_;
+  const int64_t step_;
+  const int chunk_;
+  const bool borrows_;
+  const bool cancels_;
+  uint64_t bytes_ = 0;
+  Tensor tensor_;
+  std::vector<char> destination_;
+  std::shared_ptr<ChunkCall> call_;
+  absl::Notification answered_;
+  absl::Notification taken_;
+};
+
+void RunStep(World* world, int64_t step, std::mt19937_64* random) {
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (int i = 0; i < kChunks; ++i) {
+    transfers.push_back(std::make_unique<Transfer>(world, step, i, random));
+  }
+  const bool posts_first = (*random)() % 2 == 0;
+  std::thread producer([&] {
+    for (auto& transfer : transfers) transfer->Post();
+  });
+  if (posts_first) producer.join();
+  for (auto& transfer : transfers) transfer->Ask();
+  for (auto& transfer : transfers) transfer->MaybeCancel();
+  if (!posts_first) producer.join();
+  // Ends what was posted and is not wanted, and perhaps what still is.
+  if ((*random)() % 4 != 0) absl::SleepFor(absl::Milliseconds(2));
+  {
+    tensorflow::CollectiveExecutor::Handle executor(
+        world->manager.FindOrCreate(step), true);
+    executor.get()->remote_access()->StartAbort(
+        absl::AbortedError("the step is over"));
+  }
+  for (auto& transfer : transfers) transfer->Wait();
+  world->manager.Cleanup(step);
+}
+
+int Main(double seconds, uint64_t seed) {
+  World world;
+  if (world.card.unix_socket().empty()) {
+    std::fprintf(stderr, "no data channel could be made\n");
+    return 1;
+  }
+  const absl::Time end = absl::Now() + absl::Seconds(seconds);
+  std::atomic<int64_t> steps{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::mt19937_64 random(seed * kThreads + i);
+      while (absl::Now() < end && !wrong) {
+        RunStep(&world, steps.fetch_add(1), &random);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Metrics* const metrics = Metrics::Get();
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (metrics->lent_chunks.load() != 0 && absl::Now() < limit) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  const bool clean = !wrong && posts.load() == 0 &&
+                     answers.load() == steps.load() * kChunks &&
+                     metrics->lent_chunks.load() == 0;
+  std::printf("%lld steps, %lld answers, %lld posts and %lld loans left, %s\n",
+              static_cast<long long>(steps.load()),
+              static_cast<long long>(answers.load()),
+              static_cast<long long>(posts.load()),
+              static_cast<long long>(metrics->lent_chunks.load()),
+              clean ? "clean" : "FAILED");
+  return clean ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tf_fuse
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s SECONDS SEED\n", argv[0]);
+    return 2;
+  }
+  const int status = tf_fuse::testing::Main(
+      std::atof(argv[1]), std::strtoull(argv[2], nullptr, 10));
+  std::fflush(stdout);
+  // Threads of channels do not end.
+  _exit(status);
+}

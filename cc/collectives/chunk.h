@@ -1,0 +1,76 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A chunk: bytes that one member of a collective group posts under a key in its
+// BufRendezvous, and another one takes, once.
+
+#ifndef TF_FUSE_CC_COLLECTIVES_CHUNK_H_
+#define TF_FUSE_CC_COLLECTIVES_CHUNK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tf_fuse {
+
+// Which chunk.
+struct ChunkKey {
+  int64_t step_id = 0;
+  std::string key;
+  // Of the producer.
+  std::string device;
+  uint64_t device_incarnation = 0;
+  uint64_t bytes = 0;
+  // What is executed and what the consumer (its device) put in, if that is to
+  // be compared with what the producer does.
+  std::string collective;
+  std::string operand;
+  std::string consumer;
+};
+
+// A chunk that can be read where it lies, until the loan ends. Moved, never
+// copied.
+class ChunkLoan {
+ public:
+  ChunkLoan() = default;
+  ChunkLoan(const char* data, std::function<void()> give_back)
+      : data_(data), give_back_(std::move(give_back)) {}
+  ChunkLoan(ChunkLoan&& other) noexcept { *this = std::move(other); }
+  ChunkLoan& operator=(ChunkLoan&& other) noexcept {
+    GiveBack();
+    data_ = std::exchange(other.data_, nullptr);
+    give_back_ = std::exchange(other.give_back_, nullptr);
+    return *this;
+  }
+  ~ChunkLoan() { GiveBack(); }
+
+  const char* data() const { return data_; }
+  void GiveBack() {
+    data_ = nullptr;
+    if (give_back_ != nullptr) std::exchange(give_back_, nullptr)();
+  }
+
+ private:
+  const char* data_ = nullptr;
+  std::function<void()> give_back_;
+};
+
+using ChunkDone = std::function<void(const absl::Status&)>;
+using LoanDone = std::function<void(absl::StatusOr<ChunkLoan>)>;
+
+// A request under way. When Cancel() returns the caller may still be called
+// back, once, soon.
+class ChunkCall {
+ public:
+  virtual ~ChunkCall() = default;
+  virtual void Cancel(const absl::Status& why) = 0;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_COLLECTIVES_CHUNK_H_

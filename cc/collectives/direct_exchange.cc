@@ -1,0 +1,367 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "collectives/direct_exchange.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+#include "collectives/algorithm.h"
+#include "collectives/borrowed_tensor.h"
+#include "tensorflow/core/common_runtime/buf_rendezvous.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace tf_fuse {
+
+using tensorflow::CollectiveContext;
+using tensorflow::Tensor;
+
+// What callbacks note; they may come when the exchange is gone.
+struct DirectExchange::State {
+  absl::Mutex mu;
+  absl::CondVar changed;
+  absl::Status status ABSL_GUARDED_BY(mu);
+  uint64_t events ABSL_GUARDED_BY(mu) = 0;
+  int takes ABSL_GUARDED_BY(mu) = 0;  // Under way.
+  int posts ABSL_GUARDED_BY(mu) = 0;
+  // Members, once for each take and each post that has not ended.
+  std::multiset<int> producers ABSL_GUARDED_BY(mu);
+  std::multiset<int> consumers ABSL_GUARDED_BY(mu);
+  std::set<int> checked ABSL_GUARDED_BY(mu);  // Is being done.
+
+  void Note(const absl::Status& error) {
+    absl::MutexLock lock(&mu);
+    NoteLocked(error);
+  }
+  void NotePost(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    --posts;
+    NoteLocked(error);
+  }
+  // A take has ended. The exchange may go as soon as the lock is free.
+  void NoteTake(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    --takes;
+    NoteLocked(error);
+  }
+
+ private:
+  void NoteLocked(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    if (status.ok()) status = error;
+    ++events;
+    changed.SignalAll();
+  }
+};
+
+namespace {
+
+absl::Time DeadlineOf(const CollectiveContext& context) {
+  const float seconds = OwnTimeoutSeconds(context.col_params->instance);
+  return seconds > 0 ? absl::Now() + absl::Seconds(seconds)
+                     : absl::InfiniteFuture();
+}
+
+// A member that only waits for others to take what it has posted hears nothing
+// of one that died. So after a while without news it asks.
+constexpr absl::Duration kHealthInterval = absl::Seconds(2);
+constexpr absl::Duration kHealthTimeout = absl::Seconds(10);
+
+// Of executors that are TensorFlow's own.
+Operands* OperandsOfProcess() {
+  static Operands* operands = new Operands;
+  return operands;
+}
+
+bool IsCancelled(const CollectiveContext& context) {
+  tensorflow::CancellationManager* manager =
+      context.op_ctx->cancellation_manager();
+  return manager != nullptr &&
+         (manager->IsCancelled() || manager->IsCancelling());
+}
+
+}  // namespace
+
+DirectExchange::DirectExchange(std::shared_ptr<CollectiveContext> context,
+                               std::string operand)
+    : context_(std::move(context)),
+      operand_(std::move(operand)),
+      access_(FuseRemoteAccess::From(context_->col_exec->remote_access())),
+      operands_(access_ == nullptr ? OperandsOfProcess() : access_->operands()),
+      collective_(access_ == nullptr ? absl::StrCat(context_->exec_key, ":",
+                                                    reinterpret_cast<uintptr_t>(
+                                                        context_->col_exec))
+                                     : context_->exec_key),
+      piece_bytes_(PieceBytes(context_->col_params->group)),
+      state_(std::make_shared<State>()),
+      deadline_(DeadlineOf(*context_)) {
+  const absl::Status alike =
+      operands_->Announce(collective_, operand_, context_->device_name);
+  if (!alike.ok()) Fail(alike);
+}
+
+DirectExchange::~DirectExchange() {
+  operands_->Retract(collective_, context_->device_name);
+}
+
+std::string DirectExchange::Key(const std::string& name, int from,
+                                int to) const {
+  return absl::StrCat(context_->exec_key, ":tf_fuse:", name, ":", from, ":",
+                      to);
+}
+
+ChunkKey DirectExchange::ChunkOf(int from, const std::string& name,
+                                 int64_t bytes) const {
+  ChunkKey chunk;
+  chunk.key = Key(name, from, rank());
+  chunk.bytes = static_cast<uint64_t>(bytes);
+  chunk.collective = collective_;
+  chunk.operand = operand_;
+  chunk.consumer = context_->device_name;
+  return chunk;
+}
+
+absl::Status DirectExchange::Named(const absl::Status& status,
+                                   int member) const {
+  if (status.ok() || absl::IsCancelled(status)) return status;
+  absl::Status named(status.code(),
+                     absl::StrCat("From member ", member, " (",
+                                  params().group.members[member].device.name(),
+                                  ") of ", size(), ": ", status.message()));
+  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& x) {
+    named.SetPayload(url, x);
+  });
+  return named;
+}
+
+void DirectExchange::Post(int to, const std::string& name,
+                          const Tensor& tensor) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (!state_->status.ok()) return;
+    ++state_->posts;
+    state_->consumers.insert(to);
+  }
+  // A sender that a dead peer holds up may need it longer than the operation
+  // lives.
+  auto posted = std::make_shared<const Tensor>(tensor);
+  const tensorflow::CollGroupMember& member = params().group.members[to];
+  context_->col_exec->remote_access()->PostToPeer(
+      member.device.name(), member.task, Key(name, rank(), to),
+      context_->device, context_->op_ctx->op_device_context(),
+      tensorflow::AllocatorAttributes(), posted.get(),
+      context_->device_locality, context_->op_ctx->cancellation_manager(),
+      [posted, to, state = state_](const absl::Status& status) {
+        absl::MutexLock lock(&state->mu);
+        state->consumers.erase(state->consumers.find(to));
+        state->NotePost(status);
+      });
+}
+
+void DirectExchange::Take(int from, const std::string& name, char* destination,
+                          int64_t bytes, bool* came) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (!state_->status.ok()) return;
+    ++state_->takes;
+    state_->producers.insert(from);
+  }
+  auto done = [this, from, came, state = state_](const absl::Status& status) {
+    const absl::Status named = Named(status, from);
+    absl::MutexLock lock(&state->mu);
+    state->producers.erase(state->producers.find(from));
+    *came = status.ok();
+    state->NoteTake(named);
+  };
+  const ChunkKey chunk = ChunkOf(from, name, bytes);
+  if (Reaches(from)) {
+    access_->Take(params().group.members[from], chunk, destination,
+                  context_->op_ctx->cancellation_manager(), std::move(done));
+    return;
+  }
+  auto to = std::make_shared<Tensor>(BorrowedTensor(destination, bytes));
+  TakeByStock(from, chunk, to.get(),
+              [to, done = std::move(done)](const absl::Status& status) {
+                done(status);
+              });
+}
+
+void DirectExchange::Borrow(int from, const std::string& name, int64_t bytes,
+                            Borrowed* borrowed) {
+  borrowed->started = true;
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (!state_->status.ok()) return;
+    ++state_->takes;
+    state_->producers.insert(from);
+  }
+  auto done = [this, from, borrowed,
+               state = state_](absl::StatusOr<ChunkLoan> loan) {
+    const absl::Status named = Named(loan.status(), from);
+    absl::MutexLock lock(&state->mu);
+    state->producers.erase(state->producers.find(from));
+    borrowed->came = loan.ok();
+    if (loan.ok()) borrowed->loan = *std::move(loan);
+    state->NoteTake(named);
+  };
+  const ChunkKey chunk = ChunkOf(from, name, bytes);
+  if (Reaches(from)) {
+    access_->Borrow(params().group.members[from], chunk,
+                    context_->op_ctx->cancellation_manager(), std::move(done));
+    return;
+  }
+  auto to = std::make_shared<Tensor>(tensorflow::DT_UINT8,
+                                     tensorflow::TensorShape({bytes}));
+  TakeByStock(from, chunk, to.get(),
+              [to, done = std::move(done)](const absl::Status& status) {
+                if (!status.ok()) return done(status);
+                done(ChunkLoan(static_cast<const char*>(to->data()), [to] {}));
+              });
+}
+
+bool DirectExchange::Reaches(int member) const {
+  return access_ != nullptr &&
+         FuseRemoteAccess::Reaches(params().group.members[member]);
+}
+
+void DirectExchange::TakeByStock(int from, const ChunkKey& chunk, Tensor* to,
+                                 ChunkDone done) {
+  const tensorflow::CollGroupMember& member = params().group.members[from];
+  if (member.is_local) {
+    const absl::Status alike = operands_->Compare(
+        collective_, operand_, chunk.consumer, member.device.name());
+    if (!alike.ok()) return done(alike);
+  }
+  context_->col_exec->remote_access()->RecvFromPeer(
+      member.device.name(), member.task, member.is_local, chunk.key,
+      context_->device, context_->op_ctx->op_device_context(),
+      tensorflow::AllocatorAttributes(), to, context_->device_locality,
+      /*dev_to_dev_stream_index=*/0, context_->op_ctx->cancellation_manager(),
+      done);
+}
+
+bool DirectExchange::Came(const bool* came) {
+  absl::MutexLock lock(&state_->mu);
+  return *came;
+}
+
+bool DirectExchange::RunUntil(const std::function<bool()>& look) {
+  uint64_t seen = 0;
+  while (true) {
+    {
+      absl::MutexLock lock(&state_->mu);
+      if (!state_->status.ok()) break;
+      seen = state_->events;
+    }
+    if (look()) return true;
+    bool nothing = false;
+    {
+      absl::MutexLock lock(&state_->mu);
+      const absl::Time until =
+          std::min(deadline_, absl::Now() + kHealthInterval);
+      bool late = false;
+      while (state_->events == seen && state_->status.ok() && !late) {
+        late = state_->changed.WaitWithDeadline(&state_->mu, until);
+      }
+      nothing = state_->events == seen && state_->status.ok();
+    }
+    if (!nothing) continue;
+    if (absl::Now() < deadline_) {
+      CheckMembers();
+      continue;
+    }
+    Fail(absl::DeadlineExceededError(
+        absl::StrCat("Collective has timed out during execution; it waited "
+                     "for ",
+                     absl::StrJoin(WaitedFor(), ", "))));
+  }
+  Fail(absl::OkStatus());
+  return false;
+}
+
+std::vector<std::string> DirectExchange::WaitedFor() const {
+  std::set<int> members;
+  {
+    absl::MutexLock lock(&state_->mu);
+    members.insert(state_->producers.begin(), state_->producers.end());
+    members.insert(state_->consumers.begin(), state_->consumers.end());
+  }
+  std::vector<std::string> names;
+  for (int member : members) {
+    names.push_back(absl::StrCat("member ", member, " (",
+                                 params().group.members[member].device.name(),
+                                 ")"));
+  }
+  return names;
+}
+
+void DirectExchange::CheckMembers() {
+  std::set<int> members;
+  {
+    absl::MutexLock lock(&state_->mu);
+    members.insert(state_->producers.begin(), state_->producers.end());
+    members.insert(state_->consumers.begin(), state_->consumers.end());
+    for (int member : state_->checked) members.erase(member);
+    state_->checked.insert(members.begin(), members.end());
+  }
+  tensorflow::CollectiveExecutor* const executor = context_->col_exec;
+  for (int member : members) {
+    const tensorflow::CollGroupMember& who = params().group.members[member];
+    if (who.is_local) continue;
+    executor->Ref();  // The answer may come when the operation is over.
+    const std::string name = who.device.name();
+    executor->remote_access()->CheckPeerHealth(
+        who.task, absl::ToInt64Milliseconds(kHealthTimeout),
+        [executor, member, name, state = state_](const absl::Status& status) {
+          // One that does not answer may have stopped, and go on.
+          const bool lost = !status.ok() && !absl::IsDeadlineExceeded(status);
+          {
+            absl::MutexLock lock(&state->mu);
+            state->checked.erase(member);
+          }
+          if (lost) {
+            state->Note(absl::Status(
+                status.code(), absl::StrCat("Member ", member, " (", name,
+                                            ") is lost: ", status.message())));
+          }
+          executor->Unref();
+        });
+  }
+}
+
+bool DirectExchange::WaitForPosts() {
+  return RunUntil([this] {
+    absl::MutexLock lock(&state_->mu);
+    return state_->posts == 0;
+  });
+}
+
+void DirectExchange::Fail(const absl::Status& status) {
+  state_->Note(status);
+  absl::Status first;
+  {
+    absl::MutexLock lock(&state_->mu);
+    first = state_->status;
+  }
+  // Ends what is under way, and tells it to members that ask. A cancelled
+  // operation has cancelled it already.
+  if (!first.ok() && !IsCancelled(*context_)) {
+    context_->col_exec->StartAbort(first);
+  }
+}
+
+absl::Status DirectExchange::Finish() {
+  WaitForPosts();
+  absl::MutexLock lock(&state_->mu);
+  // They were told to end, or have ended.
+  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return state_->takes == 0;
+  };
+  state_->mu.Await(absl::Condition(&ended));
+  return state_->status;
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,228 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "collectives/grpc_chunk.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "collectives/chunk_source.h"
+#include "collectives/memory.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
+#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "tensorflow/core/framework/device_base.h"
+#include "tf_fuse/v1/collectives.pb.h"
+#include "transport/fused_keys.h"
+#include "transport/metrics.h"
+#include "transport/recv_call.h"
+
+namespace tf_fuse {
+
+using tensorflow::Allocator;
+using tensorflow::Tensor;
+
+namespace {
+
+// Hands out memory of the caller's, or its own where there is none.
+class LandingAllocator : public Allocator {
+ public:
+  LandingAllocator(char* destination, uint64_t bytes)
+      : destination_(destination), bytes_(bytes) {}
+
+  std::string Name() override { return "tf_fuse_landing"; }
+  void* AllocateRaw(size_t alignment, size_t size) override {
+    // A peer decides on the size: it gets the memory only if that is right.
+    if (destination_ != nullptr && size == bytes_) return destination_;
+    return tensorflow::cpu_allocator()->AllocateRaw(alignment, size);
+  }
+  void DeallocateRaw(void* memory) override {
+    if (memory != destination_) {
+      tensorflow::cpu_allocator()->DeallocateRaw(memory);
+    }
+  }
+
+ private:
+  char* const destination_;
+  const uint64_t bytes_;
+};
+
+// A device that has this memory only. TensorFlow parses a tensor into the
+// memory of the device that it is told.
+class LandingDevice : public tensorflow::DeviceBase {
+ public:
+  LandingDevice(char* destination, uint64_t bytes)
+      : DeviceBase(tensorflow::Env::Default()),
+        allocator_(destination, bytes) {}
+
+  Allocator* GetAllocator(tensorflow::AllocatorAttributes) override {
+    return &allocator_;
+  }
+  const tensorflow::DeviceAttributes& attributes() const override {
+    static const auto* const attributes = [] {
+      auto* made = new tensorflow::DeviceAttributes;
+      made->set_device_type("CPU");
+      return made;
+    }();
+    return *attributes;
+  }
+
+ private:
+  LandingAllocator allocator_;
+};
+
+class GrpcCall : public ChunkCall {
+ public:
+  GrpcCall(const std::string& task, tensorflow::WorkerCacheInterface* workers,
+           const ChunkKey& key, char* destination)
+      : task_(task),
+        key_(key),
+        destination_(destination),
+        device_(destination, key.bytes),
+        call_(std::make_unique<RecvCall>(
+            // The remote access does not outlive its workers.
+            std::shared_ptr<tensorflow::WorkerCacheInterface>(
+                workers, [](tensorflow::WorkerCacheInterface*) {}),
+            task, key.step_id, &device_, tensorflow::AllocatorAttributes())) {}
+
+  static void Start(const std::shared_ptr<GrpcCall>& self,
+                    std::function<void(const absl::Status&)> done) {
+    absl::Status status = self->call_->Init();
+    if (!status.ok()) return done(status);
+    v1::GrpcChunkRequest request;
+    request.set_key(self->key_.key);
+    request.set_device(self->key_.device);
+    request.set_device_incarnation(self->key_.device_incarnation);
+    request.set_bytes(self->key_.bytes);
+    request.set_collective(self->key_.collective);
+    request.set_operand(self->key_.operand);
+    request.set_consumer(self->key_.consumer);
+    self->call_->request()->set_rendezvous_key(kFusedRendezvousKey);
+    self->call_->request()->mutable_transport_options()->PackFrom(request);
+    RecvCall* const call = self->call_.get();
+    call->Start([self, done = std::move(done)] {
+      self->call_->ReleaseWorker();
+      done(self->Result());
+    });
+  }
+
+  void Cancel(const absl::Status& why) override { call_->StartAbort(why); }
+
+  const Tensor& tensor() const { return call_->tensor(); }
+
+ private:
+  absl::Status Result() const {
+    absl::Status status = call_->status();
+    if (!status.ok()) return status;
+    if (tensor().TotalBytes() != key_.bytes ||
+        (destination_ != nullptr && tensor().data() != destination_ &&
+         key_.bytes > 0)) {
+      return absl::DataLossError(absl::StrCat(
+          task_, " answered with ", tensor().TotalBytes(),
+          " bytes where a chunk of ", key_.bytes, " bytes was expected"));
+    }
+    Metrics::Get()->collective_bytes_grpc.fetch_add(key_.bytes);
+    return absl::OkStatus();
+  }
+
+  const std::string task_;
+  const ChunkKey key_;
+  char* const destination_;
+  LandingDevice device_;
+  const std::unique_ptr<RecvCall> call_;
+};
+
+// Memory of a producer, who goes on when gRPC has let go of it.
+class PostedBuffer : public tensorflow::TensorBuffer {
+ public:
+  PostedBuffer(PostedChunk posted, uint64_t bytes)
+      : TensorBuffer(const_cast<char*>(posted.data)),
+        posted_(std::move(posted)),
+        bytes_(bytes) {}
+  ~PostedBuffer() override { posted_.done(); }
+
+  size_t size() const override { return bytes_; }
+  TensorBuffer* root_buffer() override { return this; }
+  bool OwnsMemory() const override { return false; }
+  void FillAllocationDescription(
+      tensorflow::AllocationDescription* description) const override {
+    description->set_requested_bytes(static_cast<int64_t>(bytes_));
+    description->set_allocator_name("tf_fuse_chunk");
+  }
+
+ private:
+  const PostedChunk posted_;
+  const uint64_t bytes_;
+};
+
+// A cancellation that may come while the request is being taken up.
+class ServedCall {
+ public:
+  tensorflow::CancellationManager* cancellation() { return &cancellation_; }
+
+ private:
+  tensorflow::CancellationManager cancellation_;
+};
+
+}  // namespace
+
+std::shared_ptr<ChunkCall> TakeByGrpc(const std::string& task,
+                                      tensorflow::WorkerCacheInterface* workers,
+                                      const ChunkKey& key, char* destination,
+                                      ChunkDone done) {
+  auto call = std::make_shared<GrpcCall>(task, workers, key, destination);
+  GrpcCall::Start(call, std::move(done));
+  return call;
+}
+
+std::shared_ptr<ChunkCall> BorrowByGrpc(
+    const std::string& task, tensorflow::WorkerCacheInterface* workers,
+    const ChunkKey& key, LoanDone done) {
+  const std::shared_ptr<char> buffer = RecycledBuffer(key.bytes);
+  if (buffer == nullptr) {
+    done(absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a chunk of ", key.bytes, " bytes")));
+    return nullptr;
+  }
+  return TakeByGrpc(
+      task, workers, key, buffer.get(),
+      [buffer, done = std::move(done)](const absl::Status& status) {
+        if (!status.ok()) return done(status);
+        done(ChunkLoan(buffer.get(), [buffer] {}));
+      });
+}
+
+void ServeChunk(tensorflow::CollectiveExecutorMgrInterface* manager,
+                tensorflow::CallOptions* options,
+                const tensorflow::RecvTensorRequest& request,
+                ::grpc::ByteBuffer* response, tensorflow::StatusCallback done) {
+  v1::GrpcChunkRequest chunk;
+  if (!chunk.ParseFromString(request.transport_options().value())) {
+    return done(absl::InvalidArgumentError(
+        "RecvTensorRequest: transport_options hold no GrpcChunkRequest"));
+  }
+  const ChunkKey key = {request.step_id(), chunk.key(),
+                        chunk.device(),    chunk.device_incarnation(),
+                        chunk.bytes(),     chunk.collective(),
+                        chunk.operand(),   chunk.consumer()};
+  auto served = std::make_shared<ServedCall>();
+  options->SetCancelCallback(
+      [served] { served->cancellation()->StartCancel(); });
+  ChunkSource source(manager);
+  source.Take(
+      key, served->cancellation(),
+      [served, options, response, bytes = chunk.bytes(),
+       done = std::move(done)](absl::StatusOr<PostedChunk> posted) {
+        options->ClearCancelCallback();
+        if (!posted.ok()) return done(posted.status());
+        Tensor tensor(tensorflow::DT_UINT8,
+                      tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
+                      tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
+                          new PostedBuffer(*std::move(posted), bytes)));
+        done(tensorflow::grpc::EncodeTensorToByteBuffer(
+            /*is_dead=*/false, tensor, /*require_ack=*/false, response));
+      });
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,88 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One consumer's connection, on the producer's side.
+
+#ifndef TF_FUSE_CC_COLLECTIVES_SERVING_H_
+#define TF_FUSE_CC_COLLECTIVES_SERVING_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "collectives/chunk_source.h"
+#include "collectives/connection.h"
+#include "collectives/shared_slots.h"
+#include "tensorflow/core/framework/cancellation.h"
+
+namespace tf_fuse {
+
+struct Tokens {
+  std::string client;
+  std::string server;
+};
+
+class ServedChunk;
+
+class Serving : public Connection::Receiver,
+                public std::enable_shared_from_this<Serving> {
+ public:
+  static void Begin(std::shared_ptr<Connection> connection,
+                    const Tokens& tokens);
+
+  Serving(std::shared_ptr<Connection> connection, const Tokens& tokens)
+      : connection_(std::move(connection)), tokens_(tokens) {}
+
+  absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
+                                      uint64_t bytes) override;
+  absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
+                         int fd) override;
+  void OnClosed(const absl::Status& status) override;
+
+ private:
+  friend class ServedChunk;
+
+  absl::Status OnHello(const v1::Hello& hello);
+  absl::Status OnRequest(const v1::ChunkRequest& request);
+  void OnPosted(uint64_t call, uint64_t bytes,
+                absl::StatusOr<PostedChunk> posted);
+  // Sends a chunk, or the next parts of it, as far as slots are free.
+  void SendParts(const std::shared_ptr<ServedChunk>& chunk);
+  // False if the rest is sent when a slot is free.
+  bool SendNextPart(const std::shared_ptr<ServedChunk>& chunk);
+  void SendDirectly(const std::shared_ptr<ServedChunk>& chunk);
+  void SendShared(const std::shared_ptr<ServedChunk>& chunk,
+                  const SharedSlots::Slot& slot);
+  void SendSegment(const SharedSlots::Slot& slot);
+  void SendError(uint64_t call, const absl::Status& status);
+  // A number for what the consumer will give back; 0 if it is gone.
+  uint64_t Lend(const SharedSlots::Slot& slot,
+                std::shared_ptr<ServedChunk> chunk);
+  void TakeBack(uint64_t lease);
+
+  struct Loan {
+    SharedSlots::Slot slot;
+    std::shared_ptr<ServedChunk> chunk;
+  };
+  struct Call {
+    std::shared_ptr<tensorflow::CancellationManager> cancellation;
+  };
+
+  const std::shared_ptr<Connection> connection_;
+  const Tokens tokens_;
+  absl::Mutex mu_;
+  bool knows_tokens_ ABSL_GUARDED_BY(mu_) = false;
+  bool shares_memory_ ABSL_GUARDED_BY(mu_) = false;
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
+  std::map<uint64_t, Loan> loans_ ABSL_GUARDED_BY(mu_);
+  std::set<uint32_t> sent_segments_ ABSL_GUARDED_BY(mu_);
+  uint64_t leases_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_COLLECTIVES_SERVING_H_

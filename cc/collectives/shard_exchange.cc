@@ -1,0 +1,363 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "collectives/shard_exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/direct_exchange.h"
+#include "collectives/summing.h"
+#include "tensorflow/core/common_runtime/base_collective_executor.h"
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/lib/hash/hash.h"
+
+namespace tf_fuse {
+
+using tensorflow::CollectiveContext;
+using tensorflow::DMAHelper;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+namespace {
+
+constexpr size_t kAhead = 4;  // Pieces that are asked for, of each member.
+
+// Elements of one tensor; a piece has those of several where they are few.
+struct Range {
+  size_t tensor;
+  int64_t begin;
+  int64_t end;
+};
+struct Piece {
+  std::vector<Range> ranges;
+  int64_t elements = 0;
+};
+
+// What `rank` owns, in pieces.
+std::vector<Piece> PiecesOf(const std::vector<int64_t>& sizes,
+                            int64_t element_bytes,
+                            const DirectExchange& exchange, int rank) {
+  const int64_t room = exchange.piece_bytes() / element_bytes;
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    ShardRange shard = ShardOf(sizes[i], element_bytes, exchange.size(), rank);
+    while (shard.begin < shard.end) {
+      if (pieces.empty() || pieces.back().elements == room) {
+        pieces.emplace_back();
+      }
+      Piece& piece = pieces.back();
+      const int64_t n =
+          std::min(shard.end - shard.begin, room - piece.elements);
+      piece.ranges.push_back({i, shard.begin, shard.begin + n});
+      piece.elements += n;
+      shard.begin += n;
+    }
+  }
+  return pieces;
+}
+
+// The tensors' sizes as text; many are told by their number and a fingerprint.
+std::string Describe(const char* what, tensorflow::DataType type,
+                     const std::vector<int64_t>& sizes) {
+  constexpr size_t kMost = 8;
+  std::string text =
+      absl::StrCat(what, " of ", tensorflow::DataTypeString(type), " [");
+  for (size_t i = 0; i < std::min(sizes.size(), kMost); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", sizes[i]);
+  }
+  absl::StrAppend(&text, sizes.size() > kMost ? ", ...]" : "]");
+  if (sizes.size() > kMost) {
+    absl::StrAppend(
+        &text, " (", sizes.size(), " tensors, fingerprint ",
+        tensorflow::Hash64(reinterpret_cast<const char*>(sizes.data()),
+                           sizes.size() * sizeof(sizes[0])),
+        ")");
+  }
+  return text;
+}
+
+char* At(const Tensor& tensor, int64_t element, int64_t element_bytes) {
+  return static_cast<char*>(const_cast<void*>(DMAHelper::base(&tensor))) +
+         element * element_bytes;
+}
+
+// One tensor with the piece's elements: a view, or packed where it has several
+// ranges. `offsets` is where each tensor's first element is in the ranges'
+// numbers.
+Tensor Pack(const Piece& piece, const std::vector<Tensor>& tensors,
+            const std::vector<int64_t>& offsets, int64_t element_bytes) {
+  if (piece.ranges.size() == 1) {
+    const Range& range = piece.ranges[0];
+    return tensors[range.tensor].Slice(range.begin - offsets[range.tensor],
+                                       range.end - offsets[range.tensor]);
+  }
+  Tensor packed(tensors[0].dtype(), TensorShape({piece.elements}));
+  int64_t done = 0;
+  for (const Range& range : piece.ranges) {
+    const int64_t n = range.end - range.begin;
+    std::memcpy(At(packed, done, element_bytes),
+                At(tensors[range.tensor], range.begin - offsets[range.tensor],
+                   element_bytes),
+                n * element_bytes);
+    done += n;
+  }
+  return packed;
+}
+
+std::vector<int64_t> SizesOf(const std::vector<Tensor>& tensors) {
+  std::vector<int64_t> sizes;
+  for (const Tensor& tensor : tensors) sizes.push_back(tensor.NumElements());
+  return sizes;
+}
+
+std::string Name(const char* phase, size_t piece) {
+  return absl::StrCat(phase, piece);
+}
+
+class Scatter {
+ public:
+  Scatter(const std::shared_ptr<CollectiveContext>& context,
+          const std::vector<Tensor>& inputs, std::vector<Tensor>* shards)
+      : inputs_(inputs),
+        shards_(shards),
+        sizes_(SizesOf(inputs)),
+        element_bytes_(tensorflow::DataTypeSize(inputs[0].dtype())),
+        exchange_(context,
+                  Describe("reduce-scatter", inputs[0].dtype(), sizes_)),
+        summing_(context.get()) {}
+
+  absl::Status Run() {
+    const int n = exchange_.size();
+    const int rank = exchange_.rank();
+    const std::vector<int64_t> from_zero(inputs_.size(), 0);
+    own_ = PiecesOf(sizes_, element_bytes_, exchange_, rank);
+    for (int i = 1; i < n; ++i) {
+      const int to = (rank + i) % n;
+      const std::vector<Piece> pieces =
+          PiecesOf(sizes_, element_bytes_, exchange_, to);
+      for (size_t k = 0; k < pieces.size(); ++k) {
+        exchange_.Post(to, Name("rs", k),
+                       Pack(pieces[k], inputs_, from_zero, element_bytes_));
+      }
+    }
+    // Of each own piece, what each other member has of it, in rank order.
+    std::vector<std::vector<Borrowed>> terms(own_.size());
+    size_t asked = 0;
+    for (size_t next = 0; next < own_.size(); ++next) {
+      for (; asked < std::min(own_.size(), next + kAhead); ++asked) {
+        Ask(asked, &terms[asked]);
+      }
+      if (!exchange_.RunUntil([&] { return HaveCome(terms[next]); })) break;
+      const absl::Status status = Sum(own_[next], terms[next]);
+      terms[next].clear();
+      if (!status.ok()) {
+        exchange_.Fail(status);
+        break;
+      }
+    }
+    return exchange_.Finish();
+  }
+
+ private:
+  void Ask(size_t index, std::vector<Borrowed>* terms) {
+    const int n = exchange_.size();
+    *terms = std::vector<Borrowed>(n);
+    for (int i = 1; i < n; ++i) {
+      exchange_.Borrow((exchange_.rank() + i) % n, Name("rs", index),
+                       own_[index].elements * element_bytes_, &(*terms)[i]);
+    }
+  }
+
+  bool HaveCome(const std::vector<Borrowed>& terms) {
+    for (size_t i = 1; i < terms.size(); ++i) {
+      if (!exchange_.Came(&terms[i].came)) return false;
+    }
+    return true;
+  }
+
+  absl::Status Sum(const Piece& piece, const std::vector<Borrowed>& terms) {
+    int64_t done = 0;
+    for (const Range& range : piece.ranges) {
+      const int64_t n = range.end - range.begin;
+      // The ring's chunk r begins at rank r.
+      std::vector<const char*> values = {
+          At(inputs_[range.tensor], range.begin, element_bytes_)};
+      for (size_t i = 1; i < terms.size(); ++i) {
+        values.push_back(terms[i].loan.data() + done * element_bytes_);
+      }
+      const int64_t first = ShardOf(sizes_[range.tensor], element_bytes_,
+                                    exchange_.size(), exchange_.rank())
+                                .begin;
+      const absl::Status status = summing_.Merge(
+          values, n,
+          At((*shards_)[range.tensor], range.begin - first, element_bytes_));
+      if (!status.ok()) return status;
+      done += n;
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<Tensor>& inputs_;
+  std::vector<Tensor>* const shards_;
+  const std::vector<int64_t> sizes_;
+  const int64_t element_bytes_;
+  DirectExchange exchange_;
+  Summing summing_;
+  std::vector<Piece> own_;
+};
+
+class Gather {
+ public:
+  Gather(const std::shared_ptr<CollectiveContext>& context,
+         const std::vector<Tensor>& shards, std::vector<Tensor>* outputs)
+      : shards_(shards),
+        outputs_(outputs),
+        sizes_(SizesOf(*outputs)),
+        element_bytes_(tensorflow::DataTypeSize(shards[0].dtype())),
+        exchange_(context, Describe("all-gather", shards[0].dtype(), sizes_)) {}
+
+  absl::Status Run() {
+    const int n = exchange_.size();
+    const int rank = exchange_.rank();
+    PostOwn();
+    std::vector<Wanted> wanted;
+    for (int i = 1; i < n; ++i) {
+      const int from = (rank + i) % n;
+      std::vector<Piece> pieces =
+          PiecesOf(sizes_, element_bytes_, exchange_, from);
+      for (size_t k = 0; k < pieces.size(); ++k) {
+        wanted.push_back({from, k, std::move(pieces[k])});
+      }
+    }
+    // Round robin, so that all members are busy.
+    std::stable_sort(
+        wanted.begin(), wanted.end(),
+        [](const Wanted& a, const Wanted& b) { return a.index < b.index; });
+    std::vector<Borrowed> borrowed(wanted.size());
+    std::deque<bool> taken(wanted.size(), false);
+    size_t asked = 0;
+    size_t done = 0;
+    const size_t ahead = kAhead * static_cast<size_t>(n);
+    CopyOwn();
+    exchange_.RunUntil([&] {
+      while (true) {
+        for (; asked < std::min(wanted.size(), done + ahead); ++asked) {
+          Ask(wanted[asked], &borrowed[asked], &taken[asked]);
+        }
+        if (done == wanted.size()) return true;
+        if (wanted[done].piece.ranges.size() == 1
+                ? !exchange_.Came(&taken[done])
+                : !exchange_.Came(&borrowed[done].came)) {
+          return false;
+        }
+        if (wanted[done].piece.ranges.size() > 1) {
+          Unpack(wanted[done].piece, borrowed[done].loan.data());
+          borrowed[done].loan.GiveBack();
+        }
+        ++done;
+      }
+    });
+    return exchange_.Finish();
+  }
+
+ private:
+  struct Wanted {
+    int from;
+    size_t index;
+    Piece piece;
+  };
+
+  ShardRange OwnShard(size_t tensor) const {
+    return ShardOf(sizes_[tensor], element_bytes_, exchange_.size(),
+                   exchange_.rank());
+  }
+
+  void PostOwn() {
+    std::vector<int64_t> offsets;
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      offsets.push_back(OwnShard(i).begin);
+    }
+    const std::vector<Piece> pieces =
+        PiecesOf(sizes_, element_bytes_, exchange_, exchange_.rank());
+    for (size_t k = 0; k < pieces.size(); ++k) {
+      const Tensor packed = Pack(pieces[k], shards_, offsets, element_bytes_);
+      for (int i = 1; i < exchange_.size(); ++i) {
+        exchange_.Post((exchange_.rank() + i) % exchange_.size(), Name("ag", k),
+                       packed);
+      }
+    }
+  }
+
+  void CopyOwn() {
+    for (size_t i = 0; i < sizes_.size(); ++i) {
+      const ShardRange own = OwnShard(i);
+      if (own.begin == own.end) continue;
+      std::memcpy(At((*outputs_)[i], own.begin, element_bytes_),
+                  At(shards_[i], 0, element_bytes_),
+                  (own.end - own.begin) * element_bytes_);
+    }
+  }
+
+  void Ask(const Wanted& wanted, Borrowed* borrowed, bool* taken) {
+    const int64_t bytes = wanted.piece.elements * element_bytes_;
+    const std::string name = Name("ag", wanted.index);
+    if (wanted.piece.ranges.size() > 1) {
+      exchange_.Borrow(wanted.from, name, bytes, borrowed);
+      return;
+    }
+    const Range& range = wanted.piece.ranges[0];
+    exchange_.Take(wanted.from, name,
+                   At((*outputs_)[range.tensor], range.begin, element_bytes_),
+                   bytes, taken);
+  }
+
+  void Unpack(const Piece& piece, const char* data) {
+    for (const Range& range : piece.ranges) {
+      const int64_t bytes = (range.end - range.begin) * element_bytes_;
+      std::memcpy(At((*outputs_)[range.tensor], range.begin, element_bytes_),
+                  data, bytes);
+      data += bytes;
+    }
+  }
+
+  const std::vector<Tensor>& shards_;
+  std::vector<Tensor>* const outputs_;
+  const std::vector<int64_t> sizes_;
+  const int64_t element_bytes_;
+  DirectExchange exchange_;
+};
+
+}  // namespace
+
+ShardRange ShardOf(int64_t elements, int64_t element_bytes, int size,
+                   int rank) {
+  if (elements == 0) return {};
+  // As the ring of members that have a device each (RingAlg): a chunk of more
+  // than 4 MiB is cut in two, and the halves are aligned.
+  constexpr int64_t kMaxChunkBytes = 4 << 20;
+  const int parts = elements * element_bytes / size > kMaxChunkBytes ? 2 : 1;
+  const int64_t step =
+      parts * tensorflow::CollectiveAdapter::AlignedChunkElts(
+                  element_bytes, elements, int64_t{size} * parts);
+  const int64_t begin = std::min(elements, rank * step);
+  return {begin, std::min(elements, begin + step)};
+}
+
+absl::Status ReduceScatter(const std::shared_ptr<CollectiveContext>& context,
+                           const std::vector<Tensor>& inputs,
+                           std::vector<Tensor>* shards) {
+  return Scatter(context, inputs, shards).Run();
+}
+
+absl::Status AllGather(const std::shared_ptr<CollectiveContext>& context,
+                       const std::vector<Tensor>& shards,
+                       std::vector<Tensor>* outputs) {
+  return Gather(context, shards, outputs).Run();
+}
+
+}  // namespace tf_fuse

@@ -1,0 +1,478 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// TfFuse>ReduceScatter, TfFuse>AllGather and TfFuse>AllReduce. They resolve
+// their group as TensorFlow's collectives do, and nothing else: there is no
+// instance to look up, so nothing stays of a call. One that fails aborts the
+// collectives of its process, as those of TensorFlow do: so other members hear
+// of it.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/algorithm.h"
+#include "collectives/memory.h"
+#include "collectives/shard_exchange.h"
+#include "tensorflow/core/common_runtime/process_util.h"
+#include "tensorflow/core/framework/collective.h"
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_fuse {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::CollectiveContext;
+using tensorflow::CollectiveExecutor;
+using tensorflow::CollectiveParams;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+// The parameters that all ops of this file have behind their tensors.
+constexpr int kGroupSize = 0;
+constexpr int kGroupKey = 1;
+constexpr int kInstanceKey = 2;
+constexpr int kParameters = 3;
+
+absl::Status CheckParameterShapes(InferenceContext* c) {
+  ShapeHandle unused;
+  absl::Status status;
+  for (int i = c->num_inputs() - kParameters; i < c->num_inputs(); ++i) {
+    status.Update(c->WithRank(c->input(i), 0, &unused));
+  }
+  return status;
+}
+
+// How long the shard of a rank is depends on the rank, but for a group of one.
+absl::Status InferShards(InferenceContext* c) {
+  absl::Status status = CheckParameterShapes(c);
+  const Tensor* size =
+      c->input_tensor(c->num_inputs() - kParameters + kGroupSize);
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    const auto elements = c->NumElements(c->input(i));
+    const bool whole = size != nullptr && size->NumElements() == 1 &&
+                       size->flat<int32_t>()(0) == 1;
+    const bool known =
+        c->ValueKnown(elements) && (whole || c->Value(elements) == 0);
+    c->set_output(i, c->Vector(known ? c->Value(elements)
+                                     : InferenceContext::kUnknownDim));
+  }
+  return status;
+}
+
+absl::Status InferReduced(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+  return CheckParameterShapes(c);
+}
+
+absl::Status InferGathered(InferenceContext* c) {
+  absl::Status status = CheckParameterShapes(c);
+  const int tensors = c->num_outputs();
+  for (int i = 0; i < tensors; ++i) {
+    ShapeHandle shape;
+    status.Update(c->WithRank(c->input(i), 1, &shape));
+    status.Update(c->MakeShapeFromShapeTensor(tensors + i, &shape));
+    if (!status.ok()) return status;
+    c->set_output(i, shape);
+  }
+  return status;
+}
+
+}  // namespace
+
+REGISTER_OP("TfFuse>ReduceScatter")
+    .Input("inputs: N * T")
+    .Input("group_size: int32")
+    .Input("group_key: int32")
+    .Input("instance_key: int32")
+    .Output("shards: N * T")
+    .Attr("T: {bfloat16, half, float, double, int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("tag: string = ''")
+    .Attr("timeout_seconds: float = 0")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(InferShards)
+    .Doc(R"doc(
+Sums each tensor over the members of a group, and gives each member its shard.
+
+The shard of member r is chunk r of TensorFlow's ring, summed in its order: so
+TfFuse>AllGather of the shards has the bits of CollectiveReduceV2.
+
+inputs: tensors of any shape, equal in all members.
+shards: vectors; of a tensor with few elements the last members' are empty.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+REGISTER_OP("TfFuse>AllReduce")
+    .Input("inputs: N * T")
+    .Input("group_size: int32")
+    .Input("group_key: int32")
+    .Input("instance_key: int32")
+    .Output("outputs: N * T")
+    .Attr("T: {bfloat16, half, float, double, int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("tag: string = ''")
+    .Attr("timeout_seconds: float = 0")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(InferReduced)
+    .Doc(R"doc(
+Sums each tensor over the members of a group, to the bits of CollectiveReduceV2.
+
+inputs: tensors of any shape, equal in all members.
+outputs: of the inputs' shapes.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+REGISTER_OP("TfFuse>AllGather")
+    .Input("shards: N * T")
+    .Input("shapes: N * int64")
+    .Input("group_size: int32")
+    .Input("group_key: int32")
+    .Input("instance_key: int32")
+    .Output("outputs: N * T")
+    .Attr("T: {bfloat16, half, float, double, int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("tag: string = ''")
+    .Attr("timeout_seconds: float = 0")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(InferGathered)
+    .Doc(R"doc(
+Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
+them.
+
+shards: vectors, this member's.
+shapes: of the whole tensors, equal in all members.
+outputs: the whole tensors.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+namespace {
+
+// Reaches what executors keep for their own.
+class ParamsOf : public CollectiveExecutor {
+ public:
+  static OpKernelContext::Params* Get(OpKernelContext* context) {
+    return CtxParams(context);
+  }
+};
+
+// One execution. Whatever happens, it ends once.
+struct Execution {
+  OpKernelContext* context;
+  CollectiveExecutor* executor;
+  AsyncOpKernel::DoneCallback done;
+  tensorflow::core::IntrusivePtr<CollectiveParams> params;
+  std::string key;
+  std::atomic<bool> has_group{false};
+
+  ~Execution() { executor->Unref(); }
+
+  void End(const absl::Status& status) {
+    tensorflow::CancellationManager* const cancellation =
+        context->cancellation_manager();
+    const bool cancelled =
+        cancellation != nullptr &&
+        (cancellation->IsCancelled() || cancellation->IsCancelling());
+    if (!status.ok()) {
+      // Other members hear of it, as with TensorFlow's collectives.
+      if (!cancelled) executor->StartAbort(status);
+      context->SetStatus(status);
+    }
+    done();
+  }
+};
+
+class ShardOp : public AsyncOpKernel {
+ public:
+  explicit ShardOp(OpKernelConstruction* c)
+      : AsyncOpKernel(c), device_type_(c->device_type()) {
+    OP_REQUIRES_OK(c, c->GetAttr("N", &tensors_));
+    OP_REQUIRES_OK(c, c->GetAttr("T", &type_));
+    OP_REQUIRES_OK(c, c->GetAttr("tag", &tag_));
+    OP_REQUIRES_OK(c, c->GetAttr("timeout_seconds", &timeout_seconds_));
+    tensorflow::NodeDef merge;
+    merge.set_name(absl::StrCat(c->def().name(), "_merge"));
+    merge.set_op("Add");
+    merge.set_device(c->def().device());
+    merge.add_input("a");
+    merge.add_input("b");
+    (*merge.mutable_attr())["T"].set_type(type_);
+    absl::Status status;
+    merge_ = tensorflow::CreateOpKernel(
+        device_type_, c->device(),
+        c->device()->GetAllocator(tensorflow::AllocatorAttributes()), merge,
+        c->graph_def_version(), &status);
+    OP_REQUIRES_OK(c, status);
+  }
+
+  void ComputeAsync(OpKernelContext* c, DoneCallback done) override {
+    CollectiveExecutor* const executor = c->collective_executor();
+    OP_REQUIRES_ASYNC(
+        c, executor != nullptr,
+        absl::FailedPreconditionError(absl::StrCat(
+            name(),
+            ": collectives need a server or a function's executor; "
+            "this one has none")),
+        done);
+    int32_t values[kParameters];
+    const int first = c->num_inputs() - kParameters;
+    for (int i = 0; i < kParameters; ++i) {
+      const Tensor& value = c->input(first + i);
+      OP_REQUIRES_ASYNC(
+          c, tensorflow::TensorShapeUtils::IsScalar(value.shape()),
+          absl::InvalidArgumentError(absl::StrCat(
+              name(),
+              ": group_size, group_key and instance_key are scalars, "
+              "got shape ",
+              value.shape().DebugString())),
+          done);
+      values[i] = value.scalar<int32_t>()();
+    }
+    OP_REQUIRES_ASYNC(c, values[kGroupSize] > 0,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          name(), ": group_size is ", values[kGroupSize],
+                          ", expected 1 or more")),
+                      done);
+    auto execution = std::make_shared<Execution>();
+    executor->Ref();
+    execution->context = c;
+    execution->executor = executor;
+    execution->done = std::move(done);
+    execution->params = tensorflow::core::IntrusivePtr<CollectiveParams>(
+        new CollectiveParams(), /*add_ref=*/false);
+    execution->key = absl::StrCat(
+        type_string(), tag_, ":", values[kGroupKey], ":", values[kInstanceKey],
+        ":", c->frame_iter().frame_id, ":", c->frame_iter().iter_id);
+    CollectiveParams* const params = execution->params.get();
+    params->name = name();
+    params->group.group_size = values[kGroupSize];
+    params->group.group_key = values[kGroupKey];
+    params->group.device_type = device_type_;
+    params->instance.instance_key = values[kInstanceKey];
+    params->instance.type = tensorflow::REDUCE_SCATTER_COLLECTIVE;
+    params->instance.data_type = type_;
+    params->instance.impl_details.collective_name = type_string();
+    params->instance.impl_details.timeout_seconds = timeout_seconds_;
+    TakeOverTimeout(&params->instance);
+    params->merge_op = merge_.get();
+    WatchGroup(execution);
+    executor->CompleteGroupAsync(
+        c->device()->attributes(), &params->group, c->cancellation_manager(),
+        [this, execution](const absl::Status& status) {
+          execution->has_group = true;
+          if (!status.ok()) return execution->End(status);
+          // It waits for other members: not on this thread.
+          execution->executor->RunClosure(
+              [this, execution] { execution->End(Run(execution.get())); });
+        });
+  }
+
+ protected:
+  // Does the work; blocks.
+  virtual absl::Status Exchange(
+      OpKernelContext* c,
+      const std::shared_ptr<CollectiveContext>& context) = 0;
+
+  static std::shared_ptr<CollectiveContext> ContextOf(
+      OpKernelContext* c, CollectiveExecutor* executor,
+      const CollectiveParams* params, const std::string& key) {
+    auto context = std::make_shared<CollectiveContext>(
+        executor, /*nccl_communicator=*/nullptr, /*dev_mgr=*/nullptr, c,
+        ParamsOf::Get(c), params, key, c->step_id(), /*input=*/nullptr,
+        /*output=*/nullptr);
+    context->device = static_cast<tensorflow::Device*>(c->device());
+    context->device_locality = c->device()->attributes().locality();
+    return context;
+  }
+
+  int tensors() const { return tensors_; }
+  tensorflow::DataType type() const { return type_; }
+
+ private:
+  // A member that never comes is an error, if there is a limit.
+  void WatchGroup(const std::shared_ptr<Execution>& execution) {
+    if (timeout_seconds_ <= 0) return;
+    tensorflow::SchedNonBlockingClosureAfter(
+        static_cast<int64_t>(timeout_seconds_ * 1e6),
+        [weak = std::weak_ptr<Execution>(execution), name = name()] {
+          const std::shared_ptr<Execution> execution = weak.lock();
+          if (execution == nullptr || execution->has_group) return;
+          execution->executor->StartAbort(
+              absl::DeadlineExceededError(absl::StrCat(
+                  name, ": timed out waiting for the other members of group ",
+                  execution->params->group.group_key, ", which has ",
+                  execution->params->group.group_size)));
+        });
+  }
+
+  absl::Status Run(Execution* execution) {
+    OpKernelContext* const c = execution->context;
+    CollectiveParams* const params = execution->params.get();
+    for (size_t i = 0; i < params->group.members.size(); ++i) {
+      if (params->group.members[i].device.name() == c->device()->name()) {
+        params->default_rank = static_cast<int>(i);
+      }
+    }
+    if (params->default_rank < 0) {
+      return absl::InternalError(absl::StrCat(name(), ": ", c->device()->name(),
+                                              " is no member of group ",
+                                              params->group.group_key));
+    }
+    return Exchange(c,
+                    ContextOf(c, execution->executor, params, execution->key));
+  }
+
+  const tensorflow::DeviceType device_type_;
+  int tensors_ = 0;
+  tensorflow::DataType type_ = tensorflow::DT_INVALID;
+  std::string tag_;
+  float timeout_seconds_ = 0;
+  std::unique_ptr<OpKernel> merge_;
+};
+
+// Views of tensors as vectors.
+std::vector<Tensor> Flattened(OpKernelContext* c, int first, int count) {
+  std::vector<Tensor> flat(count);
+  for (int i = 0; i < count; ++i) {
+    const Tensor& tensor = c->input(first + i);
+    // (The same number of elements: it cannot fail.)
+    (void)flat[i].BitcastFrom(tensor, tensor.dtype(),
+                              TensorShape({tensor.NumElements()}));
+  }
+  return flat;
+}
+
+class ReduceScatterOp : public ShardOp {
+ public:
+  using ShardOp::ShardOp;
+
+ protected:
+  absl::Status Exchange(
+      OpKernelContext* c,
+      const std::shared_ptr<CollectiveContext>& context) override {
+    const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
+    std::vector<Tensor> shards;
+    for (int i = 0; i < tensors(); ++i) {
+      const ShardRange own =
+          ShardOf(inputs[i].NumElements(), tensorflow::DataTypeSize(type()),
+                  context->col_params->group.group_size,
+                  context->col_params->default_rank);
+      Tensor* shard = nullptr;
+      const absl::Status status =
+          c->allocate_output(i, TensorShape({own.end - own.begin}), &shard);
+      if (!status.ok()) return status;
+      AdviseHugePages(shard->data(), shard->TotalBytes());
+      shards.push_back(*shard);
+    }
+    return ReduceScatter(context, inputs, &shards);
+  }
+};
+
+class AllReduceOp : public ShardOp {
+ public:
+  using ShardOp::ShardOp;
+
+ protected:
+  absl::Status Exchange(
+      OpKernelContext* c,
+      const std::shared_ptr<CollectiveContext>& context) override {
+    const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
+    const CollectiveParams* const params = context->col_params.get();
+    std::vector<Tensor> shards;
+    std::vector<Tensor> outputs(tensors());
+    for (int i = 0; i < tensors(); ++i) {
+      const ShardRange own =
+          ShardOf(inputs[i].NumElements(), tensorflow::DataTypeSize(type()),
+                  params->group.group_size, params->default_rank);
+      Tensor shard;
+      absl::Status status =
+          c->allocate_temp(type(), TensorShape({own.end - own.begin}), &shard);
+      if (!status.ok()) return status;
+      shards.push_back(std::move(shard));
+      Tensor* output = nullptr;
+      status = c->allocate_output(i, c->input(i).shape(), &output);
+      if (!status.ok()) return status;
+      AdviseHugePages(output->data(), output->TotalBytes());
+      (void)outputs[i].BitcastFrom(*output, type(), inputs[i].shape());
+    }
+    const absl::Status status = ReduceScatter(context, inputs, &shards);
+    if (!status.ok()) return status;
+    // Of another key: a member may begin with this while others do not.
+    return AllGather(ContextOf(c, context->col_exec, params,
+                               absl::StrCat(context->exec_key, ":gather")),
+                     shards, &outputs);
+  }
+};
+
+class AllGatherOp : public ShardOp {
+ public:
+  using ShardOp::ShardOp;
+
+ protected:
+  absl::Status Exchange(
+      OpKernelContext* c,
+      const std::shared_ptr<CollectiveContext>& context) override {
+    const std::vector<Tensor> shards = Flattened(c, 0, tensors());
+    std::vector<Tensor> outputs(tensors());
+    const int rank = context->col_params->default_rank;
+    const int size = context->col_params->group.group_size;
+    for (int i = 0; i < tensors(); ++i) {
+      TensorShape shape;
+      const Tensor& value = c->input(tensors() + i);
+      if (!tensorflow::TensorShapeUtils::IsVector(value.shape())) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name(), ": shape ", i, " is a vector, got ",
+                         value.shape().DebugString()));
+      }
+      absl::Status status = tensorflow::TensorShapeUtils::MakeShape(
+          value.vec<int64_t>().data(), value.NumElements(), &shape);
+      if (!status.ok()) return status;
+      const ShardRange own = ShardOf(
+          shape.num_elements(), tensorflow::DataTypeSize(type()), size, rank);
+      if (own.end - own.begin != shards[i].NumElements()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name(), ": tensor ", i, " of shape ", shape.DebugString(),
+            ": the shard of member ", rank, " of ", size, " has ",
+            own.end - own.begin, " elements, got ", shards[i].NumElements()));
+      }
+      Tensor* output = nullptr;
+      status = c->allocate_output(i, shape, &output);
+      if (!status.ok()) return status;
+      AdviseHugePages(output->data(), output->TotalBytes());
+      (void)outputs[i].BitcastFrom(*output, type(),
+                                   TensorShape({shape.num_elements()}));
+    }
+    return AllGather(context, shards, &outputs);
+  }
+};
+
+}  // namespace
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfFuse>ReduceScatter").Device(tensorflow::DEVICE_CPU),
+    ReduceScatterOp);
+REGISTER_KERNEL_BUILDER(Name("TfFuse>AllReduce").Device(tensorflow::DEVICE_CPU),
+                        AllReduceOp);
+REGISTER_KERNEL_BUILDER(Name("TfFuse>AllGather").Device(tensorflow::DEVICE_CPU),
+                        AllGatherOp);
+
+}  // namespace tf_fuse

@@ -1,0 +1,137 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What strangers send to the sockets of data channels: the ranks go on, and nothing stays.
+
+A socket's name is no secret (/proc/net/unix); its tokens are, which only members of a group have.
+"""
+
+import os
+import random
+import socket
+import struct
+from pathlib import Path
+
+import psutil
+import pytest
+from cluster.collective_ranks import Ranks, Reduce
+from fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+
+_MAGIC = 0x31434654
+_SPEC = Reduce(2, "float32", 300_000)
+
+
+def _names(pid):
+    """The names of a process' sockets that listen for data channels."""
+    words = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    return sorted({word[1:] for word in words if word.startswith(f"@tf_fuse.{pid}.")})
+
+
+def _message(message, behind=0, size=None, magic=_MAGIC):
+    data = message.SerializeToString()
+    return struct.pack("<IIQ", magic, len(data) if size is None else size, behind) + data
+
+
+def _rest(client):
+    """What is still sent until the other side hangs up, perhaps without having read all."""
+    try:
+        return client.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+def _attacks():
+    from tf_fuse.v1 import collectives_pb2
+
+    hello = collectives_pb2.ChannelMessage(hello={"version": 1, "token": bytes(16)})
+    old = collectives_pb2.ChannelMessage(hello={"version": 0, "token": b""})
+    request = collectives_pb2.ChannelMessage(request={"call": 1, "key": "k", "bytes": 1 << 40})
+    release = collectives_pb2.ChannelMessage(release={"leases": range(1000)})
+    noise = random.Random(1)
+    return {
+        "another magic": _message(hello, magic=7),
+        "a message of 4 GiB": _message(hello, size=(1 << 32) - 1),
+        "no message": struct.pack("<IIQ", _MAGIC, 8, 0) + b"\xff" * 8,
+        "an empty message": struct.pack("<IIQ", _MAGIC, 0, 0),
+        "a wrong token": _message(hello),
+        "an older version": _message(old),
+        "a request without a greeting": _message(request),
+        "loans of nobody": _message(release),
+        "bytes behind a greeting": _message(hello, behind=1 << 40) + bytes(100),
+        **{f"noise {i}": noise.randbytes(noise.randint(16, 5000)) for i in range(20)},
+    }
+
+
+class _Pair:
+    """Two ranks; the first one is attacked."""
+
+    def __init__(self):
+        self.ranks = Ranks(["grpc+fuse"] * 2)
+        self.expected = self.reduce()
+        self.pid = self.ranks._ranks[0].pid
+        (self.name,) = _names(self.pid)
+
+    def reduce(self):
+        return self.ranks.values("reduce", specs=[_SPEC])
+
+    def connect(self):
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(30)
+        client.connect(f"\0{self.name}")
+        return client
+
+    def descriptors(self):
+        return psutil.Process(self.pid).num_fds()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    pair = _Pair()
+    yield pair
+    pair.ranks.close()
+
+
+@pytest.mark.parametrize("attack", sorted(_attacks()))
+def test_what_is_no_member_of_the_group_is_hung_up_on(pair, attack):
+    before = pair.descriptors()
+    with pair.connect() as client:
+        client.sendall(_attacks()[attack])
+        client.shutdown(socket.SHUT_WR)
+        assert _rest(client) == b""  # nothing is answered
+    assert pair.reduce() == pair.expected
+    assert coordinator.wait_until(lambda: pair.descriptors() <= before)
+
+
+def test_half_a_message_and_silence_keep_nobody_waiting(pair):
+    before = pair.descriptors()
+    silent = [pair.connect() for _ in range(50)]
+    for i, client in enumerate(silent):
+        client.sendall(struct.pack("<IIQ", _MAGIC, 100, 0)[: i % 17])
+    assert pair.reduce() == pair.expected
+    for client in silent:
+        client.close()
+    assert coordinator.wait_until(lambda: pair.descriptors() <= before)
+
+
+def test_a_descriptor_of_a_stranger_is_closed(pair):
+    before = pair.descriptors()
+    reading, writing = os.pipe()
+    with pair.connect() as client:
+        socket.send_fds(client, [next(iter(_attacks().values()))], [writing])
+        os.close(writing)
+        client.shutdown(socket.SHUT_WR)
+        assert _rest(client) == b""
+    # The other side has closed its copy, or this would wait.
+    assert os.read(reading, 1) == b""
+    os.close(reading)
+    assert coordinator.wait_until(lambda: pair.descriptors() <= before)
+
+
+def test_the_socket_goes_with_its_process():
+    with Ranks(["grpc+fuse"] * 2) as ranks:
+        ranks.values("reduce", specs=[_SPEC])
+        pids = [rank.pid for rank in ranks._ranks]
+        assert all(_names(pid) for pid in pids)
+    assert coordinator.wait_until(lambda: not any(_names(pid) for pid in pids))
+    assert not list(Path("/dev/shm").glob("*tf_fuse*"))
