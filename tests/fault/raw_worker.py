@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -242,9 +243,10 @@ class Sender(Worker):
 
         options = self._fused_request([], question=fuse_recv_pb2.QUESTION_METRICS)
         answer = self.call("RecvTensor", rendezvous_key=KEY_OF_NO_TENSOR, transport_options=options)
-        content = tensor_proto(answer.result()).tensor_content  # A frame around a text.
-        text = content[content.index(b"{") : content.rindex(b"}") + 1]
-        counted: dict[str, Any] = json.loads(text)
+        content = tensor_proto(answer.result()).tensor_content
+        # A frame of one slot (cc/frame/frame.h): its record says where the text is.
+        offset, size = struct.unpack_from("<QQ", content, _FRAME_HEADER_BYTES + 8)
+        counted: dict[str, Any] = json.loads(content[offset : offset + size])
         return counted
 
 
