@@ -4,16 +4,13 @@
 #include "collectives/direct_exchange.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "collectives/algorithm.h"
 #include "collectives/borrowed_tensor.h"
-#include "tensorflow/core/common_runtime/buf_rendezvous.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -39,12 +36,16 @@ struct DirectExchange::State {
     absl::MutexLock lock(&mu);
     NoteLocked(error);
   }
-  void NotePost(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  void NotePost(int to, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    consumers.erase(consumers.find(to));
     --posts;
     NoteLocked(error);
   }
   // A take has ended. The exchange may go as soon as the lock is free.
-  void NoteTake(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  void NoteTake(int from, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+    producers.erase(producers.find(from));
     --takes;
     NoteLocked(error);
   }
@@ -156,25 +157,26 @@ void DirectExchange::Post(int to, const std::string& name,
       context_->device_locality, context_->op_ctx->cancellation_manager(),
       [posted, to, state = state_](const absl::Status& status) {
         absl::MutexLock lock(&state->mu);
-        state->consumers.erase(state->consumers.find(to));
-        state->NotePost(status);
+        state->NotePost(to, status);
       });
+}
+
+bool DirectExchange::BeginTake(int from) {
+  absl::MutexLock lock(&state_->mu);
+  if (!state_->status.ok()) return false;
+  ++state_->takes;
+  state_->producers.insert(from);
+  return true;
 }
 
 void DirectExchange::Take(int from, const std::string& name, char* destination,
                           int64_t bytes, bool* came) {
-  {
-    absl::MutexLock lock(&state_->mu);
-    if (!state_->status.ok()) return;
-    ++state_->takes;
-    state_->producers.insert(from);
-  }
+  if (!BeginTake(from)) return;
   auto done = [this, from, came, state = state_](const absl::Status& status) {
     const absl::Status named = Named(status, from);
     absl::MutexLock lock(&state->mu);
-    state->producers.erase(state->producers.find(from));
     *came = status.ok();
-    state->NoteTake(named);
+    state->NoteTake(from, named);
   };
   const ChunkKey chunk = ChunkOf(from, name, bytes);
   if (Reaches(from)) {
@@ -191,21 +193,14 @@ void DirectExchange::Take(int from, const std::string& name, char* destination,
 
 void DirectExchange::Borrow(int from, const std::string& name, int64_t bytes,
                             Borrowed* borrowed) {
-  borrowed->started = true;
-  {
-    absl::MutexLock lock(&state_->mu);
-    if (!state_->status.ok()) return;
-    ++state_->takes;
-    state_->producers.insert(from);
-  }
+  if (!BeginTake(from)) return;
   auto done = [this, from, borrowed,
                state = state_](absl::StatusOr<ChunkLoan> loan) {
     const absl::Status named = Named(loan.status(), from);
     absl::MutexLock lock(&state->mu);
-    state->producers.erase(state->producers.find(from));
     borrowed->came = loan.ok();
     if (loan.ok()) borrowed->loan = *std::move(loan);
-    state->NoteTake(named);
+    state->NoteTake(from, named);
   };
   const ChunkKey chunk = ChunkOf(from, name, bytes);
   if (Reaches(from)) {
@@ -276,34 +271,30 @@ bool DirectExchange::RunUntil(const std::function<bool()>& look) {
     Fail(absl::DeadlineExceededError(
         absl::StrCat("Collective has timed out during execution; it waited "
                      "for ",
-                     absl::StrJoin(WaitedFor(), ", "))));
+                     WaitedFor())));
   }
   Fail(absl::OkStatus());
   return false;
 }
 
-std::vector<std::string> DirectExchange::WaitedFor() const {
-  std::set<int> members;
-  {
-    absl::MutexLock lock(&state_->mu);
-    members.insert(state_->producers.begin(), state_->producers.end());
-    members.insert(state_->consumers.begin(), state_->consumers.end());
-  }
-  std::vector<std::string> names;
-  for (int member : members) {
-    names.push_back(absl::StrCat("member ", member, " (",
-                                 params().group.members[member].device.name(),
-                                 ")"));
-  }
-  return names;
+std::set<int> DirectExchange::Late() const {
+  absl::MutexLock lock(&state_->mu);
+  std::set<int> members(state_->producers.begin(), state_->producers.end());
+  members.insert(state_->consumers.begin(), state_->consumers.end());
+  return members;
+}
+
+std::string DirectExchange::WaitedFor() const {
+  return absl::StrJoin(Late(), ", ", [this](std::string* out, int member) {
+    absl::StrAppend(out, "member ", member, " (",
+                    params().group.members[member].device.name(), ")");
+  });
 }
 
 void DirectExchange::CheckMembers() {
-  std::set<int> members;
+  std::set<int> members = Late();
   {
     absl::MutexLock lock(&state_->mu);
-    members.insert(state_->producers.begin(), state_->producers.end());
-    members.insert(state_->consumers.begin(), state_->consumers.end());
     for (int member : state_->checked) members.erase(member);
     state_->checked.insert(members.begin(), members.end());
   }

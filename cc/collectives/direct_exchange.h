@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "collectives/chunk.h"
@@ -23,7 +23,6 @@ namespace tf_fuse {
 
 // A piece of another member that is read where it lies.
 struct Borrowed {
-  bool started = false;
   bool came = false;
   ChunkLoan loan;
 };
@@ -72,6 +71,8 @@ class DirectExchange {
  private:
   struct State;
 
+  // Notes a take that begins; false if the collective has failed.
+  bool BeginTake(int from);
   bool Reaches(int member) const;
   // By TensorFlow's remote access, where the executor is not ours.
   void TakeByStock(int from, const ChunkKey& chunk, tensorflow::Tensor* to,
@@ -79,7 +80,9 @@ class DirectExchange {
   std::string Key(const std::string& name, int from, int to) const;
   ChunkKey ChunkOf(int from, const std::string& name, int64_t bytes) const;
   absl::Status Named(const absl::Status& status, int member) const;
-  std::vector<std::string> WaitedFor() const;
+  // Members whose pieces have not come, or who have not taken this one's.
+  std::set<int> Late() const;
+  std::string WaitedFor() const;
   // Asks the tasks that are waited for whether they live.
   void CheckMembers();
 

@@ -43,6 +43,18 @@ class FuseRemoteAccess::Request
   char* destination() const { return destination_; }
   bool is_loan() const { return loan_done_ != nullptr; }
 
+  // What a call of it calls back.
+  ChunkDone Taken() {
+    return [self = shared_from_this()](const absl::Status& status) {
+      self->Finish(status);
+    };
+  }
+  LoanDone Lent() {
+    return [self = shared_from_this()](absl::StatusOr<ChunkLoan> loan) {
+      self->Finish(std::move(loan));
+    };
+  }
+
   // False if it is cancelled already; then it has been answered.
   bool WatchCancellation() {
     for (int i = 0; i < 2; ++i) {
@@ -54,7 +66,7 @@ class FuseRemoteAccess::Request
         registered_[i] = true;
         continue;
       }
-      Finish(absl::CancelledError("the collective was cancelled"));
+      Finish(Why());
       return false;
     }
     return true;
@@ -169,8 +181,7 @@ void SayPlainOnce(const std::string& task) {
 // of a chunk would keep its producer waiting, also when the collective is
 // aborted: then the producer goes on, and the memory, of which there is another
 // reference here, stays until it is let go of.
-class FuseRemoteAccess::Posts
-    : public std::enable_shared_from_this<FuseRemoteAccess::Posts> {
+class FuseRemoteAccess::Posts {
  public:
   struct Post {
     Tensor tensor;
@@ -287,45 +298,42 @@ void FuseRemoteAccess::Start(const tensorflow::DeviceAttributes& device,
   if (StartHere(card, chunk, request)) return;
   auto start_grpc = [this, task, chunk, request, by_grpc, take_stock] {
     if (!by_grpc) return take_stock();
-    if (request->is_loan()) {
-      request->Follow(BorrowByGrpc(task, worker_cache_, chunk,
-                                   [request](absl::StatusOr<ChunkLoan> loan) {
-                                     request->Finish(std::move(loan));
-                                   }));
-    } else {
-      request->Follow(TakeByGrpc(
-          task, worker_cache_, chunk, request->destination(),
-          [request](const absl::Status& status) { request->Finish(status); }));
-    }
+    request->Follow(
+        request->is_loan()
+            ? BorrowByGrpc(task, worker_cache_, chunk, request->Lent())
+            : TakeByGrpc(task, worker_cache_, chunk, request->destination(),
+                         request->Taken()));
   };
   if (client == nullptr) return start_grpc();
-  if (request->is_loan() && chunk.bytes > kSlotBytes) {
-    // It comes in parts.
-    const std::shared_ptr<char> whole = RecycledBuffer(chunk.bytes);
-    if (whole == nullptr) {
-      return request->Finish(absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a chunk of ", chunk.bytes, " bytes")));
-    }
-    request->Follow(client->Take(
-        chunk, card->task_token(), whole.get(),
-        [request, whole](const absl::Status& status) {
-          if (!status.ok()) return request->Finish(status);
-          request->Finish(ChunkLoan(whole.get(), [whole] {}));
-        },
-        start_grpc));
-  } else if (request->is_loan()) {
-    request->Follow(client->Borrow(
-        chunk, card->task_token(),
-        [request](absl::StatusOr<ChunkLoan> loan) {
-          request->Finish(std::move(loan));
-        },
-        start_grpc));
-  } else {
-    request->Follow(client->Take(
-        chunk, card->task_token(), request->destination(),
-        [request](const absl::Status& status) { request->Finish(status); },
-        start_grpc));
+  StartByChannel(client, *card, chunk, request, start_grpc);
+}
+
+void FuseRemoteAccess::StartByChannel(
+    const std::shared_ptr<ChunkClient>& client, const v1::PeerCard& card,
+    const ChunkKey& chunk, const std::shared_ptr<Request>& request,
+    const std::function<void()>& otherwise) {
+  if (!request->is_loan()) {
+    return request->Follow(client->Take(chunk, card.task_token(),
+                                        request->destination(),
+                                        request->Taken(), otherwise));
   }
+  if (chunk.bytes <= kSlotBytes) {
+    return request->Follow(
+        client->Borrow(chunk, card.task_token(), request->Lent(), otherwise));
+  }
+  // It comes in parts.
+  const std::shared_ptr<char> whole = RecycledBuffer(chunk.bytes);
+  if (whole == nullptr) {
+    return request->Finish(absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a chunk of ", chunk.bytes, " bytes")));
+  }
+  request->Follow(client->Take(
+      chunk, card.task_token(), whole.get(),
+      [request, whole](const absl::Status& status) {
+        if (!status.ok()) return request->Finish(status);
+        request->Finish(ChunkLoan(whole.get(), [whole] {}));
+      },
+      otherwise));
 }
 
 void FuseRemoteAccess::RecvFromPeer(
@@ -369,16 +377,22 @@ void FuseRemoteAccess::RecvFromPeer(
         [request, take_stock] { take_stock(request); });
 }
 
+void FuseRemoteAccess::StartOrFail(const tensorflow::CollGroupMember& member,
+                                   ChunkKey chunk,
+                                   const std::shared_ptr<Request>& request) {
+  if (!request->WatchCancellation()) return;
+  Start(member.device, member.task, std::move(chunk), request, [request] {
+    request->Finish(absl::UnavailableError("no way leads to the task"));
+  });
+}
+
 void FuseRemoteAccess::Take(const tensorflow::CollGroupMember& member,
                             ChunkKey chunk, char* destination,
                             CancellationManager* cancellation, ChunkDone done) {
   auto request =
       std::make_shared<Request>(destination, std::move(done), nullptr,
                                 cancellation, &abortion_cancel_mgr_);
-  if (!request->WatchCancellation()) return;
-  Start(member.device, member.task, std::move(chunk), request, [request] {
-    request->Finish(absl::UnavailableError("no way leads to the task"));
-  });
+  StartOrFail(member, std::move(chunk), request);
 }
 
 void FuseRemoteAccess::Borrow(const tensorflow::CollGroupMember& member,
@@ -386,10 +400,7 @@ void FuseRemoteAccess::Borrow(const tensorflow::CollGroupMember& member,
                               LoanDone done) {
   auto request = std::make_shared<Request>(nullptr, nullptr, std::move(done),
                                            cancellation, &abortion_cancel_mgr_);
-  if (!request->WatchCancellation()) return;
-  Start(member.device, member.task, std::move(chunk), request, [request] {
-    request->Finish(absl::UnavailableError("no way leads to the task"));
-  });
+  StartOrFail(member, std::move(chunk), request);
 }
 
 }  // namespace tf_fuse

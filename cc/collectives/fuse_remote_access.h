@@ -20,6 +20,8 @@
 
 namespace tf_fuse {
 
+class ChunkClient;
+
 class FuseRemoteAccess : public tensorflow::CollectiveRemoteAccessDistributed {
  public:
   FuseRemoteAccess(const tensorflow::DeviceMgr* devices,
@@ -81,6 +83,15 @@ class FuseRemoteAccess : public tensorflow::CollectiveRemoteAccessDistributed {
              const std::string& task, ChunkKey chunk,
              const std::shared_ptr<Request>& request,
              const std::function<void()>& take_stock);
+
+  // By a data channel; `otherwise` is called where it does not come about.
+  void StartByChannel(const std::shared_ptr<ChunkClient>& client,
+                      const v1::PeerCard& card, const ChunkKey& chunk,
+                      const std::shared_ptr<Request>& request,
+                      const std::function<void()>& otherwise);
+  // Of a member that it reaches: TensorFlow's way is not taken.
+  void StartOrFail(const tensorflow::CollGroupMember& member, ChunkKey chunk,
+                   const std::shared_ptr<Request>& request);
 
   // False if the card is of another process.
   bool StartHere(const std::optional<v1::PeerCard>& card, const ChunkKey& chunk,

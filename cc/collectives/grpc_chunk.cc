@@ -156,15 +156,6 @@ class PostedBuffer : public tensorflow::TensorBuffer {
   const uint64_t bytes_;
 };
 
-// A cancellation that may come while the request is being taken up.
-class ServedCall {
- public:
-  tensorflow::CancellationManager* cancellation() { return &cancellation_; }
-
- private:
-  tensorflow::CancellationManager cancellation_;
-};
-
 }  // namespace
 
 std::shared_ptr<ChunkCall> TakeByGrpc(const std::string& task,
@@ -206,13 +197,13 @@ void ServeChunk(tensorflow::CollectiveExecutorMgrInterface* manager,
                         chunk.device(),    chunk.device_incarnation(),
                         chunk.bytes(),     chunk.collective(),
                         chunk.operand(),   chunk.consumer()};
-  auto served = std::make_shared<ServedCall>();
-  options->SetCancelCallback(
-      [served] { served->cancellation()->StartCancel(); });
+  // It may be cancelled while the request is being taken up.
+  auto cancellation = std::make_shared<tensorflow::CancellationManager>();
+  options->SetCancelCallback([cancellation] { cancellation->StartCancel(); });
   ChunkSource source(manager);
   source.Take(
-      key, served->cancellation(),
-      [served, options, response, bytes = chunk.bytes(),
+      key, cancellation.get(),
+      [cancellation, options, response, bytes = chunk.bytes(),
        done = std::move(done)](absl::StatusOr<PostedChunk> posted) {
         options->ClearCancelCallback();
         if (!posted.ok()) return done(posted.status());

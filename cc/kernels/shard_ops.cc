@@ -1,11 +1,11 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// TfFuse>ReduceScatter, TfFuse>AllGather and TfFuse>AllReduce. They resolve
-// their group as TensorFlow's collectives do, and nothing else: there is no
-// instance to look up, so nothing stays of a call. One that fails aborts the
-// collectives of its process, as those of TensorFlow do: so other members hear
-// of it.
+// The kernels of TfFuse>ReduceScatter, TfFuse>AllGather and TfFuse>AllReduce.
+// They resolve their group as TensorFlow's collectives do, and nothing else:
+// there is no instance to look up, so nothing stays of a call. One that fails
+// aborts the collectives of its process, as those of TensorFlow do: so other
+// members hear of it.
 
 #include <atomic>
 #include <functional>
@@ -18,12 +18,11 @@
 #include "collectives/algorithm.h"
 #include "collectives/memory.h"
 #include "collectives/shard_exchange.h"
+#include "kernels/shard_op_inputs.h"
 #include "tensorflow/core/common_runtime/process_util.h"
 #include "tensorflow/core/framework/collective.h"
 #include "tensorflow/core/framework/device.h"
-#include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tf_fuse {
 
@@ -36,134 +35,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
-
-namespace {
-
-// The parameters that all ops of this file have behind their tensors.
-constexpr int kGroupSize = 0;
-constexpr int kGroupKey = 1;
-constexpr int kInstanceKey = 2;
-constexpr int kParameters = 3;
-
-absl::Status CheckParameterShapes(InferenceContext* c) {
-  ShapeHandle unused;
-  absl::Status status;
-  for (int i = c->num_inputs() - kParameters; i < c->num_inputs(); ++i) {
-    status.Update(c->WithRank(c->input(i), 0, &unused));
-  }
-  return status;
-}
-
-// How long the shard of a rank is depends on the rank, but for a group of one.
-absl::Status InferShards(InferenceContext* c) {
-  absl::Status status = CheckParameterShapes(c);
-  const Tensor* size =
-      c->input_tensor(c->num_inputs() - kParameters + kGroupSize);
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    const auto elements = c->NumElements(c->input(i));
-    const bool whole = size != nullptr && size->NumElements() == 1 &&
-                       size->flat<int32_t>()(0) == 1;
-    const bool known =
-        c->ValueKnown(elements) && (whole || c->Value(elements) == 0);
-    c->set_output(i, c->Vector(known ? c->Value(elements)
-                                     : InferenceContext::kUnknownDim));
-  }
-  return status;
-}
-
-absl::Status InferReduced(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
-  return CheckParameterShapes(c);
-}
-
-absl::Status InferGathered(InferenceContext* c) {
-  absl::Status status = CheckParameterShapes(c);
-  const int tensors = c->num_outputs();
-  for (int i = 0; i < tensors; ++i) {
-    ShapeHandle shape;
-    status.Update(c->WithRank(c->input(i), 1, &shape));
-    status.Update(c->MakeShapeFromShapeTensor(tensors + i, &shape));
-    if (!status.ok()) return status;
-    c->set_output(i, shape);
-  }
-  return status;
-}
-
-}  // namespace
-
-REGISTER_OP("TfFuse>ReduceScatter")
-    .Input("inputs: N * T")
-    .Input("group_size: int32")
-    .Input("group_key: int32")
-    .Input("instance_key: int32")
-    .Output("shards: N * T")
-    .Attr("T: {bfloat16, half, float, double, int32, int64}")
-    .Attr("N: int >= 1")
-    .Attr("tag: string = ''")
-    .Attr("timeout_seconds: float = 0")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(InferShards)
-    .Doc(R"doc(
-Sums each tensor over the members of a group, and gives each member its shard.
-
-The shard of member r is chunk r of TensorFlow's ring, summed in its order: so
-TfFuse>AllGather of the shards has the bits of CollectiveReduceV2.
-
-inputs: tensors of any shape, equal in all members.
-shards: vectors; of a tensor with few elements the last members' are empty.
-tag: tells collectives of the same instance key apart.
-timeout_seconds: until the operation fails; 0 waits for ever.
-)doc");
-
-REGISTER_OP("TfFuse>AllReduce")
-    .Input("inputs: N * T")
-    .Input("group_size: int32")
-    .Input("group_key: int32")
-    .Input("instance_key: int32")
-    .Output("outputs: N * T")
-    .Attr("T: {bfloat16, half, float, double, int32, int64}")
-    .Attr("N: int >= 1")
-    .Attr("tag: string = ''")
-    .Attr("timeout_seconds: float = 0")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(InferReduced)
-    .Doc(R"doc(
-Sums each tensor over the members of a group, to the bits of CollectiveReduceV2.
-
-inputs: tensors of any shape, equal in all members.
-outputs: of the inputs' shapes.
-tag: tells collectives of the same instance key apart.
-timeout_seconds: until the operation fails; 0 waits for ever.
-)doc");
-
-REGISTER_OP("TfFuse>AllGather")
-    .Input("shards: N * T")
-    .Input("shapes: N * int64")
-    .Input("group_size: int32")
-    .Input("group_key: int32")
-    .Input("instance_key: int32")
-    .Output("outputs: N * T")
-    .Attr("T: {bfloat16, half, float, double, int32, int64}")
-    .Attr("N: int >= 1")
-    .Attr("tag: string = ''")
-    .Attr("timeout_seconds: float = 0")
-    .SetIsStateful()
-    .SetIsDistributedCommunication()
-    .SetShapeFn(InferGathered)
-    .Doc(R"doc(
-Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
-them.
-
-shards: vectors, this member's.
-shapes: of the whole tensors, equal in all members.
-outputs: the whole tensors.
-tag: tells collectives of the same instance key apart.
-timeout_seconds: until the operation fails; 0 waits for ever.
-)doc");
 
 namespace {
 
@@ -361,6 +232,26 @@ std::vector<Tensor> Flattened(OpKernelContext* c, int first, int count) {
   return flat;
 }
 
+// Output `i`, of `shape`, and as a vector.
+absl::Status AllocateOutput(OpKernelContext* c, int i, const TensorShape& shape,
+                            Tensor* flat) {
+  Tensor* output = nullptr;
+  const absl::Status status = c->allocate_output(i, shape, &output);
+  if (!status.ok()) return status;
+  AdviseHugePages(output->data(), output->TotalBytes());
+  return flat->BitcastFrom(*output, output->dtype(),
+                           TensorShape({shape.num_elements()}));
+}
+
+// Elements of a tensor of so many that are this member's.
+int64_t OwnElements(const CollectiveContext& context, int64_t elements) {
+  const CollectiveParams& params = *context.col_params;
+  const ShardRange own =
+      ShardOf(elements, tensorflow::DataTypeSize(params.instance.data_type),
+              params.group.group_size, params.default_rank);
+  return own.end - own.begin;
+}
+
 class ReduceScatterOp : public ShardOp {
  public:
   using ShardOp::ShardOp;
@@ -370,18 +261,12 @@ class ReduceScatterOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
-    std::vector<Tensor> shards;
+    std::vector<Tensor> shards(tensors());
     for (int i = 0; i < tensors(); ++i) {
-      const ShardRange own =
-          ShardOf(inputs[i].NumElements(), tensorflow::DataTypeSize(type()),
-                  context->col_params->group.group_size,
-                  context->col_params->default_rank);
-      Tensor* shard = nullptr;
+      const int64_t own = OwnElements(*context, inputs[i].NumElements());
       const absl::Status status =
-          c->allocate_output(i, TensorShape({own.end - own.begin}), &shard);
+          AllocateOutput(c, i, TensorShape({own}), &shards[i]);
       if (!status.ok()) return status;
-      AdviseHugePages(shard->data(), shard->TotalBytes());
-      shards.push_back(*shard);
     }
     return ReduceScatter(context, inputs, &shards);
   }
@@ -396,28 +281,20 @@ class AllReduceOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
-    const CollectiveParams* const params = context->col_params.get();
-    std::vector<Tensor> shards;
+    std::vector<Tensor> shards(tensors());
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
-      const ShardRange own =
-          ShardOf(inputs[i].NumElements(), tensorflow::DataTypeSize(type()),
-                  params->group.group_size, params->default_rank);
-      Tensor shard;
+      const int64_t own = OwnElements(*context, inputs[i].NumElements());
       absl::Status status =
-          c->allocate_temp(type(), TensorShape({own.end - own.begin}), &shard);
+          c->allocate_temp(type(), TensorShape({own}), &shards[i]);
       if (!status.ok()) return status;
-      shards.push_back(std::move(shard));
-      Tensor* output = nullptr;
-      status = c->allocate_output(i, c->input(i).shape(), &output);
+      status = AllocateOutput(c, i, c->input(i).shape(), &outputs[i]);
       if (!status.ok()) return status;
-      AdviseHugePages(output->data(), output->TotalBytes());
-      (void)outputs[i].BitcastFrom(*output, type(), inputs[i].shape());
     }
     const absl::Status status = ReduceScatter(context, inputs, &shards);
     if (!status.ok()) return status;
     // Of another key: a member may begin with this while others do not.
-    return AllGather(ContextOf(c, context->col_exec, params,
+    return AllGather(ContextOf(c, context->col_exec, context->col_params.get(),
                                absl::StrCat(context->exec_key, ":gather")),
                      shards, &outputs);
   }
@@ -433,8 +310,6 @@ class AllGatherOp : public ShardOp {
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> shards = Flattened(c, 0, tensors());
     std::vector<Tensor> outputs(tensors());
-    const int rank = context->col_params->default_rank;
-    const int size = context->col_params->group.group_size;
     for (int i = 0; i < tensors(); ++i) {
       TensorShape shape;
       const Tensor& value = c->input(tensors() + i);
@@ -446,20 +321,16 @@ class AllGatherOp : public ShardOp {
       absl::Status status = tensorflow::TensorShapeUtils::MakeShape(
           value.vec<int64_t>().data(), value.NumElements(), &shape);
       if (!status.ok()) return status;
-      const ShardRange own = ShardOf(
-          shape.num_elements(), tensorflow::DataTypeSize(type()), size, rank);
-      if (own.end - own.begin != shards[i].NumElements()) {
+      const int64_t own = OwnElements(*context, shape.num_elements());
+      if (own != shards[i].NumElements()) {
         return absl::InvalidArgumentError(absl::StrCat(
             name(), ": tensor ", i, " of shape ", shape.DebugString(),
-            ": the shard of member ", rank, " of ", size, " has ",
-            own.end - own.begin, " elements, got ", shards[i].NumElements()));
+            ": the shard of member ", context->col_params->default_rank, " of ",
+            context->col_params->group.group_size, " has ", own,
+            " elements, got ", shards[i].NumElements()));
       }
-      Tensor* output = nullptr;
-      status = c->allocate_output(i, shape, &output);
+      status = AllocateOutput(c, i, shape, &outputs[i]);
       if (!status.ok()) return status;
-      AdviseHugePages(output->data(), output->TotalBytes());
-      (void)outputs[i].BitcastFrom(*output, type(),
-                                   TensorShape({shape.num_elements()}));
     }
     return AllGather(context, shards, &outputs);
   }

@@ -1,0 +1,124 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The definitions of TfFuse>ReduceScatter, TfFuse>AllGather and
+// TfFuse>AllReduce, and the shapes of what they return.
+
+#include "kernels/shard_op_inputs.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tf_fuse {
+
+using tensorflow::Tensor;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+namespace {
+
+absl::Status CheckParameterShapes(InferenceContext* c) {
+  ShapeHandle unused;
+  absl::Status status;
+  for (int i = c->num_inputs() - kParameters; i < c->num_inputs(); ++i) {
+    status.Update(c->WithRank(c->input(i), 0, &unused));
+  }
+  return status;
+}
+
+// How long the shard of a rank is depends on the rank, but for a group of one.
+absl::Status InferShards(InferenceContext* c) {
+  absl::Status status = CheckParameterShapes(c);
+  const Tensor* size =
+      c->input_tensor(c->num_inputs() - kParameters + kGroupSize);
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    const auto elements = c->NumElements(c->input(i));
+    const bool whole = size != nullptr && size->NumElements() == 1 &&
+                       size->flat<int32_t>()(0) == 1;
+    const bool known =
+        c->ValueKnown(elements) && (whole || c->Value(elements) == 0);
+    c->set_output(i, c->Vector(known ? c->Value(elements)
+                                     : InferenceContext::kUnknownDim));
+  }
+  return status;
+}
+
+absl::Status InferReduced(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
+  return CheckParameterShapes(c);
+}
+
+absl::Status InferGathered(InferenceContext* c) {
+  absl::Status status = CheckParameterShapes(c);
+  const int tensors = c->num_outputs();
+  for (int i = 0; i < tensors; ++i) {
+    ShapeHandle shape;
+    status.Update(c->WithRank(c->input(i), 1, &shape));
+    status.Update(c->MakeShapeFromShapeTensor(tensors + i, &shape));
+    if (!status.ok()) return status;
+    c->set_output(i, shape);
+  }
+  return status;
+}
+
+}  // namespace
+
+// What all of them have behind their tensors.
+#define TF_FUSE_MEMBER_OF_A_GROUP                               \
+  Input("group_size: int32")                                    \
+      .Input("group_key: int32")                                \
+      .Input("instance_key: int32")                             \
+      .Attr("T: {bfloat16, half, float, double, int32, int64}") \
+      .Attr("N: int >= 1")                                      \
+      .Attr("tag: string = ''")                                 \
+      .Attr("timeout_seconds: float = 0")                       \
+      .SetIsStateful()                                          \
+      .SetIsDistributedCommunication()
+
+REGISTER_OP("TfFuse>ReduceScatter")
+    .Input("inputs: N * T")
+    .Output("shards: N * T")
+    .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferShards)
+    .Doc(R"doc(
+Sums each tensor over the members of a group, and gives each member its shard.
+
+The shard of member r is chunk r of TensorFlow's ring, summed in its order: so
+TfFuse>AllGather of the shards has the bits of CollectiveReduceV2.
+
+inputs: tensors of any shape, equal in all members.
+shards: vectors; of a tensor with few elements the last members' are empty.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+REGISTER_OP("TfFuse>AllReduce")
+    .Input("inputs: N * T")
+    .Output("outputs: N * T")
+    .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferReduced)
+    .Doc(R"doc(
+Sums each tensor over the members of a group, to the bits of CollectiveReduceV2.
+
+inputs: tensors of any shape, equal in all members.
+outputs: of the inputs' shapes.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+REGISTER_OP("TfFuse>AllGather")
+    .Input("shards: N * T")
+    .Input("shapes: N * int64")
+    .Output("outputs: N * T")
+    .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferGathered)
+    .Doc(R"doc(
+Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
+them.
+
+shards: vectors, this member's.
+shapes: of the whole tensors, equal in all members.
+outputs: the whole tensors.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+#undef TF_FUSE_MEMBER_OF_A_GROUP
+
+}  // namespace tf_fuse
