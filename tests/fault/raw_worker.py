@@ -24,6 +24,8 @@ TIMEOUT_S = 60.0  # no wait is longer
 
 EARLY, GATED = 2.0, 3.0
 
+_FRAME_HEADER_BYTES = 32
+
 
 class Worker:
     """A client of one task's WorkerService.
