@@ -15,164 +15,30 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "collectives/channel_world_testing.h"
 #include "collectives/chunk_client.h"
-#include "collectives/chunk_server.h"
-#include "collectives/chunk_source.h"
-#include "collectives/peer_card.h"
 #include "collectives/shared_slots.h"
-#include "tensorflow/core/common_runtime/buf_rendezvous.h"
-#include "tensorflow/core/common_runtime/collective_rma_local.h"
-#include "tensorflow/core/common_runtime/device_mgr.h"
-#include "tf_fuse/v1/fuse_recv.pb.h"
-#include "transport/loopback_testing.h"
 #include "transport/metrics.h"
 
 namespace tf_fuse {
 
-// Parts of the library that are not tested here, and that questions ask.
-std::vector<v1::FuseReport> RecentReports() { return {}; }
-std::set<std::string> LocalTasks() { return {}; }
-std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
-    tensorflow::Device**) {
-  return nullptr;
-}
-
 namespace testing {
 namespace {
 
-using tensorflow::BufRendezvous;
 using tensorflow::Tensor;
 
-constexpr uint64_t kIncarnation = 7;
 constexpr uint64_t kToken = 99;
 constexpr int kThreads = 6;
 constexpr int kChunks = 8;  // Of a step.
-
-// ThreadSanitizer does not see the lock by which TensorFlow's rendezvous hands
-// a request from one thread to another; so there is one around it that it sees.
-class SeenRendezvous : public BufRendezvous {
- public:
-  using BufRendezvous::BufRendezvous;
-
-  void ConsumeBuf(const std::string& key, const std::string& device,
-                  const uint64_t incarnation, const ConsumerCallback& done,
-                  tensorflow::CancellationManager* cancellation) override {
-    std::lock_guard<std::recursive_mutex> lock(mu);
-    BufRendezvous::ConsumeBuf(key, device, incarnation, done, cancellation);
-  }
-
-  // Its callbacks come back here.
-  std::recursive_mutex mu;
-};
-
-class Access : public tensorflow::CollectiveRemoteAccessLocal {
- public:
-  Access(const tensorflow::DeviceMgr* devices, int64_t step)
-      : CollectiveRemoteAccessLocal(devices, nullptr, step),
-        rendezvous_(step, devices) {}
-  BufRendezvous* buf_rendezvous() override { return &rendezvous_; }
-  SeenRendezvous* seen() { return &rendezvous_; }
-  void StartAbort(const absl::Status& status) override {
-    std::lock_guard<std::recursive_mutex> lock(rendezvous_.mu);
-    rendezvous_.StartAbort(status);
-  }
-
- private:
-  SeenRendezvous rendezvous_;
-};
-
-// Executors that do nothing but hold the rendezvous of their step.
-class Executor : public tensorflow::CollectiveExecutor {
- public:
-  Executor(tensorflow::CollectiveExecutorMgrInterface* manager,
-           const tensorflow::DeviceMgr* devices, int64_t step)
-      : CollectiveExecutor(manager), access_(devices, step) {}
-  void RunClosure(std::function<void()> closure) override { closure(); }
-  Access* remote_access() override { return &access_; }
-
- private:
-  Access access_;
-};
-
-class Manager : public tensorflow::CollectiveExecutorMgrInterface {
- public:
-  explicit Manager(const tensorflow::DeviceMgr* devices) : devices_(devices) {}
-
-  tensorflow::CollectiveExecutor* FindOrCreate(int64_t step) override {
-    absl::MutexLock lock(&mu_);
-    tensorflow::CollectiveExecutor*& executor = executors_[step];
-    if (executor == nullptr) executor = new Executor(this, devices_, step);
-    executor->Ref();
-    return executor;
-  }
-  void Cleanup(int64_t step) override {
-    tensorflow::CollectiveExecutor* executor = nullptr;
-    {
-      absl::MutexLock lock(&mu_);
-      auto found = executors_.find(step);
-      if (found == executors_.end()) return;
-      executor = found->second;
-      executors_.erase(found);
-    }
-    executor->Unref();
-  }
-  void CleanupAll() override {}
-  tensorflow::ParamResolverInterface* GetParamResolver() const override {
-    return nullptr;
-  }
-  tensorflow::DeviceResolverInterface* GetDeviceResolver() const override {
-    return nullptr;
-  }
-  tensorflow::NcclCommunicatorInterface* GetNcclCommunicator() const override {
-    return nullptr;
-  }
-  void GetStepSequenceAsync(const tensorflow::GetStepSequenceRequest*,
-                            tensorflow::GetStepSequenceResponse*,
-                            const tensorflow::StatusCallback& done) override {
-    done(absl::UnimplementedError(""));
-  }
-  void RefreshStepIdSequenceAsync(
-      int64_t, const tensorflow::StatusCallback& done) override {
-    done(absl::UnimplementedError(""));
-  }
-  int64_t NextStepId(int64_t) override { return 0; }
-  void RetireStepId(int64_t, int64_t) override {}
-
- private:
-  const tensorflow::DeviceMgr* const devices_;
-  absl::Mutex mu_;
-  std::map<int64_t, tensorflow::CollectiveExecutor*> executors_
-      ABSL_GUARDED_BY(mu_);
-};
-
-struct World {
-  World()
-      : devices(std::make_unique<HostCpu>("/job:worker/replica:0/task:0",
-                                          kIncarnation)),
-        manager(&devices) {
-    ChunkSource::Register(kToken, std::make_shared<ChunkSource>(&manager));
-    card.set_version(kChannelVersion);
-    FillInDataPaths("", &card);
-  }
-
-  tensorflow::StaticDeviceMgr devices;
-  Manager manager;
-  v1::PeerCard card;
-};
 
 std::atomic<int64_t> posts{0};
 std::atomic<int64_t> answers{0};
@@ -215,19 +81,10 @@ class Transfer {
 
   void Post() {
     posts.fetch_add(1);
-    tensorflow::CollectiveExecutor::Handle executor(
-        world_->manager.FindOrCreate(step_), true);
-    SeenRendezvous* const rendezvous =
-        static_cast<Executor*>(executor.get())->remote_access()->seen();
-    std::lock_guard<std::recursive_mutex> lock(rendezvous->mu);
-    rendezvous->ProvideBuf(
-        Key(), world_->devices.HostCPU(), nullptr, &tensor_,
-        tensorflow::AllocatorAttributes(),
-        [this](const absl::Status&) {
-          posts.fetch_sub(1);
-          taken_.Notify();
-        },
-        nullptr);
+    world_->Post(step_, Key(), &tensor_, [this](const absl::Status&) {
+      posts.fetch_sub(1);
+      taken_.Notify();
+    });
   }
 
   void Ask() {
@@ -310,18 +167,13 @@ void RunStep(World* world, int64_t step, std::mt19937_64* random) {
   if (!posts_first) producer.join();
   // Ends what was posted and is not wanted, and perhaps what still is.
   if ((*random)() % 4 != 0) absl::SleepFor(absl::Milliseconds(2));
-  {
-    tensorflow::CollectiveExecutor::Handle executor(
-        world->manager.FindOrCreate(step), true);
-    executor.get()->remote_access()->StartAbort(
-        absl::AbortedError("the step is over"));
-  }
+  world->Abort(step);
   for (auto& transfer : transfers) transfer->Wait();
   world->manager.Cleanup(step);
 }
 
 int Main(double seconds, uint64_t seed) {
-  World world;
+  World world(kToken);
   if (world.card.unix_socket().empty()) {
     std::fprintf(stderr, "no data channel could be made\n");
     return 1;

@@ -3,6 +3,8 @@
 
 #include "collectives/chunk_client.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,9 +19,10 @@ namespace tf_fuse {
 
 namespace {
 
-// A peer's memory that is mapped here; it has fewer segments than these.
-constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 40;
-constexpr size_t kMaxSegments = 1 << 16;
+// A peer's memory that is mapped here, all its segments together: addresses,
+// of which a process has 128 times as many, and not memory.
+constexpr uint64_t kMaxMappedBytes = uint64_t{1} << 40;
+constexpr size_t kMaxSegments = 1 << 14;
 
 std::string AddressOf(const v1::PeerCard& card) {
   static const std::string* const own_host = new std::string(HostId());
@@ -45,7 +48,7 @@ class ClientReceiver : public Connection::Receiver {
 
   absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
                                       uint64_t bytes) override {
-    if (!message.has_answer()) {
+    if (!greeted_ || !message.has_answer()) {
       return absl::DataLossError("data channel: bytes behind no answer");
     }
     const std::shared_ptr<Fetch> fetch = client_->Find(message.answer().call());
@@ -55,6 +58,11 @@ class ClientReceiver : public Connection::Receiver {
 
   absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
                          int fd) override {
+    if (!greeted_ && !message.has_hello()) {
+      if (fd >= 0) CloseSocket(fd);
+      return absl::UnauthenticatedError(
+          "data channel: the process that answers does not greet");
+    }
     if (message.has_segment()) {
       return client_->AddSegment(message.segment(), fd);
     }
@@ -68,6 +76,7 @@ class ClientReceiver : public Connection::Receiver {
             "data channel: the process that answers is not the one that the "
             "group knows");
       }
+      greeted_ = true;
       client_->Opened(connection_);
       return absl::OkStatus();
     }
@@ -89,6 +98,7 @@ class ClientReceiver : public Connection::Receiver {
  private:
   const std::shared_ptr<ChunkClient> client_;
   std::shared_ptr<Connection> connection_;
+  bool greeted_ = false;  // It has shown the server's token.
 };
 
 std::shared_ptr<ChunkClient> ChunkClient::To(const v1::PeerCard& card) {
@@ -150,6 +160,12 @@ void ChunkClient::Connect() {
   absl::StatusOr<int> fd = ConnectTo(AddressOf(card_));
   if (!fd.ok()) return NoWay(fd.status());
   const std::shared_ptr<Connection> connection = Connection::Create(*fd);
+  // Another user may have taken the name of a process that has ended.
+  if (connection->is_unix() && connection->PeerUser() != geteuid()) {
+    return NoWay(absl::UnauthenticatedError(
+        absl::StrCat("user ", connection->PeerUser(),
+                     " answers, expected user ", geteuid())));
+  }
   absl::Status status = connection->Start(
       std::make_shared<ClientReceiver>(shared_from_this(), connection));
   if (!status.ok()) return NoWay(status);
@@ -223,19 +239,25 @@ void ChunkClient::Forget(uint64_t call) {
 
 absl::Status ChunkClient::AddSegment(const v1::Segment& segment, int fd) {
   if (fd < 0) return absl::DataLossError("data channel: no descriptor came");
-  if (segment.bytes() > kMaxSegmentBytes) {
-    CloseSocket(fd);
-    return absl::DataLossError(
-        absl::StrCat("data channel: a segment of ", segment.bytes(), " bytes"));
+  uint64_t mapped = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [id, memory] : segments_) mapped += memory->size();
+    if (segments_.size() >= kMaxSegments ||
+        segment.bytes() > kMaxMappedBytes - mapped) {
+      CloseSocket(fd);
+      return absl::DataLossError(absl::StrCat(
+          "data channel: a segment of ", segment.bytes(), " bytes behind ",
+          segments_.size(), " of ", mapped, " bytes; the limits are ",
+          kMaxSegments, " and ", kMaxMappedBytes, " bytes"));
+    }
   }
   absl::StatusOr<std::unique_ptr<SharedMemory>> memory =
       SharedMemory::Map(fd, segment.bytes());
   if (!memory.ok()) return memory.status();
+  std::shared_ptr<SharedMemory> last = *std::move(memory);
   absl::MutexLock lock(&mu_);
-  if (segments_.size() >= kMaxSegments) {
-    return absl::DataLossError("data channel: too many segments");
-  }
-  segments_[segment.id()] = *std::move(memory);
+  segments_[segment.id()].swap(last);
   return absl::OkStatus();
 }
 

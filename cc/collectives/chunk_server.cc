@@ -5,7 +5,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -22,21 +24,70 @@ namespace tf_fuse {
 
 namespace {
 
-// Connections that wait to be accepted.
+// Connections that may wait for their greeting. Members greet at once; whoever
+// else reaches the socket must not use up the descriptors of the process.
+constexpr size_t kMaxStrangers = 128;
+
+// Connections that wait to be accepted. Used by the loop's thread only.
 class Listener : public EventLoop::Handler {
  public:
-  Listener(int fd, const Tokens& tokens) : fd_(fd), tokens_(tokens) {}
+  Listener(int fd, const Tokens& tokens)
+      : fd_(fd), tokens_(tokens), spare_(SpareDescriptor()) {}
 
   void OnReadable() override {
-    for (int fd = AcceptFrom(fd_); fd >= 0; fd = AcceptFrom(fd_)) {
-      Serving::Begin(Connection::Create(fd), tokens_);
+    while (true) {
+      const int fd = AcceptFrom(fd_);
+      if (fd >= 0) {
+        Add(fd);
+      } else if (!IsOutOfDescriptors() || !RefuseOne()) {
+        return;
+      }
     }
   }
   void OnWritable() override {}
 
  private:
+  void Add(int fd) {
+    auto is_known = [](const std::weak_ptr<Serving>& stranger) {
+      const std::shared_ptr<Serving> serving = stranger.lock();
+      return serving == nullptr || !serving->IsStranger();
+    };
+    strangers_.erase(
+        std::remove_if(strangers_.begin(), strangers_.end(), is_known),
+        strangers_.end());
+    if (strangers_.size() >= kMaxStrangers) {
+      const std::shared_ptr<Serving> oldest = strangers_.front().lock();
+      strangers_.pop_front();
+      if (oldest != nullptr) {
+        oldest->HangUp(absl::ResourceExhaustedError(absl::StrCat(
+            "data channel: ", kMaxStrangers, " connections did not greet")));
+      }
+    }
+    const std::shared_ptr<Serving> serving =
+        Serving::Begin(Connection::Create(fd), tokens_);
+    if (serving != nullptr) strangers_.push_back(serving);
+  }
+
+  // Without a descriptor for it a connection would wait, and the loop would be
+  // told of it again and again.
+  bool RefuseOne() {
+    LOG_EVERY_N_SEC(WARNING, 60)
+        << "tf_fuse: this process has no descriptor left for a data channel: a "
+           "peer is refused, and its chunks go by gRPC. Raise the limit "
+           "(ulimit -n).";
+    if (spare_ < 0) spare_ = SpareDescriptor();
+    if (spare_ < 0) return false;
+    CloseSocket(spare_);
+    const int fd = AcceptFrom(fd_);
+    if (fd >= 0) CloseSocket(fd);
+    spare_ = SpareDescriptor();
+    return fd >= 0;
+  }
+
   const int fd_;
   const Tokens tokens_;
+  int spare_;
+  std::deque<std::weak_ptr<Serving>> strangers_;
 };
 
 // Listens until the process ends. Returns the address, or nothing.

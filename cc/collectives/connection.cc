@@ -28,6 +28,9 @@ constexpr uint32_t kMaxMessageBytes = 64 << 10;
 // One look at a socket reads so much at most: others wait meanwhile.
 constexpr int kReadsAtOnce = 16;
 constexpr size_t kDropBytes = 64 << 10;
+// Messages that wait to be read by the other side. Far more than requests and
+// answers of any collective; one that asks and does not read has no end.
+constexpr uint64_t kMaxUnreadBytes = 64 << 20;
 
 absl::Status Lost(const char* call, int error) {
   return absl::UnavailableError(absl::StrCat(
@@ -91,9 +94,15 @@ void Connection::Send(const v1::ChannelMessage& message, const char* data,
   {
     absl::MutexLock lock(&out_mu_);
     status = closed_;
+    if (status.ok() && out_head_bytes_ > kMaxUnreadBytes) {
+      status = absl::ResourceExhaustedError(absl::StrCat(
+          "data channel: the other task does not read; ", out_head_bytes_,
+          " bytes of messages wait, the limit is ", kMaxUnreadBytes));
+    }
     if (status.ok()) {
       out_.push_back(
           {HeadOf(message, bytes), data, bytes, 0, fd, std::move(sent)});
+      out_head_bytes_ += out_.back().head.size();
       if (out_.size() == 1) status = Write(&finished);
     }
   }
@@ -141,6 +150,7 @@ absl::Status Connection::Write(std::deque<Outgoing>* finished) {
     }
     one.done += written;
     if (one.done < one.head.size() + one.bytes) continue;
+    out_head_bytes_ -= one.head.size();
     finished->push_back(std::move(one));
     out_.pop_front();
   }
@@ -209,19 +219,28 @@ absl::StatusOr<int64_t> Connection::Receive(void* data, size_t size) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
     return Lost("recvmsg", errno);
   }
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
-      continue;
-    }
-    if (in_.fd >= 0) close(in_.fd);
-    std::memcpy(&in_.fd, CMSG_DATA(header), sizeof(int));
-  }
+  KeepDescriptor(message);
   if (read == 0) {
     return absl::UnavailableError(
         "the data channel was closed by the other task");
   }
   return read;
+}
+
+// The last one; a message has one at most, but the padding of the control data
+// has room for two.
+void Connection::KeepDescriptor(const msghdr& message) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) {
+      continue;
+    }
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      if (in_.fd >= 0) close(in_.fd);
+      std::memcpy(&in_.fd, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+    }
+  }
 }
 
 absl::StatusOr<bool> Connection::ReadHead() {

@@ -26,6 +26,8 @@
 #include "collectives/event_loop.h"
 #include "tf_fuse/v1/collectives.pb.h"
 
+struct msghdr;
+
 namespace tf_fuse {
 
 class Connection : public EventLoop::Handler,
@@ -113,6 +115,7 @@ class Connection : public EventLoop::Handler,
   absl::StatusOr<bool> ReadHead();
   absl::StatusOr<bool> ReadBytes();
   absl::StatusOr<int64_t> Receive(void* data, size_t size);
+  void KeepDescriptor(const msghdr& message);
   absl::Status HeadIsComplete();
   absl::Status Deliver();
   void Shut(const absl::Status& status);
@@ -123,6 +126,7 @@ class Connection : public EventLoop::Handler,
 
   absl::Mutex out_mu_;
   std::deque<Outgoing> out_ ABSL_GUARDED_BY(out_mu_);
+  uint64_t out_head_bytes_ ABSL_GUARDED_BY(out_mu_) = 0;  // In `out_`.
   absl::Status closed_ ABSL_GUARDED_BY(out_mu_);
   bool watches_writable_ ABSL_GUARDED_BY(out_mu_) = false;
 

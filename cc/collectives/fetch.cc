@@ -18,6 +18,13 @@ namespace {
 
 constexpr size_t kAlignment = 64;  // Of tensors.
 
+// A peer may send any number.
+absl::StatusCode CodeOf(int code) {
+  constexpr int kLast = static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return code > 0 && code <= kLast ? static_cast<absl::StatusCode>(code)
+                                   : absl::StatusCode::kUnknown;
+}
+
 }  // namespace
 
 void Fetch::FreeMemory::operator()(char* memory) const { std::free(memory); }
@@ -124,6 +131,7 @@ absl::StatusOr<char*> Fetch::DestinationOf(const v1::ChunkAnswer& answer,
   if (!status.ok()) return status;
   absl::MutexLock lock(&mu_);
   if (ended_) return nullptr;
+  reading_ = true;
   if (destination_ != nullptr) return destination_ + answer.offset();
   if (own_ == nullptr) {
     const size_t size = (key_.bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -137,9 +145,12 @@ absl::StatusOr<char*> Fetch::DestinationOf(const v1::ChunkAnswer& answer,
 }
 
 absl::Status Fetch::OnAnswer(const v1::ChunkAnswer& answer, uint64_t bytes) {
+  {
+    absl::MutexLock lock(&mu_);
+    reading_ = false;
+  }
   if (answer.code() != 0) {
-    Fail(absl::Status(static_cast<absl::StatusCode>(answer.code()),
-                      answer.text()));
+    Fail(absl::Status(CodeOf(answer.code()), answer.text()));
     return absl::OkStatus();
   }
   if (answer.lease() != 0) return OnShared(answer);
@@ -232,7 +243,7 @@ void Fetch::Came(uint64_t bytes) {
   {
     absl::MutexLock lock(&mu_);
     came_ += bytes;
-    if (came_ >= key_.bytes) ended_ = true;
+    if (came_ >= key_.bytes && !reading_) ended_ = true;
   }
   MaybeFinish();
 }

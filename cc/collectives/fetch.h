@@ -72,6 +72,8 @@ class Fetch : public ChunkCall, public std::enable_shared_from_this<Fetch> {
   ChunkLoan loan_ ABSL_GUARDED_BY(mu_);
   uint64_t came_ ABSL_GUARDED_BY(mu_) = 0;
   int copies_ ABSL_GUARDED_BY(mu_) = 0;
+  // Bytes are being read into its memory, which stays until they have come.
+  bool reading_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;     // Nothing more is awaited.
   bool finished_ ABSL_GUARDED_BY(mu_) = false;  // Called back.
 };

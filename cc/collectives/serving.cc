@@ -47,13 +47,22 @@ class ServedChunk {
   const PostedChunk posted_;
 };
 
-void Serving::Begin(std::shared_ptr<Connection> connection,
-                    const Tokens& tokens) {
+std::shared_ptr<Serving> Serving::Begin(std::shared_ptr<Connection> connection,
+                                        const Tokens& tokens) {
   // A socket's name is no secret, but only the same user has business here.
-  if (connection->is_unix() && connection->PeerUser() != geteuid()) return;
+  if (connection->is_unix() && connection->PeerUser() != geteuid()) {
+    return nullptr;
+  }
   auto serving = std::make_shared<Serving>(connection, tokens);
   const absl::Status status = connection->Start(serving);
-  if (!status.ok()) connection->Close(status);
+  if (status.ok()) return serving;
+  connection->Close(status);
+  return nullptr;
+}
+
+bool Serving::IsStranger() {
+  absl::MutexLock lock(&mu_);
+  return !knows_tokens_ && !closed_;
 }
 
 absl::StatusOr<char*> Serving::DestinationOf(const v1::ChannelMessage& message,

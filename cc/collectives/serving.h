@@ -30,8 +30,9 @@ class ServedChunk;
 class Serving : public Connection::Receiver,
                 public std::enable_shared_from_this<Serving> {
  public:
-  static void Begin(std::shared_ptr<Connection> connection,
-                    const Tokens& tokens);
+  // Null if it was hung up on.
+  static std::shared_ptr<Serving> Begin(std::shared_ptr<Connection> connection,
+                                        const Tokens& tokens);
 
   Serving(std::shared_ptr<Connection> connection, const Tokens& tokens)
       : connection_(std::move(connection)), tokens_(tokens) {}
@@ -41,6 +42,10 @@ class Serving : public Connection::Receiver,
   absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
                          int fd) override;
   void OnClosed(const absl::Status& status) override;
+
+  // Whether nobody has shown the tokens yet.
+  bool IsStranger();
+  void HangUp(const absl::Status& why) { connection_->Close(why); }
 
  private:
   friend class ServedChunk;

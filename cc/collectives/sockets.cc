@@ -137,6 +137,10 @@ int AcceptFrom(int listener) {
   return accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
 }
 
+bool IsOutOfDescriptors() { return errno == EMFILE || errno == ENFILE; }
+
+int SpareDescriptor() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
 void CloseSocket(int fd) { close(fd); }
 
 }  // namespace tf_fuse

@@ -20,8 +20,13 @@ absl::StatusOr<int> ConnectTo(const std::string& address);
 // Listens; `address` is changed to where: port 0 is any. Errors: Unavailable.
 absl::StatusOr<int> ListenAt(std::string* address);
 
-// -1 if there is none now, or no more.
+// -1 if there is none now, or none can be had; then the next function tells
+// whether for want of descriptors.
 int AcceptFrom(int listener);
+bool IsOutOfDescriptors();
+
+// To be closed when there is no other; -1 if there is none already.
+int SpareDescriptor();
 
 void CloseSocket(int fd);
 

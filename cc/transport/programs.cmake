@@ -3,7 +3,8 @@
 #
 # Programs that hold the transport, and are linked to the TensorFlow that is installed. Our code is
 # instrumented, TensorFlow is not:
-#   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channels_test
+#   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channel_fuzz,
+#            channels_test
 #   thread   races_test, channels_test
 # `make fuzz-requests` and `make tsan` build and run them.
 
@@ -102,6 +103,7 @@ endif()
 target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/script_fuzz.cc
                                          transport/task_fuzz.cc)
 add_program(request_fuzz_standalone transport/request_main_fuzz.cc)
+add_program(channel_fuzz collectives/channel_fuzz.cc)
 add_program(channels_test collectives/channels_test.cc)
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.

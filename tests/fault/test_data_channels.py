@@ -77,8 +77,8 @@ class _Pair:
 
     def connect(self):
         client = socket.socket(socket.AF_UNIX)
+        client.connect(f"\0{self.name}")  # waits while the listener's queue is full
         client.settimeout(30)
-        client.connect(f"\0{self.name}")
         return client
 
     def descriptors(self):
@@ -114,18 +114,51 @@ def test_half_a_message_and_silence_keep_nobody_waiting(pair):
     assert coordinator.wait_until(lambda: pair.descriptors() <= before)
 
 
-def test_a_descriptor_of_a_stranger_is_closed(pair):
+@pytest.mark.parametrize("count", [1, 2])
+def test_descriptors_of_a_stranger_are_closed(pair, count):
     before = pair.descriptors()
-    reading, writing = os.pipe()
+    pipes = [os.pipe() for _ in range(count)]
     with pair.connect() as client:
-        socket.send_fds(client, [next(iter(_attacks().values()))], [writing])
-        os.close(writing)
+        greeting = next(iter(_attacks().values()))
+        socket.send_fds(client, [greeting], [writing for _, writing in pipes])
+        for _, writing in pipes:
+            os.close(writing)
         client.shutdown(socket.SHUT_WR)
         assert _rest(client) == b""
-    # The other side has closed its copy, or this would wait.
-    assert os.read(reading, 1) == b""
-    os.close(reading)
+    for reading, _ in pipes:
+        # The other side has closed its copy, or this would wait.
+        assert os.read(reading, 1) == b""
+        os.close(reading)
     assert coordinator.wait_until(lambda: pair.descriptors() <= before)
+
+
+def test_strangers_that_wait_are_hung_up_on_when_there_are_many(pair):
+    """The oldest ones: 128 may wait for their greeting."""
+    before = pair.descriptors()
+    strangers = [pair.connect() for _ in range(200)]
+    assert [_rest(client) for client in strangers[:72]] == [b""] * 72
+    for client in strangers[72:]:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+    assert pair.reduce() == pair.expected
+    for client in strangers:
+        client.close()
+    assert coordinator.wait_until(lambda: pair.descriptors() <= before)
+
+
+def test_without_descriptors_a_stranger_is_refused_and_does_not_wait(pair):
+    """A connection that cannot be accepted would keep the channels' thread busy."""
+    process = psutil.Process(pair.pid)
+    soft, hard = process.rlimit(psutil.RLIMIT_NOFILE)
+    # Descriptors are numbered from below: as many as are open, or fewer, cannot grow.
+    process.rlimit(psutil.RLIMIT_NOFILE, (pair.descriptors(), hard))
+    try:
+        with pair.connect() as client:
+            assert _rest(client) == b""
+    finally:
+        process.rlimit(psutil.RLIMIT_NOFILE, (soft, hard))
+    assert pair.reduce() == pair.expected
 
 
 def test_the_socket_goes_with_its_process():

@@ -1,0 +1,502 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   channel_fuzz SECONDS SEED
+//
+// Members of a group that lie: data channels whose other side knows the tokens
+// and then sends what it likes. Once as the producer, which answers requests of
+// this process with parts that are too long, come twice, or name memory that is
+// not there; once as the consumer, which asks, cancels and gives back at
+// random. Each request must be answered once, memory may not be written after
+// that, and at the end nothing is left. Made for AddressSanitizer.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/internal/endian.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "collectives/channel_world_testing.h"
+#include "collectives/chunk_client.h"
+#include "collectives/chunk_server.h"
+#include "collectives/peer_card.h"
+#include "collectives/sockets.h"
+#include "transport/metrics.h"
+
+namespace tf_fuse {
+namespace testing {
+namespace {
+
+using Random = std::mt19937_64;
+
+constexpr uint64_t kToken = 99;
+constexpr uint64_t kMaxBytes = 3 << 20;
+
+uint64_t Below(Random* random, uint64_t limit) { return (*random)() % limit; }
+
+// Numbers that are likely to be wrong in an interesting way.
+uint64_t OddNumber(Random* random, uint64_t near) {
+  switch (Below(random, 8)) {
+    case 0:
+      return 0;
+    case 1:
+      return UINT64_MAX - Below(random, 3);
+    case 2:
+      return near + 1;
+    case 3:
+      return near == 0 ? 0 : near - 1;
+    case 4:
+      return (*random)();
+    default:
+      return Below(random, near + 2);
+  }
+}
+
+// The lying side of a connection: blocking, with a limit of time.
+class Liar {
+ public:
+  explicit Liar(int fd) : fd_(fd) {
+    fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
+    const timeval limit = {10, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  }
+  ~Liar() { close(fd_); }
+
+  bool Send(const v1::ChannelMessage& message, uint64_t claimed,
+            const std::string& behind = "", int fd = -1, int fds = 1) {
+    std::string bytes(16, '\0');
+    message.AppendToString(&bytes);
+    absl::little_endian::Store32(&bytes[0], 0x31434654);
+    absl::little_endian::Store32(&bytes[4], bytes.size() - 16);
+    absl::little_endian::Store64(&bytes[8], claimed);
+    bytes += behind;
+    return SendBytes(bytes, fd, fds);
+  }
+
+  bool SendBytes(const std::string& bytes, int fd = -1, int fds = 1) {
+    iovec part = {const_cast<char*>(bytes.data()), bytes.size()};
+    msghdr header = {};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    if (fd >= 0) {
+      header.msg_control = control;
+      header.msg_controllen = CMSG_SPACE(fds * sizeof(int));
+      cmsghdr* const first = CMSG_FIRSTHDR(&header);
+      first->cmsg_level = SOL_SOCKET;
+      first->cmsg_type = SCM_RIGHTS;
+      first->cmsg_len = CMSG_LEN(fds * sizeof(int));
+      for (int i = 0; i < fds; ++i) {
+        std::memcpy(CMSG_DATA(first) + i * sizeof(int), &fd, sizeof(int));
+      }
+    }
+    const ssize_t sent = sendmsg(fd_, &header, MSG_NOSIGNAL);
+    if (sent < 0) return false;
+    for (size_t at = sent; at < bytes.size();) {
+      const ssize_t more =
+          send(fd_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (more <= 0) return false;
+      at += more;
+    }
+    return true;
+  }
+
+  // False at the end.
+  bool Read(v1::ChannelMessage* message) {
+    char header[16];
+    if (!ReadAll(header, sizeof(header))) return false;
+    std::string text(absl::little_endian::Load32(header + 4), '\0');
+    if (!ReadAll(text.data(), text.size())) return false;
+    std::string behind(absl::little_endian::Load64(header + 8), '\0');
+    return message->ParseFromString(text) &&
+           ReadAll(behind.data(), behind.size());
+  }
+
+  // Takes what comes for as long as something is there, and forgets it.
+  void Drain() {
+    char scratch[4096];
+    while (recv(fd_, scratch, sizeof(scratch), MSG_DONTWAIT) > 0) {
+    }
+  }
+
+  void CloseForWriting() { shutdown(fd_, SHUT_WR); }
+
+ private:
+  bool ReadAll(char* data, size_t size) {
+    while (size > 0) {
+      const ssize_t read = recv(fd_, data, size, 0);
+      if (read <= 0) return false;
+      data += read;
+      size -= read;
+    }
+    return true;
+  }
+
+  const int fd_;
+};
+
+// Shared memory as a producer has it, or as none should.
+int MemoryOf(uint64_t bytes, bool sealed) {
+  const int fd = memfd_create("lies", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) std::abort();
+  if (sealed) fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW);
+  return fd;
+}
+
+v1::ChannelMessage OddAnswer(Random* random, uint64_t call, uint64_t bytes) {
+  v1::ChannelMessage message;
+  v1::ChunkAnswer* const answer = message.mutable_answer();
+  answer->set_call(Below(random, 8) == 0 ? OddNumber(random, call) : call);
+  if (Below(random, 8) == 0) {
+    answer->set_code(static_cast<int32_t>((*random)()));
+    answer->set_text(std::string(Below(random, 100), 'x'));
+  }
+  answer->set_offset(Below(random, 3) == 0 ? OddNumber(random, bytes) : 0);
+  if (Below(random, 2) == 0) {
+    answer->set_segment(static_cast<uint32_t>(Below(random, 3)));
+    answer->set_segment_offset(
+        Below(random, 3) == 0 ? OddNumber(random, kMaxBytes) : 0);
+    answer->set_segment_bytes(Below(random, 3) == 0 ? OddNumber(random, bytes)
+                                                    : bytes);
+    answer->set_lease(Below(random, 4) == 0 ? 0 : (*random)());
+  }
+  answer->set_last(Below(random, 2) == 0);
+  return message;
+}
+
+// Says something that is no proper answer, most of the time.
+bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
+  switch (Below(random, 8)) {
+    case 0: {
+      v1::ChannelMessage message;
+      const bool honest = Below(random, 4) != 0;
+      message.mutable_segment()->set_id(Below(random, 3));
+      message.mutable_segment()->set_bytes(
+          honest ? kMaxBytes : OddNumber(random, kMaxBytes));
+      const int fd = Below(random, 8) == 0
+                         ? -1
+                         : MemoryOf(kMaxBytes, Below(random, 8) != 0);
+      const bool sent =
+          liar->Send(message, 0, "", fd, Below(random, 8) == 0 ? 2 : 1);
+      if (fd >= 0) close(fd);
+      return sent;
+    }
+    case 1: {
+      std::string noise(Below(random, 64), '\0');
+      for (char& c : noise) c = static_cast<char>((*random)());
+      return Below(random, 32) != 0 || liar->SendBytes(noise);
+    }
+    case 2: {
+      v1::ChannelMessage message;
+      message.mutable_hello()->set_token("again");
+      return Below(random, 16) != 0 || liar->Send(message, 0);
+    }
+    default: {
+      const v1::ChannelMessage message =
+          OddAnswer(random, request.call(), request.bytes());
+      if (Below(random, 2) == 0) return liar->Send(message, 0);
+      const uint64_t bytes = Below(random, request.bytes() + 2);
+      // What was announced may not come.
+      const uint64_t there =
+          Below(random, 16) == 0 ? Below(random, bytes + 1) : bytes;
+      return liar->Send(message, bytes, std::string(there, 'y'));
+    }
+  }
+}
+
+std::atomic<int64_t> asked{0};
+std::atomic<int64_t> answered{0};
+std::atomic<bool> wrong{false};
+
+// Asks the liar, and destroys the memory as soon as it is answered.
+class Victim {
+ public:
+  Victim(const std::shared_ptr<ChunkClient>& client, Random* random)
+      : bytes_(Below(random, 4) == 0 ? Below(random, kMaxBytes)
+                                     : Below(random, 70'000)),
+        cancels_(Below(random, 8) == 0) {
+    asked.fetch_add(1);
+    ChunkKey key;
+    key.key = "k";
+    key.device = "d";
+    key.bytes = bytes_;
+    auto no_way = [this] { Answer(); };
+    if (Below(random, 2) == 0) {
+      memory_ = std::make_unique<char[]>(bytes_ + 1);
+      call_ = client->Take(
+          key, kToken, memory_.get(), [this](const absl::Status&) { Answer(); },
+          no_way);
+    } else {
+      call_ = client->Borrow(
+          key, kToken,
+          [this](absl::StatusOr<ChunkLoan> loan) {
+            uint64_t sum = 0;
+            if (loan.ok() && loan->data() != nullptr) {
+              for (uint64_t i = 0; i < bytes_; ++i) sum += loan->data()[i];
+            }
+            sum_ = sum;
+            Answer();
+          },
+          no_way);
+    }
+  }
+
+  void MaybeCancel() {
+    if (cancels_) call_->Cancel(absl::CancelledError("by the test"));
+  }
+
+  // False if it is never answered.
+  bool Wait() {
+    return answered_.WaitForNotificationWithTimeout(absl::Seconds(60));
+  }
+
+ private:
+  void Answer() {
+    if (answered_.HasBeenNotified()) {
+      std::fprintf(stderr, "a request was answered twice\n");
+      wrong = true;
+      return;
+    }
+    memory_.reset();  // Who writes it now is found out.
+    answered.fetch_add(1);
+    answered_.Notify();
+  }
+
+  const uint64_t bytes_;
+  const bool cancels_;
+  std::atomic<uint64_t> sum_{0};
+  std::unique_ptr<char[]> memory_;
+  std::shared_ptr<ChunkCall> call_;
+  absl::Notification answered_;
+};
+
+// What a consumer that lies may take.
+class Posted {
+ public:
+  Posted(World* world, int64_t step, const std::string& key, uint64_t bytes)
+      : tensor_(tensorflow::DT_UINT8,
+                tensorflow::TensorShape({static_cast<int64_t>(bytes)})) {
+    std::memset(tensor_.data(), 'z', bytes);
+    world->Post(step, key, &tensor_,
+                [this](const absl::Status&) { taken_.Notify(); });
+  }
+  void Wait() { taken_.WaitForNotification(); }
+
+ private:
+  tensorflow::Tensor tensor_;
+  absl::Notification taken_;
+};
+
+int CountDescriptors() {
+  const auto folder = std::filesystem::directory_iterator("/proc/self/fd");
+  return static_cast<int>(std::distance(std::filesystem::begin(folder),
+                                        std::filesystem::end(folder)));
+}
+
+v1::PeerCard LyingCard(uint64_t number, const std::string& address) {
+  v1::PeerCard card;
+  card.set_version(kChannelVersion);
+  card.set_host_id(HostId());
+  card.set_unix_socket(address);
+  card.set_client_token(absl::StrCat("client ", number));
+  card.set_server_token(absl::StrCat("server ", number));
+  return card;
+}
+
+// One connection to a producer that lies.
+void LieAsProducer(uint64_t number, uint64_t seed) {
+  Random random(seed);
+  const std::string name = absl::StrCat("tf_fuse_lies.", getpid(), ".", number);
+  std::string address = absl::StrCat("unix:", name);
+  const absl::StatusOr<int> listener = ListenAt(&address);
+  if (!listener.ok()) {
+    std::fprintf(stderr, "%s\n", listener.status().ToString().c_str());
+    std::exit(1);
+  }
+  fcntl(*listener, F_SETFL, 0);
+  const v1::PeerCard card = LyingCard(number, name);
+  const uint64_t seed_of_liar = random();
+  std::thread lying([&card, listener = *listener, seed_of_liar] {
+    Random random(seed_of_liar);
+    Liar liar(accept(listener, nullptr, nullptr));
+    CloseSocket(listener);
+    v1::ChannelMessage message;
+    if (!liar.Read(&message)) return;
+    if (Below(&random, 16) != 0) {
+      message.mutable_hello()->set_token(card.server_token());
+      if (!liar.Send(message, 0)) return;
+    }
+    for (uint64_t i = 1 + Below(&random, 40); i > 0; --i) {
+      if (!liar.Read(&message)) return;
+      if (!message.has_request()) continue;
+      const v1::ChunkRequest request = message.request();
+      for (uint64_t lies = Below(&random, 4); lies > 0; --lies) {
+        if (!Lie(&liar, &random, request)) return;
+      }
+    }
+  });
+  {
+    // (Not by To(): that remembers all cards.)
+    auto client = std::make_shared<ChunkClient>(card);
+    std::vector<std::unique_ptr<Victim>> victims;
+    for (uint64_t i = 1 + Below(&random, 12); i > 0; --i) {
+      victims.push_back(std::make_unique<Victim>(client, &random));
+    }
+    for (auto& victim : victims) victim->MaybeCancel();
+    for (auto& victim : victims) {
+      if (victim->Wait()) continue;
+      std::fprintf(stderr, "a request is not answered, seed %llu\n",
+                   static_cast<unsigned long long>(seed));
+      _exit(1);
+    }
+  }
+  lying.join();
+}
+
+// One connection of a consumer that lies.
+void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
+  Random random(seed);
+  absl::StatusOr<int> fd =
+      ConnectTo(absl::StrCat("unix:", world->card.unix_socket()));
+  if (!fd.ok()) return;
+  Liar liar(*fd);
+  v1::ChannelMessage hello;
+  hello.mutable_hello()->set_version(kChannelVersion);
+  hello.mutable_hello()->set_token(world->card.client_token());
+  hello.mutable_hello()->set_shared_memory(Below(&random, 2) == 0);
+  if (!liar.Send(hello, 0)) return;
+  const int64_t step = static_cast<int64_t>(number);
+  const uint64_t bytes = 1 + Below(&random, kMaxBytes);
+  Posted posted(world, step, "k", bytes);
+  for (uint64_t i = 1 + Below(&random, 60); i > 0; --i) {
+    v1::ChannelMessage message;
+    switch (Below(&random, 6)) {
+      case 0:
+        for (uint64_t n = Below(&random, 10); n > 0; --n) {
+          message.mutable_release()->add_leases(Below(&random, 20));
+        }
+        break;
+      case 1:
+        message.mutable_cancel()->set_call(Below(&random, 60));
+        break;
+      case 2:
+        message = hello;
+        break;
+      case 3:
+        if (Below(&random, 16) != 0) continue;
+        message = OddAnswer(&random, 1, bytes);
+        break;
+      default: {
+        v1::ChunkRequest* const request = message.mutable_request();
+        request->set_call(Below(&random, 32) == 0 ? Below(&random, i + 1) : i);
+        request->set_task_token(Below(&random, 16) == 0 ? 1 : kToken);
+        request->set_step_id(step);
+        request->set_key(Below(&random, 4) == 0 ? "none" : "k");
+        request->set_device(world->devices.HostCPU()->name());
+        request->set_device_incarnation(kIncarnation);
+        request->set_bytes(Below(&random, 4) == 0 ? OddNumber(&random, bytes)
+                                                  : bytes);
+      }
+    }
+    const int extra =
+        Below(&random, 64) == 0 ? open("/dev/null", O_RDONLY) : -1;
+    const bool sent = liar.Send(message, Below(&random, 64) == 0 ? 5 : 0, "",
+                                extra, 1 + Below(&random, 2));
+    if (extra >= 0) close(extra);
+    if (!sent) break;
+    if (Below(&random, 2) == 0) liar.Drain();
+  }
+  if (Below(&random, 2) == 0) liar.CloseForWriting();
+  world->Abort(step);
+  posted.Wait();
+  world->manager.Cleanup(step);
+}
+
+bool ComesToRest(int descriptors) {
+  const absl::Time limit = absl::Now() + absl::Seconds(30);
+  while (Metrics::Get()->lent_chunks.load() != 0 ||
+         CountDescriptors() > descriptors) {
+    if (absl::Now() > limit) {
+      std::fprintf(stderr, "%lld loans and %d descriptors are left, of %d\n",
+                   static_cast<long long>(Metrics::Get()->lent_chunks.load()),
+                   CountDescriptors(), descriptors);
+      return false;
+    }
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return true;
+}
+
+int Main(double seconds, uint64_t seed) {
+  World world(kToken);
+  if (world.card.unix_socket().empty()) {
+    std::fprintf(stderr, "no data channel could be made\n");
+    return 1;
+  }
+  LieAsProducer(0, seed);  // What is made once is there.
+  LieAsConsumer(&world, 0, seed);
+  // Segments, which stay: at most so many.
+  constexpr int kKept = 64;
+  const int descriptors = CountDescriptors() + kKept;
+  const absl::Time end = absl::Now() + absl::Seconds(seconds);
+  std::atomic<uint64_t> rounds{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&, i] {
+      while (absl::Now() < end && !wrong) {
+        const uint64_t number = ++rounds;
+        if (i % 2 == 0) {
+          LieAsProducer(number, seed * 1'000'003 + number);
+        } else {
+          LieAsConsumer(&world, number, seed * 1'000'003 + number);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const bool clean =
+      ComesToRest(descriptors) && !wrong && asked.load() == answered.load();
+  std::printf("%llu connections, %lld requests, %lld answers, seed %llu, %s\n",
+              static_cast<unsigned long long>(rounds.load()),
+              static_cast<long long>(asked.load()),
+              static_cast<long long>(answered.load()),
+              static_cast<unsigned long long>(seed),
+              clean ? "clean" : "FAILED");
+  return clean ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace testing
+}  // namespace tf_fuse
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s SECONDS SEED\n", argv[0]);
+    return 2;
+  }
+  const int status = tf_fuse::testing::Main(
+      std::atof(argv[1]), std::strtoull(argv[2], nullptr, 10));
+  std::fflush(stdout);
+  // Threads of channels do not end.
+  _exit(status);
+}
