@@ -125,14 +125,40 @@ def shard_range(elements: int, element_bytes: int, size: int, rank: int) -> tupl
     return begin, min(elements, begin + chunk)
 
 
+def packed_ranges(
+    elements: Sequence[int], element_bytes: int, size: int, rank: int
+) -> list[tuple[int, int]]:
+    """The elements of each of several tensors that are a rank's, where all are cut as one.
+
+    Args:
+      elements: of each tensor.
+      element_bytes: of their type: 2, 4 or 8.
+      size: of the group.
+      rank: of the member.
+
+    Returns:
+      For each tensor, the first element and the one behind the last, as of `shard_range`.
+    """
+    begin, end = shard_range(sum(elements), element_bytes, size, rank)
+    ranges = []
+    first = 0
+    for count in elements:
+        here = min(max(begin - first, 0), count)
+        ranges.append((here, min(max(end - first, here), count)))
+        first += count
+    return ranges
+
+
 @tf.autograph.experimental.do_not_convert
-def all_reduce(x: Any, group: Group | None = None) -> Any:
+def all_reduce(x: Any, group: Group | None = None, packed: bool = False) -> Any:
     """Sums a tensor over the members of a group.
 
     Args:
       x: a tensor of type bfloat16, float16, float32, float64, int32 or int64, of the same shape and
         type in all members; or a list of tensors of one type, which travel together.
       group: None for all replicas of the strategy whose replica context this is.
+      packed: whether a list has the bits of one all-reduce of its tensors' concatenation, as a
+        strategy makes it of its gradients; else those of one of each tensor.
 
     Returns:
       The sum, of the shape of x, with the bits of TensorFlow's CollectiveReduceV2; or a list. Its
@@ -144,17 +170,19 @@ def all_reduce(x: Any, group: Group | None = None) -> Any:
     """
     group = _group(group)
     tensors, is_list = _tensors(x)
-    sums = _native.load().tf_fuse_all_reduce(inputs=tensors, **_parameters(group))
+    sums = _native.load().tf_fuse_all_reduce(inputs=tensors, packed=packed, **_parameters(group))
     return list(sums) if is_list else sums[0]
 
 
 @tf.autograph.experimental.do_not_convert
-def reduce_scatter(x: Any, group: Group | None = None) -> Any:
+def reduce_scatter(x: Any, group: Group | None = None, packed: bool = False) -> Any:
     """Sums a tensor over the members of a group, and gives each member its shard.
 
     Args:
       x: as of `all_reduce`; the tensors of a list travel together, each with shards of its own.
       group: as of `all_reduce`.
+      packed: whether the tensors of a list are cut as their concatenation would be: a member's
+        shard of a tensor is what `packed_ranges` says, which may be all of it, or nothing.
 
     Returns:
       A vector: the elements `shard_range` of the flattened sum; or a list of vectors. Its gradient
@@ -166,18 +194,21 @@ def reduce_scatter(x: Any, group: Group | None = None) -> Any:
     """
     group = _group(group)
     tensors, is_list = _tensors(x)
-    shards = _native.load().tf_fuse_reduce_scatter(inputs=tensors, **_parameters(group))
+    shards = _native.load().tf_fuse_reduce_scatter(
+        inputs=tensors, packed=packed, **_parameters(group)
+    )
     return list(shards) if is_list else shards[0]
 
 
 @tf.autograph.experimental.do_not_convert
-def all_gather(shard: Any, shape: Any, group: Group | None = None) -> Any:
+def all_gather(shard: Any, shape: Any, group: Group | None = None, packed: bool = False) -> Any:
     """Puts the shards of all members together, as `reduce_scatter` cuts them.
 
     Args:
       shard: this member's, a vector; or a list of them.
       shape: of the whole tensor, the same in all members; of a list a list of shapes.
       group: as of `all_reduce`.
+      packed: as of the `reduce_scatter`.
 
     Returns:
       The whole tensor; or a list. Its gradient is the reduce-scatter of the tensor's gradient.
@@ -195,6 +226,7 @@ def all_gather(shard: Any, shape: Any, group: Group | None = None) -> Any:
     results = _native.load().tf_fuse_all_gather(
         shards=shards,
         shapes=[tf.cast(tf.convert_to_tensor(one), tf.int64) for one in map(_as_shape, shapes)],
+        packed=packed,
         **_parameters(group),
     )
     return list(results) if is_list else results[0]
@@ -285,6 +317,7 @@ def _gradient_parameters(op: Any) -> dict[str, Any]:
         **dict(zip(("group_size", "group_key", "instance_key"), op.inputs[-3:], strict=True)),
         # The same keys, and another tag: it runs beside what it is the gradient of.
         "tag": op.get_attr("tag").decode() + "'",
+        "packed": op.get_attr("packed"),
         "timeout_seconds": op.get_attr("timeout_seconds"),
     }
 

@@ -71,12 +71,12 @@ uint64_t OddNumber(Random* random, uint64_t near) {
   }
 }
 
-// The lying side of a connection: blocking, with a limit of time.
+// The lying side of a connection: blocking, but not for long.
 class Liar {
  public:
   explicit Liar(int fd) : fd_(fd) {
     fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
-    const timeval limit = {10, 0};
+    const timeval limit = {0, 20'000};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   }
@@ -184,6 +184,29 @@ v1::ChannelMessage OddAnswer(Random* random, uint64_t call, uint64_t bytes) {
   return message;
 }
 
+// Lends all of a chunk, and while that is copied sends it as bytes, too, the
+// second half when the request may have been answered.
+bool SendTwice(Liar* liar, const v1::ChunkRequest& request) {
+  v1::ChannelMessage message;
+  message.mutable_segment()->set_id(7);
+  message.mutable_segment()->set_bytes(kMaxBytes);
+  const int fd = MemoryOf(kMaxBytes, /*sealed=*/true);
+  const bool sent = liar->Send(message, 0, "", fd);
+  close(fd);
+  if (!sent) return false;
+  v1::ChunkAnswer* const answer = message.mutable_answer();
+  answer->set_call(request.call());
+  answer->set_segment(7);
+  answer->set_segment_bytes(request.bytes());
+  answer->set_lease(1);
+  if (!liar->Send(message, 0)) return false;
+  answer->set_lease(0);
+  const std::string half(request.bytes() / 2, 'y');
+  if (!liar->Send(message, 2 * half.size(), half)) return false;
+  absl::SleepFor(absl::Milliseconds(2));
+  return liar->SendBytes(half);
+}
+
 // Says something that is no proper answer, most of the time.
 bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
   switch (Below(random, 8)) {
@@ -206,7 +229,9 @@ bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
       for (char& c : noise) c = static_cast<char>((*random)());
       return Below(random, 32) != 0 || liar->SendBytes(noise);
     }
-    case 2: {
+    case 2:
+      return SendTwice(liar, request);
+    case 3: {
       v1::ChannelMessage message;
       message.mutable_hello()->set_token("again");
       return Below(random, 16) != 0 || liar->Send(message, 0);
@@ -379,12 +404,12 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
   absl::StatusOr<int> fd =
       ConnectTo(absl::StrCat("unix:", world->card.unix_socket()));
   if (!fd.ok()) return;
-  Liar liar(*fd);
+  auto liar = std::make_unique<Liar>(*fd);
   v1::ChannelMessage hello;
   hello.mutable_hello()->set_version(kChannelVersion);
   hello.mutable_hello()->set_token(world->card.client_token());
   hello.mutable_hello()->set_shared_memory(Below(&random, 2) == 0);
-  if (!liar.Send(hello, 0)) return;
+  if (!liar->Send(hello, 0)) return;
   const int64_t step = static_cast<int64_t>(number);
   const uint64_t bytes = 1 + Below(&random, kMaxBytes);
   Posted posted(world, step, "k", bytes);
@@ -420,14 +445,16 @@ void LieAsConsumer(World* world, uint64_t number, uint64_t seed) {
     }
     const int extra =
         Below(&random, 64) == 0 ? open("/dev/null", O_RDONLY) : -1;
-    const bool sent = liar.Send(message, Below(&random, 64) == 0 ? 5 : 0, "",
-                                extra, 1 + Below(&random, 2));
+    const bool sent = liar->Send(message, Below(&random, 64) == 0 ? 5 : 0, "",
+                                 extra, 1 + Below(&random, 2));
     if (extra >= 0) close(extra);
     if (!sent) break;
-    if (Below(&random, 2) == 0) liar.Drain();
+    if (Below(&random, 2) == 0) liar->Drain();
   }
-  if (Below(&random, 2) == 0) liar.CloseForWriting();
+  if (Below(&random, 2) == 0) liar->CloseForWriting();
   world->Abort(step);
+  // What it does not give back is held until it has gone.
+  liar.reset();
   posted.Wait();
   world->manager.Cleanup(step);
 }

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/direct_exchange.h"
 #include "collectives/summing.h"
-#include "tensorflow/core/common_runtime/base_collective_executor.h"
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/lib/hash/hash.h"
 
@@ -39,13 +38,12 @@ struct Piece {
 };
 
 // What `rank` owns, in pieces.
-std::vector<Piece> PiecesOf(const std::vector<int64_t>& sizes,
-                            int64_t element_bytes,
+std::vector<Piece> PiecesOf(const ShardLayout& layout,
                             const DirectExchange& exchange, int rank) {
-  const int64_t room = exchange.piece_bytes() / element_bytes;
+  const int64_t room = exchange.piece_bytes() / layout.element_bytes();
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    ShardRange shard = ShardOf(sizes[i], element_bytes, exchange.size(), rank);
+  for (size_t i = 0; i < layout.sizes().size(); ++i) {
+    ShardRange shard = layout.Of(i, rank);
     while (shard.begin < shard.end) {
       if (pieces.empty() || pieces.back().elements == room) {
         pieces.emplace_back();
@@ -63,10 +61,12 @@ std::vector<Piece> PiecesOf(const std::vector<int64_t>& sizes,
 
 // The tensors' sizes as text; many are told by their number and a fingerprint.
 std::string Describe(const char* what, tensorflow::DataType type,
-                     const std::vector<int64_t>& sizes) {
+                     const ShardLayout& layout) {
   constexpr size_t kMost = 8;
+  const std::vector<int64_t>& sizes = layout.sizes();
   std::string text =
-      absl::StrCat(what, " of ", tensorflow::DataTypeString(type), " [");
+      absl::StrCat(what, layout.packed() ? " of a pack" : "", " of ",
+                   tensorflow::DataTypeString(type), " [");
   for (size_t i = 0; i < std::min(sizes.size(), kMost); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ", sizes[i]);
   }
@@ -109,12 +109,6 @@ Tensor Pack(const Piece& piece, const std::vector<Tensor>& tensors,
   return packed;
 }
 
-std::vector<int64_t> SizesOf(const std::vector<Tensor>& tensors) {
-  std::vector<int64_t> sizes;
-  for (const Tensor& tensor : tensors) sizes.push_back(tensor.NumElements());
-  return sizes;
-}
-
 std::string Name(const char* phase, size_t piece) {
   return absl::StrCat(phase, piece);
 }
@@ -122,24 +116,24 @@ std::string Name(const char* phase, size_t piece) {
 class Scatter {
  public:
   Scatter(const std::shared_ptr<CollectiveContext>& context,
-          const std::vector<Tensor>& inputs, std::vector<Tensor>* shards)
-      : inputs_(inputs),
+          const ShardLayout& layout, const std::vector<Tensor>& inputs,
+          std::vector<Tensor>* shards)
+      : layout_(layout),
+        inputs_(inputs),
         shards_(shards),
-        sizes_(SizesOf(inputs)),
-        element_bytes_(tensorflow::DataTypeSize(inputs[0].dtype())),
+        element_bytes_(layout.element_bytes()),
         exchange_(context,
-                  Describe("reduce-scatter", inputs[0].dtype(), sizes_)),
+                  Describe("reduce-scatter", inputs[0].dtype(), layout)),
         summing_(context.get()) {}
 
   absl::Status Run() {
     const int n = exchange_.size();
     const int rank = exchange_.rank();
     const std::vector<int64_t> from_zero(inputs_.size(), 0);
-    own_ = PiecesOf(sizes_, element_bytes_, exchange_, rank);
+    own_ = PiecesOf(layout_, exchange_, rank);
     for (int i = 1; i < n; ++i) {
       const int to = (rank + i) % n;
-      const std::vector<Piece> pieces =
-          PiecesOf(sizes_, element_bytes_, exchange_, to);
+      const std::vector<Piece> pieces = PiecesOf(layout_, exchange_, to);
       for (size_t k = 0; k < pieces.size(); ++k) {
         exchange_.Post(to, Name("rs", k),
                        Pack(pieces[k], inputs_, from_zero, element_bytes_));
@@ -190,9 +184,7 @@ class Scatter {
       for (size_t i = 1; i < terms.size(); ++i) {
         values.push_back(terms[i].loan.data() + done * element_bytes_);
       }
-      const int64_t first = ShardOf(sizes_[range.tensor], element_bytes_,
-                                    exchange_.size(), exchange_.rank())
-                                .begin;
+      const int64_t first = layout_.Of(range.tensor, exchange_.rank()).begin;
       const absl::Status status = summing_.Merge(
           values, n,
           At((*shards_)[range.tensor], range.begin - first, element_bytes_));
@@ -202,9 +194,9 @@ class Scatter {
     return absl::OkStatus();
   }
 
+  const ShardLayout& layout_;
   const std::vector<Tensor>& inputs_;
   std::vector<Tensor>* const shards_;
-  const std::vector<int64_t> sizes_;
   const int64_t element_bytes_;
   DirectExchange exchange_;
   Summing summing_;
@@ -214,12 +206,13 @@ class Scatter {
 class Gather {
  public:
   Gather(const std::shared_ptr<CollectiveContext>& context,
-         const std::vector<Tensor>& shards, std::vector<Tensor>* outputs)
-      : shards_(shards),
+         const ShardLayout& layout, const std::vector<Tensor>& shards,
+         std::vector<Tensor>* outputs)
+      : layout_(layout),
+        shards_(shards),
         outputs_(outputs),
-        sizes_(SizesOf(*outputs)),
-        element_bytes_(tensorflow::DataTypeSize(shards[0].dtype())),
-        exchange_(context, Describe("all-gather", shards[0].dtype(), sizes_)) {}
+        element_bytes_(layout.element_bytes()),
+        exchange_(context, Describe("all-gather", shards[0].dtype(), layout)) {}
 
   absl::Status Run() {
     const int n = exchange_.size();
@@ -228,8 +221,7 @@ class Gather {
     std::vector<Wanted> wanted;
     for (int i = 1; i < n; ++i) {
       const int from = (rank + i) % n;
-      std::vector<Piece> pieces =
-          PiecesOf(sizes_, element_bytes_, exchange_, from);
+      std::vector<Piece> pieces = PiecesOf(layout_, exchange_, from);
       for (size_t k = 0; k < pieces.size(); ++k) {
         wanted.push_back({from, k, std::move(pieces[k])});
       }
@@ -273,17 +265,16 @@ class Gather {
   };
 
   ShardRange OwnShard(size_t tensor) const {
-    return ShardOf(sizes_[tensor], element_bytes_, exchange_.size(),
-                   exchange_.rank());
+    return layout_.Of(tensor, exchange_.rank());
   }
 
   void PostOwn() {
     std::vector<int64_t> offsets;
-    for (size_t i = 0; i < sizes_.size(); ++i) {
+    for (size_t i = 0; i < layout_.sizes().size(); ++i) {
       offsets.push_back(OwnShard(i).begin);
     }
     const std::vector<Piece> pieces =
-        PiecesOf(sizes_, element_bytes_, exchange_, exchange_.rank());
+        PiecesOf(layout_, exchange_, exchange_.rank());
     for (size_t k = 0; k < pieces.size(); ++k) {
       const Tensor packed = Pack(pieces[k], shards_, offsets, element_bytes_);
       for (int i = 1; i < exchange_.size(); ++i) {
@@ -294,7 +285,7 @@ class Gather {
   }
 
   void CopyOwn() {
-    for (size_t i = 0; i < sizes_.size(); ++i) {
+    for (size_t i = 0; i < layout_.sizes().size(); ++i) {
       const ShardRange own = OwnShard(i);
       if (own.begin == own.end) continue;
       std::memcpy(At((*outputs_)[i], own.begin, element_bytes_),
@@ -325,39 +316,27 @@ class Gather {
     }
   }
 
+  const ShardLayout& layout_;
   const std::vector<Tensor>& shards_;
   std::vector<Tensor>* const outputs_;
-  const std::vector<int64_t> sizes_;
   const int64_t element_bytes_;
   DirectExchange exchange_;
 };
 
 }  // namespace
 
-ShardRange ShardOf(int64_t elements, int64_t element_bytes, int size,
-                   int rank) {
-  if (elements == 0) return {};
-  // As the ring of members that have a device each (RingAlg): a chunk of more
-  // than 4 MiB is cut in two, and the halves are aligned.
-  constexpr int64_t kMaxChunkBytes = 4 << 20;
-  const int parts = elements * element_bytes / size > kMaxChunkBytes ? 2 : 1;
-  const int64_t step =
-      parts * tensorflow::CollectiveAdapter::AlignedChunkElts(
-                  element_bytes, elements, int64_t{size} * parts);
-  const int64_t begin = std::min(elements, rank * step);
-  return {begin, std::min(elements, begin + step)};
-}
-
 absl::Status ReduceScatter(const std::shared_ptr<CollectiveContext>& context,
+                           const ShardLayout& layout,
                            const std::vector<Tensor>& inputs,
                            std::vector<Tensor>* shards) {
-  return Scatter(context, inputs, shards).Run();
+  return Scatter(context, layout, inputs, shards).Run();
 }
 
 absl::Status AllGather(const std::shared_ptr<CollectiveContext>& context,
+                       const ShardLayout& layout,
                        const std::vector<Tensor>& shards,
                        std::vector<Tensor>* outputs) {
-  return Gather(context, shards, outputs).Run();
+  return Gather(context, layout, shards, outputs).Run();
 }
 
 }  // namespace tf_fuse

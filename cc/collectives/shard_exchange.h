@@ -1,41 +1,34 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reduce-scatter and all-gather of many tensors at once. The shard of rank r of
-// a tensor is chunk r of TensorFlow's ring, summed in the ring's order, so
-// both together are its all-reduce, to the last bit.
+// Reduce-scatter and all-gather of many tensors at once. The shard of rank r is
+// chunk r of TensorFlow's ring, summed in the ring's order, so both together
+// are its all-reduce, to the last bit.
 
 #ifndef TF_FUSE_CC_COLLECTIVES_SHARD_EXCHANGE_H_
 #define TF_FUSE_CC_COLLECTIVES_SHARD_EXCHANGE_H_
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "collectives/shard_layout.h"
 #include "tensorflow/core/framework/collective.h"
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_fuse {
 
-// Elements of a tensor that are rank `rank`'s of `size` ranks; perhaps none.
-struct ShardRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-ShardRange ShardOf(int64_t elements, int64_t element_bytes, int size, int rank);
-
-// Sums `inputs` (vectors) of all members into `shards`, this member's part of
-// each. Blocks. Errors: those of DirectExchange.
+// Sums `inputs` (vectors, as `layout` has them) of all members into `shards`,
+// this member's part of each. Blocks. Errors: those of DirectExchange.
 absl::Status ReduceScatter(
     const std::shared_ptr<tensorflow::CollectiveContext>& context,
-    const std::vector<tensorflow::Tensor>& inputs,
+    const ShardLayout& layout, const std::vector<tensorflow::Tensor>& inputs,
     std::vector<tensorflow::Tensor>* shards);
 
 // Gathers the shards of all members into `outputs` (vectors). Blocks.
 absl::Status AllGather(
     const std::shared_ptr<tensorflow::CollectiveContext>& context,
-    const std::vector<tensorflow::Tensor>& shards,
+    const ShardLayout& layout, const std::vector<tensorflow::Tensor>& shards,
     std::vector<tensorflow::Tensor>* outputs);
 
 }  // namespace tf_fuse

@@ -69,6 +69,7 @@ absl::Status InferGathered(InferenceContext* c) {
       .Input("instance_key: int32")                             \
       .Attr("T: {bfloat16, half, float, double, int32, int64}") \
       .Attr("N: int >= 1")                                      \
+      .Attr("packed: bool = false")                             \
       .Attr("tag: string = ''")                                 \
       .Attr("timeout_seconds: float = 0")                       \
       .SetIsStateful()                                          \
@@ -86,6 +87,8 @@ TfFuse>AllGather of the shards has the bits of CollectiveReduceV2.
 
 inputs: tensors of any shape, equal in all members.
 shards: vectors; of a tensor with few elements the last members' are empty.
+packed: whether all tensors are cut as one, in which they follow each other; a
+  member's shard of a tensor is then what its chunk has of it.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
 )doc");
@@ -99,6 +102,7 @@ Sums each tensor over the members of a group, to the bits of CollectiveReduceV2.
 
 inputs: tensors of any shape, equal in all members.
 outputs: of the inputs' shapes.
+packed: whether the order of additions is that of all tensors as one.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
 )doc");
@@ -114,6 +118,7 @@ them.
 
 shards: vectors, this member's.
 shapes: of the whole tensors, equal in all members.
+packed: as in the reduce-scatter.
 outputs: the whole tensors.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.

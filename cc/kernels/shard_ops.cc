@@ -78,6 +78,7 @@ class ShardOp : public AsyncOpKernel {
       : AsyncOpKernel(c), device_type_(c->device_type()) {
     OP_REQUIRES_OK(c, c->GetAttr("N", &tensors_));
     OP_REQUIRES_OK(c, c->GetAttr("T", &type_));
+    OP_REQUIRES_OK(c, c->GetAttr("packed", &packed_));
     OP_REQUIRES_OK(c, c->GetAttr("tag", &tag_));
     OP_REQUIRES_OK(c, c->GetAttr("timeout_seconds", &timeout_seconds_));
     tensorflow::NodeDef merge;
@@ -175,6 +176,18 @@ class ShardOp : public AsyncOpKernel {
     return context;
   }
 
+  ShardLayout LayoutOf(std::vector<int64_t> sizes,
+                       const CollectiveContext& context) const {
+    return ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type_),
+                       context.col_params->group.group_size, packed_);
+  }
+  // Elements of a tensor that are this member's.
+  static int64_t OwnElements(const ShardLayout& layout, size_t tensor,
+                             const CollectiveContext& context) {
+    const ShardRange own = layout.Of(tensor, context.col_params->default_rank);
+    return own.end - own.begin;
+  }
+
   int tensors() const { return tensors_; }
   tensorflow::DataType type() const { return type_; }
 
@@ -215,6 +228,7 @@ class ShardOp : public AsyncOpKernel {
   const tensorflow::DeviceType device_type_;
   int tensors_ = 0;
   tensorflow::DataType type_ = tensorflow::DT_INVALID;
+  bool packed_ = false;
   std::string tag_;
   float timeout_seconds_ = 0;
   std::unique_ptr<OpKernel> merge_;
@@ -243,13 +257,10 @@ absl::Status AllocateOutput(OpKernelContext* c, int i, const TensorShape& shape,
                            TensorShape({shape.num_elements()}));
 }
 
-// Elements of a tensor of so many that are this member's.
-int64_t OwnElements(const CollectiveContext& context, int64_t elements) {
-  const CollectiveParams& params = *context.col_params;
-  const ShardRange own =
-      ShardOf(elements, tensorflow::DataTypeSize(params.instance.data_type),
-              params.group.group_size, params.default_rank);
-  return own.end - own.begin;
+std::vector<int64_t> SizesOf(const std::vector<Tensor>& tensors) {
+  std::vector<int64_t> sizes;
+  for (const Tensor& tensor : tensors) sizes.push_back(tensor.NumElements());
+  return sizes;
 }
 
 class ReduceScatterOp : public ShardOp {
@@ -261,14 +272,15 @@ class ReduceScatterOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
+    const ShardLayout layout = LayoutOf(SizesOf(inputs), *context);
     std::vector<Tensor> shards(tensors());
     for (int i = 0; i < tensors(); ++i) {
-      const int64_t own = OwnElements(*context, inputs[i].NumElements());
+      const int64_t own = OwnElements(layout, i, *context);
       const absl::Status status =
           AllocateOutput(c, i, TensorShape({own}), &shards[i]);
       if (!status.ok()) return status;
     }
-    return ReduceScatter(context, inputs, &shards);
+    return ReduceScatter(context, layout, inputs, &shards);
   }
 };
 
@@ -281,22 +293,23 @@ class AllReduceOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
+    const ShardLayout layout = LayoutOf(SizesOf(inputs), *context);
     std::vector<Tensor> shards(tensors());
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
-      const int64_t own = OwnElements(*context, inputs[i].NumElements());
+      const int64_t own = OwnElements(layout, i, *context);
       absl::Status status =
           c->allocate_temp(type(), TensorShape({own}), &shards[i]);
       if (!status.ok()) return status;
       status = AllocateOutput(c, i, c->input(i).shape(), &outputs[i]);
       if (!status.ok()) return status;
     }
-    const absl::Status status = ReduceScatter(context, inputs, &shards);
+    const absl::Status status = ReduceScatter(context, layout, inputs, &shards);
     if (!status.ok()) return status;
     // Of another key: a member may begin with this while others do not.
     return AllGather(ContextOf(c, context->col_exec, context->col_params.get(),
                                absl::StrCat(context->exec_key, ":gather")),
-                     shards, &outputs);
+                     layout, shards, &outputs);
   }
 };
 
@@ -309,30 +322,46 @@ class AllGatherOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> shards = Flattened(c, 0, tensors());
+    std::vector<TensorShape> shapes;
+    absl::Status status = ReadShapes(c, &shapes);
+    if (!status.ok()) return status;
+    std::vector<int64_t> sizes;
+    for (const TensorShape& shape : shapes) {
+      sizes.push_back(shape.num_elements());
+    }
+    const ShardLayout layout = LayoutOf(std::move(sizes), *context);
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
-      TensorShape shape;
+      const int64_t own = OwnElements(layout, i, *context);
+      if (own != shards[i].NumElements()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name(), ": tensor ", i, " of shape ", shapes[i].DebugString(),
+            ": the shard of member ", context->col_params->default_rank, " of ",
+            context->col_params->group.group_size, " has ", own,
+            " elements, got ", shards[i].NumElements()));
+      }
+      status = AllocateOutput(c, i, shapes[i], &outputs[i]);
+      if (!status.ok()) return status;
+    }
+    return AllGather(context, layout, shards, &outputs);
+  }
+
+ private:
+  absl::Status ReadShapes(OpKernelContext* c,
+                          std::vector<TensorShape>* shapes) const {
+    for (int i = 0; i < tensors(); ++i) {
       const Tensor& value = c->input(tensors() + i);
       if (!tensorflow::TensorShapeUtils::IsVector(value.shape())) {
         return absl::InvalidArgumentError(
             absl::StrCat(name(), ": shape ", i, " is a vector, got ",
                          value.shape().DebugString()));
       }
-      absl::Status status = tensorflow::TensorShapeUtils::MakeShape(
-          value.vec<int64_t>().data(), value.NumElements(), &shape);
-      if (!status.ok()) return status;
-      const int64_t own = OwnElements(*context, shape.num_elements());
-      if (own != shards[i].NumElements()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name(), ": tensor ", i, " of shape ", shape.DebugString(),
-            ": the shard of member ", context->col_params->default_rank, " of ",
-            context->col_params->group.group_size, " has ", own,
-            " elements, got ", shards[i].NumElements()));
-      }
-      status = AllocateOutput(c, i, shape, &outputs[i]);
+      shapes->emplace_back();
+      const absl::Status status = tensorflow::TensorShapeUtils::MakeShape(
+          value.vec<int64_t>().data(), value.NumElements(), &shapes->back());
       if (!status.ok()) return status;
     }
-    return AllGather(context, shards, &outputs);
+    return absl::OkStatus();
   }
 };
 

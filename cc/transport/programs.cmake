@@ -100,15 +100,23 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
   return()
 endif()
 
-target_sources(transport_objects PRIVATE transport/request_fuzz.cc transport/script_fuzz.cc
-                                         transport/task_fuzz.cc)
-add_program(request_fuzz_standalone transport/request_main_fuzz.cc)
+add_library(request_fuzz_objects OBJECT EXCLUDE_FROM_ALL
+            transport/request_fuzz.cc transport/script_fuzz.cc transport/task_fuzz.cc)
+add_dependencies(request_fuzz_objects transport_objects)  # The generated headers.
+if(HAVE_LIBFUZZER)
+  add_instrumented(request_fuzz_objects -fsanitize=fuzzer-no-link)
+else()
+  add_instrumented(request_fuzz_objects)
+endif()
+add_program(request_fuzz_standalone transport/request_main_fuzz.cc
+            $<TARGET_OBJECTS:request_fuzz_objects>)
 add_program(channel_fuzz collectives/channel_fuzz.cc)
 add_program(channels_test collectives/channels_test.cc)
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc "")
-  add_program(request_fuzz ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc)
+  add_program(request_fuzz ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc
+              $<TARGET_OBJECTS:request_fuzz_objects>)
   target_link_options(request_fuzz PRIVATE -fsanitize=fuzzer)
 else()
   message(STATUS "No libFuzzer in ${CMAKE_CXX_COMPILER}: request_fuzz is not built, "

@@ -283,6 +283,37 @@ class Member:
         return {"whole": [digest(x) for x in whole], "shards": [digest(x) for x in shards],
                 "lengths": lengths}  # fmt: skip
 
+    def packed(self, dtype: str, lengths: Sequence[int], members: Sequence[int]) -> Any:
+        """Reduce-scatter and all-gather of vectors that are cut as one, and their all-reduce.
+
+        Returns:
+          None in a rank that is no member, else digests of the concatenated results, and the
+          shards' lengths.
+        """
+        from tf_fuse import collectives
+
+        group = collectives.Group.of_ranks(members, self.ranks)
+        if self.rank not in members:
+            return None
+
+        @tf.function(autograph=False)
+        def function(pack: Any) -> Any:
+            xs = tf.split(pack, lengths)
+            shards = collectives.reduce_scatter(xs, group, packed=True)
+            shapes = [x.shape for x in xs]
+            whole = collectives.all_gather(shards, shapes, group, packed=True)
+            sums = collectives.all_reduce(xs, group, packed=True)
+            return shards, tf.concat(whole, 0), tf.concat(sums, 0)
+
+        with tf.device(self.device):
+            pack = tf.constant(values(dtype, sum(lengths), self.rank))
+            shards, whole, sums = function(pack)
+        rank, size = members.index(self.rank), len(members)
+        ranges = collectives.packed_ranges(lengths, pack.dtype.size, size, rank)
+        return {"whole": digest(whole), "sums": digest(sums),
+                "lengths": [int(x.shape[0]) for x in shards],
+                "ranges": [end - begin for begin, end in ranges]}  # fmt: skip
+
     def group_reduce(self, dtype: str, elements: int, members: Sequence[int]) -> str | None:
         """Stock's all-reduce over some ranks, with the keys of no other case."""
         key = self._key()

@@ -286,6 +286,24 @@ def test_many_tensors_in_one_call(stock, ours):
         assert sum(of_ranks) == elements
 
 
+@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
+def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
+    stock, ours, dtype, n, lengths
+):
+    members = list(range(n))
+    results = ours.values("packed", dtype=dtype, lengths=lengths, members=members)
+    args = {"dtype": dtype, "elements": sum(lengths), "members": members}
+    want = stock.values("group_reduce", **args)
+    for rank in members:
+        assert results[rank]["lengths"] == results[rank]["ranges"]
+        assert results[rank]["whole"] == results[rank]["sums"]
+        assert results[rank]["whole"] == want[rank]
+    of_ranks = zip(*(results[rank]["lengths"] for rank in members), strict=True)
+    assert [sum(counts) for counts in of_ranks] == lengths
+
+
 def test_shapes_of_gathered_tensors(ours):
     shapes = [[], [3, 5], [0, 4], [2, 1, 64]]
     results = ours.values("scatter_gather", tensors=[("float32", shape) for shape in shapes])
