@@ -57,12 +57,13 @@ def row(
       rounds: variant to what it took in each round; the same rounds for all.
 
     Returns:
-      op, ranks, bytes, calls (per round); and by variant ms (per call, {median, min, max} of the
-      rounds), wire_bytes and cpu_ms (per call, medians over the rounds, all ranks together), and of
-      ours only path_bytes (per call, by data path) and copies_per_byte; ratio, of times by round,
-      with the keys "stock/gloo", and "stock/…" and "gloo/…" for each variant of ours.
+      op, ranks, bytes, rounds, calls (per round); and by variant ms (per call, {median, min, max}
+      of the rounds), wire_bytes and cpu_ms (per call, medians over the rounds, all ranks
+      together), and of ours only path_bytes (per call, by data path) and copies_per_byte; ratio, of
+      times by round, with the keys "stock/gloo", and "stock/…" and "gloo/…" for each variant of
+      ours.
     """
-    calls = next(iter(rounds.values()))[0].calls
+    first = next(iter(rounds.values()))
     ms = {name: _ms(of) for name, of in rounds.items()}
     counted = {name: _counted(of) for name, of in rounds.items()}
     paths = {name: _path_bytes(counters) for name, counters in counted.items()}
@@ -70,7 +71,8 @@ def row(
         "op": op,
         "ranks": ranks,
         "bytes": size,
-        "calls": calls,
+        "rounds": len(first),
+        "calls": first[0].calls,
         "ms": {name: spread(values) for name, values in ms.items()},
         "wire_bytes": {
             name: statistics.median(m.wire_bytes / m.calls for m in of)
@@ -138,15 +140,17 @@ def _path_bytes(counters: Mapping[str, float]) -> dict[str, float]:
 
 def render(result: Mapping[str, Any]) -> Table:
     """The rows as a table, a line per variant."""
-    settings = result["settings"]
-    table = Table(title=f"Collectives on loopback, {settings['rounds']} rounds")
-    copies = any(entry["copies_per_byte"] for entry in result["rows"])
+    link = result.get("link")
+    table = Table(title=f"Collectives {_where(link)}, {_rounds(result['rows'])} rounds")
+    # Between hosts the paths are shown in place of the copies: there is no room for both.
+    copies = not link and any(entry["copies_per_byte"] for entry in result["rows"])
     for column in ("op", "ranks", "size"):
         table.add_column(column, justify="right" if column != "op" else "left")
-    table.add_column("variant")
+    table.add_column("variant", no_wrap=True)
     for column in ("ms per call\n(min to max)", "stock's time over it\n(by round)",
                    "wire MB\nper call", "CPU ms\nper call",
-                   *(["copies\nper byte"] if copies else [])):  # fmt: skip
+                   *(["copies\nper byte"] if copies else []),
+                   *(["data\npath"] if link else [])):  # fmt: skip
         table.add_column(column, justify="right")
     for entry in result["rows"]:
         for at, name in enumerate(entry["ms"]):
@@ -155,6 +159,7 @@ def render(result: Mapping[str, Any]) -> Table:
                 *(head if at == 0 else [""] * 3),
                 escape(name),
                 *_cells(entry, name, copies),
+                *([_paths_taken(entry, name)] if link else []),
                 end_section=at == len(entry["ms"]) - 1,
             )
     return table
@@ -170,6 +175,21 @@ def _cells(entry: Mapping[str, Any], name: str, copies: bool) -> list[str]:
     ]
     per_byte = entry["copies_per_byte"].get(name)
     return cells + ([f"{per_byte:.2f}" if per_byte is not None else ""] if copies else [])
+
+
+def _rounds(rows: Sequence[Mapping[str, Any]]) -> str:
+    return " or ".join(str(count) for count in sorted({entry["rounds"] for entry in rows}))
+
+
+def _where(link: Mapping[str, Any] | None) -> str:
+    if not link:
+        return "on loopback"
+    return f"between two hosts (link by {link['emulator']}: {link['name']})"
+
+
+def _paths_taken(entry: Mapping[str, Any], name: str) -> str:
+    """The data paths over which bytes went, by our counters."""
+    return ", ".join(path for path, count in entry["path_bytes"].get(name, {}).items() if count)
 
 
 def _span(values: Mapping[str, float], form: str) -> str:
@@ -195,6 +215,8 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
             _panel(panels[at_op][at_ranks], rows)
             panels[at_op][at_ranks].set_title(f"{op}, {count} ranks", fontsize=10)
     panels[0][0].legend()
+    if link := result.get("link"):
+        figure.suptitle(f"Collectives {_where(link)}", fontsize=10)
     figure.savefig(path)
 
 

@@ -11,6 +11,7 @@ Commands come as JSON lines on stdin, events go as JSON lines to stdout, one for
 
 * {"do": "prepare", "ops": [...], "bytes": N}: build each op for a tensor of N bytes, check what it
   returns, and call it twice more; "prepared", with {op: reason} for those that the backend lacks;
+* {"do": "release"}: drop what was prepared; "released";
 * {"do": "arm", "op": ..., "calls": N}: "armed";
 * {"do": "go", "at": T}: make the calls from the moment T of the clock CLOCK_MONOTONIC, which all
   processes of the machine share; "timed", with the seconds that they took;
@@ -22,6 +23,9 @@ The process ends when stdin does, also in the middle of a call.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import json
 import os
 import queue
@@ -30,13 +34,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "rs_ag")
 # Prime, so that no chunk repeats another. Sums of so few are exact in float32, in any order.
 PERIOD = 65521
 _WARM_UP_CALLS = 2
+_BLOCK = 1 << 20  # elements
 
 
 class UnsupportedError(Exception):
@@ -109,6 +114,12 @@ def equal_chunk(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
+def blocks(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cuts a range: what is made for a block alone takes little memory, however long the range."""
+    for at in range(begin, end, _BLOCK):
+        yield at, min(at + _BLOCK, end)
+
+
 def mismatch(
     op: str, rank: int, wrong: int, count: int, index: int, got: float, want: float
 ) -> str:
@@ -139,6 +150,9 @@ class Rank:
         match command["do"]:
             case "prepare":
                 return {"event": "prepared", "unsupported": self._prepare(command)}
+            case "release":
+                self._release()
+                return {"event": "released"}
             case "arm":
                 self._call, self._calls = self._backend.call(command["op"]), command["calls"]
                 self._before = (_cpu_s(), self._backend.counters())
@@ -147,10 +161,12 @@ class Rank:
                 return {"event": "timed", "seconds": self._run(command["at"])}
             case "usage":
                 return {"event": "usage", **self._usage()}
-        raise ValueError(f"unknown command {dict(command)}; expected prepare, arm, go or usage")
+        raise ValueError(
+            f"unknown command {dict(command)}; expected prepare, release, arm, go or usage"
+        )
 
     def _prepare(self, command: Mapping[str, Any]) -> dict[str, str]:
-        self._backend.release()
+        self._release()
         unsupported = {}
         for op in command["ops"]:
             try:
@@ -161,7 +177,13 @@ class Rank:
             call = self._backend.call(op)
             for _ in range(_WARM_UP_CALLS):
                 call()
+        _give_back_memory()
         return unsupported
+
+    def _release(self) -> None:
+        self._call = lambda: None  # it holds its tensors
+        self._backend.release()
+        _give_back_memory()
 
     def _run(self, at: float) -> float:
         call = self._call
@@ -178,6 +200,13 @@ class Rank:
         return {"cpu_s": _cpu_s() - cpu_s, "counters": grown}
 
 
+def _give_back_memory() -> None:
+    """What is no longer used goes back to the system: other ranks are about to need it."""
+    gc.collect()  # functions are cycles, and hold tensors
+    with contextlib.suppress(AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
@@ -188,7 +217,8 @@ def make_backend(spec: Mapping[str, Any]) -> Backend:
 
     Args:
       spec: "backend" (tensorflow or gloo), "rank", "ranks"; for tensorflow "protocol" and
-        "addresses" (host:port by rank), for gloo "store" (a file that the ranks meet by).
+        "addresses" (host:port by rank), for gloo "store" (a file that the ranks meet by) and
+        "interface" (the network interface that they take).
 
     Raises:
       PortTakenError: the rank's port is in use.
@@ -197,7 +227,7 @@ def make_backend(spec: Mapping[str, Any]) -> Backend:
     if spec["backend"] == "gloo":
         from benchmarks.collective_gloo import Gloo
 
-        return Gloo(spec["rank"], spec["ranks"], spec["store"])
+        return Gloo(spec["rank"], spec["ranks"], spec["store"], spec["interface"])
     from benchmarks.collective_tensorflow import TensorFlow
 
     return TensorFlow(spec["rank"], spec["addresses"], spec["protocol"])

@@ -174,20 +174,21 @@ class TensorFlow:
         begin, end = 0, elements
         if op == "reduce_scatter":
             begin, end = base.ring_chunk(elements, self._ranks, self._rank)
-        got, want = result.numpy(), _pattern(begin, end, ranks)
-        if got.shape != want.shape:
+        if result.shape != (end - begin,):
             raise base.WrongValueError(
-                f"rank {self._rank}, op {op}: the result has the shape {got.shape}, expected "
-                f"{want.shape}"
+                f"rank {self._rank}, op {op}: the result has the shape {result.shape}, expected "
+                f"{(end - begin,)}"
             )
-        wrong = np.flatnonzero(got != want)
-        if wrong.size:
-            at = int(wrong[0])
-            raise base.WrongValueError(
-                base.mismatch(
-                    op, self._rank, wrong.size, got.size, at, float(got[at]), float(want[at])
-                )
-            )
+        wrong, first = 0, (0, 0.0, 0.0)
+        for at, until in base.blocks(begin, end):
+            got, want = result[at - begin : until - begin].numpy(), _pattern(at, until, ranks)
+            found = np.flatnonzero(got != want)
+            if found.size and not wrong:
+                one = int(found[0])
+                first = (at - begin + one, float(got[one]), float(want[one]))
+            wrong += found.size
+        if wrong:
+            raise base.WrongValueError(base.mismatch(op, self._rank, wrong, end - begin, *first))
 
 
 def _padded(x: Any, length: int) -> Any:
@@ -197,8 +198,11 @@ def _padded(x: Any, length: int) -> Any:
 
 def _pattern(begin: int, end: int, ranks: int = 1, rank: int = 0) -> np.ndarray:
     """A range of the tensor of one rank, or of the sum of all; see `collective_rank.offset`."""
-    values = np.arange(begin, end) % base.PERIOD * ranks
-    return (values + base.offset(ranks, rank)).astype(np.float32)
+    values = np.empty(end - begin, np.float32)
+    for at, until in base.blocks(begin, end):
+        whole = np.arange(at, until) % base.PERIOD * ranks + base.offset(ranks, rank)
+        values[at - begin : until - begin] = whole
+    return values
 
 
 def _start_server(rank: int, addresses: Sequence[str], protocol: str) -> None:

@@ -5,47 +5,61 @@
     python benchmarks/collectives.py --op all_reduce --ranks 2,4 --json all_reduce.json
     python benchmarks/collectives.py --op all_reduce,rs_ag --ranks 2 --sizes 16MB --paths shm,grpc
     python benchmarks/collectives.py --op all_reduce --ranks 2 --gloo-python venv/bin/python
+    python benchmarks/collectives.py --op all_reduce --ranks 2 --hosts 2 --mbit 1000 --plot 1g.svg
 
 Each variant has processes of its own, one per rank, which stay warm and are idle while others run;
 every round runs all ops and variants, one after the other. What each op returns is checked before
 any is timed. Sizes are those of the whole tensor, of float32. `reduce_scatter` and `all_gather` are
 the halves of `rs_ag`, whose result is that of `all_reduce`.
+
+With `--hosts 2` the ranks are dealt to two network namespaces of this machine (root is needed), as
+`examples/two_hosts.py` makes them; they are removed however the command ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
+import math
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+import psutil
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
 from benchmarks import collective_numbers as numbers
-from benchmarks import fuse_recv
+from benchmarks import fuse_recv, network
 from benchmarks.collective_rank import OPS
-from benchmarks.rank_group import Measurement, RankError, RankGroup, Variant
+from benchmarks.rank_group import LOOPBACK, Measurement, Network, RankError, RankGroup, Variant
+from examples import tun_relay, two_hosts
 from examples.progress import display
 
 VARIANTS = ("stock", "tf_fuse", "gloo")
 # The first is what the library prefers: the variant `tf_fuse` leaves the choice to it.
 PATHS = ("shm", "tcp", "grpc")
 _PROTOCOL = "grpc+fuse"
-_SETTINGS = ("op", "ranks", "sizes", "rounds", "variants", "paths")
+_SETTINGS = ("op", "ranks", "sizes", "rounds", "large_rounds", "variants", "paths", "hosts")
 _DEFAULT_SIZES = "4KB,64KB,1MB,16MB,64MB"
 # So many bytes per round, that small sizes are not lost in noise and large ones end some day.
 _ROUND_BYTES = 128 << 20
-_FILE_WIDTH = 120  # characters of the table in a file or a pipe
+_LARGE_BYTES = 256 << 20
+_EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
+# In memory_needed: whole tensors that an idle rank holds (TensorFlow keeps what it once had), and
+# more of one that is at work. Measured with 256MB; what stock takes, which is most.
+_HELD, _HELD_BY_OP, _AT_WORK = 2.0, 0.5, 3.0
+_FILE_WIDTH = 132  # characters of the table in a file or a pipe
 _GLOO_PROBE = "import torch.distributed as d; assert d.is_gloo_available(), 'built without gloo'"
 
 _T = TypeVar("_T")
@@ -91,17 +105,28 @@ def why_no_gloo(python: str) -> str | None:
     return f"{python}: {lines[-1] if lines else f'ended with status {done.returncode}'}"
 
 
-def check_path(variant: Variant, measurement: Measurement) -> None:
+def check_path(variant: Variant, measurement: Measurement, apart: bool = False) -> None:
     """Checks that a variant which allows one data path used no other.
 
+    Args:
+      variant: what ran.
+      measurement: of one round.
+      apart: no two ranks are on one host, so none can share memory.
+
     Raises:
-      WrongPathError: bytes went another way, or none at all went this one.
+      WrongPathError: bytes went another way, or none at all went this one; or went through memory
+        that nobody can share.
     """
     moved = {
         path: measurement.counters[f"collective_bytes_{path}"]
-        for path in PATHS
+        for path in (*PATHS, "stock")
         if f"collective_bytes_{path}" in measurement.counters
     }
+    if apart and moved.get("shm"):
+        raise WrongPathError(
+            f"variant {variant.name}: bytes by data path are {moved}, expected none by shm: each "
+            "rank has a host of its own."
+        )
     if variant.path is None or not moved:
         return
     if any((path == variant.path) != (count > 0) for path, count in moved.items()):
@@ -112,13 +137,68 @@ def check_path(variant: Variant, measurement: Measurement) -> None:
         )
 
 
-def measure(args: argparse.Namespace, console: Console, progress: Progress) -> dict[str, Any]:
+def memory_needed(size: int, ranks: int, count: int, ops: int) -> int:
+    """Bytes that all processes hold at most, beyond what they take for small tensors; an estimate.
+
+    Args:
+      size: of the whole tensor.
+      ranks: of each variant.
+      count: of variants; all hold their tensors, and one of them runs.
+      ops: that are prepared at the same time.
+    """
+    return int(ranks * size * ((_HELD + _HELD_BY_OP * ops) * count + _AT_WORK))
+
+
+@contextlib.contextmanager
+def joined(args: argparse.Namespace, console: Console) -> Iterator[tuple[Network, dict[str, Any]]]:
+    """The network of the ranks, for as long as the block runs.
+
+    Yields:
+      The network, and what `--json` writes of the link; nothing for loopback.
+
+    Raises:
+      TwoHostsError: there can be no such link.
+    """
+    if args.hosts == 1:
+        yield LOOPBACK, {}
+        return
+    condition = network.Condition(args.delay_ms, mbit=args.mbit)
+    with two_hosts.TwoHosts(args.emulator) as hosts:
+        hosts.shape(**dataclasses.asdict(condition))
+        link = {
+            "emulator": hosts.emulator,
+            "mtu": tun_relay.MTU,
+            "name": condition.name if args.delay_ms or args.mbit else "nothing limited",
+            **dataclasses.asdict(condition),
+            "round_trip_ms": hosts.round_trip_ms(),
+            "stream_mbit": hosts.stream_mbit(),
+        }
+        _tell(
+            console,
+            f"two hosts, link by {link['emulator']}: {link['name']}; measured: round trip "
+            f"{link['round_trip_ms']:.2f} ms, one TCP stream {link['stream_mbit']:.0f} Mbit/s",
+        )
+        places = hosts.of({"first": 0, "second": 1}).values()
+        yield (
+            Network(
+                [place["address"] for place in places],
+                [place["command"] for place in places],
+                two_hosts.DEVICE,
+            ),
+            {"link": link},
+        )
+
+
+def measure(
+    args: argparse.Namespace, console: Console, progress: Progress, net: Network = LOOPBACK
+) -> dict[str, Any]:
     """Runs all variants in turn, for one number of ranks and one size after the other.
 
     Args:
       args: the command line.
-      console: is told of ops that a variant lacks.
+      console: is told of ops that a variant lacks, and of sizes that memory does not hold.
       progress: gets a task per number of ranks.
+      net: where the ranks run.
 
     Returns:
       What `--json` writes.
@@ -129,31 +209,55 @@ def measure(args: argparse.Namespace, console: Console, progress: Progress) -> d
     """
     rows: list[dict[str, Any]] = []
     for ranks in args.ranks:
-        bar = progress.add_task(f"{ranks} ranks: starting", total=len(args.sizes) * args.rounds)
+        total = sum(rounds_of(args, size) for size in args.sizes)
+        bar = progress.add_task(f"{ranks} ranks: starting", total=total)
 
         def say(text: str, bar: Any = bar, ranks: int = ranks) -> None:
             progress.update(bar, description=escape(f"{ranks} ranks: {text}"))
 
         with contextlib.ExitStack() as stack:
             groups = [
-                stack.enter_context(RankGroup(variant, ranks, args.timeout))
+                stack.enter_context(RankGroup(variant, ranks, args.timeout, net))
                 for variant in variants(args)
             ]
             for group in groups:
                 group.wait_ready()
             for size in args.sizes:
+                advance = functools.partial(progress.advance, bar)
+                if reason := _too_large(args, size, ranks):
+                    _tell(console, f"left out: {reason}")
+                    advance(rounds_of(args, size))
+                    continue
                 lacking = _prepare(args, groups, size, say)
                 for text in lacking.values():
                     _tell(console, f"left out: {text}")
-                advance = functools.partial(progress.advance, bar)
                 rounds = _rounds(args, groups, size, lacking, say, advance)
                 rows += _rows(ranks, size, rounds)
+                for group in groups:
+                    group.release()
             say("done")
     return {
         "settings": {key: getattr(args, key) for key in _SETTINGS},
         "machine": fuse_recv.machine(),
         "rows": rows,
     }
+
+
+def rounds_of(args: argparse.Namespace, size: int) -> int:
+    """How many rounds a size has."""
+    return args.large_rounds if args.large_rounds and size >= _LARGE_BYTES else args.rounds
+
+
+def _too_large(args: argparse.Namespace, size: int, ranks: int) -> str | None:
+    """Why a size is left out; None when memory holds it."""
+    needed = memory_needed(size, ranks, len(variants(args)), len(args.op))
+    free = psutil.virtual_memory().available
+    if needed <= free:
+        return None
+    return (
+        f"{ranks} ranks, {numbers.size_name(size)}: about {needed / 2**30:.1f} GiB of memory are "
+        f"needed, and {free / 2**30:.1f} are available; take fewer --variants, --paths or --ranks"
+    )
 
 
 def _prepare(
@@ -182,12 +286,13 @@ def _rounds(
     turns = [(op, group) for op in args.op for group in groups]
     turns = [turn for turn in turns if (turn[1].variant.name, turn[0]) not in lacking]
     calls = args.calls or calls_per_round(size)
-    for number in range(args.rounds):
+    count = rounds_of(args, size)
+    for number in range(count):
         for op, group in turns if number % 2 == 0 else reversed(turns):
             name = group.variant.name
-            say(f"{numbers.size_name(size)}, round {number + 1} of {args.rounds}: {op}, {name}")
+            say(f"{numbers.size_name(size)}, round {number + 1} of {count}: {op}, {name}")
             measurement = group.measure(op, calls)
-            check_path(group.variant, measurement)
+            check_path(group.variant, measurement, group.apart)
             rounds[op][name].append(measurement)
         advance()
     return {op: {name: of for name, of in by.items() if of} for op, by in rounds.items()}
@@ -241,10 +346,24 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="of the whole tensor; a KB has 1024 bytes")  # fmt: skip
     parser.add_argument("--variants", **several, default=[",".join(VARIANTS)],
                         help=f"of {', '.join(VARIANTS)}")  # fmt: skip
-    parser.add_argument("--paths", **several, default=[PATHS[0]],
+    parser.add_argument("--paths", **several,
                         help="a variant of ours for each: shm is what the library does by default, "
-                        "grpc and tcp force that path")  # fmt: skip
+                        "grpc and tcp force that path; shm by default, and grpc,tcp with "
+                        "--hosts 2")  # fmt: skip
+    parser.add_argument("--hosts", type=int, choices=(1, 2), default=1,
+                        help="2: the first half of the ranks in one network namespace, the second "
+                        "in another (needs root)")  # fmt: skip
+    parser.add_argument("--mbit", type=float, default=0.0,
+                        help="with --hosts 2: the link's rate, each way; unlimited if 0",
+                        )  # fmt: skip
+    parser.add_argument("--delay-ms", type=float, default=0.0,
+                        help="with --hosts 2: the link's delay, each way")  # fmt: skip
+    parser.add_argument("--emulator", choices=two_hosts.EMULATORS,
+                        help="with --hosts 2: what makes the link; veth by default, and with a "
+                        "delay netem or, where the kernel lacks it, relay")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--large-rounds", type=int,
+                        help="of sizes from 256MB on; as --rounds by default")  # fmt: skip
     parser.add_argument("--calls", type=int, help="per round; chosen by size when not given")
     parser.add_argument("--timeout", type=float, default=300.0,
                         help="seconds that a start, a check or a round may take")  # fmt: skip
@@ -253,6 +372,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
+    if args.paths is None:
+        args.paths = [PATHS[0]] if args.hosts == 1 else ["grpc", "tcp"]
     try:
         args.op = _listed(args.op, _choice("--op", OPS))
         args.ranks = _listed(args.ranks, _rank_count)
@@ -264,13 +385,32 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ("op", "ranks", "sizes", "variants", "paths"):
         if not getattr(args, name):
             parser.error(f"--{name} names nothing")
-    for name in ("rounds", "calls", "timeout"):
+    for name in ("rounds", "large_rounds", "calls", "timeout"):
         value = getattr(args, name)
         if value is not None and not value >= 1:
-            parser.error(f"--{name} must be at least 1, got {value:g}")
+            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value:g}")
+    if reason := _wrong_link(args):
+        parser.error(reason)
+    if args.hosts == 2 and not args.emulator and not args.delay_ms:
+        args.emulator = "veth"
     if args.gloo_python and "gloo" not in args.variants:
         parser.error(f"--gloo-python {args.gloo_python} is of no use: --variants lacks gloo")
     return args
+
+
+def _wrong_link(args: argparse.Namespace) -> str | None:
+    """What is wrong with the options of the link; None if nothing is."""
+    for name in ("mbit", "delay_ms"):
+        option, value = f"--{name.replace('_', '-')}", getattr(args, name)
+        if not 0 <= value < math.inf:
+            return f"{option} must be at least 0 and finite, got {value:g}"
+        if value and args.hosts == 1:
+            return f"{option} {value:g} is of no use on loopback: give --hosts 2"
+    if args.emulator and args.hosts == 1:
+        return f"--emulator {args.emulator} is of no use on loopback: give --hosts 2"
+    if args.emulator == "veth" and args.delay_ms:
+        return f"--delay-ms {args.delay_ms:g}: the emulator veth cannot delay; take netem or relay"
+    return None
 
 
 def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
@@ -292,6 +432,25 @@ def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def interrupted_once() -> Iterator[None]:
+    """SIGTERM is as Ctrl-C, and while things are cleaned up after one, another is ignored."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    for each in before:
+        signal.signal(each, interrupt)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 def _tell(console: Console, text: str) -> None:
     """Prints a line as it is: what is in brackets is part of a name."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -302,7 +461,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       0; 1 when a rank failed, returned wrong values, or took another data path than it should; 2
-      for a command line that cannot be run.
+      for a command line that cannot be run; 77 where there can be no network namespaces; 130 when
+      it was interrupted.
     """
     args = parse(argv)
     console = Console()
@@ -312,11 +472,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: --gloo-python: {reason}", file=sys.stderr)
         return 2
     try:
-        with display(console) as progress:
-            result = measure(args, console, progress)
-    except (RankError, WrongPathError) as error:
+        with interrupted_once():
+            if args.hosts == 2 and (reason := two_hosts.why_not(args.emulator)):
+                print(f"skipped: {reason}", file=sys.stderr)
+                return network.EXIT_SKIPPED
+            with joined(args, console) as (net, link), display(console) as progress:
+                result = {**measure(args, console, progress, net), **link}
+    except (RankError, WrongPathError, two_hosts.TwoHostsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: all ranks have been ended", file=sys.stderr)
+        return _EXIT_INTERRUPTED
     console.print(numbers.render(result))
     for path in (args.json, args.plot):
         if path:

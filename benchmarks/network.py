@@ -39,7 +39,7 @@ from examples.session import SessionError
 
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 _MARKS = ("<!-- network -->", "<!-- /network -->")
-_EXIT_SKIPPED = 77  # as automake's tests say it
+EXIT_SKIPPED = 77  # as automake's tests say it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,7 +358,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     if reason := two_hosts.why_not():
         print(f"skipped: {reason}", file=sys.stderr)
-        return _EXIT_SKIPPED
+        return EXIT_SKIPPED
     try:
         with (
             tempfile.TemporaryDirectory(prefix="tf_fuse_bench_") as work_dir,

@@ -72,13 +72,35 @@ class Variant:
 
 
 @dataclasses.dataclass(frozen=True)
+class Network:
+    """Where ranks run, and what is between them.
+
+    Attributes:
+      addresses: of the hosts, by which ranks reach each other.
+      commands: what to put before a rank's command on each host; it must become the rank (exec).
+      interface: the network interface of the first host over which its ranks talk to others.
+    """
+
+    addresses: Sequence[str] = ("127.0.0.1",)
+    commands: Sequence[Sequence[str]] = ((),)
+    interface: str = "lo"
+
+    def host(self, rank: int, ranks: int) -> int:
+        """The host of a rank: neighbours in the ring share one, as far as they can."""
+        return rank * len(self.addresses) // ranks
+
+
+LOOPBACK = Network()
+
+
+@dataclasses.dataclass(frozen=True)
 class Measurement:
     """What the calls of one round took.
 
     Attributes:
       calls: how many, of each rank.
       seconds: of the slowest rank, all calls together.
-      wire_bytes: that went over the loopback interface, whoever sent them.
+      wire_bytes: that went over the network's interface, whoever sent them.
       cpu_s: user and system CPU seconds of all ranks.
       counters: name to growth, the sum over all ranks; empty where nothing counts.
     """
@@ -90,35 +112,38 @@ class Measurement:
     counters: Mapping[str, int]
 
 
-def loopback_bytes(text: str | None = None) -> int:
-    """Bytes that the loopback interface of this network namespace has sent, and so received.
+def wire_bytes(interface: str, text: str) -> int:
+    """Bytes that an interface has carried so far, in both directions.
 
     Args:
-      text: /proc/net/dev, for tests.
+      interface: its name. What "lo" sends is what it receives, and counts once.
+      text: /proc/net/dev of its network namespace.
 
     Raises:
       RankError: there is no such interface.
     """
-    text = Path("/proc/net/dev").read_text() if text is None else text
     for line in text.splitlines():
         name, _, numbers = line.partition(":")
-        if name.strip() == "lo":
-            return int(numbers.split()[8])
-    raise RankError("/proc/net/dev has no interface lo, over which the ranks are to talk")
+        if name.strip() == interface:
+            received, sent = (int(numbers.split()[at]) for at in (0, 8))
+            return sent if interface == LOOPBACK.interface else sent + received
+    raise RankError(f"/proc/net/dev has no interface {interface}, over which the ranks are to talk")
 
 
 class RankGroup:
     """The processes of one variant."""
 
-    def __init__(self, variant: Variant, ranks: int, timeout_s: float):
+    def __init__(self, variant: Variant, ranks: int, timeout_s: float, network: Network = LOOPBACK):
         """Starts the processes, and returns at once: `wait_ready` waits.
 
         Args:
           variant: what they run.
           ranks: how many.
           timeout_s: seconds that a command, or the start, may take.
+          network: where they run.
         """
         self.variant, self._ranks, self._timeout_s = variant, ranks, timeout_s
+        self._network = network
         self._folder = tempfile.TemporaryDirectory(prefix="tf_fuse_ranks_")
         self._processes: list[subprocess.Popen[str]] = []
         self._logs: list[IO[bytes]] = []
@@ -133,19 +158,26 @@ class RankGroup:
         self._attempts += 1
         # A new one: ranks of the attempt before may still have something to say.
         self._events: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
+        # Free in this namespace; whether they are in another one shows when the ranks start.
         ports = standalone.cluster_package().local_cluster._free_ports(self._ranks)
+        hosts = [self._network.host(rank, self._ranks) for rank in range(self._ranks)]
         spec = {
             "backend": self.variant.backend,
             "protocol": self.variant.protocol,
             "ranks": self._ranks,
-            "addresses": [f"127.0.0.1:{port}" for port in ports],
+            "addresses": [
+                f"{self._network.addresses[host]}:{port}"
+                for host, port in zip(hosts, ports, strict=True)
+            ],
+            "interface": self._network.interface,
             "store": str(Path(self._folder.name) / f"store-{self._attempts}"),
         }
         for rank in range(self._ranks):
             log = open(Path(self._folder.name) / f"{rank}.log", "w+b")  # noqa: SIM115 (see close)
             self._logs.append(log)
+            command = [self.variant.python, str(_RANK_PROGRAM), json.dumps({**spec, "rank": rank})]
             process = subprocess.Popen(
-                [self.variant.python, str(_RANK_PROGRAM), json.dumps({**spec, "rank": rank})],
+                [*self._network.commands[hosts[rank]], *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -184,6 +216,11 @@ class RankGroup:
                 self._end_processes()
                 self._start()
 
+    @property
+    def apart(self) -> bool:
+        """Whether no two ranks are on one host."""
+        return self._ranks <= len(self._network.addresses)
+
     def prepare(self, ops: Sequence[str], size: int) -> dict[str, str]:
         """Builds ops for tensors of `size` bytes, and checks their results.
 
@@ -196,6 +233,15 @@ class RankGroup:
         self._send({"do": "prepare", "ops": list(ops), "bytes": size})
         return self._await("prepared")[0]["unsupported"]
 
+    def release(self) -> None:
+        """Lets all ranks drop what was prepared, so that others have the memory.
+
+        Raises:
+          RankError: a rank failed.
+        """
+        self._send({"do": "release"})
+        self._await("released")
+
     def measure(self, op: str, calls: int) -> Measurement:
         """Lets all ranks make calls of a prepared op, from the same moment on.
 
@@ -204,10 +250,10 @@ class RankGroup:
         """
         self._send({"do": "arm", "op": op, "calls": calls})
         self._await("armed")
-        before = loopback_bytes()
+        before = self._wire_bytes()
         self._send({"do": "go", "at": time.monotonic() + _LEAD_S})
         timed = self._await("timed")
-        wire_bytes = loopback_bytes() - before
+        wire_bytes = self._wire_bytes() - before
         self._send({"do": "usage"})
         usage = self._await("usage")
         counters: dict[str, int] = {}
@@ -221,6 +267,14 @@ class RankGroup:
             cpu_s=sum(event["cpu_s"] for event in usage),
             counters=counters,
         )
+
+    def _wire_bytes(self) -> int:
+        # The first host's, as its first rank sees it.
+        try:
+            text = Path(f"/proc/{self._processes[0].pid}/net/dev").read_text()
+        except OSError:
+            raise self._failure(0, "its process has ended") from None
+        return wire_bytes(self._network.interface, text)
 
     def close(self) -> None:
         """Ends all ranks; may be repeated."""

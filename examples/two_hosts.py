@@ -8,6 +8,9 @@
 
 The link is a veth pair with the queueing discipline netem. Where the kernel has no netem, it is a
 pair of TUN devices and a process between them (`tun_relay.py`), which does the same to packets.
+That process carries a few gigabits per second. Where the rate alone matters, the emulator "veth" is
+a veth pair with the queueing discipline tbf, which most kernels have: as fast as the machine, or as
+slow as the given rate, and without delay or loss.
 """
 
 from __future__ import annotations
@@ -33,8 +36,13 @@ from examples import tun_relay
 _RELAY = Path(__file__).resolve().parent / "tun_relay.py"
 # 198.18.0.0/15 is for benchmarks of networks (RFC 2544), so it is nobody's.
 _NETWORK = "198.18.0"
-_DEVICE = "link"
+DEVICE = "link"  # in both namespaces
+EMULATORS = ("netem", "relay", "veth")
 _PINGS = 30
+# What a limited veth lets pass at once: a few of the largest packets. With fewer, a late timer of
+# the kernel costs a part of a high rate.
+_BURST_BYTES = 256 << 10
+_STREAM_S = 0.5
 _numbers = itertools.count()
 
 
@@ -46,7 +54,7 @@ class TwoHosts:
     """Two network namespaces and their link; both are gone after `close`.
 
     Attributes:
-      emulator: what makes the link bad, "netem" or "relay".
+      emulator: what makes the link bad, of `EMULATORS`.
       addresses: of the two hosts.
     """
 
@@ -54,7 +62,7 @@ class TwoHosts:
         """Makes both; `why_not` says whether it can.
 
         Args:
-          emulator: "netem" or "relay"; None for netem where the kernel has it.
+          emulator: of `EMULATORS`; None for netem where the kernel has it, and relay elsewhere.
 
         Raises:
           TwoHostsError: a command failed.
@@ -68,14 +76,14 @@ class TwoHosts:
                 _run("ip", "netns", "add", name)
                 _run("ip", "-n", name, "link", "set", "dev", "lo", "up")
             self.emulator = emulator or ("netem" if self._has_netem() else "relay")
-            if self.emulator == "netem":
-                self._join_by_veth()
-            else:
+            if self.emulator == "relay":
                 self._join_by_relay()
+            else:
+                self._join_by_veth()
             for i, name in enumerate(self._names):
-                _run("ip", "-n", name, "address", "add", f"{self.addresses[i]}/30", "dev", _DEVICE)
+                _run("ip", "-n", name, "address", "add", f"{self.addresses[i]}/30", "dev", DEVICE)
                 _run(
-                    "ip", "-n", name, "link", "set", "dev", _DEVICE, "mtu", str(tun_relay.MTU), "up"
+                    "ip", "-n", name, "link", "set", "dev", DEVICE, "mtu", str(tun_relay.MTU), "up"
                 )
         except BaseException:
             self.close()
@@ -115,16 +123,19 @@ class TwoHosts:
           mbit: megabits per second; 0 for no limit.
 
         Raises:
-          TwoHostsError: the kernel or the relay refused.
+          TwoHostsError: the kernel or the relay refused, or the emulator cannot do that.
         """
         if self._relay:
             self._tell({"delay_ms": delay_ms, "loss": loss, "mbit": mbit})
             return
-        options = ["limit", "20000", "delay", f"{delay_ms}ms"]
-        options += ["loss", f"{loss * 100}%"] if loss else []
-        options += ["rate", f"{mbit}mbit"] if mbit else []
+        if self.emulator == "netem":
+            options = ["netem", "limit", "20000", "delay", f"{delay_ms}ms"]
+            options += ["loss", f"{loss * 100}%"] if loss else []
+            options += ["rate", f"{mbit}mbit"] if mbit else []
+        else:
+            options = _rate_alone(delay_ms, loss, mbit)
         for name in self._names:
-            _run("tc", "-n", name, "qdisc", "replace", "dev", _DEVICE, "root", "netem", *options)
+            _run("tc", "-n", name, "qdisc", "replace", "dev", DEVICE, "root", *options)
 
     def round_trip_ms(self) -> float:
         """The median time that a small packet takes there and back; lost ones do not count."""
@@ -149,6 +160,23 @@ class TwoHosts:
                     each.shutdown(socket.SHUT_RDWR)
                 each.close()
 
+    def stream_mbit(self) -> float:
+        """Megabits per second that one plain TCP connection carries, from the first host on."""
+        near, far = (_socket_in(name, socket.SOCK_STREAM) for name in self._names)
+        with near, far:
+            far.bind((self.addresses[1], 0))
+            far.listen()
+            near.connect(far.getsockname())
+            sender = threading.Thread(target=_send_for, args=(near, _STREAM_S))
+            with far.accept()[0] as receiver:
+                sender.start()
+                count, begin = 0, time.perf_counter()
+                while data := receiver.recv(1 << 20):
+                    count += len(data)
+                seconds = time.perf_counter() - begin
+            sender.join()
+        return count * 8 / seconds / 1e6
+
     def close(self) -> None:
         """Removes all; processes that still run in a namespace keep it alive for themselves."""
         if self._relay:
@@ -170,13 +198,13 @@ class TwoHosts:
     def _join_by_veth(self) -> None:
         a, b = self._names
         # "name", since the device has the name of a keyword of ip.
-        _run("ip", "-n", a, "link", "add", "name", _DEVICE, "type", "veth",
-             "peer", "name", _DEVICE, "netns", b)  # fmt: skip
+        _run("ip", "-n", a, "link", "add", "name", DEVICE, "type", "veth",
+             "peer", "name", DEVICE, "netns", b)  # fmt: skip
 
     def _join_by_relay(self) -> None:
         a, b = self._names
         self._relay = subprocess.Popen(
-            [sys.executable, str(_RELAY), a, _DEVICE, b, _DEVICE],
+            [sys.executable, str(_RELAY), a, DEVICE, b, DEVICE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -197,12 +225,16 @@ class TwoHosts:
             raise TwoHostsError(f"the relay failed: {line}{self._relay.stdout.read()}")
 
 
-def why_not() -> str:
-    """Why there can be no two hosts here; empty if there can."""
+def why_not(emulator: str | None = None) -> str:
+    """Why there can be no two hosts here; empty if there can.
+
+    Args:
+      emulator: as `TwoHosts` takes it.
+    """
     if not _has("ip"):
         return "the command ip (iproute2) is missing"
     try:
-        with TwoHosts() as hosts:
+        with TwoHosts(emulator) as hosts:
             hosts.shape()
     except (TwoHostsError, OSError) as error:
         return f"network namespaces are not allowed here: {error}"
@@ -219,13 +251,26 @@ def _run(*command: str) -> None:
         raise TwoHostsError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
 
 
-def _socket_in(namespace: str) -> socket.socket:
-    """A UDP socket in a namespace; it stays there, whoever uses it."""
+def _rate_alone(delay_ms: float, loss: float, mbit: float) -> list[str]:
+    """The queueing discipline of a veth pair that delays and drops nothing."""
+    if delay_ms or loss:
+        raise TwoHostsError(
+            "the link of the emulator veth has a rate alone, but is to have a delay of "
+            f"{delay_ms:g} ms and a loss of {loss:g}; take netem or relay"
+        )
+    if not mbit:
+        return ["noqueue"]
+    return ["tbf", "rate", f"{mbit}mbit", "burst", str(_BURST_BYTES),
+            "limit", str(tun_relay.QUEUE_BYTES)]  # fmt: skip
+
+
+def _socket_in(namespace: str, kind: int = socket.SOCK_DGRAM) -> socket.socket:
+    """A socket in a namespace, of UDP or another kind; it stays there, whoever uses it."""
     made: list[socket.socket] = []
 
     def make() -> None:
         tun_relay.enter_namespace(namespace)  # this thread alone
-        made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.append(socket.socket(socket.AF_INET, kind))
 
     thread = threading.Thread(target=make)
     thread.start()
@@ -233,6 +278,15 @@ def _socket_in(namespace: str) -> socket.socket:
     if not made:
         raise TwoHostsError(f"cannot enter {namespace}")
     return made[0]
+
+
+def _send_for(near: socket.socket, seconds: float) -> None:
+    """Sends for so long, and then says that there is no more."""
+    data, end = bytes(1 << 20), time.perf_counter() + seconds
+    with contextlib.suppress(OSError):  # the receiver has gone
+        while time.perf_counter() < end:
+            near.sendall(data)
+        near.shutdown(socket.SHUT_WR)
 
 
 def _echo(far: socket.socket) -> None:

@@ -81,6 +81,21 @@ def test_the_link_of_netem_joins_the_hosts():
         assert hosts.round_trip_ms() > 0.0
 
 
+def test_a_veth_has_a_rate_alone():
+    if reason := two_hosts.why_not("veth"):
+        pytest.skip(reason)
+    with two_hosts.TwoHosts("veth") as hosts:
+        hosts.shape(mbit=20)
+        # A slow machine makes it less, and nothing makes it much more.
+        limited = hosts.stream_mbit()
+        assert 0 < limited < 40
+        hosts.shape()
+        assert hosts.stream_mbit() > limited
+        text = "has a rate alone, but is to have a delay of 1 ms and a loss of 0.5; take netem or"
+        with pytest.raises(two_hosts.TwoHostsError, match=text):
+            hosts.shape(delay_ms=1.0, loss=0.5)
+
+
 def test_nothing_is_left_of_the_hosts():
     with two_hosts.TwoHosts() as hosts:
         names = {host["command"][-1] for host in hosts.of({"worker": 0, "ps": 1}).values()}

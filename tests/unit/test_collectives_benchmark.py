@@ -4,6 +4,7 @@
 
 import io
 import json
+import signal
 import sys
 
 import pytest
@@ -64,6 +65,14 @@ def test_calls_fall_with_the_size():
         ("--rounds 0", "--rounds must be at least 1, got 0"),
         ("--calls -1", "--calls must be at least 1, got -1"),
         ("--timeout nan", "--timeout must be at least 1, got nan"),
+        ("--large-rounds 0", "--large-rounds must be at least 1, got 0"),
+        ("--hosts 3", "argument --hosts: invalid choice"),
+        ("--mbit 10", "--mbit 10 is of no use on loopback: give --hosts 2"),
+        ("--delay-ms 1", "--delay-ms 1 is of no use on loopback: give --hosts 2"),
+        ("--emulator veth", "--emulator veth is of no use on loopback: give --hosts 2"),
+        ("--hosts 2 --mbit -1", "--mbit must be at least 0 and finite, got -1"),
+        ("--hosts 2 --delay-ms nan", "--delay-ms must be at least 0 and finite, got nan"),
+        ("--hosts 2 --delay-ms 1 --emulator veth", "--delay-ms 1: the emulator veth cannot delay"),
         ("--variants stock --gloo-python p", "--gloo-python p is of no use: --variants lacks gloo"),
     ],
 )
@@ -95,6 +104,51 @@ def test_a_variant_of_ours_for_each_path(monkeypatch):
     # What the user's shell has set does not hide behind the names.
     found = [v.env().get("TF_FUSE_COLLECTIVE_PATHS") for v in made]
     assert found == [None, None, "grpc", None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths", "emulator"),
+    [
+        ("", ["shm"], None),
+        ("--hosts 2", ["grpc", "tcp"], "veth"),
+        ("--hosts 2 --mbit 10 --paths shm", ["shm"], "veth"),
+        # What can delay is chosen by what the kernel has.
+        ("--hosts 2 --delay-ms 1", ["grpc", "tcp"], None),
+        ("--hosts 2 --emulator relay", ["grpc", "tcp"], "relay"),
+    ],
+)
+def test_what_is_between_hosts(arguments, paths, emulator):
+    args = collectives.parse(arguments.split())
+    assert (args.paths, args.emulator) == (paths, emulator)
+
+
+def test_rounds_of_large_sizes():
+    args = collectives.parse(["--rounds", "5", "--large-rounds", "2"])
+    rounds = [collectives.rounds_of(args, size << 20) for size in (64, 255, 256, 1024)]
+    assert rounds == [5, 5, 2, 2]
+    assert collectives.rounds_of(collectives.parse(["--rounds", "5"]), 1 << 30) == 5
+
+
+def test_memory_grows_with_all_that_hold_tensors():
+    # Two ranks: 2.5 tensors in each of three variants, and three more in the one that runs.
+    assert collectives.memory_needed(1 << 20, 2, 3, 1) == 2 * 10.5 * (1 << 20)
+    assert collectives.memory_needed(1 << 20, 2, 3, 4) == 2 * 15 * (1 << 20)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_interrupt_is_enough(number):
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    cleaned = []
+    with pytest.raises(KeyboardInterrupt), collectives.interrupted_once():
+        try:
+            signal.raise_signal(number)
+        finally:
+            # The next ones do not stop the cleaning.
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            cleaned.append(number)
+    assert cleaned == [number]
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 # --- Where gloo is missing -----------------------------------------------------------------------
@@ -160,8 +214,8 @@ def _rounds():
 def test_row():
     row = numbers.row("all_reduce", 4, 4096, _rounds())
     approx = pytest.approx
-    assert {key: row[key] for key in ("op", "ranks", "bytes", "calls")} == {
-        "op": "all_reduce", "ranks": 4, "bytes": 4096, "calls": 2
+    assert {key: row[key] for key in ("op", "ranks", "bytes", "rounds", "calls")} == {
+        "op": "all_reduce", "ranks": 4, "bytes": 4096, "rounds": 3, "calls": 2
     }  # fmt: skip
     assert row["ms"] == {
         "stock": approx({"median": 6, "min": 4, "max": 8}),
@@ -246,6 +300,15 @@ def test_table_without_copies():
     ]
 
 
+def test_table_between_hosts_has_the_paths():
+    link = {"emulator": "veth", "name": "0 ms, 1000 Mbit/s"}
+    rows = [numbers.row("all_reduce", 4, 8, _rounds())]
+    lines = _table({**_result(), "rows": rows, "link": link})
+    # In place of the copies.
+    assert [line[-1] for line in lines] == ["", "shm, grpc", ""]
+    assert len(lines[0]) == 9
+
+
 def test_names_in_brackets_are_no_markup():
     rows = [numbers.row("rs_ag", 2, 8, {"tf_fuse[grpc]": [_measured(6)]})]
     assert _table({**_result(), "rows": rows})[0][3] == "tf_fuse[grpc]"
@@ -282,16 +345,50 @@ def test_forced_path(path, counters, fine):
         collectives.check_path(variant, measurement)
 
 
-def test_loopback_counter():
+@pytest.mark.parametrize(
+    ("counters", "apart", "fine"),
+    [
+        ({"collective_bytes_shm": 0, "collective_bytes_grpc": 5}, True, True),
+        ({"collective_bytes_shm": 1, "collective_bytes_grpc": 5}, True, False),
+        ({"collective_bytes_shm": 1, "collective_bytes_grpc": 5}, False, True),
+        ({}, True, True),
+    ],
+)
+def test_hosts_apart_share_no_memory(counters, apart, fine):
+    variant, measurement = Variant("tf_fuse"), _measured(1, **counters)
+    if fine:
+        collectives.check_path(variant, measurement, apart)
+        return
+    text = r"are {'shm': 1, 'grpc': 5}, expected none by shm: each rank has a host of its own"
+    with pytest.raises(collectives.WrongPathError, match=text):
+        collectives.check_path(variant, measurement, apart)
+
+
+def test_bytes_of_stock_are_another_way():
+    counters = {"collective_bytes_grpc": 5, "collective_bytes_stock": 1}
+    with pytest.raises(collectives.WrongPathError, match=r"are {'grpc': 5, 'stock': 1}, expected"):
+        collectives.check_path(Variant("x", path="grpc"), _measured(1, **counters))
+
+
+def test_neighbours_share_a_host():
+    two = rank_group.Network(["a", "b"], [["in", "a"], ["in", "b"]], "link")
+    assert [two.host(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert [two.host(rank, 3) for rank in range(3)] == [0, 0, 1]
+    assert [two.host(rank, 2) for rank in range(2)] == [0, 1]
+    assert [rank_group.LOOPBACK.host(rank, 3) for rank in range(3)] == [0, 0, 0]
+
+
+def test_counter_of_the_interface():
     text = (
         "Inter-|   Receive                    |  Transmit\n"
         " face |bytes packets errs drop fifo frame compressed multicast|bytes    packets errs\n"
         "  eth0: 11 1 0 0 0 0 0 0 12 1 0 0 0 0 0 0\n"
         "    lo: 7001 9 0 0 0 0 0 0 7002 9 0 0 0 0 0 0\n"
     )
-    assert rank_group.loopback_bytes(text) == 7002
+    assert rank_group.wire_bytes("lo", text) == 7002  # what one sends, another receives
+    assert rank_group.wire_bytes("eth0", text) == 11 + 12
     with pytest.raises(RankError, match="/proc/net/dev has no interface lo"):
-        rank_group.loopback_bytes(text.replace("  lo:", " lo0:"))
+        rank_group.wire_bytes("lo", text.replace("  lo:", " lo0:"))
 
 
 # --- The rank's side -----------------------------------------------------------------------------
@@ -362,7 +459,9 @@ def test_commands_of_a_rank():
     usage = rank.serve({"do": "usage"})
     assert (usage["event"], usage["counters"]) == ("usage", {"collective_copied_bytes": 30})
     assert usage["cpu_s"] >= 0
-    with pytest.raises(ValueError, match=r"unknown command {'do': 'stop'}; expected prepare"):
+    assert rank.serve({"do": "release"}) == {"event": "released"}
+    assert backend.log.count("release") == 2
+    with pytest.raises(ValueError, match=r"unknown command {'do': 'stop'}; expected prepare, re"):
         rank.serve({"do": "stop"})
 
 
@@ -385,6 +484,7 @@ if attempt <= part.get("port_taken", 0):
 emit("ready", attempt=attempt)
 answers = {
     "prepare": {"event": "prepared", "unsupported": {}},
+    "release": {"event": "released"},
     "arm": {"event": "armed"},
     "go": {"event": "timed", "seconds": 0.5 + spec["rank"]},
     "usage": {"event": "usage", "cpu_s": 0.25, "counters": {"collective_copied_bytes": 8}},
@@ -471,6 +571,30 @@ def test_the_command_reports_a_failed_rank(actors, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert error.startswith("error: variant stock, rank 1 of 2: WrongValueError: rank 1: 2 of 4")
     assert "Traceback" not in error
+
+
+def test_a_size_that_memory_does_not_hold_is_left_out(actors, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PART", "{}")
+    free = type("Memory", (), {"available": 3 << 30, "total": 4 << 30})
+    monkeypatch.setattr(collectives.psutil, "virtual_memory", lambda: free)
+    out = tmp_path / "out.json"
+    command = "--ranks 2 --sizes 4KB,1GB --variants stock --rounds 1 --json"
+    assert collectives.main([*command.split(), str(out)]) == 0
+    assert [row["bytes"] for row in json.loads(out.read_text())["rows"]] == [4096]
+    text = "left out: 2 ranks, 1GB: about 11.0 GiB of memory are needed, and 3.0 are available"
+    assert text in capsys.readouterr().out
+
+
+def test_ranks_start_by_the_command_of_their_host(actors, monkeypatch, tmp_path):
+    monkeypatch.setenv("PART", "{}")
+    log = tmp_path / "log"
+    commands = [["sh", "-c", f'echo {name} >> {log}; exec "$@"', "sh"] for name in "ab"]
+    network = rank_group.Network(["10.0.0.1", "10.0.0.2"], commands, "lo")
+    with RankGroup(Variant("stock"), 2, 60.0, network) as group:
+        group.wait_ready()
+        assert group.apart
+        assert group.prepare(["all_reduce"], 4096) == {}
+    assert sorted(log.read_text().split()) == ["a", "b"]
 
 
 def test_the_command_writes_rows(actors, monkeypatch, tmp_path, capsys):
