@@ -70,6 +70,7 @@ absl::Status InferGathered(InferenceContext* c) {
       .Attr("T: {bfloat16, half, float, double, int32, int64}") \
       .Attr("N: int >= 1")                                      \
       .Attr("packed: bool = false")                             \
+      .Attr("rank: int >= -1 = -1")                             \
       .Attr("tag: string = ''")                                 \
       .Attr("timeout_seconds: float = 0")                       \
       .SetIsStateful()                                          \
@@ -89,6 +90,7 @@ inputs: tensors of any shape, equal in all members.
 shards: vectors; of a tensor with few elements the last members' are empty.
 packed: whether all tensors are cut as one, in which they follow each other; a
   member's shard of a tensor is then what its chunk has of it.
+rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
 )doc");
@@ -103,6 +105,7 @@ Sums each tensor over the members of a group, to the bits of CollectiveReduceV2.
 inputs: tensors of any shape, equal in all members.
 outputs: of the inputs' shapes.
 packed: whether the order of additions is that of all tensors as one.
+rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
 )doc");
@@ -120,6 +123,7 @@ shards: vectors, this member's.
 shapes: of the whole tensors, equal in all members.
 packed: as in the reduce-scatter.
 outputs: the whole tensors.
+rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
 )doc");

@@ -79,6 +79,7 @@ class ShardOp : public AsyncOpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("N", &tensors_));
     OP_REQUIRES_OK(c, c->GetAttr("T", &type_));
     OP_REQUIRES_OK(c, c->GetAttr("packed", &packed_));
+    OP_REQUIRES_OK(c, c->GetAttr("rank", &rank_));
     OP_REQUIRES_OK(c, c->GetAttr("tag", &tag_));
     OP_REQUIRES_OK(c, c->GetAttr("timeout_seconds", &timeout_seconds_));
     tensorflow::NodeDef merge;
@@ -221,6 +222,12 @@ class ShardOp : public AsyncOpKernel {
                                               " is no member of group ",
                                               params->group.group_key));
     }
+    if (rank_ >= 0 && rank_ != params->default_rank) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          name(), ": ", c->device()->name(), " is member ",
+          params->default_rank, " of group ", params->group.group_key,
+          ", but the graph was made for member ", rank_));
+    }
     return Exchange(c,
                     ContextOf(c, execution->executor, params, execution->key));
   }
@@ -229,6 +236,7 @@ class ShardOp : public AsyncOpKernel {
   int tensors_ = 0;
   tensorflow::DataType type_ = tensorflow::DT_INVALID;
   bool packed_ = false;
+  int rank_ = -1;
   std::string tag_;
   float timeout_seconds_ = 0;
   std::unique_ptr<OpKernel> merge_;
