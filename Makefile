@@ -13,7 +13,8 @@
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make faults   the tests of faults, and how long each took, into the table of docs/faults.md
-#   make collectives  the tests of collectives with groups of 8, more sizes and longer loops
+#   make collectives  the tests of collectives with groups of 8, more sizes and longer loops, and
+#                 faults at random (SECONDS=60 SEED=1)
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
@@ -136,7 +137,9 @@ dynamic: environment
 	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
 
 collectives: environment
-	TF_FUSE_TEST_COLLECTIVES=1 $(BIN)/python -m pytest tests/cluster/test_collectives_values.py $(ARGS)
+	TF_FUSE_TEST_COLLECTIVES=1 TF_FUSE_TEST_SECONDS=$(SECONDS) TF_FUSE_TEST_SEED=$(SEED) \
+	  $(BIN)/python -m pytest tests/cluster/test_collectives_values.py \
+	  tests/fault/test_collective_loop.py $(ARGS)
 
 # In one process: what runs beside would be in the times.
 faults: environment

@@ -4,6 +4,7 @@
 #include "collectives/direct_exchange.h"
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,9 @@ struct DirectExchange::State {
   std::multiset<int> producers ABSL_GUARDED_BY(mu);
   std::multiset<int> consumers ABSL_GUARDED_BY(mu);
   std::set<int> checked ABSL_GUARDED_BY(mu);  // Is being done.
+  std::set<int> asked ABSL_GUARDED_BY(mu);    // Whether they have failed.
+  tensorflow::CancellationManager asking;     // Until the exchange ends.
+  char nothing = 0;                           // Where no byte ever comes.
 
   void Note(const absl::Status& error) {
     absl::MutexLock lock(&mu);
@@ -75,6 +79,17 @@ constexpr absl::Duration kHealthTimeout = absl::Seconds(10);
 Operands* OperandsOfProcess() {
   static Operands* operands = new Operands;
   return operands;
+}
+
+// An error that a member told, with who it is.
+absl::Status FromMember(const absl::Status& status, const std::string& who) {
+  if (status.ok() || absl::IsCancelled(status)) return status;
+  absl::Status named(status.code(),
+                     absl::StrCat("From ", who, ": ", status.message()));
+  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& x) {
+    named.SetPayload(url, x);
+  });
+  return named;
 }
 
 bool IsCancelled(const CollectiveContext& context) {
@@ -125,17 +140,14 @@ ChunkKey DirectExchange::ChunkOf(int from, const std::string& name,
   return chunk;
 }
 
+std::string DirectExchange::NameOf(int member) const {
+  return absl::StrCat("member ", member, " (",
+                      params().group.members[member].device.name(), ")");
+}
+
 absl::Status DirectExchange::Named(const absl::Status& status,
                                    int member) const {
-  if (status.ok() || absl::IsCancelled(status)) return status;
-  absl::Status named(status.code(),
-                     absl::StrCat("From member ", member, " (",
-                                  params().group.members[member].device.name(),
-                                  ") of ", size(), ": ", status.message()));
-  status.ForEachPayload([&named](absl::string_view url, const absl::Cord& x) {
-    named.SetPayload(url, x);
-  });
-  return named;
+  return FromMember(status, absl::StrCat(NameOf(member), " of ", size()));
 }
 
 void DirectExchange::Post(int to, const std::string& name,
@@ -286,12 +298,12 @@ std::set<int> DirectExchange::Late() const {
 
 std::string DirectExchange::WaitedFor() const {
   return absl::StrJoin(Late(), ", ", [this](std::string* out, int member) {
-    absl::StrAppend(out, "member ", member, " (",
-                    params().group.members[member].device.name(), ")");
+    absl::StrAppend(out, NameOf(member));
   });
 }
 
 void DirectExchange::CheckMembers() {
+  for (int member = 0; member < size(); ++member) AskWhetherFailed(member);
   std::set<int> members = Late();
   {
     absl::MutexLock lock(&state_->mu);
@@ -323,6 +335,30 @@ void DirectExchange::CheckMembers() {
   }
 }
 
+void DirectExchange::AskWhetherFailed(int member) {
+  if (params().group.members[member].is_local || !Reaches(member)) return;
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (!state_->asked.insert(member).second) return;
+  }
+  // The same collective may run again while the producer still has a question
+  // of this one, so each has a number.
+  static std::atomic<uint64_t> questions{0};
+  ChunkKey chunk;
+  chunk.key =
+      Key(absl::StrCat("failed", questions.fetch_add(1)), member, rank());
+  tensorflow::CollectiveExecutor* const executor = context_->col_exec;
+  executor->Ref();  // The answer may come when the operation is over.
+  access_->Take(params().group.members[member], chunk, &state_->nothing,
+                &state_->asking,
+                [executor, who = absl::StrCat(NameOf(member), " of ", size()),
+                 state = state_](const absl::Status& status) {
+                  if (!absl::IsCancelled(status))
+                    state->Note(FromMember(status, who));
+                  executor->Unref();
+                });
+}
+
 bool DirectExchange::WaitForPosts() {
   return RunUntil([this] {
     absl::MutexLock lock(&state_->mu);
@@ -346,6 +382,7 @@ void DirectExchange::Fail(const absl::Status& status) {
 
 absl::Status DirectExchange::Finish() {
   WaitForPosts();
+  state_->asking.StartCancel();
   absl::MutexLock lock(&state_->mu);
   // They were told to end, or have ended.
   auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {

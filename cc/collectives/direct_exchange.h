@@ -79,12 +79,18 @@ class DirectExchange {
                    ChunkDone done);
   std::string Key(const std::string& name, int from, int to) const;
   ChunkKey ChunkOf(int from, const std::string& name, int64_t bytes) const;
+  std::string NameOf(int member) const;
   absl::Status Named(const absl::Status& status, int member) const;
   // Members whose pieces have not come, or who have not taken this one's.
   std::set<int> Late() const;
   std::string WaitedFor() const;
-  // Asks the tasks that are waited for whether they live.
+  // Asks the tasks that are waited for whether they live, and all others
+  // whether they have failed.
   void CheckMembers();
+  // Takes from a member what it never posts: it answers when its collectives
+  // are aborted. Who waits only for it to take something, or for another one,
+  // would not hear of that.
+  void AskWhetherFailed(int member);
 
   const std::shared_ptr<tensorflow::CollectiveContext> context_;
   const std::string operand_;

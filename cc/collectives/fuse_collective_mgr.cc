@@ -30,6 +30,16 @@ using tensorflow::WorkerCacheInterface;
 
 namespace {
 
+// Marks a status: TensorFlow has no implementation of a collective.
+constexpr char kUnknown[] = "tf_fuse/unknown_collective";
+
+// Whether TensorFlow has none of it for CPUs. (It names one when it looks for
+// it, which is on the leader.)
+bool IsUnknown(const CollectiveParams& params) {
+  return params.instance.type == tensorflow::REDUCE_SCATTER_COLLECTIVE &&
+         params.group.device_type == tensorflow::DeviceType("CPU");
+}
+
 // Shows this task's card to the other members of its groups, and chooses
 // algorithms by theirs.
 class FuseParamResolver
@@ -50,10 +60,17 @@ class FuseParamResolver
                            CollectiveParams* params,
                            CancellationManager* cancellation,
                            const StatusCallback& done) override {
+    // A caller that has timed out does not keep them until this is called.
+    tensorflow::core::IntrusivePtr<CollectiveParams> kept(params,
+                                                          /*add_ref=*/true);
     CollectiveParamResolverDistributed::CompleteParamsAsync(
         WithCard(device), params, cancellation,
-        [params, done](const absl::Status& status) {
-          if (status.ok()) ChooseAlgorithm(params);
+        [params, kept = std::move(kept), done](absl::Status status) {
+          if (status.ok()) {
+            ChooseAlgorithm(params);
+          } else if (IsUnknown(*params)) {
+            status.SetPayload(kUnknown, absl::Cord());
+          }
           done(status);
         });
   }
@@ -97,6 +114,19 @@ class FuseParamResolver
   v1::PeerCard card_;  // Does not change once it is made.
 };
 
+// TensorFlow's, but that a collective without an implementation is an error of
+// that call alone: each member finds out for itself, so nobody has to be told
+// by an abort, which would end all later collectives.
+class FuseCollectiveExecutor : public tensorflow::BaseCollectiveExecutor {
+ public:
+  using BaseCollectiveExecutor::BaseCollectiveExecutor;
+
+  void StartAbort(const absl::Status& status) override {
+    if (status.GetPayload(kUnknown).has_value()) return;
+    BaseCollectiveExecutor::StartAbort(status);
+  }
+};
+
 class FuseCollectiveMgr : public tensorflow::RpcCollectiveExecutorMgr {
  public:
   FuseCollectiveMgr(const ConfigProto& config, const DeviceMgr* devices,
@@ -122,8 +152,8 @@ class FuseCollectiveMgr : public tensorflow::RpcCollectiveExecutorMgr {
     auto* access =
         new FuseRemoteAccess(dev_mgr_, dev_resolver_.get(), work_queue_,
                              worker_cache_, step_id, task_name_);
-    return new tensorflow::BaseCollectiveExecutor(this, access, step_id,
-                                                  dev_mgr_, work_queue_);
+    return new FuseCollectiveExecutor(this, access, step_id, dev_mgr_,
+                                      work_queue_);
   }
 
  private:

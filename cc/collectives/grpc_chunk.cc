@@ -3,7 +3,13 @@
 
 #include "collectives/grpc_chunk.h"
 
+#include <cstdint>
 #include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -156,6 +162,57 @@ class PostedBuffer : public tensorflow::TensorBuffer {
   const uint64_t bytes_;
 };
 
+// Requests by the chunk that they wait for. Who asks for one again has given
+// its first request up, but the cancellation may come later, or never: gRPC
+// loses one that comes before the request is handled. So the second cancels the
+// first, and begins when that has ended.
+class WaitingLines {
+ public:
+  static WaitingLines* Get() {
+    static auto* lines = new WaitingLines;
+    return lines;
+  }
+
+  void Enter(const std::string& chunk,
+             std::shared_ptr<tensorflow::CancellationManager> cancellation,
+             std::function<void()> begin) {
+    std::shared_ptr<tensorflow::CancellationManager> before;
+    {
+      absl::MutexLock lock(&mu_);
+      std::deque<Waiting>& line = lines_[chunk];
+      if (!line.empty()) before = line.back().cancellation;
+      line.push_back({std::move(cancellation), begin});
+    }
+    if (before == nullptr) return begin();
+    before->StartCancel();
+  }
+
+  // The first one has ended.
+  void Leave(const std::string& chunk) {
+    std::function<void()> next;
+    {
+      absl::MutexLock lock(&mu_);
+      auto found = lines_.find(chunk);
+      found->second.pop_front();
+      if (found->second.empty()) {
+        lines_.erase(found);
+      } else {
+        next = found->second.front().begin;
+      }
+    }
+    if (next != nullptr) next();
+  }
+
+ private:
+  struct Waiting {
+    std::shared_ptr<tensorflow::CancellationManager> cancellation;
+    std::function<void()> begin;
+  };
+
+  absl::Mutex mu_;
+  std::map<std::string, std::deque<Waiting>> lines_ ABSL_GUARDED_BY(mu_);
+};
+
 }  // namespace
 
 std::shared_ptr<ChunkCall> TakeByGrpc(const std::string& task,
@@ -199,20 +256,35 @@ void ServeChunk(tensorflow::CollectiveExecutorMgrInterface* manager,
                         chunk.operand(),   chunk.consumer()};
   // It may be cancelled while the request is being taken up.
   auto cancellation = std::make_shared<tensorflow::CancellationManager>();
-  options->SetCancelCallback([cancellation] { cancellation->StartCancel(); });
-  ChunkSource source(manager);
-  source.Take(
-      key, cancellation.get(),
-      [cancellation, options, response, bytes = chunk.bytes(),
-       done = std::move(done)](absl::StatusOr<PostedChunk> posted) {
-        options->ClearCancelCallback();
-        if (!posted.ok()) return done(posted.status());
-        Tensor tensor(tensorflow::DT_UINT8,
-                      tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
-                      tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
-                          new PostedBuffer(*std::move(posted), bytes)));
-        done(tensorflow::grpc::EncodeTensorToByteBuffer(
-            /*is_dead=*/false, tensor, /*require_ack=*/false, response));
+  // Called with the lock held that ClearCancelCallback() takes, which the
+  // answer to a cancelled request calls: so on another thread.
+  options->SetCancelCallback([cancellation] {
+    tensorflow::Env::Default()->SchedClosure(
+        [cancellation] { cancellation->StartCancel(); });
+  });
+  const std::string line =
+      absl::StrCat(reinterpret_cast<uintptr_t>(manager), ":", key.step_id, ":",
+                   key.device, ":", key.key);
+  auto answer = [line, options, response, bytes = chunk.bytes(),
+                 done = std::move(done)](absl::StatusOr<PostedChunk> posted) {
+    WaitingLines::Get()->Leave(line);
+    options->ClearCancelCallback();
+    if (!posted.ok()) return done(posted.status());
+    Tensor tensor(tensorflow::DT_UINT8,
+                  tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
+                  tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
+                      new PostedBuffer(*std::move(posted), bytes)));
+    done(tensorflow::grpc::EncodeTensorToByteBuffer(
+        /*is_dead=*/false, tensor, /*require_ack=*/false, response));
+  };
+  WaitingLines::Get()->Enter(
+      line, cancellation,
+      [manager, key, cancellation, answer = std::move(answer)] {
+        ChunkSource source(manager);
+        source.Take(key, cancellation.get(),
+                    [cancellation, answer](absl::StatusOr<PostedChunk> posted) {
+                      answer(std::move(posted));
+                    });
       });
 }
 

@@ -19,6 +19,7 @@
 #include "collectives/memory.h"
 #include "collectives/shard_exchange.h"
 #include "kernels/shard_op_inputs.h"
+#include "tensorflow/core/common_runtime/base_collective_executor.h"
 #include "tensorflow/core/common_runtime/process_util.h"
 #include "tensorflow/core/framework/collective.h"
 #include "tensorflow/core/framework/device.h"
@@ -46,6 +47,17 @@ class ParamsOf : public CollectiveExecutor {
   }
 };
 
+// Why the collectives of an executor were aborted; OK if they were not.
+class AbortOf : public tensorflow::BaseCollectiveExecutor {
+ public:
+  static absl::Status Get(CollectiveExecutor* executor) {
+    auto* const base = dynamic_cast<BaseCollectiveExecutor*>(executor);
+    if (base == nullptr) return absl::OkStatus();
+    tensorflow::mutex_lock lock(base->*(&AbortOf::status_mu_));
+    return base->*(&AbortOf::status_);
+  }
+};
+
 // One execution. Whatever happens, it ends once.
 struct Execution {
   OpKernelContext* context;
@@ -66,7 +78,11 @@ struct Execution {
     if (!status.ok()) {
       // Other members hear of it, as with TensorFlow's collectives.
       if (!cancelled) executor->StartAbort(status);
-      context->SetStatus(status);
+      // What an abort has cancelled says nothing of the reason.
+      const absl::Status reason = AbortOf::Get(executor);
+      const bool derived =
+          absl::IsCancelled(status) && !cancelled && !reason.ok();
+      context->SetStatus(derived ? reason : status);
     }
     done();
   }

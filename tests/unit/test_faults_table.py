@@ -31,13 +31,16 @@ def test_every_row_names_a_test(module, case):
 
 
 def test_what_stock_does_is_compared_or_said_not_to_be():
-    # Cases are compared by table.check; of the functions, that of two hosts compares with stock.
+    # Cases are compared by table.check; of the functions, these compare with stock.
     functions = {key: row for key, row in table.rows().items() if key[1].startswith("test_")}
     assert [
         key
         for key, row in functions.items()
         if row.stock != "does not arise" and not row.stock.startswith("by its code: ")
-    ] == [("test_two_hosts", "test_training_across_hosts")]
+    ] == [
+        ("test_collective_faults", "test_one_rank_without_the_plugin"),
+        ("test_two_hosts", "test_training_across_hosts"),
+    ]
 
 
 def test_every_make_target_that_is_named_exists():
@@ -72,6 +75,22 @@ def test_an_outcome_that_is_not_the_documented_one_fails(tmp_path, monkeypatch):
     table.check("test_x.py", "one", {"outcome": "`AError`"}, {"outcome": "`AError`"})
     with pytest.raises(AssertionError, match=r"a \(test_x: one\): .*recovered"):
         table.check("test_x.py", "one", {"outcome": "`AError`"}, {"outcome": "recovered"})
+
+
+def test_of_an_outcome_that_is_up_to_a_race_all_that_were_seen_are_documented(
+    tmp_path, monkeypatch
+):
+    document = tmp_path / "faults.md"
+    document.write_text("| a | `A` or `B`; aborted | `A`; aborted | `test_x`: `one` |\n")
+    monkeypatch.setattr(table, "DOCUMENT", document)
+    here = {"outcome": "`A`; aborted"}
+    for outcome in ("`A`; aborted", "`B`; aborted", "`A` or `B`; aborted"):
+        table.check("test_x.py", "one", {"outcome": outcome}, here)
+    for outcome in ("`C`; aborted", "`A` or `C`; aborted", "`A`", "`A`; `B`", "aborted; `A`", ""):
+        with pytest.raises(AssertionError, match="stock: "):
+            table.check("test_x.py", "one", {"outcome": outcome}, here)
+    with pytest.raises(AssertionError, match="here: "):
+        table.check("test_x.py", "one", here, {"outcome": "`B`; aborted"})
 
 
 def test_a_case_stands_in_one_row(tmp_path, monkeypatch):
