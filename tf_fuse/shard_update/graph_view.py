@@ -1,0 +1,180 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A function's body as a graph: names in, names out.
+
+Tensors are named as in a `FunctionDef`: "argument", or "node:output:index". Control inputs are
+"^node". A view never changes its function.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+READS = frozenset({"ReadVariableOp"})
+ASSIGNS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
+# What a resource goes through unchanged.
+_ALIASES = frozenset({"Identity", "IdentityN"})
+# Ops of variables whose first input is the variable, and that do not hand it on.
+_READS_SHAPE_ONLY = frozenset({"VariableShape", "VarIsInitializedOp"})
+
+
+@dataclass(frozen=True)
+class Use:
+    """A tensor as an input of a node.
+
+    Attributes:
+      node: name of the consumer.
+      index: of its data inputs.
+    """
+
+    node: str
+    index: int
+
+
+class GraphView:
+    """The nodes of a function, what they read, and who reads them.
+
+    Attributes:
+      function: the `FunctionDef`.
+      nodes: by name.
+      arguments: names of the arguments, in order.
+      results: the tensors that it returns, in order.
+    """
+
+    def __init__(self, function: Any, op_def: Callable[[str], Any]):
+        """Indexes a function.
+
+        Args:
+          function: a `FunctionDef`.
+          op_def: the `OpDef` of an op or function, by name; raises KeyError for others.
+        """
+        self.function = function
+        self.op_def = op_def
+        self.nodes = {node.name: node for node in function.node_def}
+        self.arguments = [argument.name for argument in function.signature.input_arg]
+        self.results = [function.ret[result.name] for result in function.signature.output_arg]
+        self._uses: dict[str, list[Use]] = defaultdict(list)
+        self._followers: dict[str, list[str]] = defaultdict(list)
+        for node in function.node_def:
+            for index, tensor in enumerate(data_inputs(node)):
+                self._uses[tensor].append(Use(node.name, index))
+            for before in control_inputs(node):
+                self._followers[before].append(node.name)
+
+    def uses(self, tensor: str) -> list[Use]:
+        """The inputs that read a tensor."""
+        return list(self._uses.get(tensor, ()))
+
+    def followers(self, node: str) -> list[str]:
+        """The nodes with a control edge from this one."""
+        return list(self._followers.get(node, ()))
+
+    def producer(self, tensor: str) -> Any | None:
+        """The node that makes a tensor; None for an argument."""
+        return self.nodes.get(tensor.partition(":")[0]) if ":" in tensor else None
+
+    def outputs(self, node: Any) -> list[str]:
+        """The tensors that a node makes, in order."""
+        return [
+            f"{node.name}:{argument.name}:{i}"
+            for argument in self.op_def(node.op).output_arg
+            for i in range(_number(argument, node))
+        ]
+
+    def output_index(self, tensor: str) -> int:
+        """Which output of its producer a tensor is."""
+        producer = self.producer(tensor)
+        if producer is None:
+            raise ValueError(f"{tensor} is an argument, not an output of a node")
+        return self.outputs(producer).index(tensor)
+
+    def resource(self, tensor: str) -> str:
+        """The tensor that a resource comes from, through nodes that hand it on."""
+        while (node := self.producer(tensor)) is not None and node.op in _ALIASES:
+            tensor = data_inputs(node)[self.output_index(tensor)]
+        return tensor
+
+    def variable_of(self, node: Any) -> str | None:
+        """The resource that a read or an assignment is of; None for other nodes."""
+        if node.op not in READS | ASSIGNS:
+            return None
+        return self.resource(data_inputs(node)[0])
+
+    def escapes(self, resource: str) -> list[str]:
+        """Nodes that get a variable and do more than read and assign it, and "" if it is returned.
+
+        Args:
+          resource: of a variable, as of `resource`.
+        """
+        found = []
+        waiting = [resource]
+        while waiting:
+            tensor = waiting.pop()
+            if tensor in self.results:
+                found.append("")
+            for use in self.uses(tensor):
+                node = self.nodes[use.node]
+                if node.op in _ALIASES:
+                    waiting.append(self.outputs(node)[use.index])
+                elif node.op not in READS | ASSIGNS | _READS_SHAPE_ONLY:
+                    found.append(node.name)
+        return sorted(set(found))
+
+    def in_order(self) -> Iterator[Any]:
+        """All nodes, each behind those that it reads or waits for; else by name.
+
+        Raises:
+          ValueError: the graph has a cycle; the text has its nodes.
+        """
+        missing = {
+            name: len({b for b in _predecessors(node) if b in self.nodes})
+            for name, node in self.nodes.items()
+        }
+        after: dict[str, set[str]] = defaultdict(set)
+        for name, node in self.nodes.items():
+            for before in _predecessors(node):
+                after[before].add(name)
+        ready = [name for name, count in missing.items() if count == 0]
+        heapq.heapify(ready)
+        done = 0
+        while ready:
+            name = heapq.heappop(ready)
+            done += 1
+            yield self.nodes[name]
+            for follower in after[name]:
+                missing[follower] -= 1
+                if missing[follower] == 0:
+                    heapq.heappush(ready, follower)
+        if done < len(self.nodes):
+            left = sorted(name for name, count in missing.items() if count > 0)
+            raise ValueError(f"{self.function.signature.name} has a cycle in {left[:10]}")
+
+
+def data_inputs(node: Any) -> list[str]:
+    """The tensors that a node reads."""
+    return [tensor for tensor in node.input if not tensor.startswith("^")]
+
+
+def control_inputs(node: Any) -> list[str]:
+    """The nodes that a node waits for."""
+    return [tensor[1:] for tensor in node.input if tensor.startswith("^")]
+
+
+def _predecessors(node: Any) -> Iterator[str]:
+    for tensor in node.input:
+        if tensor.startswith("^"):
+            yield tensor[1:]
+        elif ":" in tensor:
+            yield tensor.partition(":")[0]
+
+
+def _number(argument: Any, node: Any) -> int:
+    if argument.number_attr:
+        return int(node.attr[argument.number_attr].i)
+    if argument.type_list_attr:
+        return len(node.attr[argument.type_list_attr].list.type)
+    return 1

@@ -1,0 +1,252 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a function are equal on all replicas that run it.
+
+Section 3.1 of "Automatic Cross-Replica Sharding of Weight Update in Data-Parallel Training"
+(Xu et al., 2020). Constants, the results of all-reduces over all replicas, and reads of variables
+that are equal on all replicas are redundant; so is what a deterministic operation without state
+makes of redundant tensors. Everything else is not, as far as is known here.
+
+A variable stays equal if all that a function assigns to it is redundant; that is found by taking it
+for granted, and giving it up where an assignment contradicts, until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_CONDITIONALS = frozenset({"If", "StatelessIf"})
+_LOOPS = frozenset({"While", "StatelessWhile"})
+
+# Stateful in their registration, but the same inputs give the same outputs.
+_PURE_THOUGH_STATEFUL = frozenset({"VariableShape", "VarIsInitializedOp"})
+# Without state in their registration, but their values depend on who runs them, or when.
+_IMPURE = frozenset({"Placeholder", "PlaceholderWithDefault", "PyFuncStateless", "_Arg"})
+
+
+@dataclass
+class Redundancy:
+    """What is equal on all replicas.
+
+    Attributes:
+      tensors: names of such tensors.
+      variables: resources whose values stay equal while the function runs, and after it.
+    """
+
+    tensors: set[str] = field(default_factory=set)
+    variables: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class World:
+    """What the analysis has to know of the program.
+
+    Attributes:
+      replicas: how many there are.
+      function: the `FunctionDef` of a name, or None.
+      op_def: the `OpDef` of an op or function.
+      is_full_group: whether a node is an all-reduce over all replicas.
+    """
+
+    replicas: int
+    function: Callable[[str], Any | None]
+    op_def: Callable[[str], Any]
+    is_full_group: Callable[[GraphView, Any], bool]
+
+
+def analyse(
+    view: GraphView, world: World, redundant: Iterable[str], mirrored: Iterable[str]
+) -> Redundancy:
+    """Finds the redundant tensors of a function.
+
+    Args:
+      view: of the function.
+      world: what else there is.
+      redundant: arguments that are equal on all replicas.
+      mirrored: arguments that are resources of variables whose values are.
+
+    Returns:
+      A fixed point: nothing in it contradicts the rest.
+    """
+    found = Redundancy(variables=set(mirrored))
+    while True:
+        found.tensors = set(redundant)
+        lost: set[str] = set()
+        for node in view.in_order():
+            lost |= _visit(view, world, node, found)
+        if not lost:
+            return found
+        found.variables -= lost
+
+
+def _visit(view: GraphView, world: World, node: Any, found: Redundancy) -> set[str]:
+    """Adds a node's redundant outputs; returns variables that are not equal any more."""
+    inputs = data_inputs(node)
+    if node.op in READS:
+        if view.variable_of(node) in found.variables:
+            found.tensors.update(view.outputs(node))
+        return set()
+    if node.op in ASSIGNS:
+        variable = view.variable_of(node)
+        return set() if inputs[1] in found.tensors else {str(variable)} & found.variables
+    resources = [view.resource(tensor) for tensor in inputs]
+    touched = {resource for resource in resources if resource in found.variables}
+    if node.op in _CALLS:
+        return _visit_call(view, world, node, found, [node.attr["f"].func.name])
+    if node.op in _CONDITIONALS:
+        branches = [node.attr[name].func.name for name in ("then_branch", "else_branch")]
+        return _visit_conditional(view, world, node, found, branches)
+    if node.op == "Case" or node.op == "StatelessCase":
+        branches = [function.name for function in node.attr["branches"].list.func]
+        return _visit_conditional(view, world, node, found, branches)
+    if node.op in _LOOPS:
+        return _visit_loop(view, world, node, found)
+    if world.is_full_group(view, node):
+        found.tensors.update(view.outputs(node))
+        return set()
+    if _is_pure(world, node):
+        if all(tensor in found.tensors or tensor in touched for tensor in inputs):
+            found.tensors.update(view.outputs(node))
+        elif node.op == "IdentityN":
+            outputs = view.outputs(node)
+            found.tensors.update(
+                o for o, i in zip(outputs, inputs, strict=True) if i in found.tensors
+            )
+        if node.op in {"Identity", "IdentityN"} | _PURE_THOUGH_STATEFUL:
+            return set()
+    # Whoever else gets a variable may change it.
+    return touched
+
+
+def _is_pure(world: World, node: Any) -> bool:
+    if node.op in _IMPURE:
+        return False
+    if node.op in _PURE_THOUGH_STATEFUL:
+        return True
+    try:
+        definition = world.op_def(node.op)
+    except KeyError:
+        return False
+    return not definition.is_stateful and not definition.is_distributed_communication
+
+
+def _called(
+    view: GraphView,
+    world: World,
+    name: str,
+    arguments: list[str],
+    found: Redundancy,
+    equal: Collection[int] | None = None,
+) -> tuple[list[bool], set[str]] | None:
+    """Analyses a function that is called.
+
+    Returns:
+      For each result whether it is redundant, and the caller's variables that do not stay equal;
+      None if the function is not known.
+    """
+    body = world.function(name)
+    if body is None or len(body.signature.input_arg) != len(arguments):
+        return None
+    inner = GraphView(body, world.op_def)
+    outer_of = dict(zip(inner.arguments, arguments, strict=True))
+    redundant = [
+        argument
+        for index, argument in enumerate(inner.arguments)
+        if (outer_of[argument] in found.tensors if equal is None else index in equal)
+    ]
+    mirrored = [a for a in inner.arguments if view.resource(outer_of[a]) in found.variables]
+    result = analyse(inner, world, redundant, mirrored)
+    lost = {view.resource(outer_of[a]) for a in mirrored if a not in result.variables}
+    return [tensor in result.tensors for tensor in inner.results], lost
+
+
+def _variables_among(view: GraphView, tensors: Iterable[str], found: Redundancy) -> set[str]:
+    return {view.resource(tensor) for tensor in tensors} & found.variables
+
+
+def _visit_call(
+    view: GraphView, world: World, node: Any, found: Redundancy, names: list[str]
+) -> set[str]:
+    inputs = data_inputs(node)
+    called = _called(view, world, names[0], inputs, found)
+    if called is None:
+        return _variables_among(view, inputs, found)
+    results, lost = called
+    for tensor, is_redundant in zip(view.outputs(node), results, strict=True):
+        if is_redundant:
+            found.tensors.add(tensor)
+    return lost
+
+
+def _visit_conditional(
+    view: GraphView, world: World, node: Any, found: Redundancy, names: list[str]
+) -> set[str]:
+    """Redundant results of all branches, where all replicas take the same one."""
+    predicate, *arguments = data_inputs(node)
+    called = [_called(view, world, name, arguments, found) for name in names]
+    known = [branch for branch in called if branch is not None]
+    if len(known) < len(called):
+        return _variables_among(view, arguments, found)
+    lost = set().union(*(branch[1] for branch in known))
+    if predicate not in found.tensors:
+        # Some replicas run one branch, some the other: what either assigns is not equal.
+        for name in names:
+            lost |= _assigned(view, world, name, arguments, found)
+        return lost
+    outputs = view.outputs(node)
+    for index, tensor in enumerate(outputs):
+        if all(branch[0][index] for branch in known):
+            found.tensors.add(tensor)
+    return lost
+
+
+def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> set[str]:
+    """Loop variables that stay redundant from iteration to iteration, to a fixed point."""
+    arguments = data_inputs(node)
+    condition, body = (node.attr[name].func.name for name in ("cond", "body"))
+    equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
+    lost: set[str] = set()
+    while True:
+        inner = Redundancy(found.tensors, found.variables - lost)
+        tested = _called(view, world, condition, arguments, inner, equal)
+        run = _called(view, world, body, arguments, inner, equal)
+        if tested is None or run is None:
+            return _variables_among(view, arguments, found)
+        now_lost = lost | tested[1] | run[1]
+        if not tested[0][0]:
+            # Replicas differ in how often they go round.
+            return now_lost | _assigned(view, world, body, arguments, found)
+        still = {i for i in equal if run[0][i]}
+        if still == equal and now_lost == lost:
+            break
+        equal, lost = still, now_lost
+    outputs = view.outputs(node)
+    found.tensors.update(outputs[i] for i in equal)
+    return lost
+
+
+def _assigned(
+    view: GraphView, world: World, name: str, arguments: list[str], found: Redundancy
+) -> set[str]:
+    """The caller's variables that a function may change."""
+    body = world.function(name)
+    if body is None:
+        return _variables_among(view, arguments, found)
+    inner = GraphView(body, world.op_def)
+    changed = set()
+    for argument, outer in zip(inner.arguments, arguments, strict=True):
+        resource = view.resource(outer)
+        if resource not in found.variables:
+            continue
+        assigns = any(
+            node.op in ASSIGNS and inner.variable_of(node) == argument
+            for node in inner.nodes.values()
+        )
+        if assigns or inner.escapes(argument):
+            changed.add(resource)
+    return changed
