@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from cluster.collective_ranks import BEGUN, Error, Reduce
+from cluster.shard_update_cases import ShardUpdateCases
 
 # Below the keys that the library chooses for itself, and above those of strategies.
 _GROUP_KEY = 500
@@ -86,7 +87,7 @@ def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
         return Error(type(e).__name__, None, str(e))
 
 
-class Member:
+class Member(ShardUpdateCases):
     """A rank: its server, and its cases."""
 
     def __init__(self, spec: dict[str, Any]):

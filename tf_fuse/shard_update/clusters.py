@@ -39,6 +39,7 @@ ELEMENTWISE = frozenset(
 # Why a gradient's update is left as it is.
 REASONS = {
     "not_all_replicas": "the all-reduce is of a part of the replicas",
+    "waits_for_itself": "the update of one gradient reads another one that is left alone",
     "read_whole": "the reduced pack is read as a whole",
     "unknown_shape": "the shape of a tensor is not known when the function is traced",
     "no_update": "no variable is assigned from the gradient alone",
@@ -276,10 +277,11 @@ class Clusters:
                     return family.leave("assigned_twice", variable)
                 family.slots.append(variable)
                 continue
-            if set(assigns) != set(mine) or len(mine) > 1:
+            # What assigns it before, such as weight decay, is left to all replicas.
+            last = mine[0]
+            if len(mine) > 1 or not all(last in self._behind(a) for a in set(assigns) - {last}):
                 return family.leave("assigned_twice", variable)
-            later = self._behind(mine[0])
-            if again := sorted(later & set(reads)):
+            if again := sorted(self._behind(last) & set(reads)):
                 return family.leave("read_after_update", again[0])
             if family.weights:
                 return family.leave("several_weights", variable)

@@ -8,6 +8,11 @@ and assigned to variables that have no more elements than that; new weights are 
 replicas and assigned. What is left alone gets its whole gradient by the same gather.
 
 Nodes that wait for others, by name, wait for the same ones as before.
+
+Vectorized kernels compute a tensor's last elements, which do not fill a vector register, by other
+instructions than the rest, and some functions (a reciprocal square root) then differ in the last
+bit. So what is computed is a `window`: as many elements more than the replica's own ones, zeros of
+the gradient, as it takes for each element to be computed as it is in the whole tensor.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, da
 
 SCOPE = "tf_fuse_shard"
 _INT64 = 9  # DT_INT64
+# A multiple of what fills a vector register, of any type.
+_REGISTER = 64
 _OP_OF_ASSIGN = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
 
 
@@ -31,8 +38,9 @@ class Slot:
     Attributes:
       argument: of the function: the handle of the whole variable.
       shared_name: of the variable that has the part.
-      begin: first element of the part.
+      begin: first element of the window that the part holds.
       end: the one behind the last.
+      own: the elements of it that are this replica's; the others mean nothing.
       shape: of the whole.
       dtype: number of the type.
     """
@@ -41,8 +49,25 @@ class Slot:
     shared_name: str
     begin: int
     end: int
+    own: tuple[int, int]
     shape: Shape
     dtype: int
+
+
+def window(own: tuple[int, int], size: int) -> tuple[int, int]:
+    """The elements to compute so that each of a replica's own ones is computed as in the whole.
+
+    Args:
+      own: first element, and the one behind the last.
+      size: of the tensor.
+
+    Returns:
+      A range around it, as `own`; nothing around nothing.
+    """
+    begin, end = own
+    if begin == end:
+        return own
+    return begin // _REGISTER * _REGISTER, min(-(-end // _REGISTER) * _REGISTER, size)
 
 
 def is_sharded(pack: Pack) -> bool:
@@ -118,11 +143,13 @@ class Rewriter:
             part = f"{pack.node}:shards:{index}"
             shape: Shape = (family.size,)
             if family.reason is None:
-                self._replace(family.root, part)
-                self._cut(f"{pack.node}/{SCOPE}_{index}", family, ranges[index])
+                scope = f"{pack.node}/{SCOPE}_{index}"
+                own = ranges[index]
+                self._replace(family.root, self._padded(scope, whole, part, family, own))
+                self._cut(scope, family, own)
                 if family.weights:
                     shape = self._shape(family.weights[0])
-                    part = self._new_weight(f"{pack.node}/{SCOPE}_{index}", family, ranges[index])
+                    part = self._new_weight(scope, family, own)
             gathered.append(part)
             shapes.append(shape)
         outputs = self._gather(pack, whole, gathered, shapes)
@@ -150,12 +177,26 @@ class Rewriter:
         node.attr["N"].i = len(pack.parts)
         node.attr["rank"].i = rank
 
+    def _padded(
+        self, scope: str, whole: Any, part: str, family: Family, own: tuple[int, int]
+    ) -> str:
+        """The window of a gradient, with zeros around what is this replica's."""
+        begin, end = window(own, family.size)
+        if (begin, end) == own:
+            return part
+        around = self._constant(f"{scope}/around", [[own[0] - begin, end - own[1]]], whole.device)
+        node = self._add(f"{scope}/window", "Pad", [part, around], whole.device)
+        node.attr["T"].type = whole.attr["T"].type
+        node.attr["Tpaddings"].type = _INT64
+        return f"{node.name}:output:0"
+
     def _cut(self, scope: str, family: Family, own: tuple[int, int]) -> None:
-        """Has the nodes of a family compute this replica's elements."""
+        """Has the nodes of a family compute this replica's window."""
+        range_ = window(own, family.size)
         for variable in family.slots:
-            self._hold(variable, own)
+            self._hold(variable, range_, own)
         cut = {
-            tensor: self._slice(f"{scope}/{number}", tensor, own)
+            tensor: self._slice(f"{scope}/{number}", tensor, range_)
             for number, (tensor, variable) in enumerate(sorted(imports(self._view, family).items()))
             if variable not in family.slots and self._shape(tensor) != ()
         }
@@ -168,12 +209,13 @@ class Rewriter:
                 for position, tensor in enumerate(node.input):
                     node.input[position] = cut.get(tensor, tensor)
 
-    def _hold(self, variable: str, own: tuple[int, int]) -> None:
+    def _hold(self, variable: str, range_: tuple[int, int], own: tuple[int, int]) -> None:
         """Has a slot's reads and assignments go to the variable of this replica's part."""
         users = [self._view.nodes[use.node] for use in self._view.uses(variable)]
         read = next(node for node in users if node.op in READS)
         dtype = read.attr["dtype"].type
-        slot = Slot(variable, f"{self._prefix}{variable}", *own, self._shape(variable), dtype)
+        name = f"{self._prefix}{variable}"
+        slot = Slot(variable, name, *range_, own, self._shape(variable), dtype)
         self.slots.append(slot)
         handle = self._add(f"{SCOPE}/{variable}", "VarHandleOp", [], read.device)
         handle.attr["dtype"].type = dtype
@@ -186,22 +228,22 @@ class Rewriter:
                 if tensor == variable:
                     node.input[position] = f"{handle.name}:resource:0"
 
-    def _slice(self, scope: str, tensor: str, own: tuple[int, int]) -> str:
-        """This replica's elements of a whole tensor of the function."""
+    def _slice(self, scope: str, tensor: str, range_: tuple[int, int]) -> str:
+        """Some elements of a whole tensor of the function."""
         producer = self._view.producer(tensor)
         device = "" if producer is None else producer.device
-        return self._slice_of(scope, tensor, self._dtype(tensor), own, device)
+        return self._slice_of(scope, tensor, self._dtype(tensor), range_, device)
 
     def _slice_of(
-        self, scope: str, tensor: str, dtype: int, own: tuple[int, int], device: str
+        self, scope: str, tensor: str, dtype: int, range_: tuple[int, int], device: str
     ) -> str:
-        begin, end = own
-        everything = self._vector(f"{scope}/shape", [-1], device)
+        begin, end = range_
+        everything = self._constant(f"{scope}/shape", [-1], device)
         flat = self._add(f"{scope}/flat", "Reshape", [tensor, everything], device)
         flat.attr["T"].type = dtype
         flat.attr["Tshape"].type = _INT64
-        begins = self._vector(f"{scope}/begin", [begin], device)
-        sizes = self._vector(f"{scope}/size", [end - begin], device)
+        begins = self._constant(f"{scope}/begin", [begin], device)
+        sizes = self._constant(f"{scope}/size", [end - begin], device)
         part = self._add(f"{scope}/part", "Slice", [f"{flat.name}:output:0", begins, sizes], device)
         part.attr["T"].type = dtype
         part.attr["Index"].type = _INT64
@@ -212,17 +254,29 @@ class Rewriter:
         sink = self._sink(family)
         value: str = sink.input[1]
         op = _OP_OF_ASSIGN.get(sink.op)
+        range_ = window(own, family.size)
         if op is None:
-            return value
+            return self._own(scope, value, sink, own, range_)
         # As it is when the assignment runs.
         before = [f"^{name}" for name in control_inputs(sink)]
         read = self._add(f"{scope}/weight", "ReadVariableOp", [sink.input[0], *before], sink.device)
         dtype = sink.attr["dtype"].type
         read.attr["dtype"].type = dtype
-        old = self._slice_of(f"{scope}/old", f"{read.name}:value:0", dtype, own, sink.device)
+        old = self._slice_of(f"{scope}/old", f"{read.name}:value:0", dtype, range_, sink.device)
         new = self._add(f"{scope}/new", op, [old, value], sink.device)
         new.attr["T"].type = dtype
-        return f"{new.name}:z:0"
+        return self._own(scope, f"{new.name}:z:0", sink, own, range_)
+
+    def _own(
+        self, scope: str, tensor: str, sink: Any, own: tuple[int, int], range_: tuple[int, int]
+    ) -> str:
+        """This replica's own elements of a window."""
+        if own == range_:
+            return tensor
+        dtype = sink.attr["dtype"].type
+        begin = own[0] - range_[0]
+        inner = (begin, begin + own[1] - own[0])
+        return self._slice_of(f"{scope}/own", tensor, dtype, inner, sink.device)
 
     def _assign_weight(self, family: Family, value: str) -> None:
         sink = self._sink(family)
@@ -242,7 +296,7 @@ class Rewriter:
     ) -> list[str]:
         scope = f"{pack.node}/{SCOPE}_gather"
         wanted = [
-            self._vector(f"{scope}/shape_{i}", list(shape), whole.device)
+            self._constant(f"{scope}/shape_{i}", list(shape), whole.device)
             for i, shape in enumerate(shapes)
         ]
         node = self._add(scope, "", [], whole.device)
@@ -268,7 +322,7 @@ class Rewriter:
         self._nodes[name] = node
         return node
 
-    def _vector(self, name: str, values: Sequence[int], device: str) -> str:
+    def _constant(self, name: str, values: Any, device: str) -> str:
         import numpy as np
         from tensorflow.python.framework import tensor_util
 

@@ -1,0 +1,114 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps whose update is sharded by hand: what `shard_update` plans, switched on here."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+class ShardUpdateCases:
+    """Cases of `collective_cases.Member`."""
+
+    rank: int
+    ranks: int
+
+    def update(self, library: str, optimizer: str, sharded: bool, steps: int) -> dict[str, Any]:
+        """Trains a model of uneven layers under MultiWorkerMirroredStrategy.
+
+        Args:
+          library: "keras" or "tf_keras".
+          optimizer: name of the class.
+          sharded: whether the plan is carried out.
+          steps: of training.
+
+        Returns:
+          A digest of the weights, the losses, why gradients were left alone, the elements of all
+          slots that are cut, and those that this rank has.
+        """
+        import importlib
+
+        keras = importlib.import_module(library)
+        # (One for all cases: making one restarts what the collectives know.)
+        strategy = self._strategy = getattr(self, "_strategy", None) or (
+            tf.distribute.MultiWorkerMirroredStrategy()
+        )
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            layers = [keras.layers.Dense(n, activation="tanh") for n in (37, 5)]
+            model = keras.Sequential([keras.Input([10]), *layers, keras.layers.Dense(1)])
+            chosen = getattr(keras.optimizers, optimizer)(0.05)
+            chosen.build(model.trainable_variables)
+
+        def replica(x: Any, y: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            chosen.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        step = tf.function(lambda x, y: strategy.run(replica, args=(x, y)))
+        rng = np.random.default_rng(self.rank)
+        x = tf.constant(rng.standard_normal([16, 10]), tf.float32)
+        y = tf.constant(rng.standard_normal([16, 1]), tf.float32)
+        function = step.get_concrete_function(x, y)
+        told: dict[str, Any] = {"reasons": [], "whole": 0, "own": 0}
+        if sharded:
+            told = _carry_out(function, self.ranks, self.rank, f"{library}.{optimizer}/")
+        losses = [float(step(x, y)).hex() for _ in range(steps)]
+        bits = b"".join(v.numpy().tobytes() for v in model.trainable_variables)
+        return {"weights": hashlib.sha256(bits).hexdigest(), "losses": losses, **told}
+
+
+def _carry_out(function: Any, count: int, rank: int, prefix: str) -> dict[str, Any]:
+    """Gives a function its new body, and its slots their parts."""
+    from tensorflow.python.eager import context as context_module
+    from tensorflow.python.ops import handle_data_util
+
+    from tf_fuse.shard_update.plan import Replicas, make_plan
+
+    context = context_module.context()
+    definition = function.function_def
+    names = [argument.name for argument in definition.signature.input_arg]
+
+    def body(name: str) -> Any:
+        return context.get_function_def(name) if context.has_function(name) else None
+
+    def is_variable(tensor: Any) -> bool:
+        data = handle_data_util.get_resource_handle_data(tensor)
+        return tensor.dtype == tf.resource and data is not None and data.is_set
+
+    graph = function.graph
+    mirrored = [n for n, t in zip(names, graph.inputs, strict=True) if is_variable(t)]
+    plan = make_plan(definition, graph, body, Replicas(count, rank), mirrored, prefix)
+    captures = dict(
+        zip(names[-len(function.captured_inputs) :], function.captured_inputs, strict=True)
+    )
+    whole = own = 0
+    if plan.function is not None:
+        context.remove_function(definition.signature.name)
+        context.add_function_def(plan.function)
+    for slot in plan.slots:
+        dtype = tf.dtypes.as_dtype(slot.dtype)
+        handle = captures[slot.argument]
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        part = tf.reshape(value, [-1])[slot.begin : slot.end]
+        holder = tf.raw_ops.VarHandleOp(
+            dtype=dtype, shape=part.shape, shared_name=slot.shared_name, container=""
+        )
+        tf.raw_ops.AssignVariableOp(resource=holder, value=part)
+        # Whoever reads the whole one now gets nothing of its shape.
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
+        whole += int(np.prod(slot.shape))
+        own += slot.own[1] - slot.own[0]
+    reasons = [
+        family.reason or pack.reason
+        for pack in plan.packs
+        for family in pack.families
+        if family.reason or pack.reason
+    ]
+    return {"reasons": sorted(set(reasons)), "whole": whole, "own": own}
