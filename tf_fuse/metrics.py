@@ -36,6 +36,8 @@ DESCRIPTIONS = {
     "single_rpcs": "Receives of one tensor.",
     "tensors": "Tensors received in frames.",
     "bytes": "Bytes of the frames received.",
+    "channel_frames": "Of the frames received, those that came by a data channel.",
+    "channel_bytes": "Bytes of those.",
     "beside_tensors": "Tensors of fused receives that were too large for the frame.",
     "copied_tensors": "Tensors copied out of a frame.",
     "fallbacks": "Fused receives done one by one, because the peer lacks the plugin.",
