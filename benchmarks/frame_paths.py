@@ -71,27 +71,21 @@ def check_path(
     Raises:
       WrongPathError: they took another way, or were not fused at all.
     """
-    total = {
-        name: sum(counters[name] for counters in tasks.values())
-        for name in ("fused_rpcs", "beside_tensors", "channel_frames", "channel_bytes")
+    names = ("fused_rpcs", "single_rpcs", "bytes", "channel_frames", "channel_bytes")
+    total = {name: sum(counters[name] for counters in tasks.values()) for name in names}
+    by_channel = total["channel_bytes"] / max(total["bytes"], 1)
+    # The first frames come by RPC: a channel is opened when one was large. Tensors that all go
+    # beside the frame may not be fused at all.
+    right = {
+        "grpc": total["bytes"] > frame_bytes and total["channel_frames"] == 0,
+        "beside": total["single_rpcs"] > tensors and total["bytes"] < frame_bytes,
+        "shm": by_channel > 0.5,
+        "tcp": by_channel > 0.5,
     }
-    rpcs = total["fused_rpcs"]
-    beside = tensors * rpcs if variant == "beside" else 0
-    by_channel = variant in ("shm", "tcp")
-    # The first frames come by RPC: a channel is opened when one was large.
-    channel_ok = (
-        total["channel_frames"] >= rpcs / 2
-        and total["channel_bytes"] >= total["channel_frames"] * frame_bytes
-        if by_channel
-        else total["channel_frames"] == 0
-    )
-    if rpcs == 0 or total["beside_tensors"] != beside or not channel_ok:
+    if not right[variant]:
         raise WrongPathError(
-            f"variant {variant}, {frame_bytes} bytes: of {rpcs} fused receives "
-            f"{total['channel_frames']} came by a data channel, with {total['channel_bytes']} "
-            f"bytes, and {total['beside_tensors']} tensors beside; expected "
-            f"{'most' if by_channel else 'none'}, and {beside}; the environment was "
-            f"{_ENVIRONMENT[variant]}"
+            f"variant {variant}, frames of {frame_bytes} bytes: the tasks counted {total}, which is "
+            f"another way; the environment was {_ENVIRONMENT[variant]}"
         )
 
 
