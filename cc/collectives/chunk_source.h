@@ -23,8 +23,8 @@ namespace tf_fuse {
 struct PostedChunk {
   const char* data = nullptr;
   std::function<void()> done;
-  // In place of `data`, of bytes that do not lie in one piece: copies `bytes` of
-  // them from `begin` on. Several threads may do so at once.
+  // In place of `data`, of bytes that do not lie in one piece: copies `bytes`
+  // of them from `begin` on. Several threads may do so at once.
   std::function<void(uint64_t begin, uint64_t bytes, char* to)> read;
 };
 

@@ -44,8 +44,7 @@ Channels* AllChannels() {
 // A chunk while it is sent.
 class ServedChunk {
  public:
-  ServedChunk(uint64_t call, PostedChunk posted, uint64_t bytes,
-              bool is_parcel)
+  ServedChunk(uint64_t call, PostedChunk posted, uint64_t bytes, bool is_parcel)
       : call(call),
         bytes(bytes),
         is_parcel(is_parcel),
@@ -240,8 +239,8 @@ void Serving::OnPosted(uint64_t call, uint64_t bytes,
     shared = shares_memory_ && bytes > kMaxDirectBytes;
   }
   if (!posted.ok()) return SendError(call, posted.status());
-  auto chunk = std::make_shared<ServedChunk>(call, *std::move(posted), bytes,
-                                             is_parcel);
+  auto chunk =
+      std::make_shared<ServedChunk>(call, *std::move(posted), bytes, is_parcel);
   if (!shared) return SendDirectly(chunk);
   SendParts(chunk);
 }

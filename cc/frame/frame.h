@@ -199,8 +199,8 @@ class FrameBuilder {
   // Finish() succeeded.
   void WriteHeader(uint8_t* out) const;
 
-  // Writes header and records only, header_bytes() bytes: for a frame that is put
-  // together elsewhere.
+  // Writes header and records only, header_bytes() bytes: for a frame that is
+  // put together elsewhere.
   void WriteRecords(uint8_t* out) const;
 
   // Copies payload_bytes(slot) bytes from `source` to their place in `out`.

@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "collectives/parcel.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/status.h"
-#include "collectives/parcel.h"
 #include "transport/after_others.h"
 #include "transport/dynamic_recv.h"
 #include "transport/fuse_status.h"
@@ -312,7 +312,6 @@ void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
   tensorflow::WorkerSession* session = this->session();
   Device* device = nullptr;
   std::unique_ptr<RecvCall> call;
-  std::shared_ptr<tensorflow::WorkerCacheInterface> workers;
   absl::Status status;
   if (session == nullptr) {
     status = absl::InternalError(absl::StrCat("fused receive from ", task,
@@ -322,11 +321,12 @@ void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
     status = session->device_mgr()->LookupDevice(target.recv_device, &device);
   }
   if (status.ok()) {
-    workers = session->GetSharedWorkerCache();
-    call = std::make_unique<RecvCall>(workers, task, step_id_, device,
-                                      args.alloc_attrs);
+    call = std::make_unique<RecvCall>(session->GetSharedWorkerCache(), task,
+                                      step_id_, device, args.alloc_attrs);
     status = call->Init();
-    if (on_sent) on_sent(workers, call->request()->request_id());
+    if (on_sent) {
+      on_sent(call->worker_cache(), call->request()->request_id());
+    }
   }
   if (!status.ok()) {
     done(status, Tensor(), 0);
@@ -337,8 +337,7 @@ void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
   const bool on_host = device->device_type() == tensorflow::DEVICE_CPU;
   PeerChannels::Channel channel;
   if (on_host) {
-    channel =
-        PeerChannels::Get()->Find(task, target.send_device_incarnation);
+    channel = PeerChannels::Get()->Find(task, target.send_device_incarnation);
   }
   if (channel.number != 0) {
     OfferChannel(channel.number, options.mutable_value());
@@ -353,7 +352,7 @@ void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
   Ref();
   RecvCall* raw_call = call.release();
   raw_call->Start([this, raw_call, args, request_id, target, on_host, channel,
-                   workers, done = std::move(done)] {
+                   done = std::move(done)] {
     std::unique_ptr<RecvCall> call(raw_call);
     DeregisterCall(call.get(), args);
     // The session may go away as soon as `done` ran: release first.
@@ -368,7 +367,7 @@ void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
       if (status.ok() && on_host && channel.client == nullptr &&
           call->tensor().TotalBytes() >= ChannelFrameBytes()) {
         PeerChannels::Get()->Open(target.task, target.send_device_incarnation,
-                                  workers, HostDevice(env_));
+                                  call->worker_cache(), HostDevice(env_));
       }
       done(status, call->tensor(), request_id);
     }
@@ -409,12 +408,11 @@ void FuseRendezvous::AddParcel(const std::shared_ptr<Parcel>& parcel) {
     absl::MutexLock lock(&parcels_mu_);
     // Of a long loop, most have been taken.
     if (parcels_.size() == parcels_.capacity()) {
-      parcels_.erase(
-          std::remove_if(parcels_.begin(), parcels_.end(),
-                         [](const std::weak_ptr<Parcel>& one) {
-                           return one.expired();
-                         }),
-          parcels_.end());
+      parcels_.erase(std::remove_if(parcels_.begin(), parcels_.end(),
+                                    [](const std::weak_ptr<Parcel>& one) {
+                                      return one.expired();
+                                    }),
+                     parcels_.end());
     }
     parcels_.push_back(parcel);
   }

@@ -57,9 +57,10 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                          const tensorflow::FrameAndIter& frame_iter,
                          const Args& args, FusedDone done);
 
-  // Sends a request of ours for the tensors of a task; an abort or a cancellation
-  // reaches it. A large answer may come by a data channel. Calls `done` exactly once, perhaps on this thread, with the answer and the
-  // id that the request had.
+  // Sends a request of ours for the tensors of a task; an abort or a
+  // cancellation reaches it. A large answer may come by a data channel. Calls
+  // `done` exactly once, perhaps on this thread, with the answer and the id
+  // that the request had.
   using CallDone =
       std::function<void(const absl::Status&, const tensorflow::Tensor& frame,
                          int64_t request_id)>;
@@ -77,8 +78,8 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                  google::protobuf::Any options, CallDone done,
                  CallSent on_sent = nullptr);
 
-  // A frame of this step waits at a data channel: it is dropped when the step is
-  // aborted. The parcel holds a reference to the step.
+  // A frame of this step waits at a data channel: it is dropped when the step
+  // is aborted. The parcel holds a reference to the step.
   void AddParcel(const std::shared_ptr<Parcel>& parcel);
 
   // Runs `closure` by ScheduleAfterOthers(), with a reference held.

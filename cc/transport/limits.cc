@@ -97,9 +97,8 @@ uint64_t StallMicros() {
 }
 
 uint64_t ChannelFrameBytes() {
-  static const uint64_t bytes =
-      NumberFromEnvironment(kChannelFrameBytesVariable, 1, kManyBytes,
-                            kDefaultChannelFrameBytes);
+  static const uint64_t bytes = NumberFromEnvironment(
+      kChannelFrameBytesVariable, 1, kManyBytes, kDefaultChannelFrameBytes);
   return bytes;
 }
 

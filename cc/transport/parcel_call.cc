@@ -47,8 +47,8 @@ class LandedBuffer : public tensorflow::TensorBuffer {
   const uint64_t bytes_;
 };
 
-// A cancelled or aborted step is never the root of an error; a data channel does
-// not carry that mark.
+// A cancelled or aborted step is never the root of an error; a data channel
+// does not carry that mark.
 absl::Status AsOfAbortedStep(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsAborted(status)
              ? tensorflow::StatusGroup::MakeDerived(status)
@@ -122,9 +122,8 @@ void ParcelCall::Start(std::function<void()> recv_done) {
   key.parcel = parcel_.id();
   key.bytes = parcel_.bytes();
   std::shared_ptr<ChunkCall> chunk = client_->Take(
-      key, /*task_token=*/0, static_cast<char*>(tensor_.data()), done, [done] {
-        done(absl::UnavailableError("the data channel was lost"));
-      });
+      key, /*task_token=*/0, static_cast<char*>(tensor_.data()), done,
+      [done] { done(absl::UnavailableError("the data channel was lost")); });
   absl::Status aborted;
   {
     absl::MutexLock lock(&mu_);

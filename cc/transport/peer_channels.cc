@@ -49,12 +49,11 @@ void PeerChannels::Open(
   }
   v1::FuseRecvTensorRequest question;
   question.set_question(v1::QUESTION_CARD);
-  AskPeer(std::move(workers), task, device, std::move(question),
-          kAnswerTimeoutMs,
-          [this, key](const absl::Status& status,
-                      const tensorflow::Tensor& frame) {
-            OnCard(key, status, frame);
-          });
+  AskPeer(
+      std::move(workers), task, device, std::move(question), kAnswerTimeoutMs,
+      [this, key](const absl::Status& status, const tensorflow::Tensor& frame) {
+        OnCard(key, status, frame);
+      });
 }
 
 void PeerChannels::OnCard(const Key& key, const absl::Status& status,

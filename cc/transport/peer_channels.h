@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The data channels to the tasks that send to this process: by them large frames
-// come.
+// The data channels to the tasks that send to this process: by them large
+// frames come.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PEER_CHANNELS_H_
 #define TF_FUSE_CC_TRANSPORT_PEER_CHANNELS_H_

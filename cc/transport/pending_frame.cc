@@ -6,10 +6,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
-#include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "collectives/parcel.h"
 #include "collectives/serving.h"
+#include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
+#include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "transport/after_others.h"
 #include "transport/fuse_status.h"
 #include "transport/gathered_frame.h"
@@ -239,10 +239,10 @@ uint64_t PendingFrame::PutParcel(FuseRendezvous* step, const Tensor& frame) {
   const uint64_t bytes =
       gathered_ != nullptr ? gathered_->bytes() : frame.TotalBytes();
   if (channel_ == nullptr || bytes < keys_->channel_bytes) return 0;
-  // Who waits for the parcel waits for the step: it must be there to be aborted.
-  std::shared_ptr<FuseRendezvous> held(step, [](FuseRendezvous* one) {
-    one->Unref();
-  });
+  // Who waits for the parcel waits for the step: it must be there to be
+  // aborted.
+  std::shared_ptr<FuseRendezvous> held(
+      step, [](FuseRendezvous* one) { one->Unref(); });
   step->Ref();
   PostedChunk content;
   if (gathered_ != nullptr) {

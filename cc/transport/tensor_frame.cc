@@ -137,13 +137,14 @@ absl::Status LayOutFrame(const std::vector<Slot>& slots,
       builder->AddBeside(type, dims.data(), dims.size());
     } else if (!slot.is_dead && type == tensorflow::DT_STRING) {
       builder->AddStrings(type, dims.data(), dims.size(),
-                         CountCharacters(slot.tensor));
+                          CountCharacters(slot.tensor));
     } else if (!slot.is_dead && MayBeSerialized(type)) {
       builder->AddSerialized(type, dims.data(), dims.size(),
-                            slot.serialized.size());
+                             slot.serialized.size());
     } else {
       builder->AddRaw(type, dims.data(), dims.size(),
-                     slot.is_dead ? 0 : slot.tensor.TotalBytes(), slot.is_dead);
+                      slot.is_dead ? 0 : slot.tensor.TotalBytes(),
+                      slot.is_dead);
     }
   }
   const frame::Status laid_out = builder->Finish(total_bytes);

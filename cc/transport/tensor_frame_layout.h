@@ -37,8 +37,8 @@ inline uint64_t BytesAroundPayloads(uint64_t slots) {
 
 // A builder for tensors.
 frame::FrameBuilder BuilderForSlots();
-// Adds `slots`, as PackFrame() takes them, and finishes. Errors: InvalidArgument
-// for a type that cannot be packed.
+// Adds `slots`, as PackFrame() takes them, and finishes. Errors:
+// InvalidArgument for a type that cannot be packed.
 absl::Status LayOutFrame(const std::vector<Slot>& slots,
                          frame::FrameBuilder* builder, uint64_t* total_bytes);
 // Writes the payload of a tensor of strings.
