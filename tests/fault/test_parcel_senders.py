@@ -13,6 +13,7 @@ import secrets
 import socket
 import struct
 import threading
+from typing import ClassVar
 
 import pytest
 from fault import coordinator, raw_channel, raw_worker, worker_service
@@ -176,12 +177,10 @@ def _frame_of_bytes(content):
 class _Receiver(raw_worker.SenderTask):
     """Worker 0, whose steps receive from a worker 1 that is this process."""
 
-    AT_REST = {"pending_receives": 0, "lent_chunks": 0, "open_steps": 0}
+    AT_REST: ClassVar = {"pending_receives": 0, "lent_chunks": 0, "open_steps": 0}
 
     def __init__(self):
-        super().__init__(
-            workers=2, protocol="grpc+fuse", env={"TF_FUSE_CHANNEL_FRAME_BYTES": "1"}
-        )
+        super().__init__(workers=2, protocol="grpc+fuse", env={"TF_FUSE_CHANNEL_FRAME_BYTES": "1"})
         self._cluster.kill("worker:1")
         self.service = _Service(self._cluster.cluster_spec["worker"][1])
         self.producer = self.service.producer

@@ -5,6 +5,8 @@
 The test is the receiver; it sends requests and speaks the channel by hand.
 """
 
+from typing import ClassVar
+
 import pytest
 from fault import coordinator, raw_channel, raw_worker
 
@@ -18,7 +20,7 @@ _UNAVAILABLE, _INVALID_ARGUMENT, _ABORTED = 14, 3, 10
 
 
 class _Task(raw_worker.SenderTask):
-    AT_REST = {**raw_worker.SenderTask.AT_REST, "lent_chunks": 0, "unsent_frame_bytes": 0}
+    AT_REST: ClassVar = {**raw_worker.SenderTask.AT_REST, "lent_chunks": 0, "unsent_frame_bytes": 0}
 
     def __init__(self, paths, **env):
         self.tcp = paths == "tcp"
