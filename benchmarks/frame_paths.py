@@ -84,8 +84,8 @@ def check_path(
     }
     if not right[variant]:
         raise WrongPathError(
-            f"variant {variant}, frames of {frame_bytes} bytes: they went another way, as the tasks "
-            f"counted {total}; the environment was {_ENVIRONMENT[variant]}"
+            f"variant {variant}, frames of {frame_bytes} bytes: they went another way, as the "
+            f"tasks counted {total}; the environment was {_ENVIRONMENT[variant]}"
         )
 
 
