@@ -32,6 +32,7 @@ namespace tf_fuse {
 // Parts of the library that are not tested here, and that questions ask.
 std::vector<v1::FuseReport> RecentReports() { return {}; }
 std::set<std::string> LocalTasks() { return {}; }
+std::string OwnHost() { return ""; }
 std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
     tensorflow::Device**) {
   return nullptr;

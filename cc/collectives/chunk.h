@@ -31,6 +31,8 @@ struct ChunkKey {
   std::string collective;
   std::string operand;
   std::string consumer;
+  // Not 0: a parcel of that number and size, and nothing else is looked at.
+  uint64_t parcel = 0;
 };
 
 // A chunk that can be read where it lies, until the loan ends. Moved, never

@@ -77,7 +77,7 @@ class ClientReceiver : public Connection::Receiver {
             "group knows");
       }
       greeted_ = true;
-      client_->Opened(connection_);
+      client_->Opened(connection_, message.hello().channel());
       return absl::OkStatus();
     }
     if (!message.has_answer()) {
@@ -176,13 +176,27 @@ void ChunkClient::Connect() {
   connection->Send(message);
 }
 
-void ChunkClient::Opened(std::shared_ptr<Connection> connection) {
+uint64_t ChunkClient::Channel() {
+  {
+    absl::MutexLock lock(&mu_);
+    if (state_ == State::kOpen) return channel_;
+    if (state_ != State::kNew) return 0;
+    state_ = State::kConnecting;
+  }
+  tensorflow::Env::Default()->SchedClosure(
+      [self = shared_from_this()] { self->Connect(); });
+  return 0;
+}
+
+void ChunkClient::Opened(std::shared_ptr<Connection> connection,
+                         uint64_t channel) {
   std::vector<std::shared_ptr<Fetch>> waiting;
   {
     absl::MutexLock lock(&mu_);
     if (state_ != State::kConnecting) return;
     state_ = State::kOpen;
     connection_ = connection;
+    channel_ = channel;
     for (const auto& [call, fetch] : fetches_) waiting.push_back(fetch);
   }
   Metrics::Get()->data_channels.fetch_add(1);
@@ -218,7 +232,7 @@ void ChunkClient::NoWay(const absl::Status& status) {
     fetches.swap(fetches_);
   }
   LOG(INFO) << "tf_fuse: no data channel to " << AddressOf(card_) << ": "
-            << status << "; chunks go by gRPC.";
+            << status << "; what it sends comes by gRPC.";
   for (const auto& [call, fetch] : fetches) fetch->NoWay();
 }
 

@@ -31,6 +31,10 @@ class ChunkClient : public std::enable_shared_from_this<ChunkClient> {
 
   explicit ChunkClient(v1::PeerCard card) : card_(std::move(card)) {}
 
+  // The number that the server gave the connection, if it is open now; else 0,
+  // and it is opened in the background, unless that has failed.
+  uint64_t Channel();
+
   // Takes a chunk into `destination`, which nobody else writes until `done` is
   // called, on any thread. `no_way` is called instead, on any thread, if there
   // is no connection and there will not be one; then nothing was asked for.
@@ -50,7 +54,7 @@ class ChunkClient : public std::enable_shared_from_this<ChunkClient> {
 
   std::shared_ptr<ChunkCall> Start(std::shared_ptr<Fetch> fetch);
   void Connect();
-  void Opened(std::shared_ptr<Connection> connection);
+  void Opened(std::shared_ptr<Connection> connection, uint64_t channel);
   void Closed(const Connection* connection, const absl::Status& status);
   void NoWay(const absl::Status& status);
 
@@ -66,6 +70,7 @@ class ChunkClient : public std::enable_shared_from_this<ChunkClient> {
   absl::Mutex mu_;
   State state_ ABSL_GUARDED_BY(mu_) = State::kNew;
   std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);
+  uint64_t channel_ ABSL_GUARDED_BY(mu_) = 0;  // Of `connection_`.
   std::map<uint64_t, std::shared_ptr<Fetch>> fetches_ ABSL_GUARDED_BY(mu_);
   std::map<uint32_t, std::shared_ptr<SharedMemory>> segments_
       ABSL_GUARDED_BY(mu_);

@@ -19,10 +19,13 @@
 
 namespace tf_fuse {
 
-// A chunk that was posted: `data` stays as it is until `done` is called.
+// A chunk that was posted: it stays as it is until `done` is called.
 struct PostedChunk {
   const char* data = nullptr;
   std::function<void()> done;
+  // In place of `data`, of bytes that do not lie in one piece: copies `bytes`
+  // of them from `begin` on. Several threads may do so at once.
+  std::function<void(uint64_t begin, uint64_t bytes, char* to)> read;
 };
 
 using PostedDone = std::function<void(absl::StatusOr<PostedChunk>)>;

@@ -61,6 +61,7 @@ v1::ChannelMessage Fetch::Request() const {
   request->set_collective(key_.collective);
   request->set_operand(key_.operand);
   request->set_consumer(key_.consumer);
+  request->set_parcel(key_.parcel);
   return message;
 }
 
@@ -159,11 +160,16 @@ absl::Status Fetch::OnAnswer(const v1::ChunkAnswer& answer, uint64_t bytes) {
     absl::MutexLock lock(&mu_);
     is_unix = connection_ != nullptr && connection_->is_unix();
   }
+  CountBytes(is_unix, bytes);
+  Came(bytes);
+  return absl::OkStatus();
+}
+
+void Fetch::CountBytes(bool is_unix, uint64_t bytes) const {
+  if (key_.parcel != 0) return;  // Of no collective: its receiver counts it.
   (is_unix ? Metrics::Get()->collective_bytes_shm
            : Metrics::Get()->collective_bytes_tcp)
       .fetch_add(static_cast<int64_t>(bytes));
-  Came(bytes);
-  return absl::OkStatus();
 }
 
 absl::Status Fetch::OnShared(const v1::ChunkAnswer& answer) {
@@ -185,7 +191,7 @@ absl::Status Fetch::OnShared(const v1::ChunkAnswer& answer) {
                                             " bytes of a chunk of ", key_.bytes,
                                             " bytes was lent"));
   }
-  Metrics::Get()->collective_bytes_shm.fetch_add(bytes);
+  CountBytes(/*is_unix=*/true, bytes);
   std::shared_ptr<Connection> connection;
   bool wanted;
   {
@@ -227,7 +233,9 @@ void Fetch::Copy(const std::shared_ptr<SharedMemory>& memory,
   if (wanted) {
     std::memcpy(destination_ + answer.offset(),
                 memory->data() + answer.segment_offset(), bytes);
-    Metrics::Get()->collective_copied_bytes.fetch_add(bytes);
+    if (key_.parcel == 0) {
+      Metrics::Get()->collective_copied_bytes.fetch_add(bytes);
+    }
   }
   client_->GiveBack(answer.lease(), connection);
   {

@@ -48,6 +48,7 @@ class Fetch : public ChunkCall, public std::enable_shared_from_this<Fetch> {
   };
 
   absl::Status CheckRange(uint64_t offset, uint64_t bytes) const;
+  void CountBytes(bool is_unix, uint64_t bytes) const;
   absl::Status OnShared(const v1::ChunkAnswer& answer);
   void Copy(const std::shared_ptr<SharedMemory>& memory,
             const v1::ChunkAnswer& answer);

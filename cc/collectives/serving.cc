@@ -4,11 +4,13 @@
 #include "collectives/serving.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/copy_pool.h"
+#include "collectives/memory.h"
 #include "collectives/peer_card.h"
 #include "collectives/sockets.h"
 #include "transport/limits.h"
@@ -24,21 +26,42 @@ constexpr uint64_t kMaxDirectBytes = 32 << 10;
 // Slots that one chunk has under way: one is filled while others are read.
 constexpr int kSlotsPerChunk = 3;
 constexpr size_t kMaxCalls = 1 << 16;
+constexpr size_t kMaxParcels = 1 << 16;
+
+// The open connections by their numbers.
+struct Channels {
+  absl::Mutex mu;
+  std::map<uint64_t, std::weak_ptr<Serving>> by_number ABSL_GUARDED_BY(mu);
+};
+
+Channels* AllChannels() {
+  static Channels* channels = new Channels;
+  return channels;
+}
 
 }  // namespace
 
 // A chunk while it is sent.
 class ServedChunk {
  public:
-  ServedChunk(uint64_t call, PostedChunk posted, uint64_t bytes)
-      : call(call), bytes(bytes), posted_(std::move(posted)) {}
+  ServedChunk(uint64_t call, PostedChunk posted, uint64_t bytes, bool is_parcel)
+      : call(call),
+        bytes(bytes),
+        is_parcel(is_parcel),
+        posted_(std::move(posted)) {}
   // All parts are copied, or nobody wants them: the producer goes on.
   ~ServedChunk() { posted_.done(); }
 
+  // Null if it does not lie in one piece.
   const char* data() const { return posted_.data; }
+  void Read(uint64_t begin, uint64_t size, char* to) const {
+    if (posted_.read != nullptr) return posted_.read(begin, size, to);
+    std::memcpy(to, posted_.data + begin, size);
+  }
 
   const uint64_t call;
   const uint64_t bytes;
+  const bool is_parcel;
   absl::Mutex mu;
   uint64_t next ABSL_GUARDED_BY(mu) = 0;  // What was not taken up yet.
   int slots ABSL_GUARDED_BY(mu) = 0;      // Under way.
@@ -109,16 +132,71 @@ absl::Status Serving::OnHello(const v1::Hello& hello) {
     return absl::UnauthenticatedError(
         "data channel: a process that is not of the group");
   }
+  // A number that others cannot guess: parcels for one are no business of
+  // another. 0, no parcels, where the system has no random numbers.
+  uint64_t channel;
   {
     absl::MutexLock lock(&mu_);
+    if (channel_ == 0) channel_ = RandomNumber();
+    channel = channel_;
     knows_tokens_ = true;
     shares_memory_ = hello.shared_memory() && connection_->is_unix();
+  }
+  if (channel != 0) {
+    absl::MutexLock lock(&AllChannels()->mu);
+    AllChannels()->by_number[channel] = weak_from_this();
   }
   v1::ChannelMessage answer;
   answer.mutable_hello()->set_version(kChannelVersion);
   answer.mutable_hello()->set_token(tokens_.server);
+  answer.mutable_hello()->set_channel(channel);
   connection_->Send(answer);
   return absl::OkStatus();
+}
+
+std::shared_ptr<Serving> Serving::Find(uint64_t channel) {
+  absl::MutexLock lock(&AllChannels()->mu);
+  auto found = AllChannels()->by_number.find(channel);
+  return found == AllChannels()->by_number.end() ? nullptr
+                                                 : found->second.lock();
+}
+
+bool Serving::shares_memory() {
+  absl::MutexLock lock(&mu_);
+  return shares_memory_;
+}
+
+uint64_t Serving::Put(std::shared_ptr<Parcel> parcel) {
+  // Of all connections: a connection that is made anew knows no number of the
+  // one before.
+  static std::atomic<uint64_t> parcels{0};
+  absl::MutexLock lock(&mu_);
+  if (closed_ || parcels_.size() >= kMaxParcels) return 0;
+  const uint64_t id = parcels.fetch_add(1) + 1;
+  parcels_[id] = std::move(parcel);
+  return id;
+}
+
+absl::StatusOr<PostedChunk> Serving::TakeParcel(
+    const v1::ChunkRequest& request) {
+  std::shared_ptr<Parcel> parcel;
+  {
+    absl::MutexLock lock(&mu_);
+    auto found = parcels_.find(request.parcel());
+    if (found == parcels_.end()) {
+      return absl::UnavailableError(absl::StrCat(
+          "data channel: parcel ", request.parcel(),
+          " is not there: it was taken, or the channel was lost since"));
+    }
+    if (found->second->bytes() != request.bytes()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data channel: parcel ", request.parcel(), " has ",
+          found->second->bytes(), " bytes, asked for as ", request.bytes()));
+    }
+    parcel = std::move(found->second);
+    parcels_.erase(found);
+  }
+  return parcel->Take();
 }
 
 absl::Status Serving::OnRequest(const v1::ChunkRequest& request) {
@@ -133,6 +211,10 @@ absl::Status Serving::OnRequest(const v1::ChunkRequest& request) {
     if (!calls_.emplace(call, Call{cancellation}).second) {
       return absl::DataLossError("data channel: a request came twice");
     }
+  }
+  if (request.parcel() != 0) {
+    OnPosted(call, request.bytes(), TakeParcel(request), /*is_parcel=*/true);
+    return absl::OkStatus();
   }
   const std::shared_ptr<ChunkSource> source =
       ChunkSource::Find(request.task_token());
@@ -153,7 +235,7 @@ absl::Status Serving::OnRequest(const v1::ChunkRequest& request) {
 }
 
 void Serving::OnPosted(uint64_t call, uint64_t bytes,
-                       absl::StatusOr<PostedChunk> posted) {
+                       absl::StatusOr<PostedChunk> posted, bool is_parcel) {
   bool shared;
   std::shared_ptr<tensorflow::CancellationManager> last;
   {
@@ -166,7 +248,8 @@ void Serving::OnPosted(uint64_t call, uint64_t bytes,
     shared = shares_memory_ && bytes > kMaxDirectBytes;
   }
   if (!posted.ok()) return SendError(call, posted.status());
-  auto chunk = std::make_shared<ServedChunk>(call, *std::move(posted), bytes);
+  auto chunk =
+      std::make_shared<ServedChunk>(call, *std::move(posted), bytes, is_parcel);
   if (!shared) return SendDirectly(chunk);
   SendParts(chunk);
 }
@@ -189,13 +272,26 @@ void Serving::SendDirectly(const std::shared_ptr<ServedChunk>& chunk) {
     absl::MutexLock lock(&chunk->mu);
     begin = std::exchange(chunk->next, chunk->bytes);
   }
+  const uint64_t bytes = chunk->bytes - begin;
+  const char* data = chunk->data() == nullptr ? nullptr : chunk->data() + begin;
+  std::shared_ptr<char> whole;
+  if (data == nullptr && bytes > 0) {
+    whole = RecycledBuffer(bytes);
+    if (whole == nullptr) {
+      return SendError(chunk->call,
+                       absl::ResourceExhaustedError(absl::StrCat(
+                           "no memory for a chunk of ", bytes, " bytes")));
+    }
+    chunk->Read(begin, bytes, whole.get());
+    data = whole.get();
+  }
   v1::ChannelMessage message;
   v1::ChunkAnswer* answer = message.mutable_answer();
   answer->set_call(chunk->call);
   answer->set_offset(begin);
   answer->set_last(true);
-  connection_->Send(message, chunk->data() + begin, chunk->bytes - begin,
-                    [chunk](const absl::Status& status) {});
+  connection_->Send(message, data, bytes,
+                    [chunk, whole](const absl::Status& status) {});
 }
 
 void Serving::SendParts(const std::shared_ptr<ServedChunk>& chunk) {
@@ -247,8 +343,10 @@ void Serving::SendShared(const std::shared_ptr<ServedChunk>& chunk,
     chunk->next += bytes;
   }
   if (bytes == 0) return SharedSlots::Get()->Give(slot);
-  std::memcpy(slot.data, chunk->data() + begin, bytes);
-  Metrics::Get()->collective_copied_bytes.fetch_add(bytes);
+  chunk->Read(begin, bytes, slot.data);
+  if (!chunk->is_parcel) {
+    Metrics::Get()->collective_copied_bytes.fetch_add(bytes);
+  }
   SendSegment(slot);
   v1::ChannelMessage message;
   v1::ChunkAnswer* answer = message.mutable_answer();
@@ -309,15 +407,24 @@ void Serving::TakeBack(uint64_t lease) {
 void Serving::OnClosed(const absl::Status& status) {
   std::map<uint64_t, Call> calls;
   std::map<uint64_t, Loan> loans;
+  std::map<uint64_t, std::shared_ptr<Parcel>> parcels;
+  uint64_t channel;
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
+    channel = channel_;
+    parcels.swap(parcels_);
     calls = calls_;  // Each leaves the map when it is called back.
     loans.swap(loans_);
   }
   for (const auto& [id, call] : calls) {
     if (call.cancellation != nullptr) call.cancellation->StartCancel();
   }
+  {
+    absl::MutexLock lock(&AllChannels()->mu);
+    AllChannels()->by_number.erase(channel);
+  }
+  for (const auto& [id, parcel] : parcels) parcel->Drop(status);
   Metrics::Get()->lent_chunks.fetch_sub(loans.size());
   for (const auto& [lease, loan] : loans) {
     SharedSlots::Get()->Give(loan.slot);

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/chunk_source.h"
 #include "collectives/connection.h"
+#include "collectives/parcel.h"
 #include "collectives/shared_slots.h"
 #include "tensorflow/core/framework/cancellation.h"
 
@@ -37,6 +38,14 @@ class Serving : public Connection::Receiver,
   Serving(std::shared_ptr<Connection> connection, const Tokens& tokens)
       : connection_(std::move(connection)), tokens_(tokens) {}
 
+  // The connection of that number; null if there is none (any more).
+  static std::shared_ptr<Serving> Find(uint64_t channel);
+  // Whether chunks go through shared memory.
+  bool shares_memory();
+  // Keeps `parcel` until the consumer takes it or goes away. Returns the number
+  // to ask with; 0 if the consumer is gone, or has left too many.
+  uint64_t Put(std::shared_ptr<Parcel> parcel);
+
   absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
                                       uint64_t bytes) override;
   absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
@@ -52,8 +61,9 @@ class Serving : public Connection::Receiver,
 
   absl::Status OnHello(const v1::Hello& hello);
   absl::Status OnRequest(const v1::ChunkRequest& request);
+  absl::StatusOr<PostedChunk> TakeParcel(const v1::ChunkRequest& request);
   void OnPosted(uint64_t call, uint64_t bytes,
-                absl::StatusOr<PostedChunk> posted);
+                absl::StatusOr<PostedChunk> posted, bool is_parcel = false);
   // Sends a chunk, or the next parts of it, as far as slots are free.
   void SendParts(const std::shared_ptr<ServedChunk>& chunk);
   // False if the rest is sent when a slot is free.
@@ -82,6 +92,8 @@ class Serving : public Connection::Receiver,
   bool knows_tokens_ ABSL_GUARDED_BY(mu_) = false;
   bool shares_memory_ ABSL_GUARDED_BY(mu_) = false;
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t channel_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<uint64_t, std::shared_ptr<Parcel>> parcels_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Call> calls_ ABSL_GUARDED_BY(mu_);
   std::map<uint64_t, Loan> loans_ ABSL_GUARDED_BY(mu_);
   std::set<uint32_t> sent_segments_ ABSL_GUARDED_BY(mu_);

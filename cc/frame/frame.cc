@@ -254,7 +254,7 @@ Status FrameBuilder::Finish(uint64_t* total_bytes) {
   return Status();
 }
 
-void FrameBuilder::WriteHeader(uint8_t* out) const {
+void FrameBuilder::WriteRecords(uint8_t* out) const {
   if (!finished_) return;
   wire::Store<uint32_t>(out + wire::kMagicAt, kMagic);
   wire::Store<uint16_t>(out + wire::kVersionAt,
@@ -268,7 +268,6 @@ void FrameBuilder::WriteHeader(uint8_t* out) const {
   wire::Store<uint64_t>(out + wire::kReservedAt, 0);
   uint8_t* record = out + kFixedHeaderBytes;
   const int64_t* dims = dims_.data();
-  uint64_t end = header_bytes_;
   for (const Slot& slot : slots_) {
     record[wire::kSlotEncodingAt] = static_cast<uint8_t>(slot.encoding);
     record[wire::kSlotFlagsAt] = slot.is_dead ? wire::kDeadFlag : 0;
@@ -281,6 +280,14 @@ void FrameBuilder::WriteHeader(uint8_t* out) const {
     for (size_t i = 0; i < slot.rank; ++i, record += sizeof(int64_t)) {
       wire::Store<int64_t>(record, *dims++);
     }
+  }
+}
+
+void FrameBuilder::WriteHeader(uint8_t* out) const {
+  if (!finished_) return;
+  WriteRecords(out);
+  uint64_t end = header_bytes_;
+  for (const Slot& slot : slots_) {
     if (slot.bytes == 0) continue;
     // The buffer comes uninitialised; what lies between payloads must not
     // carry another process's memory over the wire.

@@ -199,6 +199,10 @@ class FrameBuilder {
   // Finish() succeeded.
   void WriteHeader(uint8_t* out) const;
 
+  // Writes header and records only, header_bytes() bytes: for a frame that is
+  // put together elsewhere.
+  void WriteRecords(uint8_t* out) const;
+
   // Copies payload_bytes(slot) bytes from `source` to their place in `out`.
   // Does nothing for slots whose payload the caller does not own (dead, empty,
   // kBeside, kStatus), or unless Finish() succeeded.
@@ -206,6 +210,8 @@ class FrameBuilder {
 
   size_t slot_count() const { return slots_.size(); }
   bool finished() const { return finished_; }
+  // Valid after Finish() succeeded.
+  uint64_t header_bytes() const { return header_bytes_; }
   // The slot's payload in the frame: offset (0 if empty) and size in bytes.
   // Valid after Finish() succeeded, for slot < slot_count().
   uint64_t payload_offset(size_t slot) const { return slots_[slot].offset; }

@@ -205,9 +205,11 @@ void DynamicRecv::Send(const std::shared_ptr<Request>& request) {
   const std::string task = request->keys_of_each[0]->send_task;
   const Args args = request->InOrder()[0]->args;
   step_->StartCall(
-      task, route.recv_device,
-      FusedRendezvousKey(route.send_device, route.recv_device,
-                         request->keys_of_each.size()),
+      {task, request->keys_of_each[0]->send_device_incarnation,
+       route.recv_device,
+       FusedRendezvousKey(route.send_device, route.recv_device,
+                          request->keys_of_each.size()),
+       request->keys_of_each.size()},
       args, std::move(options),
       [this, request](const absl::Status& status, const Tensor& frame,
                       int64_t request_id) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "collectives/parcel.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/worker_session.h"
 #include "tensorflow/core/platform/logging.h"
@@ -17,10 +18,14 @@
 #include "transport/after_others.h"
 #include "transport/dynamic_recv.h"
 #include "transport/fuse_status.h"
+#include "transport/limits.h"
 #include "transport/metrics.h"
+#include "transport/parcel_call.h"
 #include "transport/partial_sends.h"
+#include "transport/peer_channels.h"
 #include "transport/plain_peers.h"
 #include "transport/recv_call.h"
+#include "transport/stall_report.h"
 #include "transport/watched_recv.h"
 
 namespace tf_fuse {
@@ -55,6 +60,15 @@ struct FuseRendezvous::FusedRecv : public WatchedRecv {
 };
 
 namespace {
+
+// Says in a serialized request that its answer may come by a channel. (Of a
+// message, parts may be serialized one after the other.)
+void OfferChannel(uint64_t number, std::string* request) {
+  v1::FuseRecvTensorRequest offer;
+  offer.set_channel(number);
+  offer.set_channel_bytes(ChannelFrameBytes());
+  offer.AppendToString(request);
+}
 
 // As TensorFlow gives it to the receives of an aborted step: of the errors of a
 // step such a one is reported only if there is no other.
@@ -203,6 +217,15 @@ void FuseRendezvous::StartAbort(const absl::Status& given) {
     absl::MutexLock lock(&parts_mu_);
     partial_sends = partial_sends_;
   }
+  std::vector<std::weak_ptr<Parcel>> parcels;
+  {
+    absl::MutexLock lock(&parcels_mu_);
+    parcels.swap(parcels_);
+  }
+  for (const std::weak_ptr<Parcel>& weak : parcels) {
+    const std::shared_ptr<Parcel> parcel = weak.lock();
+    if (parcel != nullptr) parcel->Drop(status);
+  }
   // Before the receives end that it has started: it knows why, then.
   if (partial_sends != nullptr) partial_sends->Abort(Derived(status));
   BaseRemoteRendezvous::StartAbort(status);
@@ -253,8 +276,9 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
     options.PackFrom(BuildRequest(k, recv->frame_iter, recv->traced()));
   }
   StartCall(
-      k.send_task, k.recv_device, k.rendezvous_key, recv->args,
-      std::move(options),
+      {k.send_task, k.send_device_incarnation, k.recv_device, k.rendezvous_key,
+       k.tensor_names.size()},
+      recv->args, std::move(options),
       [this, recv](const absl::Status& status, const Tensor& frame,
                    int64_t /*request_id*/) { OnFrame(recv, status, frame); },
       [recv](std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
@@ -263,7 +287,8 @@ void FuseRendezvous::SendRequest(std::shared_ptr<FusedRecv> recv) {
       });
 }
 
-bool FuseRendezvous::Register(RecvCall* call, const Args& args) {
+bool FuseRendezvous::List(tensorflow::BaseRecvTensorCall* call,
+                          const Args& args) {
   RegisterCall(call, args);
   // TensorFlow looks at the step's status before it lists the call: an abort
   // between the two has not reached it.
@@ -271,15 +296,19 @@ bool FuseRendezvous::Register(RecvCall* call, const Args& args) {
   if (!aborted.ok()) call->StartAbort(Derived(aborted));
   if (call->status().ok()) return true;
   DeregisterCall(call, args);
+  return false;
+}
+
+bool FuseRendezvous::Register(RecvCall* call, const Args& args) {
+  if (List(call, args)) return true;
   call->ReleaseWorker();
   return false;
 }
 
-void FuseRendezvous::StartCall(const std::string& task,
-                               const std::string& recv_device,
-                               const std::string& rendezvous_key,
-                               const Args& args, google::protobuf::Any options,
-                               CallDone done, CallSent on_sent) {
+void FuseRendezvous::StartCall(const CallTarget& target, const Args& args,
+                               google::protobuf::Any options, CallDone done,
+                               CallSent on_sent) {
+  const std::string& task = target.task;
   tensorflow::WorkerSession* session = this->session();
   Device* device = nullptr;
   std::unique_ptr<RecvCall> call;
@@ -289,15 +318,14 @@ void FuseRendezvous::StartCall(const std::string& task,
                                               " in step ", step_id_,
                                               ", which has not begun here"));
   } else {
-    status = session->device_mgr()->LookupDevice(recv_device, &device);
+    status = session->device_mgr()->LookupDevice(target.recv_device, &device);
   }
   if (status.ok()) {
-    auto worker_cache = session->GetSharedWorkerCache();
-    call = std::make_unique<RecvCall>(worker_cache, task, step_id_, device,
-                                      args.alloc_attrs);
+    call = std::make_unique<RecvCall>(session->GetSharedWorkerCache(), task,
+                                      step_id_, device, args.alloc_attrs);
     status = call->Init();
     if (on_sent) {
-      on_sent(std::move(worker_cache), call->request()->request_id());
+      on_sent(call->worker_cache(), call->request()->request_id());
     }
   }
   if (!status.ok()) {
@@ -305,7 +333,16 @@ void FuseRendezvous::StartCall(const std::string& task,
     return;
   }
   const int64_t request_id = call->request()->request_id();
-  call->request()->set_rendezvous_key(rendezvous_key);
+  // What comes by a data channel lies in the memory of the host.
+  const bool on_host = device->device_type() == tensorflow::DEVICE_CPU;
+  PeerChannels::Channel channel;
+  if (on_host) {
+    channel = PeerChannels::Get()->Find(task, target.send_device_incarnation);
+  }
+  if (channel.number != 0) {
+    OfferChannel(channel.number, options.mutable_value());
+  }
+  call->request()->set_rendezvous_key(target.rendezvous_key);
   *call->request()->mutable_transport_options() = std::move(options);
 
   if (!Register(call.get(), args)) {
@@ -314,15 +351,74 @@ void FuseRendezvous::StartCall(const std::string& task,
   }
   Ref();
   RecvCall* raw_call = call.release();
-  raw_call->Start([this, raw_call, args, request_id, done = std::move(done)] {
+  raw_call->Start([this, raw_call, args, request_id, target, on_host, channel,
+                   done = std::move(done)] {
     std::unique_ptr<RecvCall> call(raw_call);
     DeregisterCall(call.get(), args);
     // The session may go away as soon as `done` ran: release first.
     call->ReleaseWorker();
-    done(call->status(), call->tensor(), request_id);
+    const absl::Status status = call->status();
+    v1::Parcel parcel;
+    if (status.ok() && channel.number != 0 &&
+        ReadParcelAnswer(call->tensor(), &parcel)) {
+      TakeParcel(channel.client, parcel, target.tensors, args, request_id,
+                 done);
+    } else {
+      if (status.ok() && on_host && channel.client == nullptr &&
+          call->tensor().TotalBytes() >= ChannelFrameBytes()) {
+        PeerChannels::Get()->Open(target.task, target.send_device_incarnation,
+                                  call->worker_cache(), HostDevice(env_));
+      }
+      done(status, call->tensor(), request_id);
+    }
     call.reset();
     Unref();
   });
+}
+
+void FuseRendezvous::TakeParcel(std::shared_ptr<ChunkClient> client,
+                                const v1::Parcel& parcel, size_t tensors,
+                                const Args& args, int64_t request_id,
+                                CallDone done) {
+  auto call = std::make_unique<ParcelCall>(std::move(client), parcel);
+  const absl::Status status = call->Init(MaxAnswerBytes(tensors));
+  if (!status.ok()) return done(status, Tensor(), request_id);
+  // One that is aborted already is asked for nevertheless, and then cancelled:
+  // so the sender lets go of it.
+  const bool listed = List(call.get(), args);
+  Ref();
+  ParcelCall* const raw_call = call.release();
+  raw_call->Start([this, raw_call, listed, args, request_id,
+                   done = std::move(done)] {
+    const std::unique_ptr<ParcelCall> call(raw_call);
+    if (listed) DeregisterCall(call.get(), args);
+    const absl::Status status = call->status();
+    if (status.ok()) {
+      Metrics::Get()->channel_frames.fetch_add(1, std::memory_order_relaxed);
+      Metrics::Get()->channel_bytes.fetch_add(call->tensor().TotalBytes(),
+                                              std::memory_order_relaxed);
+    }
+    done(status, call->tensor(), request_id);
+    Unref();
+  });
+}
+
+void FuseRendezvous::AddParcel(const std::shared_ptr<Parcel>& parcel) {
+  {
+    absl::MutexLock lock(&parcels_mu_);
+    // Of a long loop, most have been taken.
+    if (parcels_.size() == parcels_.capacity()) {
+      parcels_.erase(std::remove_if(parcels_.begin(), parcels_.end(),
+                                    [](const std::weak_ptr<Parcel>& one) {
+                                      return one.expired();
+                                    }),
+                     parcels_.end());
+    }
+    parcels_.push_back(parcel);
+  }
+  // An abort before that did not find it.
+  const absl::Status aborted = abort_status();
+  if (!aborted.ok()) parcel->Drop(aborted);
 }
 
 void FuseRendezvous::OnFrame(std::shared_ptr<FusedRecv> recv,

@@ -25,7 +25,9 @@
 
 namespace tf_fuse {
 
+class ChunkClient;
 class DynamicRecv;
+class Parcel;
 class PartialSends;
 class RecvCall;
 
@@ -55,19 +57,30 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
                          const tensorflow::FrameAndIter& frame_iter,
                          const Args& args, FusedDone done);
 
-  // Sends a request of ours to `task`; an abort or a cancellation reaches it.
-  // Calls `done` exactly once, perhaps on this thread, with the answer and the
-  // id that the request had.
+  // Sends a request of ours for the tensors of a task; an abort or a
+  // cancellation reaches it. A large answer may come by a data channel. Calls
+  // `done` exactly once, perhaps on this thread, with the answer and the id
+  // that the request had.
   using CallDone =
       std::function<void(const absl::Status&, const tensorflow::Tensor& frame,
                          int64_t request_id)>;
   // Called before the request is sent, unless it cannot be.
   using CallSent = std::function<void(
       std::shared_ptr<tensorflow::WorkerCacheInterface>, int64_t request_id)>;
-  void StartCall(const std::string& task, const std::string& recv_device,
-                 const std::string& rendezvous_key, const Args& args,
+  struct CallTarget {
+    std::string task;
+    uint64_t send_device_incarnation;
+    std::string recv_device;
+    std::string rendezvous_key;
+    size_t tensors;
+  };
+  void StartCall(const CallTarget& target, const Args& args,
                  google::protobuf::Any options, CallDone done,
                  CallSent on_sent = nullptr);
+
+  // A frame of this step waits at a data channel: it is dropped when the step
+  // is aborted. The parcel holds a reference to the step.
+  void AddParcel(const std::shared_ptr<Parcel>& parcel);
 
   // Runs `closure` by ScheduleAfterOthers(), with a reference held.
   void Schedule(std::function<void()> closure);
@@ -108,6 +121,12 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // Makes an abort of the step or a cancellation reach the call. False if there
   // was one already: the call is over, with its status.
   bool Register(RecvCall* call, const Args& args);
+  // The same without the release of the call's worker.
+  bool List(tensorflow::BaseRecvTensorCall* call, const Args& args);
+  // What StartCall() does with an answer that names a parcel.
+  void TakeParcel(std::shared_ptr<ChunkClient> client, const v1::Parcel& parcel,
+                  size_t tensors, const Args& args, int64_t request_id,
+                  CallDone done);
   // Sends the request of a fused receive, the first time or again.
   void SendRequest(std::shared_ptr<FusedRecv> recv);
   void OnFrame(std::shared_ptr<FusedRecv> recv, const absl::Status& status,
@@ -132,6 +151,9 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
   // request that nobody has cancelled.
   std::shared_ptr<tensorflow::WorkerCacheInterface> workers_
       ABSL_GUARDED_BY(waiters_mu_);
+
+  absl::Mutex parcels_mu_;
+  std::vector<std::weak_ptr<Parcel>> parcels_ ABSL_GUARDED_BY(parcels_mu_);
 
   // Made when they are needed first.
   absl::Mutex parts_mu_;

@@ -65,6 +65,7 @@ class ServerRegistry {
   std::set<std::string> LocalTasks() const;
   // The newest server: in a process that has only one, that one.
   std::shared_ptr<WorkerCacheInterface> ProbeCache(tensorflow::Device** device);
+  std::string OwnHost() const;
   // As that server knows them.
   std::map<std::string, std::string> HostsOfTasks() const;
 
@@ -185,6 +186,11 @@ std::shared_ptr<WorkerCacheInterface> ServerRegistry::ProbeCache(
   if (servers_.empty()) return nullptr;
   *device = servers_.back()->worker_env()->device_mgr->HostCPU();
   return servers_.back()->ProbeCache();
+}
+
+std::string ServerRegistry::OwnHost() const {
+  absl::MutexLock lock(&mu_);
+  return servers_.empty() ? "" : servers_.back()->OwnHost();
 }
 
 std::map<std::string, std::string> ServerRegistry::HostsOfTasks() const {
@@ -316,6 +322,8 @@ bool HasFuseServer() { return !ServerRegistry::Get()->empty(); }
 std::set<std::string> LocalTasks() {
   return ServerRegistry::Get()->LocalTasks();
 }
+
+std::string OwnHost() { return ServerRegistry::Get()->OwnHost(); }
 
 Hosts ClusterHosts() {
   return {ServerRegistry::Get()->HostsOfTasks(),

@@ -53,6 +53,10 @@ Hosts ClusterHosts();
 // are.
 std::set<std::string> LocalTasks();
 
+// The name or address by which other hosts reach this process; empty if its
+// cluster does not say, or there is no server of ours.
+std::string OwnHost();
+
 // Workers of the connected cluster, and a device to receive answers with; null
 // if this process runs no server of ours, or knows of no cluster.
 std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(

@@ -234,6 +234,8 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
   parsed->size = size;
   parsed->frame_version = std::min(request.frame_version(), FrameVersion());
   parsed->report_waits = request.report_waits();
+  parsed->channel = request.channel();
+  parsed->channel_bytes = request.channel_bytes();
   if (request.tensor_names_size() == 0) {
     parsed->stalled_request_id = request.stalled_request_id();
     parsed->awaited_request_id = request.awaited_request_id();

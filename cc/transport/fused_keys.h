@@ -105,6 +105,9 @@ struct ParsedKeys {
            question != v1::QUESTION_NONE;
   }
   bool report_waits = false;
+  // See the message; 0 bytes count as 1.
+  uint64_t channel = 0;
+  uint64_t channel_bytes = 0;
   // A key of the device that sends; there is one without tensor names, too.
   tensorflow::Rendezvous::ParsedKey source;
   // Of a request by parts: see the message.

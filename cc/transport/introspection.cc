@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "collectives/chunk_server.h"
+#include "collectives/peer_card.h"
 #include "passes/fuse_recv_pass.h"
 #include "transport/ask_peer.h"
 #include "transport/fuse_server.h"
@@ -22,6 +24,18 @@
 namespace tf_fuse {
 
 using tensorflow::Tensor;
+
+namespace {
+
+v1::PeerCard OwnCard() {
+  v1::PeerCard card;
+  if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return card;
+  card.set_version(kChannelVersion);
+  FillInDataPaths(OwnHost(), &card);
+  return card;
+}
+
+}  // namespace
 
 std::string AnswerQuestion(v1::Question question) {
   switch (question) {
@@ -38,6 +52,8 @@ std::string AnswerQuestion(v1::Question question) {
       return Watch::Get()->Describe().SerializeAsString();
     case v1::QUESTION_TASKS:
       return absl::StrJoin(LocalTasks(), "\n");
+    case v1::QUESTION_CARD:
+      return OwnCard().SerializeAsString();
     default:
       return "";
   }

@@ -96,6 +96,12 @@ uint64_t StallMicros() {
   return micros;
 }
 
+uint64_t ChannelFrameBytes() {
+  static const uint64_t bytes = NumberFromEnvironment(
+      kChannelFrameBytesVariable, 1, kManyBytes, kDefaultChannelFrameBytes);
+  return bytes;
+}
+
 uint64_t MaxSharedMemoryBytes() {
   static const uint64_t limit =
       NumberFromEnvironment(kMaxSharedMemoryBytesVariable, 0, kManyBytes,

@@ -90,6 +90,14 @@ uint64_t StepWaitMicros();
 inline constexpr uint64_t kDefaultStallWarnMs = 60000;
 uint64_t StallMicros();
 
+// A frame of at least so many bytes comes by a data channel, if its receiver
+// has one to the sender. Chosen by measurement: see docs/architecture.md,
+// "Large tensors".
+inline constexpr char kChannelFrameBytesVariable[] =
+    "TF_FUSE_CHANNEL_FRAME_BYTES";
+inline constexpr uint64_t kDefaultChannelFrameBytes = 1 << 20;
+uint64_t ChannelFrameBytes();
+
 // Memory that a task lends to others of its host for collectives; 0 lends none,
 // and then chunks go by other ways.
 inline constexpr char kMaxSharedMemoryBytesVariable[] =

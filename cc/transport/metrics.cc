@@ -20,6 +20,8 @@ std::string Metrics::ToJson() const {
   add("single_rpcs", single_rpcs);
   add("tensors", tensors);
   add("bytes", bytes);
+  add("channel_frames", channel_frames);
+  add("channel_bytes", channel_bytes);
   add("beside_tensors", beside_tensors);
   add("copied_tensors", copied_tensors);
   add("fallbacks", fallbacks);

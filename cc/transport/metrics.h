@@ -21,6 +21,9 @@ struct Metrics {
   std::atomic<int64_t> single_rpcs{0};  // RPCs that carried one tensor.
   std::atomic<int64_t> tensors{0};      // Tensors received in frames.
   std::atomic<int64_t> bytes{0};        // Bytes of those frames.
+  // Of those, what came by a data channel.
+  std::atomic<int64_t> channel_frames{0};
+  std::atomic<int64_t> channel_bytes{0};
   std::atomic<int64_t> beside_tensors{
       0};  // Too large for a frame: sent singly.
   std::atomic<int64_t> copied_tensors{0};    // Copied out of a frame.

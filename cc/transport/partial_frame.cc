@@ -115,7 +115,7 @@ absl::Status PartialFrame::PackPart(FuseRendezvous* step,
   }
   slots_.insert(slots_.begin(), PositionsSlot(part_.positions));
   if (keys_->report_waits) slots_.push_back(WaitsSlot());
-  return PackFrame(slots_, &reservation, frame);
+  return Pack(&reservation, frame);
 }
 
 // What is in the answer; all that was asked for by name if there is none.

@@ -6,12 +6,16 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/parcel.h"
+#include "collectives/serving.h"
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "transport/after_others.h"
 #include "transport/fuse_status.h"
+#include "transport/gathered_frame.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
+#include "transport/parcel_call.h"
 #include "transport/recv_trace.h"
 
 namespace tf_fuse {
@@ -212,7 +216,64 @@ absl::Status PendingFrame::MakeFrame(FuseRendezvous* step, Tensor* frame,
   }
   *tensors = slots_.size();
   if (keys_->report_waits) slots_.push_back(WaitsSlot());
-  return PackFrame(slots_, &reservation, frame);
+  return Pack(&reservation, frame);
+}
+
+absl::Status PendingFrame::Pack(FrameReservation* reservation, Tensor* frame) {
+  uint64_t least_bytes = 0;
+  for (const Slot& slot : slots_) {
+    if (!slot.is_dead && !slot.beside) least_bytes += slot.tensor.TotalBytes();
+  }
+  if (channel_ != nullptr && least_bytes >= keys_->channel_bytes &&
+      channel_->shares_memory()) {
+    // What is copied to shared memory is copied once only.
+    auto gathered = GatheredFrame::Make(slots_);
+    if (!gathered.ok()) return gathered.status();
+    gathered_ = *std::move(gathered);
+    return absl::OkStatus();
+  }
+  return PackFrame(slots_, reservation, frame);
+}
+
+uint64_t PendingFrame::PutParcel(FuseRendezvous* step, const Tensor& frame) {
+  const uint64_t bytes =
+      gathered_ != nullptr ? gathered_->bytes() : frame.TotalBytes();
+  if (channel_ == nullptr || bytes < keys_->channel_bytes) return 0;
+  // Who waits for the parcel waits for the step: it must be there to be
+  // aborted.
+  std::shared_ptr<FuseRendezvous> held(
+      step, [](FuseRendezvous* one) { one->Unref(); });
+  step->Ref();
+  PostedChunk content;
+  if (gathered_ != nullptr) {
+    content.read = [gathered = gathered_](uint64_t begin, uint64_t size,
+                                          char* to) {
+      gathered->Read(begin, size, to);
+    };
+  } else {
+    content.data = static_cast<const char*>(frame.data());
+  }
+  content.done = [held, frame] {};
+  const auto parcel = std::make_shared<Parcel>(bytes, std::move(content));
+  const uint64_t number = channel_->Put(parcel);
+  if (number != 0) step->AddParcel(parcel);
+  return number;
+}
+
+absl::Status PendingFrame::Respond(FuseRendezvous* step, const Tensor& frame) {
+  v1::Parcel parcel;
+  parcel.set_id(PutParcel(step, frame));
+  if (parcel.id() != 0) {
+    parcel.set_bytes(gathered_ != nullptr ? gathered_->bytes()
+                                          : frame.TotalBytes());
+    return EncodeFrameResponse(ParcelAnswer(parcel), response_);
+  }
+  if (gathered_ == nullptr) return EncodeFrameResponse(frame, response_);
+  // The channel was lost just now.
+  FrameReservation reservation;
+  Tensor packed;
+  const absl::Status status = PackFrame(slots_, &reservation, &packed);
+  return status.ok() ? EncodeFrameResponse(packed, response_) : status;
 }
 
 absl::Status PendingFrame::TakeFrame(Tensor* frame, size_t* tensors) {
@@ -233,11 +294,13 @@ void PendingFrame::Finish() {
     step = std::move(step_);
   }
   Metrics* metrics = Metrics::Get();
+  if (keys_->channel != 0) channel_ = Serving::Find(keys_->channel);
   Tensor frame;
   size_t tensors = 0;
   absl::Status result = MakeFrame(step.get(), &frame, &tensors);
-  const auto bytes = static_cast<int64_t>(frame.TotalBytes());
-  if (result.ok()) result = EncodeFrameResponse(frame, response_);
+  const auto bytes = static_cast<int64_t>(
+      gathered_ != nullptr ? gathered_->bytes() : frame.TotalBytes());
+  if (result.ok()) result = Respond(step.get(), frame);
   if (result.ok()) {
     metrics->served_rpcs.fetch_add(1, std::memory_order_relaxed);
     metrics->served_tensors.fetch_add(static_cast<int64_t>(tensors),
@@ -247,6 +310,8 @@ void PendingFrame::Finish() {
     metrics->served_errors.fetch_add(1);
   }
   Trace(result.code(), bytes);
+  channel_ = nullptr;
+  gathered_ = nullptr;
   slots_.clear();
   send_args_.clear();
   on_device_.clear();

@@ -31,6 +31,9 @@
 
 namespace tf_fuse {
 
+class GatheredFrame;
+class Serving;
+
 // Puts a frame into the response of a RecvTensor RPC.
 absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
                                  ::grpc::ByteBuffer* response);
@@ -82,6 +85,8 @@ class PendingFrame : public Waiting,
   virtual std::shared_ptr<const ParsedKeys> KeysOfAnswer(absl::StatusCode code,
                                                          size_t* names_bytes);
 
+  // Makes the frame of slots_, as MakeFrame() is to.
+  absl::Status Pack(FrameReservation* reservation, tensorflow::Tensor* frame);
   // Answers, unless that was done.
   void Finish();
   // Marks the slots that are not packed.
@@ -132,6 +137,10 @@ class PendingFrame : public Waiting,
   void OnTensor(size_t index, const absl::Status& status,
                 const tensorflow::Rendezvous::Args& args,
                 const tensorflow::Tensor& tensor, bool is_dead);
+  // Puts the frame into the response, or a parcel at the receiver's channel.
+  absl::Status Respond(FuseRendezvous* step, const tensorflow::Tensor& frame);
+  // The number of that parcel; 0 if there is no channel (any more).
+  uint64_t PutParcel(FuseRendezvous* step, const tensorflow::Tensor& frame);
   // The frame that the graph has packed, and how many tensors are in it.
   absl::Status TakeFrame(tensorflow::Tensor* frame, size_t* tensors);
   // True for exactly one caller, which then answers.
@@ -142,6 +151,9 @@ class PendingFrame : public Waiting,
   ::grpc::ByteBuffer* const response_;
   tensorflow::StatusCallback done_;
   const std::function<void()> abort_step_;
+  // Of Finish(): in place of a frame, if it will be a parcel.
+  std::shared_ptr<Serving> channel_;
+  std::shared_ptr<const GatheredFrame> gathered_;
   const bool from_device_;  // All keys have the same source.
   // Of a source that is a device: what was sent, which is what goes beside; and
   // by what it is copied, which the rendezvous holds only while it is asked.

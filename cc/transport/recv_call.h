@@ -49,6 +49,11 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   // Gives the worker back to its cache; idempotent.
   void ReleaseWorker();
 
+  const std::shared_ptr<tensorflow::WorkerCacheInterface>& worker_cache()
+      const {
+    return worker_cache_;
+  }
+
   const tensorflow::Tensor& tensor() const { return response_.tensor(); }
   bool is_dead() const { return response_.metadata().is_dead(); }
 

@@ -24,6 +24,7 @@ namespace tf_fuse {
 // Parts of the library that are not fuzzed, and that questions ask.
 std::vector<v1::FuseReport> RecentReports() { return {}; }
 std::set<std::string> LocalTasks() { return {"/job:ps/replica:0/task:0"}; }
+std::string OwnHost() { return ""; }
 std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
     tensorflow::Device**) {
   return nullptr;

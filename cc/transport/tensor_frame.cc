@@ -30,6 +30,8 @@ uint64_t CountCharacters(const Tensor& tensor) {
   return characters;
 }
 
+}  // namespace
+
 void WriteStrings(const Tensor& tensor, uint8_t* out) {
   const auto strings = tensor.flat<tensorflow::tstring>();
   frame::StringsWriter writer(out, strings.size());
@@ -37,8 +39,6 @@ void WriteStrings(const Tensor& tensor, uint8_t* out) {
     writer.Append({strings(i).data(), strings(i).size()});
   }
 }
-
-}  // namespace
 
 size_t RawElementBytes(uint32_t dtype) {
   if (!tensorflow::DataType_IsValid(static_cast<int>(dtype))) return 0;
@@ -120,35 +120,47 @@ void ChooseBeside(uint32_t version, uint64_t max_packed_tensor_bytes,
   }
 }
 
-absl::Status PackFrame(const std::vector<Slot>& slots,
-                       FrameReservation* reservation, Tensor* frame) {
+frame::FrameBuilder BuilderForSlots() {
   frame::EncodeLimits limits;
   limits.element_bytes = &RawElementBytes;
   limits.other_types = TypesThatAreNotRaw();
-  frame::FrameBuilder builder(limits);
-  builder.Reserve(slots.size());
+  return frame::FrameBuilder(limits);
+}
+
+absl::Status LayOutFrame(const std::vector<Slot>& slots,
+                         frame::FrameBuilder* builder, uint64_t* total_bytes) {
+  builder->Reserve(slots.size());
   for (const Slot& slot : slots) {
     const auto dims = slot.tensor.shape().dim_sizes();
     const DataType type = slot.tensor.dtype();
     if (slot.beside) {
-      builder.AddBeside(type, dims.data(), dims.size());
+      builder->AddBeside(type, dims.data(), dims.size());
     } else if (!slot.is_dead && type == tensorflow::DT_STRING) {
-      builder.AddStrings(type, dims.data(), dims.size(),
-                         CountCharacters(slot.tensor));
+      builder->AddStrings(type, dims.data(), dims.size(),
+                          CountCharacters(slot.tensor));
     } else if (!slot.is_dead && MayBeSerialized(type)) {
-      builder.AddSerialized(type, dims.data(), dims.size(),
-                            slot.serialized.size());
+      builder->AddSerialized(type, dims.data(), dims.size(),
+                             slot.serialized.size());
     } else {
-      builder.AddRaw(type, dims.data(), dims.size(),
-                     slot.is_dead ? 0 : slot.tensor.TotalBytes(), slot.is_dead);
+      builder->AddRaw(type, dims.data(), dims.size(),
+                      slot.is_dead ? 0 : slot.tensor.TotalBytes(),
+                      slot.is_dead);
     }
   }
-  uint64_t total_bytes = 0;
-  const frame::Status laid_out = builder.Finish(&total_bytes);
+  const frame::Status laid_out = builder->Finish(total_bytes);
   if (!laid_out.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot pack a frame: ", laid_out.message()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PackFrame(const std::vector<Slot>& slots,
+                       FrameReservation* reservation, Tensor* frame) {
+  frame::FrameBuilder builder = BuilderForSlots();
+  uint64_t total_bytes = 0;
+  const absl::Status laid_out = LayOutFrame(slots, &builder, &total_bytes);
+  if (!laid_out.ok()) return laid_out;
   Tensor buffer;
   if (!AllocateFrame(total_bytes, reservation, &buffer)) {
     return absl::ResourceExhaustedError(

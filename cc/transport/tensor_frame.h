@@ -97,6 +97,10 @@ absl::Status UnpackPartialFrame(
     std::vector<Slot>* slots, std::vector<int64_t>* waits_micros = nullptr,
     uint64_t max_payload_bytes = MaxFrameBytes());
 
+// How many bytes an answer for that many tensors has at most.
+uint64_t MaxAnswerBytes(size_t tensors,
+                        uint64_t max_payload_bytes = MaxFrameBytes());
+
 // How many slots the frame has. Errors: Internal for what is no frame that this
 // version writes.
 absl::StatusOr<uint32_t> CountSlots(const tensorflow::Tensor& frame);

@@ -7,9 +7,13 @@
 #define TF_FUSE_CC_TRANSPORT_TENSOR_FRAME_LAYOUT_H_
 
 #include <cstdint>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "frame/frame.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.pb.h"
+#include "transport/tensor_frame.h"
 
 namespace tf_fuse {
 
@@ -30,6 +34,15 @@ inline uint64_t BytesAroundPayloads(uint64_t slots) {
          slots * (frame::kSlotRecordBytes + 8 * frame::kMaxRank +
                   frame::kPayloadAlignment);
 }
+
+// A builder for tensors.
+frame::FrameBuilder BuilderForSlots();
+// Adds `slots`, as PackFrame() takes them, and finishes. Errors:
+// InvalidArgument for a type that cannot be packed.
+absl::Status LayOutFrame(const std::vector<Slot>& slots,
+                         frame::FrameBuilder* builder, uint64_t* total_bytes);
+// Writes the payload of a tensor of strings.
+void WriteStrings(const tensorflow::Tensor& tensor, uint8_t* out);
 
 }  // namespace tf_fuse
 

@@ -118,6 +118,12 @@ absl::Status SlotError(size_t index, const std::string& text) {
 
 }  // namespace
 
+uint64_t MaxAnswerBytes(size_t tensors, uint64_t max_payload_bytes) {
+  // The positions and the waits are payloads, too.
+  return max_payload_bytes + BytesAroundPayloads(tensors + kMaxExtraSlots) +
+         tensors * (sizeof(int32_t) + sizeof(int64_t));
+}
+
 absl::StatusOr<uint32_t> CountSlots(const Tensor& frame) {
   const auto bytes = frame.tensor_data();
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());

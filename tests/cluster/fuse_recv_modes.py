@@ -36,6 +36,11 @@ def _types() -> list[str]:
     return [name.removeprefix("DT_").lower() for name in names if not name.endswith("_REF")]
 
 
+def _lent() -> dict[str, int]:
+    """Parts of shared memory that were not given back, and frames that wait at data channels."""
+    return {task: counters["lent_chunks"] for task, counters in scripted.metrics().items()}
+
+
 def _skips() -> dict[str, Any]:
     """All receives that were left alone, and whether there is a report of every function."""
     reports = _reports()
@@ -102,6 +107,9 @@ def run(spec: dict[str, Any]) -> None:
         for grouping, names in spec["divided"].items():
             scripted.set_fuse_recv(True, do_pack_sends=False, fuse_grouping=grouping, **costs)
             phase(grouping, names)
+        # What was lent comes back a moment after its receive has ended.
+        scripted.until(lambda: not any(_lent().values()), "0 lent chunks in each task")
+        emit("lent", of_tasks=_lent())
         scripted.set_fuse_recv(False)
         phase("off_again", ["reads"])
 

@@ -237,18 +237,22 @@ class Sender(Worker):
         self.run(graph.openers[name], step).result()
         self.cleanup(step)
 
+    def ask(self, question: int) -> bytes:
+        """The answer to a `Question`."""
+        options = self._fused_request([], question=question)
+        answer = self.call("RecvTensor", rendezvous_key=KEY_OF_NO_TENSOR, transport_options=options)
+        content = tensor_proto(answer.result()).tensor_content
+        # A frame of one slot (cc/frame/frame.h): its record says where the bytes are.
+        offset, size = struct.unpack_from("<QQ", content, _FRAME_HEADER_BYTES + 8)
+        return bytes(content[offset : offset + size])
+
     def counters(self) -> dict[str, Any]:
         """The task's `tf_fuse.metrics()`; of a stock task {}."""
         if not self._has_plugin:
             return {}
         from tf_fuse.v1 import fuse_recv_pb2
 
-        options = self._fused_request([], question=fuse_recv_pb2.QUESTION_METRICS)
-        answer = self.call("RecvTensor", rendezvous_key=KEY_OF_NO_TENSOR, transport_options=options)
-        content = tensor_proto(answer.result()).tensor_content
-        # A frame of one slot (cc/frame/frame.h): its record says where the text is.
-        offset, size = struct.unpack_from("<QQ", content, _FRAME_HEADER_BYTES + 8)
-        counted: dict[str, Any] = json.loads(content[offset : offset + size])
+        counted: dict[str, Any] = json.loads(self.ask(fuse_recv_pb2.QUESTION_METRICS))
         return counted
 
 

@@ -55,4 +55,4 @@ def test_defaults_are_those_of_the_sources():
     assert documented == {
         variables[name]: str(_number(value)) for name, value in constants if not name.endswith("Ms")
     }
-    assert len(documented) == 10
+    assert len(documented) == 11
