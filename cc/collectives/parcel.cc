@@ -16,6 +16,11 @@ Parcel::Parcel(uint64_t bytes, PostedChunk content)
 
 Parcel::~Parcel() { Drop(absl::UnavailableError("the parcel is gone")); }
 
+bool Parcel::gone() {
+  absl::MutexLock lock(&mu_);
+  return !gone_.ok();
+}
+
 absl::StatusOr<PostedChunk> Parcel::Take() {
   PostedChunk content;
   {

@@ -24,6 +24,8 @@ class Parcel {
   Parcel& operator=(const Parcel&) = delete;
 
   uint64_t bytes() const { return bytes_; }
+  // Taken or dropped.
+  bool gone();
   // Gives the bytes away. Errors: what it was dropped with.
   absl::StatusOr<PostedChunk> Take();
   // Lets go of the bytes, unless they were taken; who asks for them then is

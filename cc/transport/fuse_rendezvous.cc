@@ -217,15 +217,12 @@ void FuseRendezvous::StartAbort(const absl::Status& given) {
     absl::MutexLock lock(&parts_mu_);
     partial_sends = partial_sends_;
   }
-  std::vector<std::weak_ptr<Parcel>> parcels;
+  std::vector<std::shared_ptr<Parcel>> parcels;
   {
     absl::MutexLock lock(&parcels_mu_);
     parcels.swap(parcels_);
   }
-  for (const std::weak_ptr<Parcel>& weak : parcels) {
-    const std::shared_ptr<Parcel> parcel = weak.lock();
-    if (parcel != nullptr) parcel->Drop(status);
-  }
+  for (const auto& parcel : parcels) parcel->Drop(status);
   // Before the receives end that it has started: it knows why, then.
   if (partial_sends != nullptr) partial_sends->Abort(Derived(status));
   BaseRemoteRendezvous::StartAbort(status);
@@ -409,8 +406,8 @@ void FuseRendezvous::AddParcel(const std::shared_ptr<Parcel>& parcel) {
     // Of a long loop, most have been taken.
     if (parcels_.size() == parcels_.capacity()) {
       parcels_.erase(std::remove_if(parcels_.begin(), parcels_.end(),
-                                    [](const std::weak_ptr<Parcel>& one) {
-                                      return one.expired();
+                                    [](const std::shared_ptr<Parcel>& one) {
+                                      return one->gone();
                                     }),
                      parcels_.end());
     }

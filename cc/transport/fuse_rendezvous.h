@@ -153,7 +153,8 @@ class FuseRendezvous : public tensorflow::BaseRemoteRendezvous {
       ABSL_GUARDED_BY(waiters_mu_);
 
   absl::Mutex parcels_mu_;
-  std::vector<std::weak_ptr<Parcel>> parcels_ ABSL_GUARDED_BY(parcels_mu_);
+  // One that was taken or dropped holds no reference to the step.
+  std::vector<std::shared_ptr<Parcel>> parcels_ ABSL_GUARDED_BY(parcels_mu_);
 
   // Made when they are needed first.
   absl::Mutex parts_mu_;
