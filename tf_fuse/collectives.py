@@ -35,7 +35,6 @@ from tensorflow.python.framework import auto_control_deps
 from tf_fuse import _native
 
 _ALIGNMENT = 64  # bytes: EIGEN_MAX_ALIGN_BYTES of TensorFlow's build
-_MAX_CHUNK_BYTES = 4 << 20
 # Keys of groups that are made from their size or ranks; strategies count from 1.
 _FIRST_GROUP_KEY = 1 << 30
 _FIRST_INSTANCE_KEY = 1 << 30
@@ -117,10 +116,9 @@ def shard_range(elements: int, element_bytes: int, size: int, rank: int) -> tupl
     """
     if elements == 0:
         return 0, 0
-    # The ring cuts a chunk of more than 4 MiB in two, and aligns the halves.
-    parts = 2 if elements * element_bytes // size > _MAX_CHUNK_BYTES else 1
-    half = -(-elements // (size * parts)) * element_bytes
-    chunk = parts * ((half // _ALIGNMENT + 1) * _ALIGNMENT // element_bytes)
+    # Of the ring with one subdivision, which CollectiveReduceV2 has by default.
+    chunk = -(-elements // size) * element_bytes
+    chunk = (chunk // _ALIGNMENT + 1) * _ALIGNMENT // element_bytes
     begin = min(elements, rank * chunk)
     return begin, min(elements, begin + chunk)
 

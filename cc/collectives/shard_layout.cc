@@ -16,13 +16,9 @@ namespace {
 ShardRange ShardOf(int64_t elements, int64_t element_bytes, int members,
                    int member) {
   if (elements == 0) return {};
-  // As the ring of members that have a device each (RingAlg): a chunk of more
-  // than 4 MiB is cut in two, and the halves are aligned.
-  constexpr int64_t kMaxChunkBytes = 4 << 20;
-  const int parts = elements * element_bytes / members > kMaxChunkBytes ? 2 : 1;
-  const int64_t step =
-      parts * tensorflow::CollectiveAdapter::AlignedChunkElts(
-                  element_bytes, elements, int64_t{members} * parts);
+  // As the ring with one subdivision, which CollectiveReduceV2 has by default.
+  const int64_t step = tensorflow::CollectiveAdapter::AlignedChunkElts(
+      element_bytes, elements, members);
   const int64_t begin = std::min(elements, member * step);
   return {begin, std::min(elements, begin + step)};
 }

@@ -320,7 +320,7 @@ class Member(ShardUpdateCases):
         key = self._key()
         if self.rank not in members:
             return None
-        spec = Reduce(len(members), dtype, elements)
+        spec = Reduce(len(members), dtype, elements, subdivs=-1)  # the op's default
         x = tf.constant(values(dtype, elements, self.rank))
         group_key = 1000 + sum(1 << m for m in members)
         with tf.device(self.device):

@@ -267,7 +267,7 @@ def test_reduce_scatter_and_all_gather_are_the_all_reduce(stock, ours, dtype, n)
 
 
 @pytest.mark.parametrize("n", [n for n in _SIZES if n > 2])
-def test_reduce_scatter_of_two_subdivisions(stock, ours, n):
+def test_reduce_scatter_of_large_chunks(stock, ours, n):
     tensors = [("float32", [4 * _MB + 4099])]
     _scatter_gather_is_all_reduce(stock, ours, tensors, list(range(n)))
 

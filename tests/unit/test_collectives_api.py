@@ -70,13 +70,10 @@ def test_of_ranks_refuses(ranks, text):
 @example(elements=2097149, size=2, width=8)
 @given(elements=st.integers(1, 1 << 22), size=st.integers(1, 64), width=st.sampled_from([2, 4, 8]))
 def test_shards_are_the_chunks_of_the_ring(elements, size, width):
-    # As measured on TensorFlow's ring: filled up to 64 bytes, by 64 if nothing is missing. Above
-    # 4 MiB it is two rings, each with a half of the chunk.
+    # As measured on TensorFlow's ring: filled up to 64 bytes, by 64 if nothing is missing.
     per_line = 64 // width
-    halves = 2 if elements * width // size > 4 << 20 else 1
-    chunk = -(-elements // (size * halves))
+    chunk = -(-elements // size)
     chunk += per_line - chunk % per_line
-    chunk *= halves
     end_before = 0
     for rank in range(size):
         begin, end = shard_range(elements, width, size, rank)
