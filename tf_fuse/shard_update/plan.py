@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_fuse.collectives import packed_ranges
@@ -75,6 +75,7 @@ def make_plan(
     reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
     plan = Plan([_pack(clusters, view, world, node) for node in reduces])
     rewriter = Rewriter(view, shapes, prefix)
+    owns: dict[str, tuple[tuple[int, int], ...]] = {}
     for pack in plan.packs:
         if not is_sharded(pack):
             continue
@@ -83,11 +84,12 @@ def make_plan(
             continue
         sizes = [family.size for family in pack.families]
         width = _width(view.nodes[pack.node].attr["T"].type)
-        rewriter.shard(
-            pack, replicas.rank, packed_ranges(sizes, width, replicas.count, replicas.rank)
-        )
+        ranges = [packed_ranges(sizes, width, replicas.count, r) for r in range(replicas.count)]
+        rewriter.shard(pack, replicas.rank, ranges[replicas.rank])
+        for index, family in enumerate(pack.families):
+            owns.update({slot: tuple(r[index] for r in ranges) for slot in family.slots})
         plan.function = rewriter.function
-    plan.slots = rewriter.slots
+    plan.slots = [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
     return plan
 
 

@@ -43,6 +43,7 @@ class Slot:
       own: the elements of it that are this replica's; the others mean nothing.
       shape: of the whole.
       dtype: number of the type.
+      owns: as `own`, of each replica.
     """
 
     argument: str
@@ -52,6 +53,7 @@ class Slot:
     own: tuple[int, int]
     shape: Shape
     dtype: int
+    owns: tuple[tuple[int, int], ...] = ()
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
@@ -214,7 +216,7 @@ class Rewriter:
         users = [self._view.nodes[use.node] for use in self._view.uses(variable)]
         read = next(node for node in users if node.op in READS)
         dtype = read.attr["dtype"].type
-        name = f"{self._prefix}{variable}"
+        name = f"{self._prefix}{len(self.slots)}"
         slot = Slot(variable, name, *range_, own, self._shape(variable), dtype)
         self.slots.append(slot)
         handle = self._add(f"{SCOPE}/{variable}", "VarHandleOp", [], read.device)
