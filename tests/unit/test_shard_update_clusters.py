@@ -100,6 +100,11 @@ def test_the_new_function_has_the_old_names():
     ops = [node.op for node in new.node_def]
     assert ops.count("TfFuse>ReduceScatter") == ops.count("TfFuse>AllGather") == 1
     assert "CollectiveReduceV2" not in ops
+    # Who has the new weights knows that the slots of all are written.
+    (gather,) = [node for node in new.node_def if node.op == "TfFuse>AllGather"]
+    slot = job.plan().slots[0].argument
+    (assign,) = [n.name for n in old.node_def if n.op.startswith("Assign") and n.input[0] == slot]
+    assert f"^{assign}" in gather.input
     # Each variable has one writer, as before.
     assert sum(op.startswith("Assign") for op in ops) == 3
 
@@ -174,6 +179,14 @@ def _differing(job, dw, dv):
     job.m.assign_add(whole)
 
 
+def _slot_last(job, dw, dv):
+    dw, dv = job.packed(dw, dv)
+    total = tf.reduce_sum(job.w)
+    with tf.control_dependencies([job.w.assign_sub(dw)]):
+        job.m.assign(0.9 * job.m + dw)
+    return total
+
+
 def _fed_back(job, dw, dv):
     dw, dv = job.packed(dw, dv)
     job.w.assign_sub(dw * tf.norm(dv))
@@ -194,6 +207,7 @@ def _fed_back(job, dw, dv):
         (_two_weights, ["several_weights", "no_update"]),
         (_applied, ["not_redundant", "no_update"]),
         (_differing, ["not_redundant", "no_update"]),
+        (_slot_last, "waits_for_itself"),
         (_fed_back, "waits_for_itself"),
     ],
 )

@@ -332,9 +332,13 @@ def imports(view: GraphView, family: Family) -> dict[str, str]:
 
 
 def depends_on(view: GraphView, tensors: set[str], origins: set[str]) -> bool:
-    """Whether any of some tensors is made from, or waits for, some nodes."""
+    """Whether any of some tensors and "^nodes" is made from, or waits for, some nodes."""
     seen: set[str] = set()
-    waiting = [tensor.partition(":")[0] for tensor in tensors if ":" in tensor]
+    waiting = [
+        tensor.lstrip("^").partition(":")[0]
+        for tensor in tensors
+        if ":" in tensor or tensor.startswith("^")
+    ]
     while waiting:
         name = waiting.pop()
         if name in origins:

@@ -78,29 +78,37 @@ def is_sharded(pack: Pack) -> bool:
 
 
 def waits_for_itself(view: GraphView, pack: Pack) -> str | None:
-    """A family that reads what is made of a gradient that is left alone.
+    """A family whose cut nodes wait for what comes by the gather.
 
-    Whole gradients come by the gather that also has the new weights, so nothing in front of the
-    gather may need them.
+    Whole gradients come by the gather that also has the new weights, and it waits for all slots, so
+    nothing in front of it may need them.
     """
+    cut = [family for family in pack.families if family.reason is None]
     origins = {
         use.node
         for family in pack.families
         if family.reason is not None
         for use in view.uses(family.root)
     }
-    for family in pack.families:
-        if family.reason is not None:
-            continue
+    sinks = {family.root: slot_sinks(view, family) for family in cut}
+    origins |= {sink for family in cut for sink in family.sinks if sink not in sinks[family.root]}
+    for family in cut:
         outside = {
             tensor
-            for name in sorted(family.nodes)
-            for tensor in data_inputs(view.nodes[name])
+            for name in [*sorted(family.nodes), *sinks[family.root]]
+            for tensor in view.nodes[name].input
             if tensor not in family.members
         }
         if depends_on(view, outside, origins):
             return family.root
     return None
+
+
+def slot_sinks(view: GraphView, family: Family) -> list[str]:
+    """The assignments of a family that are of slots."""
+    return [
+        sink for sink in family.sinks if view.variable_of(view.nodes[sink]) in set(family.slots)
+    ]
 
 
 class Rewriter:
@@ -305,6 +313,14 @@ class Rewriter:
         group = data_inputs(whole)[1:4]
         self._collective(node, "TfFuse>AllGather", whole, [*parts, *wanted, *group])
         node.attr["N"].i = len(parts)
+        # A replica that has the new weights knows that all others have written their slots.
+        written = {
+            sink
+            for family in pack.families
+            if family.reason is None
+            for sink in slot_sinks(self._view, family)
+        }
+        node.input.extend(f"^{sink}" for sink in sorted(written))
         return [f"{scope}:outputs:{i}" for i in range(len(parts))]
 
     # --- Nodes -----------------------------------------------------------------------------------
