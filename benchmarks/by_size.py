@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
@@ -65,6 +66,7 @@ def measure(
     check: Callable[[str, int, Mapping[str, Mapping[str, Any]]], None],
     row: Callable[[int, int, Rounds], dict[str, Any]],
     whole_frames: bool = False,
+    fuse_options: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Runs all variants in turn, for one size after the other.
 
@@ -77,6 +79,7 @@ def measure(
       row: makes the result of a size in bytes, steps per round, and variant to `Round.as_dict()`
         of each round.
       whole_frames: whether a size is that of all tensors together; else it is that of each.
+      fuse_options: further options of fuse_recv.
 
     Returns:
       The rows, by growing size.
@@ -94,6 +97,7 @@ def measure(
             "mode": "fused",
             "workload": "large",
             "options": {"tensors": args.tensors, "tensor_bytes": frame_bytes // args.tensors},
+            "fuse_options": dict(fuse_options),
         }
         variants = {
             f"{name} {size_kib} KiB": compare.Variant(spec, environment)

@@ -86,6 +86,8 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         },
         lambda variant, size, tasks: check_path(variant, size, args.tensors, tasks),
         row,
+        # By cost, tensors above the limit would not be fused at all.
+        fuse_options={"fuse_grouping": "level"},
     )
     return {
         "settings": {"tensors": args.tensors, "rounds": args.rounds},
