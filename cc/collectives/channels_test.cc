@@ -8,8 +8,6 @@
 // are aborted. Each that comes must have the right bytes, each request must be
 // answered once, and at the end nothing is left. Made for ThreadSanitizer.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -212,13 +210,5 @@ int Main(double seconds, uint64_t seed) {
 }  // namespace tf_fuse
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s SECONDS SEED\n", argv[0]);
-    return 2;
-  }
-  const int status = tf_fuse::testing::Main(
-      std::atof(argv[1]), std::strtoull(argv[2], nullptr, 10));
-  std::fflush(stdout);
-  // Threads of channels do not end.
-  _exit(status);
+  return tf_fuse::testing::RunForSeconds(argc, argv, &tf_fuse::testing::Main);
 }
