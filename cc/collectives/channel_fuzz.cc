@@ -40,6 +40,7 @@
 #include "collectives/peer_card.h"
 #include "collectives/sockets.h"
 #include "transport/metrics.h"
+#include "transport/program_testing.h"
 
 namespace tf_fuse {
 namespace testing {
