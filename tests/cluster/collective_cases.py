@@ -18,7 +18,7 @@ from cluster.collective_member import usage
 from cluster.collective_op_cases import OpCases
 from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
-from cluster.shard_update_cases import ShardUpdateCases
+from cluster.shard_update_cases import ShardUpdateCases, ShardUpdateOptionCases
 
 
 def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
@@ -34,7 +34,7 @@ def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
         return Error(type(e).__name__, None, str(e))
 
 
-class Member(OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases):
+class Member(OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases, ShardUpdateOptionCases):
     """A rank: its server, and its cases."""
 
     def usage(self) -> dict[str, int]:
