@@ -34,7 +34,9 @@ def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
         return Error(type(e).__name__, None, str(e))
 
 
-class Member(OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases, ShardUpdateOptionCases):
+class Member(
+    OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases, ShardUpdateOptionCases
+):
     """A rank: its server, and its cases."""
 
     def usage(self) -> dict[str, int]:

@@ -65,9 +65,7 @@ class Bundle:
             Named(part_name(number, i), _dtype(slot), [slot.end - slot.begin], device)
             for i, slot in enumerate(slots)
         ]
-        self._marks = {
-            mark: Named(_mark_name(number, mark), "int64", [], device) for mark in _MARKS
-        }
+        self._marks = {mark: Named(mark_name(number, mark), "int64", [], device) for mark in _MARKS}
         for mark in self._marks.values():
             mark.assign(_int64(-1))
 
@@ -228,7 +226,7 @@ class Bundle:
         marks = []
         for rank, reads in by_rank.items():
             with tf.device(self._reader.cluster.devices[rank]), tf.control_dependencies(reads):
-                name = _mark_name(self.number, "overwritten")
+                name = mark_name(self.number, "overwritten")
                 handle = raw.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
                 marks.append(raw.ReadVariableOp(resource=handle, dtype=tf.int64))
         with tf.control_dependencies(assigned), tf.device(self._device):
@@ -252,7 +250,8 @@ def _whole_name(number: int, slot: int) -> str:
     return f"tf_fuse/state/{number}/{slot}/whole"
 
 
-def _mark_name(number: int, mark: str) -> str:
+def mark_name(number: int, mark: str) -> str:
+    """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of."""
     return f"tf_fuse/state/{number}/{mark}"
 
 

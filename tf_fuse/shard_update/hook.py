@@ -9,6 +9,7 @@ called with the option on, from the graph that it was traced to.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
+from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
 from tf_fuse.shard_update.state import State
 
@@ -81,9 +83,14 @@ class Updates:
         self.decisions: list[Decision] = []
         self._twins: dict[bytes, Twin | None] = {}
         if isinstance(self.cluster, Cluster):
-            reader = Reader(self.cluster)
+            reader = self._reader = Reader(self.cluster)
             self.state: State | None = State(self.cluster.own[0], reader)
-            self._agreement = Agreement(self.cluster, reader)
+            others = set(range(len(self.cluster.devices))) - set(self.cluster.own)
+            self._readers = {rank: Reader(self.cluster, [rank]) for rank in sorted(others)}
+            self._agreement = Agreement(self.cluster, self._readers)
+            self._leaving: Leaving | None = None
+            for each in [reader, *self._readers.values()]:
+                atexit.register(each.abandon)
         else:
             self.state = None
             _log.warning("tf_fuse: weight updates are not sharded: %s.", self.cluster)
@@ -154,7 +161,7 @@ class Updates:
         return plan, "" if plan.function is not None else "no gradient's update can be cut"
 
     def _make(self, context: Any, name: str, plan: Plan, inputs: Sequence[Any]) -> Twin:
-        assert self.state is not None
+        assert self.state is not None and isinstance(self.cluster, Cluster)
         definition = plan.function
         assert definition is not None
         names = [argument.name for argument in definition.signature.input_arg]
@@ -162,6 +169,8 @@ class Updates:
         handles = [inputs[position] for position in positions]
         state_module.watch_handles()
         bundle = self.state.bundle(plan.slots, handles)
+        self._reader.connect()
+        self._leaving = self._leaving or Leaving(self.cluster, self.state, self._readers)
         definition.signature.name = name + _SUFFIX
         for node in definition.node_def:
             if node.op == "VarHandleOp":
