@@ -176,9 +176,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="of the model mlp")
     parser.add_argument("--width", type=int, help="of the model's layers")
     parser.add_argument("--size", **several, default=[],
-                        help="NAME=NUMBER: another size of the model; a wrong name lists them")  # fmt: skip
+                        help="NAME=NUMBER, of the model; a wrong name lists them all")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=300.0,
-                        help="seconds that a start, the first steps or a round may take")  # fmt: skip
+                        help="seconds that a start, a build or a round may take")  # fmt: skip
     parser.add_argument("--gloo-python", metavar="PATH",
                         help="an interpreter that has PyTorch; this one by default")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all numbers here")
