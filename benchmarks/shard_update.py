@@ -46,9 +46,10 @@ from examples.progress import display
 _SETTINGS = ("rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
 _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
 _FILE_WIDTH = 132  # characters of the table in a file or a pipe
-# In memory_needed: of a process without a model, and copies of all weights that one holds at most
-# (weights, gradients, what is sent and received, two slots, and what is on the way).
-_PROCESS_BYTES, _COPIES = 350 << 20, 9
+# In memory_needed: of a process without a model; and in terms of all weights of the model, what an
+# idle process holds (it keeps what it once had), and more of one that is at work. Measured with
+# mlp and adam.
+_PROCESS_BYTES, _HELD, _AT_WORK = 250 << 20, 6, 4
 
 
 class NoModeError(RuntimeError):
@@ -63,7 +64,8 @@ def memory_needed(parameters: int, replicas: int, modes: int) -> int:
       replicas: of each mode.
       modes: how many.
     """
-    return modes * replicas * (_PROCESS_BYTES + _COPIES * 4 * parameters)
+    size = 4 * parameters
+    return replicas * (modes * (_PROCESS_BYTES + _HELD * size) + _AT_WORK * size)
 
 
 def measure(args: argparse.Namespace, console: Console, progress: Progress) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def test_too_little_memory(monkeypatch, capsys):
     monkeypatch.setattr(shard_update.psutil, "virtual_memory", lambda: free)
     assert shard_update.main(["--modes", "stock,unsharded", "--replicas", "2"]) == 2
     error = capsys.readouterr().err
-    assert "2 replicas in 2 modes need about 3.6 GiB of memory, and 1.0 are available" in error
+    assert "2 replicas in 2 modes need about 3.0 GiB of memory, and 1.0 are available" in error
 
 
 # --- What is trained -----------------------------------------------------------------------------
