@@ -13,8 +13,8 @@
 #include "collectives/memory.h"
 #include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/status.h"
 #include "transport/after_others.h"
+#include "transport/fuse_status.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
 
@@ -46,14 +46,6 @@ class LandedBuffer : public tensorflow::TensorBuffer {
   const std::shared_ptr<char> memory_;
   const uint64_t bytes_;
 };
-
-// A cancelled or aborted step is never the root of an error; a data channel
-// does not carry that mark.
-absl::Status AsOfAbortedStep(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsAborted(status)
-             ? tensorflow::StatusGroup::MakeDerived(status)
-             : status;
-}
 
 }  // namespace
 
@@ -113,6 +105,7 @@ void ParcelCall::Start(std::function<void()> recv_done) {
   };
   auto done = [this, finish_one](const absl::Status& status) {
     if (!status.ok()) {
+      // (A data channel does not carry that mark.)
       absl::MutexLock lock(&mu_);
       status_.Update(AsOfAbortedStep(status));
     }
