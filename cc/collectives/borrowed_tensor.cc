@@ -21,4 +21,12 @@ Tensor BorrowedTensor(char* data, int64_t bytes) {
   return BorrowedTensor(tensorflow::DT_UINT8, data, bytes);
 }
 
+Tensor Flat(const Tensor& tensor) {
+  Tensor flat;
+  // (The same number of elements: it cannot fail.)
+  (void)flat.BitcastFrom(tensor, tensor.dtype(),
+                         tensorflow::TensorShape({tensor.NumElements()}));
+  return flat;
+}
+
 }  // namespace tf_fuse
