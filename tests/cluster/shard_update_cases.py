@@ -234,7 +234,7 @@ class _Trained:
         updates = getattr(context.context(), "_tf_fuse_updates", None)
         bundles = [] if updates is None or updates.state is None else updates.state.bundles()
         for bundle in bundles:
-            total += sum(part.read().numpy().nbytes for part in bundle._parts)
+            total += bundle.allocated()
         return total
 
     def assigns(self, step: int) -> str:

@@ -80,6 +80,15 @@ class Bundle:
             sum(_bytes(s) for s in self.slots),
         )
 
+    def allocated(self) -> int:
+        """Bytes of the buffers that the parts have."""
+        from tensorflow.python.ops import array_ops
+
+        return sum(
+            int(array_ops.size(value)) * value.dtype.size
+            for value in (part.read() for part in self._parts)
+        )
+
     def cut(self) -> None:
         """Gives the parts the variables' values, which stay where they are for now."""
         if self.version and not self._kept:  # (A step that failed has kept them already.)
