@@ -12,7 +12,7 @@ from __future__ import annotations
 import atexit
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
+from tf_fuse.shard_update.clusters import Shape
+from tf_fuse.shard_update.compiled import Compiler
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
 from tf_fuse.shard_update.state import State
@@ -32,8 +34,10 @@ _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
-# The graphs of functions, by name.
+# The graphs of functions, by name; of a twin, the one of the function that it was made of.
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+# Of twins, the shapes of their tensors.
+_shapes: dict[str, Mapping[str, Shape | None]] = {}
 
 Call = Callable[[Any, bytes, Sequence[Any], int], Any]
 
@@ -179,10 +183,9 @@ class Updates:
                     number = int(shared.removeprefix(_PREFIX))
                     node.attr["shared_name"].s = part_name(bundle.number, number).encode()
         context.add_function_def(definition)
-        return Twin(
-            definition.signature.name.encode(), plan, bundle,
-            list(zip(positions, handles, strict=True)),
-        )  # fmt: skip
+        twin = definition.signature.name.encode()
+        _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
+        return Twin(twin, plan, bundle, list(zip(positions, handles, strict=True)))
 
 
 def use(tensors: Sequence[Any]) -> None:
@@ -212,11 +215,12 @@ def _remember(function: Any) -> None:
     _graphs[name.decode() if isinstance(name, bytes) else name] = function.graph
 
 
-def install(is_on: Callable[[Any], bool]) -> None:
+def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> None:
     """Extends TensorFlow's eager context, once per process.
 
     Args:
       is_on: whether updates are to be cut, given the context.
+      compiles: whether they are to be compiled, given the context.
     """
     from tensorflow.python.eager import context as context_module
     from tensorflow.python.eager.polymorphic_function import transform
@@ -227,19 +231,25 @@ def install(is_on: Callable[[Any], bool]) -> None:
     stock_call = cls.call_function
     stock_remove = cls.remove_function
 
+    def run(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        if not compiles(self):
+            return stock_call(self, name, tensor_inputs, num_outputs)
+        return compiler_of(self).call(self, stock_call, name, tensor_inputs, num_outputs)
+
     def call_function(self: Any, name: Any, tensor_inputs: Any, num_outputs: int) -> Any:
+        key = name if isinstance(name, bytes) else name.encode()
         if not is_on(self):
             use(tensor_inputs)
-            return stock_call(self, name, tensor_inputs, num_outputs)
-        updates = updates_of(self)
-        key = name if isinstance(name, bytes) else name.encode()
-        return updates.call(self, stock_call, key, tensor_inputs, num_outputs)
+            return run(self, key, tensor_inputs, num_outputs)
+        return updates_of(self).call(self, run, key, tensor_inputs, num_outputs)
 
     def remove_function(self: Any, name: Any) -> None:
         stock_remove(self, name)
-        updates = getattr(self, "_tf_fuse_updates", None)
-        if updates is not None:
-            updates.forget(self, name if isinstance(name, bytes) else name.encode())
+        key = name if isinstance(name, bytes) else name.encode()
+        _shapes.pop(key.decode(), None)
+        for twins in ("_tf_fuse_updates", "_tf_fuse_compiler"):
+            if (keeper := getattr(self, twins, None)) is not None:
+                keeper.forget(self, key)
 
     call_function.__doc__ = stock_call.__doc__
     remove_function.__doc__ = stock_remove.__doc__
@@ -256,3 +266,12 @@ def updates_of(context: Any) -> Updates:
         context.ensure_initialized()
         updates = context._tf_fuse_updates = Updates(context)
     return updates
+
+
+def compiler_of(context: Any) -> Compiler:
+    """The compiled twins of a context; made when first asked for."""
+    compiler = getattr(context, "_tf_fuse_compiler", None)
+    if compiler is None:
+        context.ensure_initialized()
+        compiler = context._tf_fuse_compiler = Compiler(context, _graphs, _shapes)
+    return compiler

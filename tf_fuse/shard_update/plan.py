@@ -12,7 +12,7 @@ from tf_fuse.collectives import packed_ranges
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
 from tf_fuse.shard_update.redundancy import World, analyse
-from tf_fuse.shard_update.rewrite import Rewriter, Slot, is_sharded, waits_for_itself
+from tf_fuse.shard_update.rewrite import Rewriter, Slot, is_sharded, waits_for_itself, window
 
 _REDUCE = "CollectiveReduceV2"
 
@@ -38,11 +38,13 @@ class Plan:
       packs: its all-reduces, in the order of their nodes' names.
       function: the `FunctionDef` to run instead; None if nothing is cut.
       slots: variables that have parts then.
+      shapes: of the function's tensors, as far as they are known.
     """
 
     packs: list[Pack]
     function: Any | None = None
     slots: list[Slot] = field(default_factory=list)
+    shapes: dict[str, Shape | None] = field(default_factory=dict)
 
 
 def make_plan(
@@ -66,14 +68,15 @@ def make_plan(
     Returns:
       The plan. It has the function's name and signature.
     """
-    op_def = _op_defs(function)
+    op_def = op_defs(function)
     view = GraphView(definition, op_def)
     shapes = static_shapes(view, graph)
     world = World(replicas.count, function, op_def, _reduces_over(replicas.count))
     found = analyse(view, world, [], mirrored)
     clusters = Clusters(view, shapes, found)
     reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
-    plan = Plan([_pack(clusters, view, world, node) for node in reduces])
+    packs = [_pack(clusters, view, world, node) for node in reduces]
+    plan = Plan(packs, shapes=dict(shapes))
     rewriter = Rewriter(view, shapes, prefix)
     owns: dict[str, tuple[tuple[int, int], ...]] = {}
     for pack in plan.packs:
@@ -88,6 +91,9 @@ def make_plan(
         rewriter.shard(pack, replicas.rank, ranges[replicas.rank])
         for index, family in enumerate(pack.families):
             owns.update({slot: tuple(r[index] for r in ranges) for slot in family.slots})
+            if family.reason is None:
+                begin, end = window(ranges[replicas.rank][index], family.size)
+                plan.shapes.update(dict.fromkeys(family.members, (end - begin,)))
         plan.function = rewriter.function
     plan.slots = [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
     return plan
@@ -152,7 +158,8 @@ def _width(dtype: int) -> int:
     return int(dtypes.as_dtype(dtype).size)
 
 
-def _op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
+def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
+    """The `OpDef` of an op, or of one of some functions, by name; for `GraphView`."""
     from tensorflow.python.framework import op_def_registry
 
     def op_def(name: str) -> Any:

@@ -242,7 +242,7 @@ class Rewriter:
         """Some elements of a whole tensor of the function."""
         producer = self._view.producer(tensor)
         device = "" if producer is None else producer.device
-        return self._slice_of(scope, tensor, self._dtype(tensor), range_, device)
+        return self._slice_of(scope, tensor, self._view.dtype(tensor), range_, device)
 
     def _slice_of(
         self, scope: str, tensor: str, dtype: int, range_: tuple[int, int], device: str
@@ -359,18 +359,6 @@ class Rewriter:
     def _replace(self, tensor: str, by: str) -> None:
         for use in self._view.uses(tensor):
             self._nodes[use.node].input[use.index] = by
-
-    def _dtype(self, tensor: str) -> int:
-        producer = self._view.producer(tensor)
-        if producer is None:
-            index = self._view.arguments.index(tensor)
-            return int(self.function.signature.input_arg[index].type)
-        for argument in self._view.op_def(producer.op).output_arg:
-            if tensor.split(":")[1] == argument.name:
-                return int(
-                    producer.attr[argument.type_attr].type if argument.type_attr else argument.type
-                )
-        raise ValueError(f"{producer.op} has no output {tensor}")
 
     def _shape(self, tensor: str) -> Shape:
         shape = self._shapes[tensor]
