@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from examples import standalone
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]

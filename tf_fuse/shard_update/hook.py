@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import atexit
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from tensorflow.python.framework import errors
 
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
@@ -85,7 +88,8 @@ class Updates:
         """Looks at the cluster."""
         self.cluster = Cluster.of(context)
         self.decisions: list[Decision] = []
-        self._twins: dict[bytes, Twin | None] = {}
+        self._twins: dict[bytes, Twin | errors.OpError | None] = {}
+        self._deciding = threading.RLock()
         if isinstance(self.cluster, Cluster):
             reader = self._reader = Reader(self.cluster)
             self.state: State | None = State(self.cluster.own[0], reader)
@@ -105,8 +109,6 @@ class Updates:
         if twin is None or not twin.is_of(inputs):
             use(inputs)
             return call(context, name, inputs, num)
-        from tensorflow.python.framework import errors
-
         assert self.state is not None
         # (Variables of other functions' bundles, which this one reads as any.)
         own = {id(handle) for _, handle in twin.handles}
@@ -121,38 +123,53 @@ class Updates:
     def forget(self, context: Any, name: bytes) -> None:
         """Drops the twin of a function that is gone."""
         twin = self._twins.pop(name, None)
-        if twin is not None and context.has_function(twin.name):
+        if isinstance(twin, Twin) and context.has_function(twin.name):
             context.remove_function(twin.name)
 
     def _twin(self, context: Any, name: bytes, inputs: Sequence[Any]) -> Twin | None:
         try:
-            return self._twins[name]
+            twin = self._twins[name]
         except KeyError:
-            pass
-        self._twins[name] = None  # (While it is being made, on this thread or on another.)
-        twin = self._twins[name] = self._decide(context, name.decode(), inputs)
+            # (Another thread that calls it waits; on this one, deciding calls no step.)
+            with self._deciding:
+                if name not in self._twins:
+                    self._twins[name] = None
+                    self._twins[name] = self._decide(context, name.decode(), inputs)
+                twin = self._twins[name]
+        if isinstance(twin, errors.OpError):
+            raise twin
         return twin
 
-    def _decide(self, context: Any, name: str, inputs: Sequence[Any]) -> Twin | None:
-        if not isinstance(self.cluster, Cluster):
+    def _decide(
+        self, context: Any, name: str, inputs: Sequence[Any]
+    ) -> Twin | errors.OpError | None:
+        if not isinstance(self.cluster, Cluster) or not _has_all_reduce(context, name, set()):
             return None
         graph = _graphs.get(name)
-        if graph is None or not any(op.type == _REDUCE for op in graph.get_operations()):
-            return None
-        plan, reason = self._plan(context, name, graph, inputs)
+        if graph is None:
+            plan, reason = None, "it was traced before tf_fuse was imported"
+        else:
+            plan, reason = self._plan(context, name, graph, inputs)
         self.decisions.append(Decision(name, plan, reason))
-        self._agreement.reach(name, plan, reason)
-        if plan is None or plan.function is None:
-            return None
-        return self._make(context, name, plan, inputs)
+        try:
+            self._agreement.reach(name, plan, reason)
+            if plan is None or plan.function is None:
+                return None
+            return self._make(context, name, plan, inputs)
+        except errors.OpError as error:
+            # Each call gets it: without the twin, this replica would do what no other one does.
+            return error
 
     def _plan(
         self, context: Any, name: str, graph: Any, inputs: Sequence[Any]
     ) -> tuple[Plan | None, str]:
         assert isinstance(self.cluster, Cluster)
-        python = sorted(op.name for op in graph.get_operations() if op.type in _PYTHON)
+        operations = graph.get_operations()
+        python = sorted(op.name for op in operations if op.type in _PYTHON)
         if python:
             return None, f"{python[0]} runs Python code in the step, which may use any variable"
+        if not any(op.type == _REDUCE for op in operations):
+            return None, "the all-reduce is in a loop, a branch or a function that it calls"
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
@@ -208,6 +225,21 @@ def _is_mirrored(tensor: Any, graph: Any) -> bool:
             if variable.__dict__.get("_handle") is tensor:
                 container = getattr(variable, "_distributed_container", None)
     return container is not None and type(container()) is values.MirroredVariable
+
+
+def _has_all_reduce(context: Any, name: str, seen: set[str]) -> bool:
+    """Whether a function, or one that it calls, has an all-reduce."""
+    seen.add(name)
+    if not context.has_function(name):
+        return False
+    called: set[str] = set()
+    for node in context.get_function_def(name).node_def:
+        if node.op == _REDUCE:
+            return True
+        called.add(node.op)
+        for value in node.attr.values():
+            called |= {value.func.name, *(function.name for function in value.list.func)}
+    return any(_has_all_reduce(context, c, seen) for c in sorted(called - seen - {""}))
 
 
 def _remember(function: Any) -> None:

@@ -10,10 +10,10 @@ of variables is moved into a function that XLA compiles:
           ▲ Read(m)                                  ▲ rate
                           becomes    call(g, rate, &m, &w)
 
-Such a *cone* starts from an assignment and takes an operation if all that read its result are in it.
-So nothing in it is seen from outside but variables, and (in a function that updates a part of the
-weights) what is sent to other replicas. Variables are read and assigned inside: XLA then writes the
-new values where the old ones were, which takes two thirds of the time of assigning its results.
+Such a *cone* starts from an assignment and takes an operation if all that read its result are in
+it. So nothing in it is seen from outside but variables, and (in a function that updates a part of
+the weights) what is sent to other replicas. Variables are read and assigned inside: XLA then writes
+the new values where the old ones were, which takes two thirds of the time of assigning its results.
 
 Functions for weights of one shape are the same, and compiled once.
 
