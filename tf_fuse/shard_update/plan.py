@@ -10,9 +10,11 @@ from typing import Any
 
 from tf_fuse.collectives import packed_ranges
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
-from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
+from tf_fuse.shard_update.reductions import Place, levels
 from tf_fuse.shard_update.redundancy import World, analyse
-from tf_fuse.shard_update.rewrite import Rewriter, Slot, is_sharded, waits_for_itself
+from tf_fuse.shard_update.rewrite import Rewriter, Slot
+from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
 
 _REDUCE = "CollectiveReduceV2"
 
@@ -52,6 +54,7 @@ def make_plan(
     replicas: Replicas,
     mirrored: Collection[str],
     prefix: str,
+    exact: bool = False,
 ) -> Plan:
     """Plans a function.
 
@@ -62,33 +65,58 @@ def make_plan(
       replicas: of the program.
       mirrored: arguments that are variables with the same value on all replicas.
       prefix: of the shared names of parts, no other plan's.
+      exact: whether to leave alone what would not have the bits of a whole update.
 
     Returns:
       The plan. It has the function's name and signature.
     """
     op_def = _op_defs(function)
-    view = GraphView(definition, op_def)
+    view = GraphView(without_bundles(definition), op_def)
     shapes = static_shapes(view, graph)
     world = World(replicas.count, function, op_def, _reduces_over(replicas.count))
     found = analyse(view, world, [], mirrored)
-    clusters = Clusters(view, shapes, found)
+    clusters = Clusters(view, world, shapes, found, exact)
     reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
     plan = Plan([_pack(clusters, view, world, node) for node in reduces])
-    rewriter = Rewriter(view, shapes, prefix)
-    for pack in plan.packs:
-        if not is_sharded(pack):
+    settle(view, plan.packs)
+    while any(map(is_sharded, plan.packs)):
+        rewriter = _rewrite(view, shapes, replicas, prefix, plan.packs)
+        if _has_cycle(rewriter.function, op_def):
+            # (Each pack alone has none; two may wait for each other.)
+            last = [pack for pack in plan.packs if is_sharded(pack)][-1]
+            last.reason, last.detail = "cycle", last.node
             continue
-        if (root := waits_for_itself(view, pack)) is not None:
-            pack.reason, pack.detail = "waits_for_itself", root
-            continue
+        plan.function, plan.slots = rewriter.function, rewriter.slots
+        break
+    return plan
+
+
+def _rewrite(
+    view: GraphView,
+    shapes: dict[str, Shape | None],
+    replicas: Replicas,
+    prefix: str,
+    packs: list[Pack],
+) -> Rewriter:
+    """Carries out what was decided."""
+    rewriter = Rewriter(view, shapes, prefix, Place(replicas.count, replicas.rank))
+    reductions = {name for family in cut_families(packs) for name in family.reductions}
+    depths = levels(view, reductions)
+    for pack in filter(is_sharded, packs):
         sizes = [family.size for family in pack.families]
         width = _width(view.nodes[pack.node].attr["T"].type)
-        rewriter.shard(
-            pack, replicas.rank, packed_ranges(sizes, width, replicas.count, replicas.rank)
-        )
-        plan.function = rewriter.function
-    plan.slots = rewriter.slots
-    return plan
+        ranges = packed_ranges(sizes, width, replicas.count, replicas.rank)
+        rewriter.shard(pack, ranges, depths)
+    return rewriter
+
+
+def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
+    try:
+        for _ in GraphView(function, op_def).in_order():
+            pass
+    except ValueError:
+        return True
+    return False
 
 
 def _pack(clusters: Clusters, view: GraphView, world: World, node: Any) -> Pack:

@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.ops import RESOURCE_APPLY
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _CONDITIONALS = frozenset({"If", "StatelessIf"})
+_CASES = frozenset({"Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 # Stateful in their registration, but the same inputs give the same outputs.
@@ -91,19 +93,14 @@ def _visit(view: GraphView, world: World, node: Any, found: Redundancy) -> set[s
         if view.variable_of(node) in found.variables:
             found.tensors.update(view.outputs(node))
         return set()
-    if node.op in ASSIGNS:
-        variable = view.variable_of(node)
-        return set() if inputs[1] in found.tensors else {str(variable)} & found.variables
+    if node.op in ASSIGNS | RESOURCE_APPLY:
+        return _visit_assignment(view, node, found)
     resources = [view.resource(tensor) for tensor in inputs]
     touched = {resource for resource in resources if resource in found.variables}
     if node.op in _CALLS:
-        return _visit_call(view, world, node, found, [node.attr["f"].func.name])
-    if node.op in _CONDITIONALS:
-        branches = [node.attr[name].func.name for name in ("then_branch", "else_branch")]
-        return _visit_conditional(view, world, node, found, branches)
-    if node.op == "Case" or node.op == "StatelessCase":
-        branches = [function.name for function in node.attr["branches"].list.func]
-        return _visit_conditional(view, world, node, found, branches)
+        return _visit_call(view, world, node, found, called_functions(node))
+    if node.op in _CONDITIONALS | _CASES:
+        return _visit_conditional(view, world, node, found, called_functions(node))
     if node.op in _LOOPS:
         return _visit_loop(view, world, node, found)
     if world.is_full_group(view, node):
@@ -121,6 +118,22 @@ def _visit(view: GraphView, world: World, node: Any, found: Redundancy) -> set[s
             return set()
     # Whoever else gets a variable may change it.
     return touched
+
+
+def _visit_assignment(view: GraphView, node: Any, found: Redundancy) -> set[str]:
+    """Variables that a node changes to what is not redundant."""
+    variables = view.assigned(node)
+    values = [
+        tensor
+        for tensor in data_inputs(node)
+        # (A tensor that is a variable's resource has no value of its own.)
+        if view.resource(tensor) not in variables
+    ]
+    same = all(tensor in found.tensors for tensor in values)
+    # What updates a variable reads its slots, and the other way round.
+    if same and all(variable in found.variables for variable in variables):
+        return set()
+    return set(variables) & found.variables
 
 
 def _is_pure(world: World, node: Any) -> bool:
@@ -208,7 +221,7 @@ def _visit_conditional(
 def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> set[str]:
     """Loop variables that stay redundant from iteration to iteration, to a fixed point."""
     arguments = data_inputs(node)
-    condition, body = (node.attr[name].func.name for name in ("cond", "body"))
+    condition, body = called_functions(node)
     equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
     lost: set[str] = set()
     while True:
@@ -230,6 +243,47 @@ def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> 
     return lost
 
 
+def only_reads(view: GraphView, world: World, node: Any, resource: str) -> bool:
+    """Whether a node that gets a variable is a call that reads it, and no more."""
+    names = called_functions(node)
+    if not names:
+        return False
+    inputs = data_inputs(node)
+    if node.op in _CONDITIONALS | _CASES:
+        inputs = inputs[1:]
+    for name in names:
+        body = world.function(name)
+        if body is None or len(body.signature.input_arg) != len(inputs):
+            return False
+        inner = GraphView(body, world.op_def)
+        for argument, outer in zip(inner.arguments, inputs, strict=True):
+            if view.resource(outer) != resource:
+                continue
+            if any(argument in inner.assigned(one) for one in inner.nodes.values()):
+                return False
+            for escape in inner.escapes(argument):
+                if escape == "":
+                    # A loop hands on what it got.
+                    if node.op not in _LOOPS:
+                        return False
+                elif not only_reads(inner, world, inner.nodes[escape], argument):
+                    return False
+    return True
+
+
+def called_functions(node: Any) -> list[str]:
+    """The functions that a node calls; none for other nodes."""
+    if node.op in _CALLS:
+        return [node.attr["f"].func.name]
+    if node.op in _CONDITIONALS:
+        return [node.attr[name].func.name for name in ("then_branch", "else_branch")]
+    if node.op in _CASES:
+        return [function.name for function in node.attr["branches"].list.func]
+    if node.op in _LOOPS:
+        return [node.attr[name].func.name for name in ("cond", "body")]
+    return []
+
+
 def _assigned(
     view: GraphView, world: World, name: str, arguments: list[str], found: Redundancy
 ) -> set[str]:
@@ -243,10 +297,7 @@ def _assigned(
         resource = view.resource(outer)
         if resource not in found.variables:
             continue
-        assigns = any(
-            node.op in ASSIGNS and inner.variable_of(node) == argument
-            for node in inner.nodes.values()
-        )
+        assigns = any(argument in inner.assigned(node) for node in inner.nodes.values())
         if assigns or inner.escapes(argument):
             changed.add(resource)
     return changed
