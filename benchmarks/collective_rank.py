@@ -233,8 +233,13 @@ def make_backend(spec: Mapping[str, Any]) -> Backend:
     return TensorFlow(spec["rank"], spec["addresses"], spec["protocol"])
 
 
-def main() -> None:
-    """Runs the rank in argv[1]; leaves with os._exit, as this process may own a server."""
+def main(make: Callable[[Mapping[str, Any]], Rank] | None = None) -> None:
+    """Runs the rank in argv[1]; leaves with os._exit, as this process may own a server.
+
+    Args:
+      make: the rank of a specification; by default one with `make_backend`.
+    """
+    make = make or (lambda spec: Rank(make_backend(spec)))
     # What libraries print goes to stderr, and events alone to stdout.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -251,7 +256,7 @@ def main() -> None:
 
     threading.Thread(target=listen, name="commands", daemon=True).start()
     try:
-        rank = Rank(make_backend(json.loads(sys.argv[1])))
+        rank = make(json.loads(sys.argv[1]))
         emit({"event": "ready"})
         while True:
             emit(rank.serve(commands.get()))

@@ -308,7 +308,7 @@ def _rows(ranks: int, size: int, rounds: Rounds) -> Iterable[dict[str, Any]]:
         yield entry
 
 
-def _listed(texts: Sequence[str], convert: Callable[[str], _T]) -> list[_T]:
+def listed(texts: Sequence[str], convert: Callable[[str], _T]) -> list[_T]:
     """The values of an option that takes several, by spaces or commas; each once."""
     words = [word for text in texts for word in text.split(",") if word]
     return list(dict.fromkeys(convert(word) for word in words))
@@ -375,11 +375,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if args.paths is None:
         args.paths = [PATHS[0]] if args.hosts == 1 else ["grpc", "tcp"]
     try:
-        args.op = _listed(args.op, _choice("--op", OPS))
-        args.ranks = _listed(args.ranks, _rank_count)
-        args.sizes = _listed(args.sizes, _size)
-        args.variants = _listed(args.variants, _choice("--variants", VARIANTS))
-        args.paths = _listed(args.paths, _choice("--paths", PATHS))
+        args.op = listed(args.op, _choice("--op", OPS))
+        args.ranks = listed(args.ranks, _rank_count)
+        args.sizes = listed(args.sizes, _size)
+        args.variants = listed(args.variants, _choice("--variants", VARIANTS))
+        args.paths = listed(args.paths, _choice("--paths", PATHS))
     except ValueError as e:
         parser.error(str(e))
     for name in ("op", "ranks", "sizes", "variants", "paths"):

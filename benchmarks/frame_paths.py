@@ -16,7 +16,6 @@ The result chooses kDefaultChannelFrameBytes in cc/transport/limits.h.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,18 +24,13 @@ from typing import Any
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from examples import compare
-from examples.progress import display
-from examples.session import Session, SessionError
+from benchmarks import by_size
+from benchmarks.by_size import KIB, WrongPathError
 
-_KIB = 1024
 _SIZES_KIB = (64, 256, 1024, 4096, 16384, 65536, 262144)
-# So many bytes per round, that small sizes are not lost in noise and large ones end some day.
-_ROUND_BYTES = 512 << 20
 _LARGEST = {
     "TF_FUSE_MAX_FRAME_BYTES": str(1 << 30),
     "TF_FUSE_MAX_PACKED_TENSOR_BYTES": str(1 << 30),
@@ -51,10 +45,6 @@ _ENVIRONMENT = {
         "TF_FUSE_COLLECTIVE_PATHS": "grpc",
     },
 }
-
-
-class WrongPathError(RuntimeError):
-    """A variant's tensors did not travel the way that its name says."""
 
 
 def check_path(
@@ -103,34 +93,21 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
       SessionError: a process failed.
       WrongPathError: see `check_path`.
     """
-    rows = []
-    for size_kib in args.sizes_kib:
-        size = size_kib * _KIB
-        steps = args.steps or max(5, min(100, _ROUND_BYTES // size))
-        spec = {
-            "mode": "fused",
-            "workload": "large",
-            "options": {"tensors": args.tensors, "tensor_bytes": size // args.tensors},
-        }
-        variants = {
-            f"{name} {size_kib} KiB": compare.Variant(spec, _ENVIRONMENT[name])
-            for name in args.variants
-        }
-
-        def check(label: str, session: Session, size: int = size) -> None:
-            check_path(label.split()[0], size, args.tensors, session.metrics())
-
-        rounds, _ = compare.run_in_turn(variants, args.rounds, steps, progress, check)
-        rows.append(row(size, steps, {label.split()[0]: r for label, r in rounds.items()}))
+    rows = by_size.measure(
+        args,
+        progress,
+        {name: _ENVIRONMENT[name] for name in args.variants},
+        lambda variant, size, tasks: check_path(variant, size, args.tensors, tasks),
+        row,
+        whole_frames=True,
+    )
     return {
         "settings": {"tensors": args.tensors, "rounds": args.rounds, "variants": args.variants},
         "sizes": rows,
     }
 
 
-def row(
-    frame_bytes: int, steps: int, rounds: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> dict[str, Any]:
+def row(frame_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]:
     """The numbers of one size.
 
     Args:
@@ -139,20 +116,14 @@ def row(
       rounds: variant to `Round.as_dict()` of each round.
 
     Returns:
-      frame_bytes, steps, ms_per_step {variant: {median, min, max}}, cpu_ms_per_step {variant: all
-      tasks together} and over_grpc {variant: ratio of times by round, below 1 it wins}.
+      frame_bytes, what `by_size.numbers` returns, and over_grpc {variant: ratio of times by round,
+      below 1 it wins}.
     """
-    ms = {name: [1e3 / r["steps_per_s"] for r in of] for name, of in rounds.items()}
-    cpu = {name: compare.summarize(of)["cpu_ms_per_step"] for name, of in rounds.items()}
     return {
         "frame_bytes": frame_bytes,
-        "steps": steps,
-        "ms_per_step": {name: compare.spread(values) for name, values in ms.items()},
-        "cpu_ms_per_step": {name: by["worker"] + by["ps"] for name, by in cpu.items()},
+        **by_size.numbers(steps, rounds),
         "over_grpc": {
-            name: compare.spread(a / b for a, b in zip(values, ms["grpc"], strict=True))
-            for name, values in ms.items()
-            if name != "grpc"
+            name: by_size.ratio(rounds, name, "grpc") for name in rounds if name != "grpc"
         },
     }
 
@@ -171,7 +142,7 @@ def render(result: Mapping[str, Any]) -> Table:
     for entry in result["sizes"]:
         over = [entry["over_grpc"][name] for name in variants[1:]]
         table.add_row(
-            str(entry["frame_bytes"] // _KIB),
+            str(entry["frame_bytes"] // KIB),
             *(f"{entry['ms_per_step'][name]['median']:.2f}" for name in variants),
             *(f"{o['median']:.2f} ({o['min']:.2f} to {o['max']:.2f})" for o in over),
             ", ".join(f"{entry['cpu_ms_per_step'][name]:.1f}" for name in variants),
@@ -181,22 +152,14 @@ def render(result: Mapping[str, Any]) -> Table:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description="By the RPC, or by a data channel?")
-    parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(_SIZES_KIB))
-    parser.add_argument("--tensors", type=int, default=16, help="per fused receive, at least 2")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, help="per round; chosen by size when not given")
+    parser = by_size.parser("By the RPC, or by a data channel?", _SIZES_KIB, tensors=16)
     parser.add_argument(
         "--variants", nargs="+", choices=_ENVIRONMENT, default=["grpc", "shm", "beside"],
         help="grpc is the first",
     )  # fmt: skip
-    parser.add_argument("--json", type=Path, help="write all numbers here")
-    args = parser.parse_args(argv)
-    if args.tensors < 2:
-        parser.error(f"--tensors must be at least 2, got {args.tensors}: one is never fused")
-    if min(args.sizes_kib) * _KIB < 4 * args.tensors:
+    args = by_size.parse(parser, argv)
+    if min(args.sizes_kib) * KIB < 4 * args.tensors:
         parser.error(f"--sizes-kib must hold {args.tensors} numbers, got {min(args.sizes_kib)}")
-    args.sizes_kib = sorted(set(args.sizes_kib))
     args.variants = ["grpc", *(name for name in args.variants if name != "grpc")]
     return args
 
@@ -207,20 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       0; or 1 when a process failed or the frames did not take the way they should.
     """
-    args = parse(argv)
-    console = Console()
-    try:
-        with display(console) as progress:
-            result = measure(args, progress)
-    except (SessionError, WrongPathError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    console.print(render(result))
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-        console.print(f"all numbers: {args.json}", highlight=False)
-    return 0
+    return by_size.run(parse(argv), measure, lambda console, result: console.print(render(result)))
 
 
 if __name__ == "__main__":

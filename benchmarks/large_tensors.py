@@ -17,7 +17,6 @@ With few tensors (--tensors 8) the result chooses kDefaultMaxPackedTensorBytes, 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,26 +29,13 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from examples import compare
-from examples.progress import display
-from examples.session import Session, SessionError
+from benchmarks import by_size
+from benchmarks.by_size import KIB, WrongPathError
 
 _VARIABLE = "TF_FUSE_MAX_PACKED_TENSOR_BYTES"
 _FRAME_VARIABLE = "TF_FUSE_MAX_FRAME_BYTES"
 _LIMITS = {"packed": 1 << 30, "beside": 1}  # bytes
-_KIB = 1024
 _SIZES_KIB = (16, 64, 256, 1024, 4096, 16384)
-# So many bytes per round, that small sizes are not lost in noise and large ones end some day.
-_ROUND_BYTES = 512 << 20
-
-
-class WrongPathError(RuntimeError):
-    """A variant's tensors did not travel the way that its name says."""
-
-
-def steps_per_round(tensors: int, tensor_bytes: int) -> int:
-    """Steps that move about `_ROUND_BYTES`, but at least 5 and at most 100."""
-    return max(5, min(100, _ROUND_BYTES // (tensors * tensor_bytes)))
 
 
 def check_path(
@@ -91,27 +77,18 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
       SessionError: a process failed.
       WrongPathError: see `check_path`.
     """
-    rows = []
-    for size_kib in args.sizes_kib:
-        size = size_kib * _KIB
-        steps = args.steps or steps_per_round(args.tensors, size)
-        spec = {
-            "mode": "fused",
-            "workload": "large",
-            "options": {"tensors": args.tensors, "tensor_bytes": size},
-        }
-        variants = {
-            f"{name} {size_kib} KiB": compare.Variant(
-                spec, {_VARIABLE: str(limit), _FRAME_VARIABLE: str(1 << 30)}
-            )
+    rows = by_size.measure(
+        args,
+        progress,
+        {
+            name: {_VARIABLE: str(limit), _FRAME_VARIABLE: str(1 << 30)}
             for name, limit in _LIMITS.items()
-        }
-
-        def check(label: str, session: Session, size: int = size) -> None:
-            check_path(label.split()[0], size, args.tensors, session.metrics())
-
-        rounds, _ = compare.run_in_turn(variants, args.rounds, steps, progress, check)
-        rows.append(row(size, steps, {label.split()[0]: r for label, r in rounds.items()}))
+        },
+        lambda variant, size, tasks: check_path(variant, size, args.tensors, tasks),
+        row,
+        # By cost, tensors above the limit would not be fused at all.
+        fuse_options={"fuse_grouping": "level"},
+    )
     return {
         "settings": {"tensors": args.tensors, "rounds": args.rounds},
         "sizes": rows,
@@ -119,9 +96,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     }
 
 
-def row(
-    tensor_bytes: int, steps: int, rounds: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> dict[str, Any]:
+def row(tensor_bytes: int, steps: int, rounds: by_size.Rounds) -> dict[str, Any]:
     """The numbers of one size.
 
     Args:
@@ -130,18 +105,13 @@ def row(
       rounds: "packed" and "beside" to `Round.as_dict()` of each round.
 
     Returns:
-      tensor_bytes, steps, ms_per_step {variant: {median, min, max}}, cpu_ms_per_step {variant:
-      all tasks together} and packed_over_beside (ratio of times by round: below 1, packing wins).
+      tensor_bytes, what `by_size.numbers` returns, and packed_over_beside (ratio of times by round:
+      below 1, packing wins).
     """
-    ms = {name: [1e3 / r["steps_per_s"] for r in of] for name, of in rounds.items()}
-    ratios = [p / b for p, b in zip(ms["packed"], ms["beside"], strict=True)]
-    cpu = {name: compare.summarize(of)["cpu_ms_per_step"] for name, of in rounds.items()}
     return {
         "tensor_bytes": tensor_bytes,
-        "steps": steps,
-        "ms_per_step": {name: compare.spread(values) for name, values in ms.items()},
-        "cpu_ms_per_step": {name: by["worker"] + by["ps"] for name, by in cpu.items()},
-        "packed_over_beside": compare.spread(ratios),
+        **by_size.numbers(steps, rounds),
+        "packed_over_beside": by_size.ratio(rounds, "packed", "beside"),
     }
 
 
@@ -177,7 +147,7 @@ def render(result: Mapping[str, Any]) -> Table:
 
     for entry in result["sizes"]:
         table.add_row(
-            str(entry["tensor_bytes"] // _KIB),
+            str(entry["tensor_bytes"] // KIB),
             span(entry["ms_per_step"]["packed"]),
             span(entry["ms_per_step"]["beside"]),
             span(entry["packed_over_beside"]),
@@ -189,18 +159,10 @@ def render(result: Mapping[str, Any]) -> Table:
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description="Packed into the frame, or beside it?")
-    parser.add_argument("--sizes-kib", type=int, nargs="+", default=list(_SIZES_KIB))
-    parser.add_argument("--tensors", type=int, default=8, help="per fused receive, at least 2")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, help="per round; chosen by size when not given")
-    parser.add_argument("--json", type=Path, help="write all numbers here")
-    args = parser.parse_args(argv)
-    if args.tensors < 2:
-        parser.error(f"--tensors must be at least 2, got {args.tensors}: one is never fused")
+    parser = by_size.parser("Packed into the frame, or beside it?", _SIZES_KIB, tensors=8)
+    args = by_size.parse(parser, argv)
     if min(args.sizes_kib) < 1:
         parser.error(f"--sizes-kib must be at least 1, got {min(args.sizes_kib)}")
-    args.sizes_kib = sorted(set(args.sizes_kib))
     return args
 
 
@@ -210,22 +172,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       0; or 1 when a process failed or the tensors did not take the way they should.
     """
-    args = parse(argv)
-    console = Console()
-    try:
-        with display(console) as progress:
-            result = measure(args, progress)
-    except (SessionError, WrongPathError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return by_size.run(parse(argv), measure, _show)
+
+
+def _show(console: Console, result: Mapping[str, Any]) -> None:
     console.print(render(result))
     largest = result["largest_packed_bytes"]
-    console.print(f"packing is not slower up to {largest // _KIB} KiB", highlight=False)
-    if args.json:
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-        console.print(f"all numbers: {args.json}", highlight=False)
-    return 0
+    console.print(f"packing is not slower up to {largest // KIB} KiB", highlight=False)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The caller's side of `collective_rank.py`: the ranks of one variant, as an object.
 
+`shard_update_modes.py` does the same with ranks that train.
+
 Each variant has processes of its own, idle between its rounds. So all can be warm at the same time
 and run in turn. No process outlives the caller: each ends when its stdin does.
 """
@@ -133,7 +135,16 @@ def wire_bytes(interface: str, text: str) -> int:
 class RankGroup:
     """The processes of one variant."""
 
-    def __init__(self, variant: Variant, ranks: int, timeout_s: float, network: Network = LOOPBACK):
+    def __init__(
+        self,
+        variant: Variant,
+        ranks: int,
+        timeout_s: float,
+        network: Network = LOOPBACK,
+        *,
+        program: Path | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ):
         """Starts the processes, and returns at once: `wait_ready` waits.
 
         Args:
@@ -141,9 +152,11 @@ class RankGroup:
           ranks: how many.
           timeout_s: seconds that a command, or the start, may take.
           network: where they run.
+          program: of a rank; `collective_rank.py` by default.
+          spec: what each rank is told beyond who and where it is.
         """
         self.variant, self._ranks, self._timeout_s = variant, ranks, timeout_s
-        self._network = network
+        self._network, self._program, self._spec = network, program or _RANK_PROGRAM, spec or {}
         self._folder = tempfile.TemporaryDirectory(prefix="tf_fuse_ranks_")
         self._processes: list[subprocess.Popen[str]] = []
         self._logs: list[IO[bytes]] = []
@@ -162,6 +175,7 @@ class RankGroup:
         ports = standalone.cluster_package().local_cluster._free_ports(self._ranks)
         hosts = [self._network.host(rank, self._ranks) for rank in range(self._ranks)]
         spec = {
+            **self._spec,
             "backend": self.variant.backend,
             "protocol": self.variant.protocol,
             "ranks": self._ranks,
@@ -175,7 +189,7 @@ class RankGroup:
         for rank in range(self._ranks):
             log = open(Path(self._folder.name) / f"{rank}.log", "w+b")  # noqa: SIM115 (see close)
             self._logs.append(log)
-            command = [self.variant.python, str(_RANK_PROGRAM), json.dumps({**spec, "rank": rank})]
+            command = [self.variant.python, str(self._program), json.dumps({**spec, "rank": rank})]
             process = subprocess.Popen(
                 [*self._network.commands[hosts[rank]], *command],
                 stdin=subprocess.PIPE,
@@ -230,8 +244,8 @@ class RankGroup:
         Raises:
           RankError: a rank failed, or a result was not what it must be.
         """
-        self._send({"do": "prepare", "ops": list(ops), "bytes": size})
-        return self._await("prepared")[0]["unsupported"]
+        command = {"do": "prepare", "ops": list(ops), "bytes": size}
+        return self.ask(command, "prepared")[0]["unsupported"]
 
     def release(self) -> None:
         """Lets all ranks drop what was prepared, so that others have the memory.
@@ -239,8 +253,7 @@ class RankGroup:
         Raises:
           RankError: a rank failed.
         """
-        self._send({"do": "release"})
-        self._await("released")
+        self.ask({"do": "release"}, "released")
 
     def measure(self, op: str, calls: int) -> Measurement:
         """Lets all ranks make calls of a prepared op, from the same moment on.
@@ -248,14 +261,11 @@ class RankGroup:
         Raises:
           RankError: a rank failed.
         """
-        self._send({"do": "arm", "op": op, "calls": calls})
-        self._await("armed")
+        self.ask({"do": "arm", "op": op, "calls": calls}, "armed")
         before = self._wire_bytes()
-        self._send({"do": "go", "at": time.monotonic() + _LEAD_S})
-        timed = self._await("timed")
+        timed = self.ask({"do": "go", "at": time.monotonic() + _LEAD_S}, "timed")
         wire_bytes = self._wire_bytes() - before
-        self._send({"do": "usage"})
-        usage = self._await("usage")
+        usage = self.ask({"do": "usage"}, "usage")
         counters: dict[str, int] = {}
         for event in usage:
             for name, growth in event["counters"].items():
@@ -267,6 +277,15 @@ class RankGroup:
             cpu_s=sum(event["cpu_s"] for event in usage),
             counters=counters,
         )
+
+    def ask(self, command: Mapping[str, Any], wanted: str) -> list[dict[str, Any]]:
+        """Sends a command to all ranks; returns the event `wanted` of each, by rank.
+
+        Raises:
+          RankError: a rank failed, or sent another event.
+        """
+        self._send(command)
+        return self._await(wanted)
 
     def _wire_bytes(self) -> int:
         # The first host's, as its first rank sees it.

@@ -2,12 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures for all tests. Nothing here imports TensorFlow."""
 
+import json
 import os
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 # What a user's shell may hold that would change what a child process does.
 _REMOVED = {"TF_CONFIG", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"}
@@ -38,6 +45,37 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
         "CUDA_VISIBLE_DEVICES": "-1",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+@pytest.fixture
+def run_benchmark(isolated_env: dict[str, str], tmp_path: Path) -> Callable[[str, str], Any]:
+    """Runs a command of benchmarks/ from another folder than the repository's.
+
+    Returns:
+        A function of the file's name and its options; it returns what the command printed and what
+        it wrote as JSON.
+    """
+
+    def run(name: str, options: str) -> tuple[str, Any]:
+        out = tmp_path / "out.json"
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(_ROOT / "benchmarks" / name),
+                *options.split(),
+                "--json",
+                str(out),
+            ],
+            cwd=tmp_path,
+            env=isolated_env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout, json.loads(out.read_text())
+
+    return run
 
 
 class _Ticker:

@@ -33,9 +33,11 @@ if not _is_doctor:
 
     # The options are of no use before the library is there.
     from tf_fuse import collectives, handle_packing, options
+    from tf_fuse.shard_update import hook as _shard_update
 
     options.install()
     handle_packing.install(options.packs_handles)
+    _shard_update.install(options.shards_updates)
 
 __version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"
 

@@ -23,13 +23,17 @@ OPTIMIZER_NAME = "tf_fuse"
 
 @dataclass(frozen=True)
 class Option:
-    """One key: its type, what it does, which values it takes (None: any), where it has a use."""
+    """One key: its type, what it does, which values it takes (None: any), where it has a use.
+
+    What is not `in_config` is carried out by the process that calls functions, and by no other.
+    """
 
     key: str
     type: type
     doc: str
     choices: tuple[str, ...] | None = None
     in_sessions: bool = True
+    in_config: bool = True
 
 
 OPTIONS: dict[str, Option] = {
@@ -82,6 +86,15 @@ OPTIONS: dict[str, Option] = {
             float,
             "For 'cost': how fast a tensor travels, in 1e9 bytes per second; 1.0 unless given.",
         ),
+        Option(
+            "shard_weight_update",
+            bool,
+            "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy, so "
+            "that each computes a part and keeps that part of the optimizer's state. Needs workers "
+            "that run the protocol 'grpc+fuse'. Applies to functions traced from then on.",
+            in_sessions=False,
+            in_config=False,
+        ),
     )
 }
 
@@ -90,6 +103,7 @@ _WORDS = {
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "do_pack_sends": {"send", "sender", "senders", "sends"},
+    "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
 }
 
 # What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.
@@ -178,7 +192,7 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
     rewrite = config.graph_options.rewrite_options
     kept = [entry for entry in rewrite.custom_optimizers if entry.name != OPTIMIZER_NAME]
     had_entry = len(kept) != len(rewrite.custom_optimizers)
-    ours = {key: options[key] for key in sorted(OPTIONS) if options.get(key)}
+    ours = {k: options[k] for k in sorted(OPTIONS) if options.get(k) and OPTIONS[k].in_config}
     if had_entry:
         entries = [entry.SerializeToString() for entry in kept]
         del rewrite.custom_optimizers[:]
@@ -203,6 +217,11 @@ def packs_handles(context: Any) -> bool:
     """Whether a function that this context calls gets its handles packed."""
     options = context._optimizer_experimental_options
     return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
+
+
+def shards_updates(context: Any) -> bool:
+    """Whether updates of weights in functions that this context calls are cut over replicas."""
+    return bool(context._optimizer_experimental_options.get("shard_weight_update"))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

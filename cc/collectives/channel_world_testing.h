@@ -12,9 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "collectives/chunk_server.h"
@@ -24,20 +22,10 @@
 #include "tensorflow/core/common_runtime/collective_rma_local.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tf_fuse/v1/collectives.pb.h"
-#include "tf_fuse/v1/fuse_recv.pb.h"
 #include "transport/loopback_testing.h"
+#include "transport/program_testing.h"
 
 namespace tf_fuse {
-
-// Parts of the library that are not tested here, and that questions ask.
-std::vector<v1::FuseReport> RecentReports() { return {}; }
-std::set<std::string> LocalTasks() { return {}; }
-std::string OwnHost() { return ""; }
-std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
-    tensorflow::Device**) {
-  return nullptr;
-}
-
 namespace testing {
 
 inline constexpr uint64_t kIncarnation = 7;

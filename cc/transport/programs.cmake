@@ -110,7 +110,7 @@ else()
 endif()
 add_program(request_fuzz_standalone transport/request_main_fuzz.cc
             $<TARGET_OBJECTS:request_fuzz_objects>)
-add_program(channel_fuzz collectives/channel_fuzz.cc)
+add_program(channel_fuzz collectives/channel_fuzz.cc collectives/liar_fuzz.cc)
 add_program(channels_test collectives/channels_test.cc)
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.

@@ -11,36 +11,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
-#include <set>
 #include <thread>
 #include <vector>
 
 #include "frame/frame_testing.h"
-#include "passes/fuse_recv_pass.h"
 #include "tensorflow/core/framework/cancellation.h"
-#include "transport/fuse_server.h"
 #include "transport/fuzz_values.h"
 #include "transport/loopback_testing.h"
 #include "transport/metrics.h"
+#include "transport/program_testing.h"
 #include "transport/recv_trace.h"
 #include "transport/watch.h"
 
 namespace tf_fuse {
-
-// Parts of the library that are not tested here, and that questions ask.
-std::vector<v1::FuseReport> RecentReports() { return {}; }
-std::set<std::string> LocalTasks() { return {}; }
-std::string OwnHost() { return ""; }
-std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
-    tensorflow::Device**) {
-  return nullptr;
-}
-
 namespace testing {
 
 // tsan_test.cc.
@@ -63,26 +49,6 @@ struct Tasks {
   Task receiver{"/job:worker/replica:0/task:0", 2, 2,
                 std::make_unique<LoopbackWorkers>(&wire), &MakeWatchedMgr};
   Loopback back{&receiver};
-};
-
-// Waits without absl::Mutex: ThreadSanitizer does not see Await().
-class Ended {
- public:
-  void Add() {
-    std::lock_guard<std::mutex> lock(mu_);
-    ++count_;
-    changed_.notify_all();
-  }
-  bool WaitFor(size_t count) {
-    std::unique_lock<std::mutex> lock(mu_);
-    return changed_.wait_for(lock, std::chrono::seconds(60),
-                             [&] { return count_ >= count; });
-  }
-
- private:
-  std::mutex mu_;
-  std::condition_variable changed_;
-  size_t count_ = 0;
 };
 
 std::shared_ptr<const FusedKeys> Keys(Tasks* tasks,
@@ -325,13 +291,5 @@ int Main(double seconds, uint64_t seed) {
 }  // namespace tf_fuse
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: %s SECONDS SEED\n", argv[0]);
-    return 2;
-  }
-  const int status = tf_fuse::testing::Main(
-      std::atof(argv[1]), std::strtoull(argv[2], nullptr, 10));
-  std::fflush(stdout);
-  // TensorFlow's threads do not end.
-  _exit(status);
+  return tf_fuse::testing::RunForSeconds(argc, argv, &tf_fuse::testing::Main);
 }

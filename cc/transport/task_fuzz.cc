@@ -6,30 +6,19 @@
 #include <cstdlib>
 
 #include "absl/log/globals.h"
-#include "passes/fuse_recv_pass.h"
 #include "tensorflow/core/platform/unbounded_work_queue.h"
 #include "transport/features.h"
-#include "transport/fuse_server.h"
 #include "transport/fuse_status.h"
 #include "transport/fuzz_task.h"
 #include "transport/fuzz_values.h"
 #include "transport/introspection.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
+#include "transport/program_testing.h"
 #include "transport/recv_trace.h"
 #include "transport/watch.h"
 
 namespace tf_fuse {
-
-// Parts of the library that are not fuzzed, and that questions ask.
-std::vector<v1::FuseReport> RecentReports() { return {}; }
-std::set<std::string> LocalTasks() { return {"/job:ps/replica:0/task:0"}; }
-std::string OwnHost() { return ""; }
-std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(
-    tensorflow::Device**) {
-  return nullptr;
-}
-
 namespace testing {
 
 using tensorflow::RecvTensorRequest;

@@ -281,6 +281,10 @@ class Ranks:
             assert time.monotonic() < deadline, self.log(rank)[-6000:]
             time.sleep(0.02)
 
+    def answers(self, rank: int, seconds: float = 0.2) -> bool:
+        """Whether `wait` has a result of a rank, now or within a time."""
+        return self._ranks[rank]._connection.poll(seconds)
+
     def kill(self, rank: int) -> None:
         """SIGKILL; returns when the process is gone."""
         os.kill(self._ranks[rank].pid, signal.SIGKILL)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,113 @@ def _optimizer(keras: Any, library: str, name: str, options: dict[str, Any]) -> 
         return getattr(tf.compat.v1.train, name)(0.05, **options)
     module = keras.optimizers.legacy if library.endswith("legacy") else keras.optimizers
     return getattr(module, name)(0.05, **options)
+
+
+class ShardUpdateOptionCases:
+    """Cases of `collective_cases.Member`: updates cut by the option."""
+
+    rank: int
+    ranks: int
+
+    def trained(
+        self,
+        library: str = "keras",
+        optimizer: str = "Adam",
+        on: bool = True,
+        steps: int = 4,
+        reads: Sequence[str] = (),
+        **args: Any,
+    ) -> dict[str, Any]:
+        """Trains a model of uneven layers, with the option on or off.
+
+        Args:
+          library: "keras" or "tf_keras".
+          optimizer: name of the class.
+          on: whether the option is.
+          steps: of training.
+          reads: what is done between the steps, names of methods of `_Trained`.
+          args: of the optimizer.
+
+        Returns:
+          Digests of the weights and of the optimizer's variables after training, the losses, and
+          what the reads gave.
+        """
+        tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+        strategy = self._strategy = getattr(self, "_strategy", None) or (
+            tf.distribute.MultiWorkerMirroredStrategy()
+        )
+        trained = self._trained = _Trained(self, strategy, library, optimizer, args)
+        seen = []
+        for step in range(steps):
+            trained.step()
+            seen += [getattr(trained, read)(step) for read in reads]
+        return {
+            "losses": trained.losses,
+            "weights": trained.digest(trained.model.trainable_variables),
+            "held": trained.held(),
+            "slots": trained.digest(trained.slots()),
+            "seen": seen,
+        }
+
+
+class _Trained:
+    """A model in training."""
+
+    def __init__(self, member: Any, strategy: Any, library: str, optimizer: str, args: Any):
+        import importlib
+
+        keras = importlib.import_module(library)
+        self.strategy, self.losses = strategy, []
+        keras.utils.set_random_seed(3)
+        with strategy.scope():
+            layers = [keras.layers.Dense(n, activation="tanh") for n in (37, 5)]
+            self.model = keras.Sequential([keras.Input([10]), *layers, keras.layers.Dense(1)])
+            self.optimizer = getattr(keras.optimizers, optimizer)(0.05, **args)
+            self.optimizer.build(self.model.trainable_variables)
+        rng = np.random.default_rng(member.rank)
+        self.x = tf.constant(rng.standard_normal([16, 10]), tf.float32)
+        self.y = tf.constant(rng.standard_normal([16, 1]), tf.float32)
+        self.rank = member.rank
+        self.run = tf.function(lambda x, y: strategy.run(self._replica, args=(x, y)))
+
+    def _replica(self, x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.model(x, training=True) - y) ** 2)
+        weights = self.model.trainable_variables
+        gradients = tape.gradient(loss, weights)
+        self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
+
+    def step(self) -> None:
+        """Trains once."""
+        self.losses.append(float(self.run(self.x, self.y)).hex())
+
+    def slots(self) -> list[Any]:
+        """All variables of the optimizer."""
+        variables = self.optimizer.variables
+        return list(variables() if callable(variables) else variables)
+
+    def digest(self, variables: Sequence[Any]) -> str:
+        """Of the bits of variables."""
+        bits = b"".join(np.asarray(v.numpy()).tobytes() for v in variables)
+        return hashlib.sha256(bits).hexdigest()
+
+    def held(self) -> list[tuple[int, int, bool, int]]:
+        """Of each bundle, the bytes that are here, those of all, whether in parts, and steps."""
+        from tensorflow.python.eager import context
+
+        updates = getattr(context.context(), "_tf_fuse_updates", None)
+        if updates is None or updates.state is None:
+            return []
+        return [(*b.bytes(), b.is_parted, b.version) for b in updates.state.bundles()]
+
+    def everyone_reads(self, step: int) -> str:
+        """The optimizer's variables, on all ranks."""
+        return self.digest(self.slots())
+
+    def one_reads(self, step: int) -> str:
+        """The optimizer's variables, on one rank, another one each time."""
+        return self.digest(self.slots()) if step % 2 == self.rank % 2 else ""
 
 
 def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -> dict[str, Any]:

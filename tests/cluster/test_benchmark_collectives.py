@@ -3,7 +3,6 @@
 """benchmarks/collectives.py on real processes: values are checked, bytes are those of a ring."""
 
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -21,27 +20,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def run_benchmark(isolated_env, tmp_path):
-    """Runs the command with the given options, from another folder; returns its result."""
-
-    def run(options):
-        out = tmp_path / "out.json"
-        script = _ROOT / "benchmarks" / "collectives.py"
-        done = subprocess.run(
-            [sys.executable, str(script), *options.split(), "--json", str(out)],
-            cwd=tmp_path,
-            env=isolated_env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(out.read_text())
-
-    return run
-
-
-@pytest.fixture
 def _namespaces_are_allowed():
     if reason := two_hosts.why_not("veth"):
         pytest.skip(reason)
@@ -50,7 +28,9 @@ def _namespaces_are_allowed():
 @pytest.mark.usefixtures("_namespaces_are_allowed")
 def test_between_two_hosts(run_benchmark):
     options = "--hosts 2 --mbit 1000 --ranks 2 --sizes 1MB --rounds 1 --calls 2"
-    result = run_benchmark(f"{options} --variants stock,tf_fuse --paths shm,grpc,tcp")
+    _, result = run_benchmark(
+        "collectives.py", f"{options} --variants stock,tf_fuse --paths shm,grpc,tcp"
+    )
     link = result["link"]
     assert (link["emulator"], link["mbit"], link["name"]) == ("veth", 1000, "0 ms, 1000 Mbit/s")
     assert link["round_trip_ms"] > 0
@@ -102,7 +82,7 @@ def test_nothing_is_left_when_it_is_interrupted(isolated_env, tmp_path, number, 
 
 def test_stock_and_ours(run_benchmark):
     options = "--op all_reduce --ranks 2 --sizes 4KB --rounds 1 --calls 3"
-    result = run_benchmark(f"{options} --variants stock,tf_fuse")
+    _, result = run_benchmark("collectives.py", f"{options} --variants stock,tf_fuse")
     (row,) = result["rows"]
     assert (row["op"], row["ranks"], row["bytes"], row["calls"]) == ("all_reduce", 2, 4096, 3)
     for numbers in (row["ms"], row["wire_bytes"], row["cpu_ms"]):
@@ -118,7 +98,7 @@ def test_stock_and_ours(run_benchmark):
 def test_all_stock_ops_with_chunks_that_are_not_equal(run_benchmark):
     # 10001 elements on three ranks: each op's result is checked in each rank.
     options = "--op all_reduce,reduce_scatter,all_gather,rs_ag --ranks 3 --sizes 40004B"
-    result = run_benchmark(f"{options} --rounds 1 --calls 1 --variants stock")
+    _, result = run_benchmark("collectives.py", f"{options} --rounds 1 --calls 1 --variants stock")
     wire = {row["op"]: row["wire_bytes"]["stock"] for row in result["rows"]}
     assert list(wire) == ["all_reduce", "reduce_scatter", "all_gather", "rs_ag"]
     half = (3 - 1) * 40004
@@ -132,7 +112,7 @@ def test_all_stock_ops_with_chunks_that_are_not_equal(run_benchmark):
 )
 def test_all_ops_of_gloo(run_benchmark):
     options = "--op all_reduce,reduce_scatter,all_gather,rs_ag --ranks 3 --sizes 40004B"
-    result = run_benchmark(f"{options} --rounds 1 --calls 1 --variants gloo")
+    _, result = run_benchmark("collectives.py", f"{options} --rounds 1 --calls 1 --variants gloo")
     wire = {row["op"]: row["wire_bytes"]["gloo"] for row in result["rows"]}
     # An op that this PyTorch lacks is left out, and the output says so.
     assert "all_reduce" in wire

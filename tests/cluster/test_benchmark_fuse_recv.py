@@ -2,46 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The README's benchmark on a small job: counts and losses are exact, times are only there."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 # Nine processes that import TensorFlow at once: slow on a busy machine with few cores.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-_ROOT = Path(__file__).resolve().parents[2]
 _FEATURES = 10
 
 
-@pytest.fixture
-def run_benchmark(isolated_env, tmp_path):
-    """Runs the command with the given options, from another folder than the repository's.
-
-    Returns what it printed and what it wrote as JSON.
-    """
-
-    def run(options):
-        out = tmp_path / "out.json"
-        script = _ROOT / "benchmarks" / "fuse_recv.py"
-        done = subprocess.run(
-            [sys.executable, str(script), *options.split(), "--json", str(out)],
-            cwd=tmp_path,
-            env=isolated_env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout, json.loads(out.read_text())
-
-    return run
-
-
 def test_benchmark_from_another_folder(run_benchmark):
-    text, result = run_benchmark(f"--features {_FEATURES} --batch 16 --steps 4 --rounds 2")
+    text, result = run_benchmark(
+        "fuse_recv.py", f"--features {_FEATURES} --batch 16 --steps 4 --rounds 2"
+    )
     assert "losses         all 8 equal, bit for bit, stock and fused" in text
     assert result["workload"] == "features"
     modes = result["modes"]
@@ -71,8 +43,9 @@ def test_benchmark_from_another_folder(run_benchmark):
 
 def test_losses_of_several_workers_are_equal_too(run_benchmark):
     text, result = run_benchmark(
+        "fuse_recv.py",
         "--synchronous --workload rfc --workers 3 --ps 1 --features 6 --steps 6 --rounds 2"
-        " --modes stock fused"
+        " --modes stock fused",
     )
     assert "losses         all 12 equal, bit for bit, stock and fused" in text
     assert result["losses_equal"] is True
@@ -82,8 +55,9 @@ def test_losses_of_several_workers_are_equal_too(run_benchmark):
 
 def test_ablation_of_groupings(run_benchmark):
     text, result = run_benchmark(
+        "fuse_recv.py",
         "--workload mixed --features 4 --batch 8 --steps 3 --rounds 2"
-        " --grouping level,consumer,cost --modes stock fused"
+        " --grouping level,consumer,cost --modes stock fused",
     )
     assert "all 6 equal, bit for bit, stock and level and consumer and cost" in text
     modes = result["modes"]

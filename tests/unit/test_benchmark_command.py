@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import fuse_recv, large_tensors
+from benchmarks import frame_paths, fuse_recv, large_tensors
 from examples import job
 from examples.progress import describe, display
 
@@ -124,6 +124,8 @@ def test_data_folder_of_the_environment(monkeypatch, tmp_path):
         (fuse_recv.parse, "--data x", "--data is for the workload adult, not for features"),
         (large_tensors.parse, "--tensors 1", "--tensors must be at least 2, got 1"),
         (large_tensors.parse, "--sizes-kib 4 0", "--sizes-kib must be at least 1, got 0"),
+        (frame_paths.parse, "--tensors 1", "--tensors must be at least 2, got 1"),
+        (frame_paths.parse, "--sizes-kib 4 0", "--sizes-kib must hold 16 numbers, got 0"),
     ],
 )
 def test_wrong_flags(parse, arguments, text, capsys):

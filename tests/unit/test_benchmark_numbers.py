@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import fuse_recv, large_tensors
+from benchmarks import by_size, frame_paths, fuse_recv, large_tensors
 from examples import compare
 
 
@@ -216,7 +216,7 @@ def test_the_threshold_ends_at_the_first_size_that_packs_slower(medians, expecte
     ("tensor_bytes", "expected"), [(1 << 14, 100), (1 << 20, 64), (1 << 24, 5)]
 )
 def test_steps_per_round(tensor_bytes, expected):
-    assert large_tensors.steps_per_round(8, tensor_bytes) == expected
+    assert by_size.steps_per_round(8 * tensor_bytes) == expected
 
 
 def _transfers(rpcs, beside):
@@ -243,6 +243,52 @@ def test_the_wrong_way_is_an_error(variant, rpcs, beside, expected, limit):
         f"frame, expected {expected} of more than 0; does the library read "
         f"TF_FUSE_MAX_PACKED_TENSOR_BYTES? It was {limit}."
     )
+
+
+def test_frame_paths_row():
+    rounds = {
+        "grpc": [_round(100.0, [], worker=1.0, ps=2.0), _round(50.0, [], worker=1.0, ps=2.0)],
+        "shm": [_round(200.0, [], worker=0.5, ps=1.0), _round(200.0, [], worker=0.5, ps=1.0)],
+    }
+    assert frame_paths.row(4096, 20, rounds) == {
+        "frame_bytes": 4096,
+        "steps": 20,
+        "ms_per_step": {
+            "grpc": {"median": 15.0, "min": 10.0, "max": 20.0},
+            "shm": {"median": 5.0, "min": 5.0, "max": 5.0},
+        },
+        "cpu_ms_per_step": {"grpc": 3.0, "shm": 1.5},
+        "over_grpc": {"shm": {"median": 0.375, "min": 0.25, "max": 0.5}},
+    }
+
+
+def _frames(single, by_rpc, by_channel):
+    return {
+        "worker:0": {
+            "fused_rpcs": 10,
+            "single_rpcs": single,
+            "bytes": by_rpc + by_channel,
+            "channel_frames": int(by_channel > 0),
+            "channel_bytes": by_channel,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("variant", "right", "wrong"),
+    [
+        ("grpc", (0, 6400, 0), [(0, 6400, 6400), (0, 640, 0)]),
+        ("beside", (160, 0, 0), [(16, 0, 0), (160, 640, 0)]),
+        ("shm", (0, 1, 2), [(0, 1, 1), (160, 0, 0)]),
+        ("tcp", (0, 1, 2), [(0, 1, 1), (160, 0, 0)]),
+    ],
+)
+def test_frames_took_the_way_of_the_variant(variant, right, wrong):
+    frame_paths.check_path(variant, 640, 16, _frames(*right))
+    for counts in wrong:
+        with pytest.raises(frame_paths.WrongPathError) as caught:
+            frame_paths.check_path(variant, 640, 16, _frames(*counts))
+        assert str(caught.value).startswith(f"variant {variant}, frames of 640 bytes: ")
 
 
 def test_cost_against_the_other_groupings():

@@ -244,9 +244,10 @@ class Clusters:
 
     def _roots(self, whole: str, count: int) -> list[str] | None:
         """The parts of the reduced vector; None if something else is made of it."""
-        if count == 1:
-            return [whole]
         uses = self._view.uses(whole)
+        is_split = [self._view.nodes[use.node].op for use in uses] == ["SplitV"]
+        if count == 1 and not is_split:
+            return [whole]
         if whole in self._results or len(uses) != 1:
             return None
         split = self._view.nodes[uses[0].node]

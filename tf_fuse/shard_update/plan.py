@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_fuse.collectives import packed_ranges
+from tf_fuse.shard_update.builder import Range
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
 from tf_fuse.shard_update.reductions import Place, levels
@@ -86,7 +87,7 @@ def make_plan(
             last = [pack for pack in plan.packs if is_sharded(pack)][-1]
             last.reason, last.detail = "cycle", last.node
             continue
-        plan.function, plan.slots = rewriter.function, rewriter.slots
+        plan.function, plan.slots = rewriter.function, _slots(rewriter, view, replicas, plan.packs)
         break
     return plan
 
@@ -103,11 +104,27 @@ def _rewrite(
     reductions = {name for family in cut_families(packs) for name in family.reductions}
     depths = levels(view, reductions)
     for pack in filter(is_sharded, packs):
-        sizes = [family.size for family in pack.families]
-        width = _width(view.nodes[pack.node].attr["T"].type)
-        ranges = packed_ranges(sizes, width, replicas.count, replicas.rank)
-        rewriter.shard(pack, ranges, depths)
+        rewriter.shard(pack, _ranges(view, replicas, pack, replicas.rank), depths)
     return rewriter
+
+
+def _slots(
+    rewriter: Rewriter, view: GraphView, replicas: Replicas, packs: list[Pack]
+) -> list[Slot]:
+    """The slots that have parts, with what each replica has of them."""
+    owns: dict[str, tuple[Range, ...]] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = [_ranges(view, replicas, pack, rank) for rank in range(replicas.count)]
+        for index, family in enumerate(pack.families):
+            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
+    return [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
+
+
+def _ranges(view: GraphView, replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
+    """The elements of each part of a pack that are a replica's."""
+    sizes = [family.size for family in pack.families]
+    width = _width(view.nodes[pack.node].attr["T"].type)
+    return packed_ranges(sizes, width, replicas.count, rank)
 
 
 def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:

@@ -51,6 +51,7 @@ class Slot:
       own: the elements of it that are this replica's; the others mean nothing.
       shape: of the whole.
       dtype: number of the type.
+      owns: as `own`, of each replica.
     """
 
     argument: str
@@ -60,6 +61,7 @@ class Slot:
     own: tuple[int, int]
     shape: Shape
     dtype: int
+    owns: tuple[tuple[int, int], ...] = ()
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
@@ -227,7 +229,7 @@ class Rewriter:
         users = self._view.users(variable)
         user = next((node for node in users if node.op in READS), users[0])
         dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
-        name = f"{self._prefix}{variable}"
+        name = f"{self._prefix}{len(self.slots)}"
         slot = Slot(variable, name, *range_, own, self._builder.shape(variable), dtype)
         self.slots.append(slot)
         handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
@@ -357,8 +359,7 @@ class Rewriter:
             return f"{node.name}:z:0"
         # The operation wants a variable: one that is there as long as it runs.
         dtype, device = _type(sink), sink.device
-        weight = family.weights[0]
-        name = f"{self._prefix}{weight}/{len(family.chain)}"
+        name = f"{builder.function.signature.name}/{scope}"
         handle = self._handle(f"{scope}/variable", name, range_, dtype, device)
         assign = builder.add(
             f"{scope}/assign", "AssignVariableOp", [handle, old], device, dtype=dtype

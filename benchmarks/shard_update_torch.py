@@ -1,0 +1,122 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A replica of PyTorch's DistributedDataParallel on gloo, for `shard_update_rank.py`.
+
+PyTorch and NumPy are needed. The optimizer is PyTorch's, fused where it has that on CPU, with the
+numbers of Keras's; with "zero" ZeroRedundancyOptimizer deals it to the replicas.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks import collective_rank as base
+from benchmarks import shard_update_models as models
+from benchmarks.shard_update_torch_models import Net, loss_of
+
+# By name: the class, and what makes it that of Keras.
+_OPTIMIZERS: Mapping[str, tuple[type[torch.optim.Optimizer], Mapping[str, Any]]] = {
+    "adadelta": (torch.optim.Adadelta, {"rho": 0.95, "eps": 1e-7}),
+    "adagrad": (
+        torch.optim.Adagrad,
+        {"initial_accumulator_value": 0.1, "eps": 1e-7, "fused": True},
+    ),
+    "adam": (torch.optim.Adam, {"eps": 1e-7, "fused": True}),
+    "adamax": (torch.optim.Adamax, {"eps": 1e-7}),
+    "adamw": (torch.optim.AdamW, {"eps": 1e-7, "weight_decay": 0.004, "fused": True}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
+    "nadam": (torch.optim.NAdam, {"eps": 1e-7}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9, "eps": 1e-7}),
+    "sgd": (torch.optim.SGD, {"fused": True}),
+}
+
+
+class Torch:
+    """A replica."""
+
+    def __init__(self, spec: Mapping[str, Any]):
+        """Joins the other replicas; returns when all are there.
+
+        Args:
+          spec: see `shard_update_rank.make_trainer`.
+
+        Raises:
+          UnsupportedError: PyTorch lacks the optimizer.
+        """
+        if spec["optimizer"] not in _OPTIMIZERS:
+            raise base.UnsupportedError(
+                f"PyTorch {torch.__version__} has no optimizer like {spec['optimizer']}; it has "
+                f"{', '.join(sorted(_OPTIMIZERS))}"
+            )
+        self._spec = spec
+        # As torchrun does: replicas share the cores.
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // spec["ranks"]))
+        os.environ["GLOO_SOCKET_IFNAME"] = spec["interface"]
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{spec['store']}",
+            rank=spec["rank"],
+            world_size=spec["ranks"],
+        )
+
+    def build(self) -> None:
+        """See `shard_update_rank.Trainer`."""
+        spec = self._spec
+        name, sizes = spec["model"], spec["sizes"]
+        values = models.first_values(name, sizes)
+        self._net = DistributedDataParallel(Net(name, sizes, values), gradient_as_bucket_view=True)
+        kind, options = _OPTIMIZERS[spec["optimizer"]]
+        options = {"lr": spec["learning_rate"], **options}
+        parameters = self._net.parameters()
+        if spec["zero"]:
+            self._optimizer: torch.optim.Optimizer = ZeroRedundancyOptimizer(
+                parameters, kind, parameters_as_bucket_view=True, **options
+            )
+        else:
+            self._optimizer = kind(parameters, **options)
+        self._batches = [
+            tuple(torch.from_numpy(part) for part in batch)
+            for batch in models.batches(name, sizes, spec["rank"])
+        ]
+
+    def step(self, at: int) -> Any:
+        """See `shard_update_rank.Trainer`."""
+        loss = self._backward(at)
+        self._optimizer.step()
+        return loss
+
+    def gradients(self, at: int) -> None:
+        """See `shard_update_rank.Trainer`."""
+        self._backward(at)
+
+    def _backward(self, at: int) -> torch.Tensor:
+        self._optimizer.zero_grad()
+        loss = loss_of(self._spec["model"], self._net, self._batches[at % len(self._batches)])
+        loss.backward()  # reduces gradients as they come
+        return loss.detach()
+
+    def loss(self, result: Any) -> float:
+        """See `shard_update_rank.Trainer`."""
+        return float(result)
+
+    def state_bytes(self) -> int:
+        """See `shard_update_rank.Trainer`."""
+        optimizer = self._optimizer
+        own = optimizer.optim if isinstance(optimizer, ZeroRedundancyOptimizer) else optimizer
+        return sum(
+            value.untyped_storage().nbytes()
+            for state in own.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        )
+
+    def counters(self) -> dict[str, int]:
+        """Nothing: gloo does not count."""
+        return {}

@@ -1,0 +1,117 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks whose replicas train together, and what one of them reads of the others.
+
+What a task holds can be read without its help: its server runs graphs for whoever asks, and its
+devices are those of its own program. So a program that reads a variable alone, as the chief does
+that saves a checkpoint, needs nobody else to take part, as in stock TensorFlow.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+PROTOCOL = "grpc+fuse"
+_JOBS = ("chief", "worker")
+_TIMEOUT_VARIABLE = "TF_FUSE_STATE_TIMEOUT_S"
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """All replicas' devices, by rank, and which of them are here.
+
+    Attributes:
+      devices: full names, in the order in which collectives rank them.
+      own: ranks of this process.
+      target: of sessions on this process's server.
+    """
+
+    devices: tuple[str, ...]
+    own: tuple[int, ...]
+    target: str
+
+    @classmethod
+    def of(cls, context: Any) -> Cluster | str:
+        """The cluster of a program with MultiWorkerMirroredStrategy; or why there is none."""
+        server = context._collective_ops_server_def
+        if server is None:
+            return "the program has no MultiWorkerMirroredStrategy"
+        if server.protocol != PROTOCOL:
+            return f"the workers run the protocol {server.protocol!r}, not {PROTOCOL!r}"
+        tasks = sorted(
+            (job.name, task, address)
+            for job in server.cluster.job
+            for task, address in job.tasks.items()
+            if job.name in _JOBS
+        )
+        if len(tasks) < 2:
+            return "there is one replica"
+        devices = tuple(f"/job:{job}/replica:0/task:{task}/device:CPU:0" for job, task, _ in tasks)
+        here = [i for i, t in enumerate(tasks) if t[:2] == (server.job_name, server.task_index)]
+        if not here:
+            return f"/job:{server.job_name}/task:{server.task_index} does not train"
+        return cls(devices, tuple(here), f"{PROTOCOL}://{tasks[here[0]][2]}")
+
+
+class Reader:
+    """Runs small graphs on the tasks of a cluster. Thread-safe."""
+
+    def __init__(self, cluster: Cluster):
+        """Connects when it is first used."""
+        self.cluster = cluster
+        self._lock = threading.Lock()
+        self._graph: Any = None
+        self._session: Any = None
+        self._fetches: dict[Hashable, Any] = {}
+
+    def run(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """Runs what `build` adds to the graph, which is asked once for each key.
+
+        Args:
+          key: names what is run.
+          build: adds nodes to the default graph, and returns what to fetch.
+
+        Returns:
+          What was fetched.
+
+        Raises:
+          tf.errors.OpError: as of `Session.run`; UnavailableError or DeadlineExceededError if a
+            task that is asked has died or does not answer.
+        """
+        import tensorflow as tf
+
+        with self._lock:
+            if self._graph is None:
+                self._graph = tf.Graph()
+            if key not in self._fetches:
+                with self._graph.as_default():
+                    self._fetches[key] = build()
+            if self._session is None:
+                self._session = tf.compat.v1.Session(
+                    self.cluster.target, graph=self._graph, config=_config()
+                )
+            try:
+                return self._session.run(self._fetches[key])
+            except tf.errors.OpError:
+                # The next one connects anew: a task may have come back.
+                self._session, session = None, self._session
+                session.close()
+                raise
+
+
+def timeout_seconds() -> float:
+    """How long another task may take to answer."""
+    return float(os.environ.get(_TIMEOUT_VARIABLE, _TIMEOUT_S))
+
+
+def _config() -> Any:
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto(operation_timeout_in_ms=int(1000 * timeout_seconds()))
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return config
