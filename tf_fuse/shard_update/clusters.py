@@ -18,7 +18,7 @@ No optimizer is known by name here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +53,7 @@ REASONS = {
     "several_weights": "the gradient alone changes more than one weight",
     "shared": "the update of another gradient reads or makes a tensor of this one",
     "escapes": "an operation other than reads and assignments gets the variable",
+    "nested": "the all-reduce is in a function that is called, and whose graph is not known",
     "cycle": "parts of the function would wait for one another",
 }
 
@@ -113,6 +114,7 @@ class Pack:
       families: of each part.
       reason: why all of it is left alone, or None.
       detail: the node that is the reason.
+      function: that it is in, if that is called by the one that is planned; else "".
     """
 
     node: str
@@ -120,6 +122,7 @@ class Pack:
     families: list[Family]
     reason: str | None = None
     detail: str = ""
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,8 @@ class Clusters:
         shapes: Mapping[str, Shape | None],
         found: Redundancy,
         exact: bool = False,
+        outside: Collection[str] = (),
+        carried: Collection[str] = (),
     ):
         """Takes the function.
 
@@ -193,7 +198,11 @@ class Clusters:
           shapes: the static shapes of its tensors.
           found: what is redundant in it.
           exact: whether to leave alone what would not be bit-equal.
+          outside: arguments that are variables which others than the function read or assign.
+          carried: arguments that the function returns as they are, for its next iteration.
         """
+        self._outside = frozenset(outside)
+        self._carried = frozenset(carried)
         self._view = view
         self._world = world
         self._shapes = shapes
@@ -291,7 +300,9 @@ class Clusters:
                 if problem is not None:
                     return problem
             for variable in sorted(self._assigned(growth.family)):
-                if variable not in growth.excluded and not self._is_applied(variable):
+                if variable not in growth.excluded | self._outside and not self._is_applied(
+                    variable
+                ):
                     for read in self._accesses[variable][0]:
                         self._join(growth, f"{read}:value:0", variable)
                 else:
@@ -341,7 +352,7 @@ class Clusters:
             reads, assigns = self._accesses[variable]
             values = [f"{read}:value:0" for read in reads]
             if (
-                variable in growth.excluded
+                variable in growth.excluded | self._outside
                 or variable in self._assigned(family)
                 or not assigns
                 or not {u.node for value in values for u in self._view.uses(value)} <= users
@@ -381,7 +392,7 @@ class Clusters:
                     return "not_redundant", inputs[index]
             for slot in variables[1:]:
                 reads, assigns = self._accesses[slot]
-                if reads or assigns != [node.name]:
+                if reads or assigns != [node.name] or slot in self._outside:
                     return "assigned_twice", slot
         return None
 
@@ -490,11 +501,11 @@ class Clusters:
             if variable not in self._found.variables:
                 return _Problem("not_redundant", variable, origin)
             if self._is_slot(growth, variable, mine):
-                if escapes := self._view.escapes(variable, but_shape=False):
+                if escapes := self._escapes(variable, but_shape=False):
                     return _Problem("escapes", f"{variable} in {escapes[0]}", origin)
                 family.slots.append(variable)
                 continue
-            if variable not in growth.excluded and not self._is_applied(variable):
+            if variable not in growth.excluded | self._outside and not self._is_applied(variable):
                 return _Problem("assigned_twice", variable, variable)
             if family.weights:
                 others = (family.weights[0], variable)
@@ -511,7 +522,7 @@ class Clusters:
         if any(variable in self._view.assigned(sink)[1:] for sink in sinks):
             return True  # Its other uses have been looked at.
         return (
-            variable not in growth.excluded
+            variable not in growth.excluded | self._outside
             and not self._is_applied(variable)
             and bool(reads)
             and all(f"{read}:value:0" in growth.family.members for read in reads)
@@ -543,9 +554,13 @@ class Clusters:
         family.weights.append(weight)
         return None
 
+    def _escapes(self, variable: str, but_shape: bool) -> list[str]:
+        found = self._view.escapes(variable, but_shape)
+        return [name for name in found if name or variable not in self._carried]
+
     def _misused(self, family: Family, weight: str, mine: list[str]) -> tuple[str, str] | None:
         """What else there is that gets a weight, unless it reads what it would see without us."""
-        for name in self._view.escapes(weight):
+        for name in self._escapes(weight, but_shape=True):
             node = self._view.nodes.get(name)
             if node is None or not only_reads(self._view, self._world, node, weight):
                 return "escapes", f"{weight} in {name or 'the results'}"

@@ -209,7 +209,8 @@ def _visit_conditional(
     if predicate not in found.tensors:
         # Some replicas run one branch, some the other: what either assigns is not equal.
         for name in names:
-            lost |= _assigned(view, world, name, arguments, found)
+            if not is_run_by_all(world, name):
+                lost |= _assigned(view, world, name, arguments, found)
         return lost
     outputs = view.outputs(node)
     for index, tensor in enumerate(outputs):
@@ -219,7 +220,18 @@ def _visit_conditional(
 
 
 def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> set[str]:
-    """Loop variables that stay redundant from iteration to iteration, to a fixed point."""
+    equal, lost = _loop(view, world, node, found)
+    outputs = view.outputs(node)
+    found.tensors.update(outputs[i] for i in equal)
+    return lost
+
+
+def _loop(view: GraphView, world: World, node: Any, found: Redundancy) -> tuple[set[int], set[str]]:
+    """Loop variables that stay redundant from iteration to iteration, to a fixed point.
+
+    Returns:
+      Their indices, and the caller's variables that do not stay equal.
+    """
     arguments = data_inputs(node)
     condition, body = called_functions(node)
     equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
@@ -229,18 +241,67 @@ def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> 
         tested = _called(view, world, condition, arguments, inner, equal)
         run = _called(view, world, body, arguments, inner, equal)
         if tested is None or run is None:
-            return _variables_among(view, arguments, found)
+            return set(), _variables_among(view, arguments, found)
         now_lost = lost | tested[1] | run[1]
-        if not tested[0][0]:
+        if not tested[0][0] and not is_run_by_all(world, body):
             # Replicas differ in how often they go round.
-            return now_lost | _assigned(view, world, body, arguments, found)
+            return set(), now_lost | _assigned(view, world, body, arguments, found)
         still = {i for i in equal if run[0][i]}
         if still == equal and now_lost == lost:
-            break
+            return equal, lost
         equal, lost = still, now_lost
-    outputs = view.outputs(node)
-    found.tensors.update(outputs[i] for i in equal)
-    return lost
+
+
+def inside(
+    view: GraphView, world: World, node: Any, found: Redundancy
+) -> list[tuple[str, list[str], list[str], list[str]]]:
+    """What is known in the functions that a node calls.
+
+    Args:
+      view: of the caller.
+      world: what else there is.
+      node: of it.
+      found: a result of `analyse`.
+
+    Returns:
+      Of each function that is known its name, the tensors that it is called with, and its arguments
+      that are redundant, and that are variables with equal values.
+    """
+    arguments = data_inputs(node)
+    if node.op in _CONDITIONALS | _CASES:
+        arguments = arguments[1:]
+    equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
+    if node.op in _LOOPS:
+        equal, _ = _loop(view, world, node, found)
+    known = []
+    for name in called_functions(node):
+        body = world.function(name)
+        if body is not None and len(body.signature.input_arg) == len(arguments):
+            names = [argument.name for argument in body.signature.input_arg]
+            redundant = [names[i] for i in sorted(equal)]
+            mirrored = [
+                inner
+                for inner, outer in zip(names, arguments, strict=True)
+                if view.resource(outer) in found.variables
+            ]
+            known.append((name, arguments, redundant, mirrored))
+    return known
+
+
+def is_run_by_all(world: World, name: str) -> bool:
+    """Whether all replicas run a function, or none: it has an all-reduce of all of them.
+
+    If some ran it and others did not, they would wait for ever.
+    """
+    body = world.function(name)
+    if body is None:
+        return False
+    view = GraphView(body, world.op_def)
+    return any(
+        world.is_full_group(view, node)
+        or (node.op in _CALLS and is_run_by_all(world, called_functions(node)[0]))
+        for node in view.nodes.values()
+    )
 
 
 def only_reads(view: GraphView, world: World, node: Any, resource: str) -> bool:
