@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,51 +20,140 @@ class ShardUpdateCases:
     rank: int
     ranks: int
 
-    def update(self, library: str, optimizer: str, sharded: bool, steps: int) -> dict[str, Any]:
+    def update(
+        self,
+        library: str,
+        optimizer: str,
+        sharded: bool,
+        steps: int,
+        options: dict[str, Any] | None = None,
+        exact: bool = False,
+    ) -> dict[str, Any]:
         """Trains a model of uneven layers under MultiWorkerMirroredStrategy.
 
         Args:
-          library: "keras" or "tf_keras".
+          library: "keras", "tf_keras", "tf_keras.legacy", or "v1" for `tf.compat.v1.train`.
           optimizer: name of the class.
           sharded: whether the plan is carried out.
           steps: of training.
+          options: of the optimizer.
+          exact: whether the plan leaves alone what would not be bit-equal.
 
         Returns:
-          A digest of the weights, the losses, why gradients were left alone, the elements of all
-          slots that are cut, and those that this rank has.
+          The weights, a digest of them, the losses, why gradients were left alone, how many
+          families are cut and not exact, the elements of all slots that are cut, and those that
+          this rank has.
         """
-        import importlib
-
-        keras = importlib.import_module(library)
-        # (One for all cases: making one restarts what the collectives know.)
-        strategy = self._strategy = getattr(self, "_strategy", None) or (
-            tf.distribute.MultiWorkerMirroredStrategy()
-        )
+        keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
+        strategy = self._the_strategy()
         keras.utils.set_random_seed(3)
         with strategy.scope():
             layers = [keras.layers.Dense(n, activation="tanh") for n in (37, 5)]
             model = keras.Sequential([keras.Input([10]), *layers, keras.layers.Dense(1)])
-            chosen = getattr(keras.optimizers, optimizer)(0.05)
-            chosen.build(model.trainable_variables)
+            chosen = _optimizer(keras, library, optimizer, options or {})
+            if hasattr(chosen, "build"):
+                chosen.build(model.trainable_variables)
+
+        variables = model.trainable_variables
+        if library == "v1":
+            variables = [variable.value for variable in variables]
 
         def replica(x: Any, y: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
-            gradients = tape.gradient(loss, model.trainable_variables)
-            chosen.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            gradients = tape.gradient(loss, variables)
+            chosen.apply_gradients(zip(gradients, variables, strict=True))
             return loss
 
         step = tf.function(lambda x, y: strategy.run(replica, args=(x, y)))
+        name = f"{library}.{optimizer}.{sorted((options or {}).items())}/"
+        told = self._train(step, steps, name, sharded, exact)
+        return _with_weights(told, model.trainable_variables)
+
+    def reduction(self, name: str, sharded: bool) -> dict[str, Any]:
+        """Updates weights by what is left of a reduction of their gradients.
+
+        Args:
+          name: of _REDUCTIONS.
+          sharded: whether the plan is carried out.
+
+        Returns:
+          As `update`.
+        """
+        strategy = self._the_strategy()
+        rng = np.random.default_rng(5)
+        with strategy.scope():
+            weights = [
+                tf.Variable(rng.standard_normal(shape), dtype=tf.float32)
+                for shape in ([9, 5, 7], [3, 2], [1, 1])
+            ]
+
+        def replica_step(x: Any, y: Any) -> Any:
+            context = tf.distribute.get_replica_context()
+            flat = tf.reshape(x * y, [-1])
+            loss = tf.add_n([tf.reduce_sum(tf.cumsum(tf.abs(w))) for w in weights])
+            gradients = context.all_reduce("sum", [_stretched(flat, w.shape) for w in weights])
+            for weight, gradient in zip(weights, gradients, strict=True):
+                weight.assign_sub(gradient * _REDUCTIONS[name](gradient))
+            return loss
+
+        step = tf.function(lambda x, y: strategy.run(replica_step, args=(x, y)))
+        told = self._train(step, 2, f"{name}/", sharded)
+        return _with_weights(told, weights)
+
+    def _the_strategy(self) -> Any:
+        """One for all cases: making one restarts what the collectives know."""
+        if getattr(self, "_strategy", None) is None:
+            self._strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        return self._strategy
+
+    def _train(
+        self, step: Any, steps: int, name: str, sharded: bool, exact: bool = False
+    ) -> dict[str, Any]:
+        """Runs a step on this rank's data."""
         rng = np.random.default_rng(self.rank)
         x = tf.constant(rng.standard_normal([16, 10]), tf.float32)
         y = tf.constant(rng.standard_normal([16, 1]), tf.float32)
         function = step.get_concrete_function(x, y)
-        told: dict[str, Any] = {"reasons": [], "whole": 0, "own": 0}
+        told: dict[str, Any] = {"reasons": [], "inexact": 0, "whole": 0, "own": 0}
         if sharded:
-            told = _carry_out(function, self.ranks, self.rank, f"{library}.{optimizer}/")
-        losses = [float(step(x, y)).hex() for _ in range(steps)]
-        bits = b"".join(v.numpy().tobytes() for v in model.trainable_variables)
-        return {"weights": hashlib.sha256(bits).hexdigest(), "losses": losses, **told}
+            told = _carry_out(function, self.ranks, self.rank, name, exact)
+        return {"losses": [float(step(x, y)).hex() for _ in range(steps)], **told}
+
+
+# Of a gradient, to what it is broadcast against; whether the order of additions matters.
+_REDUCTIONS: dict[str, Any] = {
+    "all": lambda g: tf.cast(tf.reduce_all(g > -9.0, axis=-1, keepdims=True), tf.float32),
+    "any": lambda g: tf.cast(tf.reduce_any(g > 1.0, axis=0), tf.float32),
+    "max": tf.reduce_max,
+    "max_of_rows": lambda g: tf.reduce_max(g, axis=-1, keepdims=True),
+    "max_of_columns": lambda g: tf.reduce_max(g, axis=0),
+    "mean": tf.reduce_mean,
+    "mean_of_rows": lambda g: tf.reduce_mean(g, axis=-1, keepdims=True),
+    "min": lambda g: tf.reduce_min(g, keepdims=True),
+    "norm": lambda g: tf.raw_ops.EuclideanNorm(input=g, axis=[0], keep_dims=True),
+    "product": lambda g: tf.reduce_prod(0.1 + tf.abs(g), axis=0),
+    "sum_of_first_and_last": lambda g: tf.reduce_sum(g, axis=[0, -1], keepdims=True),
+}
+
+
+def _stretched(flat: Any, shape: Any) -> Any:
+    """A tensor of a shape, made of all elements of a vector."""
+    size = shape.num_elements()
+    return tf.reshape(tf.tile(flat, [-(-size // flat.shape[0])])[:size], shape)
+
+
+def _with_weights(told: dict[str, Any], weights: Any) -> dict[str, Any]:
+    values = [weight.numpy() for weight in weights]
+    bits = b"".join(one.tobytes() for one in values)
+    return {"values": values, "weights": hashlib.sha256(bits).hexdigest(), **told}
+
+
+def _optimizer(keras: Any, library: str, name: str, options: dict[str, Any]) -> Any:
+    if library == "v1":
+        return getattr(tf.compat.v1.train, name)(0.05, **options)
+    module = keras.optimizers.legacy if library.endswith("legacy") else keras.optimizers
+    return getattr(module, name)(0.05, **options)
 
 
 class ShardUpdateOptionCases:
@@ -310,7 +400,7 @@ class _Trained:
         return self.digest(self.slots()) if step % 2 == self.rank % 2 else ""
 
 
-def _carry_out(function: Any, count: int, rank: int, prefix: str) -> dict[str, Any]:
+def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -> dict[str, Any]:
     """Gives a function its new body, and its slots their parts."""
     from tensorflow.python.eager import context as context_module
     from tensorflow.python.ops import handle_data_util
@@ -330,7 +420,7 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str) -> dict[str, A
 
     graph = function.graph
     mirrored = [n for n, t in zip(names, graph.inputs, strict=True) if is_variable(t)]
-    plan = make_plan(definition, graph, body, Replicas(count, rank), mirrored, prefix)
+    plan = make_plan(definition, graph, body, Replicas(count, rank), mirrored, prefix, exact)
     captures = dict(
         zip(names[-len(function.captured_inputs) :], function.captured_inputs, strict=True)
     )
@@ -351,10 +441,11 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str) -> dict[str, A
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
         whole += int(np.prod(slot.shape))
         own += slot.own[1] - slot.own[0]
-    reasons = [
-        family.reason or pack.reason
-        for pack in plan.packs
-        for family in pack.families
-        if family.reason or pack.reason
-    ]
-    return {"reasons": sorted(set(reasons)), "whole": whole, "own": own}
+    families = [family for pack in plan.packs for family in pack.families]
+    reasons = [pack.reason for pack in plan.packs] + [family.reason for family in families]
+    return {
+        "reasons": sorted({reason for reason in reasons if reason}),
+        "inexact": sum(not family.exact for family in families),
+        "whole": whole,
+        "own": own,
+    }

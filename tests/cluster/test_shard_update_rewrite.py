@@ -4,6 +4,7 @@
 
 import importlib.util
 
+import numpy as np
 import pytest
 from cluster.collective_ranks import Ranks
 
@@ -25,8 +26,35 @@ _SLOTS = {
     "RMSprop": 1,
     "SGD": 0,
 }
-# Why they are left alone so far.
-_LEFT = {"Adafactor": "not_elementwise", "Lamb": "read_after_update"}
+# Operations that update a variable and its slots at once: options, and number of slots.
+_LEGACY = {
+    "Adadelta": ({}, 2),
+    "Adagrad": ({}, 1),
+    "Adam": ({"amsgrad": True}, 3),
+    "Adamax": ({}, 2),
+    "Ftrl": ({}, 2),
+    "Nadam": ({}, 2),
+    "RMSprop": ({"centered": True, "momentum": 0.9}, 3),
+    "SGD": ({"momentum": 0.9, "nesterov": True}, 1),
+}
+_V1 = {
+    "Adadelta": ({}, 2),
+    "Adagrad": ({}, 1),
+    "Adam": ({}, 2),
+    "Ftrl": ({"l1_regularization_strength": 0.001}, 2),
+    "GradientDescent": ({}, 0),
+    "Momentum": ({"momentum": 0.9}, 1),
+    "ProximalAdagrad": ({}, 1),
+    "ProximalGradientDescent": ({}, 0),
+    "RMSProp": ({}, 2),
+}
+# Those whose sums are added in another order, and by how much weights of about 1 differ at most.
+_INEXACT = {
+    ("keras", "Adafactor"): ({}, 1, 1e-5),
+    ("keras", "Lamb"): ({}, 2, 1e-5),
+    ("tf_keras", "Adam"): ({"global_clipnorm": 0.5}, 2, 1e-5),
+    ("tf_keras", "SGD"): ({"clipnorm": 0.1, "momentum": 0.9}, 1, 1e-5),
+}
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -35,12 +63,27 @@ def ranks(request):
         yield ranks
 
 
-def _both(ranks, library, optimizer):
-    args = {"library": library, "optimizer": optimizer, "steps": _STEPS}
-    whole = ranks.values("update", sharded=False, **args)
-    cut = ranks.values("update", sharded=True, **args)
-    assert len({result["weights"] for result in whole}) == 1
-    assert len(set(whole[0]["losses"])) == _STEPS
+def _runs(ranks, case, **args):
+    whole = ranks.values(case, sharded=False, **args)
+    cut = ranks.values(case, sharded=True, **args)
+    for results in (whole, cut):
+        assert len({result["weights"] for result in results}) == 1
+    # They differ from step to step, so weights do.
+    assert len(set(whole[0]["losses"])) == len(whole[0]["losses"])
+    return whole, cut
+
+
+def _largest_difference(whole, cut):
+    return max(
+        float(np.max(np.abs(a - b)))
+        for one, other in zip(whole, cut, strict=True)
+        for a, b in zip(one["values"], other["values"], strict=True)
+    )
+
+
+def _both(ranks, library, optimizer, **more):
+    args = {"library": library, "optimizer": optimizer, "steps": _STEPS, **more}
+    whole, cut = _runs(ranks, "update", **args)
     for one, other in zip(whole, cut, strict=True):
         assert (one["weights"], one["losses"]) == (other["weights"], other["losses"])
     return cut
@@ -65,7 +108,50 @@ def test_keras_2(ranks, optimizer, slots):
     _check(_both(ranks, "tf_keras", optimizer), slots)
 
 
-@pytest.mark.parametrize("optimizer", sorted(_LEFT))
-def test_what_is_left_alone(ranks, optimizer):
-    for result in _both(ranks, "keras", optimizer):
-        assert _LEFT[optimizer] in result["reasons"]
+@pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
+@pytest.mark.parametrize("optimizer", sorted(_LEGACY))
+def test_keras_2_legacy(ranks, optimizer):
+    options, slots = _LEGACY[optimizer]
+    _check(_both(ranks, "tf_keras.legacy", optimizer, options=options), slots)
+
+
+@pytest.mark.parametrize("optimizer", sorted(_V1))
+def test_tensorflow_1(ranks, optimizer):
+    options, slots = _V1[optimizer]
+    _check(_both(ranks, "v1", f"{optimizer}Optimizer", options=options), slots)
+
+
+@pytest.mark.parametrize(("library", "optimizer"), sorted(_INEXACT))
+def test_sums_are_added_in_another_order(ranks, library, optimizer):
+    options, slots, limit = _INEXACT[library, optimizer]
+    args = {"library": library, "optimizer": optimizer, "steps": _STEPS, "options": options}
+    whole, cut = _runs(ranks, "update", **args)
+    _check(cut, slots)
+    assert [result["inexact"] for result in cut] == [6] * len(cut)
+    assert _largest_difference(whole, cut) <= limit
+
+
+@pytest.mark.parametrize("name", ["all", "any", "max", "max_of_columns", "max_of_rows", "min"])
+def test_reductions_that_keep_bits(ranks, name):
+    whole, cut = _runs(ranks, "reduction", name=name)
+    assert [(result["reasons"], result["inexact"]) for result in cut] == [([], 0)] * len(cut)
+    assert [one["weights"] for one in whole] == [other["weights"] for other in cut]
+
+
+@pytest.mark.parametrize(
+    "name", ["mean", "mean_of_rows", "norm", "product", "sum_of_first_and_last"]
+)
+def test_reductions_that_do_not(ranks, name):
+    whole, cut = _runs(ranks, "reduction", name=name)
+    assert [(result["reasons"], result["inexact"]) for result in cut] == [([], 3)] * len(cut)
+    largest = max(float(np.max(np.abs(value))) for value in whole[0]["values"])
+    assert _largest_difference(whole, cut) <= 1e-5 * largest
+
+
+def test_exact_leaves_sums_alone(ranks):
+    for result in _both(ranks, "keras", "Lamb", exact=True):
+        assert (result["reasons"], result["whole"]) == (["not_exact"], 0)
+
+
+def test_averages_of_weights(ranks):
+    _check(_both(ranks, "keras", "SGD", options={"use_ema": True}), 1)

@@ -32,6 +32,7 @@ class _Job:
     def __init__(self, body, spec=(4, 3)):
         self.w, self.v = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([5]))
         self.m = tf.Variable(tf.zeros([4, 3]))
+        self.a = None
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec(spec), tf.TensorSpec([5])])
         def function(dw, dv):
@@ -45,17 +46,20 @@ class _Job:
         a, b = tf.split(_reduce(pack, count), [12, 5])
         return tf.reshape(a, [4, 3]), b
 
-    def plan(self, rank=0):
+    def plan(self, rank=0, exact=False):
         definition = self.function.function_def
         names = [argument.name for argument in definition.signature.input_arg]
         variables = names[2:]
+        library = self.function.graph.as_graph_def().library
+        functions = {function.signature.name: function for function in library.function}
         plan = make_plan(
             definition,
             self.function.graph,
-            lambda name: None,
+            functions.get,
             Replicas(_REPLICAS, rank),
             variables,
             _PREFIX,
+            exact=exact,
         )
         return plan
 
@@ -64,7 +68,7 @@ def _momentum(job, dw, dv):
     dw, dv = job.packed(dw, dv)
     job.m.assign(0.9 * job.m + dw)
     # Whoever reads all of a weight is no part of its update.
-    total = tf.reduce_sum(job.w)
+    total = tf.cumsum(job.w)
     job.w.assign_sub(0.1 * job.m)
     job.v.assign_sub(0.1 * dv)
     return total
@@ -81,7 +85,7 @@ def test_momentum_is_cut():
     (slot,) = plan.slots
     # All 17 elements fill one chunk of the ring, which is the first rank's.
     assert (slot.begin, slot.end, slot.own, slot.shape) == (0, 12, (0, 12), (4, 3))
-    assert slot.shared_name == _PREFIX + slot.argument
+    assert slot.shared_name == _PREFIX + "0"
     (slot,) = job.plan(rank=1).slots
     assert (slot.begin, slot.end, slot.own) == (12, 12, (12, 12))
 
@@ -128,11 +132,6 @@ def _matmul(job, dw, dv):
     job.w.assign_sub(tf.matmul(dw, tf.ones([3, 3])))
 
 
-def _norm(job, dw, dv):
-    dw, _ = job.packed(dw, dv)
-    job.w.assign_sub(dw / tf.norm(dw))
-
-
 def _local(job, dw, dv):
     whole, _ = job.packed(dw, dv)
     job.w.assign_sub(whole + dw)
@@ -147,49 +146,75 @@ def _returned(job, dw, dv):
 def _again(job, dw, dv):
     dw, _ = job.packed(dw, dv)
     job.w.assign_sub(dw)
-    job.v.assign(tf.reduce_sum(job.w) * tf.ones([5]))
-    return tf.reduce_sum(job.w)
+    seen = tf.cumsum(job.w)
+    job.w.assign_sub(2.0 * dw)
+    return seen
 
 
 def _twice(job, dw, dv):
     dw, _ = job.packed(dw, dv)
-    total = tf.reduce_sum(job.w)
+    total = tf.cumsum(job.w)
     job.w.assign_sub(dw)
+    tf.raw_ops.ResourceApplyGradientDescent(var=job.w.handle, alpha=0.5, delta=tf.ones([4, 3]))
     job.w.assign_sub(2.0 * dw)
     return total
 
 
 def _two_weights(job, dw, dv):
     dw, _ = job.packed(dw, dv)
-    total = tf.reduce_sum(job.w) + tf.reduce_sum(job.m)
+    total = tf.cumsum(job.w) + tf.cumsum(job.m)
     job.w.assign_sub(dw)
     job.m.assign_sub(dw)
     return total
 
 
-def _applied(job, dw, dv):
+def _scattered(job, dw, dv):
     dw, _ = job.packed(dw, dv)
     job.w.assign_sub(dw)
-    tf.raw_ops.ResourceApplyGradientDescent(var=job.w.handle, alpha=0.5, delta=tf.ones([4, 3]))
+    tf.raw_ops.ResourceScatterAdd(resource=job.w.handle, indices=[0], updates=tf.ones([1, 3]))
+
+
+def _handle(job, dw, dv):
+    dw, _ = job.packed(dw, dv)
+    job.w.assign_sub(dw)
+    return job.w.handle
+
+
+def _other_type(job, dw, dv):
+    dw = tf.reshape(_reduce(tf.cast(tf.reshape(dw, [-1]), tf.bfloat16)), [4, 3])
+    total = tf.cumsum(job.w)
+    job.w.assign_sub(tf.cast(dw, tf.float32))
+    return total
+
+
+def _shared(job, dw, dv):
+    pack = tf.concat([tf.reshape(dw, [-1]), tf.reshape(dw, [-1])], 0)
+    a, b = tf.split(_reduce(pack), [12, 12])
+    total = tf.cumsum(job.w)
+    job.w.assign_sub(tf.reshape(a * b, [4, 3]))
+    return total
+
+
+def _slot_last(job, dw, dv):
+    dw, dv = job.packed(dw, dv)
+    total = tf.cumsum(job.w)
+    with tf.control_dependencies([job.w.assign_sub(dw)]):
+        job.m.assign(0.9 * job.m + dw)
+    return total
+
+
+def _fed_forward(job, dw, dv):
+    dw, dv = job.packed(dw, dv)
+    total = tf.cumsum(job.w) + tf.reduce_max(tf.cumsum(job.v))
+    job.w.assign_sub(dw)
+    job.v.assign_sub(dv * tf.reduce_max(tf.cumsum(job.w)))
+    return total
 
 
 def _differing(job, dw, dv):
     whole, _ = job.packed(dw, dv)
     job.m.assign_add(dw)
     job.m.assign_add(whole)
-
-
-def _slot_last(job, dw, dv):
-    dw, dv = job.packed(dw, dv)
-    total = tf.reduce_sum(job.w)
-    with tf.control_dependencies([job.w.assign_sub(dw)]):
-        job.m.assign(0.9 * job.m + dw)
-    return total
-
-
-def _fed_back(job, dw, dv):
-    dw, dv = job.packed(dw, dv)
-    job.w.assign_sub(dw * tf.norm(dv))
 
 
 @pytest.mark.parametrize(
@@ -199,16 +224,16 @@ def _fed_back(job, dw, dv):
         (_whole, "read_whole"),
         (_unused, ["no_update", "no_update"]),
         (_matmul, ["not_elementwise", "no_update"]),
-        (_norm, ["not_elementwise", "no_update"]),
         (_local, ["not_redundant", "no_update"]),
         (_returned, ["returned", "no_update"]),
         (_again, ["read_after_update", "no_update"]),
         (_twice, ["assigned_twice", "no_update"]),
         (_two_weights, ["several_weights", "no_update"]),
-        (_applied, ["not_redundant", "no_update"]),
+        (_scattered, ["not_redundant", "no_update"]),
+        (_handle, ["escapes", "no_update"]),
+        (_other_type, ["other_type"]),
         (_differing, ["not_redundant", "no_update"]),
-        (_slot_last, "waits_for_itself"),
-        (_fed_back, "waits_for_itself"),
+        (_slot_last, ["waits_for_weight", "no_update"]),
     ],
 )
 def test_reasons(body, reasons):
@@ -229,21 +254,193 @@ def test_a_shape_that_is_not_known():
     assert (pack.reason, pack.families) == ("unknown_shape", [])
 
 
+@pytest.mark.parametrize(
+    ("body", "reasons"),
+    [(_shared, [None, "shared"]), (_fed_forward, [None, "waits_for_weight"])],
+)
+def test_reasons_to_leave_one_of_two(body, reasons):
+    plan = _Job(body).plan()
+    assert [family.reason for family in plan.packs[0].families] == reasons
+    assert set(reasons) - {None} <= REASONS.keys()
+    assert plan.function is not None
+
+
+def test_packs_that_would_wait_for_each_other():
+    """Each has a gradient whose update needs the other's new weight."""
+
+    def body(job, dw, dv):
+        job.a = [tf.Variable(tf.zeros([5])) for _ in range(4)] if job.a is None else job.a
+        first, second, third, fourth = job.a
+        packs = [tf.split(_reduce(tf.concat([dv, dv + i], 0)), [5, 5]) for i in range(2)]
+        seen = sum(tf.cumsum(variable) for variable in job.a)
+        first.assign_sub(packs[0][0])
+        third.assign_sub(packs[1][0])
+        second.assign_sub(packs[0][1] * tf.cumsum(third.read_value())[0])
+        fourth.assign_sub(packs[1][1] * tf.cumsum(first.read_value())[0])
+        return seen
+
+    plan = _Job(body).plan()
+    assert [pack.reason for pack in plan.packs] == [None, "cycle"]
+    assert plan.packs[0].families[1].reason is None
+    assert [node.op for node in plan.function.node_def].count("TfFuse>AllGather") == 1
+
+
 def test_one_gradient_is_cut_and_another_left_alone():
     def body(job, dw, dv):
         dw, dv = job.packed(dw, dv)
-        total = tf.reduce_sum(job.w)
+        total = tf.cumsum(job.w)
         job.w.assign_sub(0.1 * dw)
-        job.v.assign_sub(dv / tf.norm(dv))
+        job.v.assign_sub(tf.cumsum(dv))
         return total
 
     plan = _Job(body).plan()
     assert [family.reason for family in plan.packs[0].families] == [None, "not_elementwise"]
-    (gather,) = [node for node in plan.function.node_def if node.op == "TfFuse>AllGather"]
-    (reduce,) = [node for node in plan.function.node_def if node.op == "TfFuse>ReduceScatter"]
+    (gather,) = _nodes(plan, "TfFuse>AllGather")
+    (reduce,) = _nodes(plan, "TfFuse>ReduceScatter")
     # The one's new weight, and the other's gradient.
     assert gather.input[0] != f"{reduce.name}:shards:0"
     assert gather.input[1] == f"{reduce.name}:shards:1"
+    assert _nodes(plan, "TfFuse>AllReduce") == []
+
+
+def test_a_gradient_that_is_left_alone_comes_early_for_who_waits_for_it():
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        total = tf.cumsum(job.w)
+        job.w.assign_sub(dw * tf.cumsum(dv)[0])
+        return total
+
+    plan = _Job(body).plan()
+    assert [family.reason for family in plan.packs[0].families] == [None, "not_elementwise"]
+    (early,) = _nodes(plan, "TfFuse>AllReduce")
+    assert early.attr["N"].i == 1
+    # Whoever reads the gradient reads the whole one.
+    (cumsum,) = [n for n in _nodes(plan, "Cumsum") if n.input[0].startswith(early.name)]
+    assert cumsum.input[0] == f"{early.name}:outputs:0"
+
+
+def _nodes(plan, op):
+    return [node for node in plan.function.node_def if node.op == op]
+
+
+def test_the_decay_of_a_weight_is_a_part_of_its_update():
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        total = tf.cumsum(job.w)
+        job.w.assign_sub(job.w * 0.01)
+        job.m.assign(0.9 * job.m + dw * job.w)
+        job.w.assign_sub(0.1 * job.m)
+        return total
+
+    job = _Job(body)
+    plan = job.plan()
+    family = plan.packs[0].families[0]
+    assert (family.reason, family.exact, len(family.chain)) == (None, True, 2)
+    # (The decay reads what it was before.)
+    assert list(family.versions.values()) == [0]
+    decay, last = family.chain
+    kept = {node.name: node.op for node in plan.function.node_def}
+    assert (kept[decay], kept[last]) == ("NoOp", "AssignVariableOp")
+    assert [kept[read] for read in family.versions] == ["NoOp"]
+
+
+def test_a_decay_that_others_see_stays_whole():
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        job.w.assign_sub(job.w * 0.01)
+        total = tf.cumsum(job.w)
+        job.w.assign_sub(0.1 * dw)
+        return total
+
+    plan = _Job(body).plan()
+    family = plan.packs[0].families[0]
+    assert (family.reason, len(family.chain), family.versions) == (None, 1, {})
+    assert len(_nodes(plan, "AssignSubVariableOp")) == 1
+
+
+def test_what_a_new_weight_is_read_for():
+    """An average of it is cut, and reads the part; others read it whole."""
+
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        before = tf.cumsum(job.w)
+        job.w.assign_sub(dw)
+        job.m.assign(0.9 * job.m + 0.1 * job.w)
+        return before + tf.cumsum(job.w.read_value())
+
+    family = _Job(body).plan().packs[0].families[0]
+    assert (family.reason, len(family.slots), len(family.versions)) == (None, 1, 1)
+
+
+def test_a_call_that_reads_the_weight_before_the_update():
+    @tf.function(autograph=False)
+    def forward(job):
+        return tf.cumsum(job.w)
+
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        total = forward(job)
+        job.w.assign_sub(dw)
+        return total
+
+    family = _Job(body).plan().packs[0].families[0]
+    assert (family.reason, len(family.weights)) == (None, 1)
+
+
+def test_a_call_that_changes_the_weight():
+    @tf.function(autograph=False)
+    def change(job):
+        job.w.assign(tf.cumsum(job.w))
+
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        change(job)
+        job.w.assign_sub(dw)
+
+    family = _Job(body).plan().packs[0].families[0]
+    assert family.reason == "escapes"
+
+
+def test_sums_are_reduced_together():
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        seen = tf.cumsum(job.w), tf.cumsum(job.v)
+        norm = tf.linalg.global_norm([dw, dv])
+        dw, dv = dw / norm, dv / norm
+        # The second sums wait for the first ones.
+        job.w.assign_sub(dw / tf.reduce_sum(dw))
+        job.v.assign_sub(dv / tf.reduce_max(dv))
+        return seen
+
+    plan = _Job(body).plan()
+    families = plan.packs[0].families
+    assert [(family.reason, family.exact) for family in families] == [(None, False)] * 2
+    reduces = sorted(_nodes(plan, "TfFuse>AllReduce"), key=lambda node: node.name)
+    assert [node.attr["N"].i for node in reduces] == [2, 2]
+    assert len({node.attr["tag"].s for node in reduces}) == 2
+
+
+@pytest.mark.parametrize(
+    ("reduce", "is_exact"),
+    [
+        (tf.reduce_max, True),
+        (tf.reduce_sum, False),
+        (tf.norm, False),
+        (lambda x: tf.cast(tf.reduce_all(x > 0.0), tf.float32), True),
+    ],
+)
+def test_which_reductions_keep_bits(reduce, is_exact):
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        seen = tf.cumsum(job.w)
+        job.w.assign_sub(dw / reduce(dw))
+        return seen
+
+    job = _Job(body)
+    family = job.plan().packs[0].families[0]
+    assert (family.reason, family.exact) == (None, is_exact)
+    family = job.plan(exact=True).packs[0].families[0]
+    assert family.reason == (None if is_exact else "not_exact")
 
 
 @settings(deadline=None)

@@ -4,9 +4,13 @@
 
 Section 3.2 of Xu et al. (2020). A strategy reduces its gradients as one vector, a `Pack`. From
 each gradient a `Family` grows: the tensors that elementwise operations make of it, of redundant
-tensors of the same shape, and of redundant scalars. Elements of a family are computed from the same
-elements of its other tensors, so each replica can compute a slice of all of them. A family ends in
-assignments: to slots, which only the family reads and writes, and to weights.
+tensors of the same shape, and of redundant tensors that broadcast to it. Elements of a family are
+computed from the same elements of its other tensors, so each replica can compute a slice of all of
+them. A family ends in assignments: to slots, which only the family reads and writes, and to a
+weight; and in reductions, whose results are no part of it, since all replicas need all of them.
+
+A weight may be assigned several times in a step, as by a weight decay and the update behind it. The
+reads between such assignments see a *version* of it, which is a member.
 
 No optimizer is known by name here.
 """
@@ -14,42 +18,43 @@ No optimizer is known by name here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
-from tf_fuse.shard_update.redundancy import Redundancy
-
-Shape = tuple[int, ...]
-
-ELEMENTWISE = frozenset(
-    {
-        "Abs", "Add", "AddN", "AddV2", "BitwiseAnd", "BitwiseOr", "Cast", "Ceil", "ClipByValue",
-        "Cos", "Div", "DivNoNan", "Equal", "Erf", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod",
-        "Greater", "GreaterEqual", "Identity", "Inv", "IsFinite", "IsInf", "IsNan", "Less",
-        "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum",
-        "Mod", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "RealDiv", "Reciprocal",
-        "Relu", "Rint", "Round", "Rsqrt", "SelectV2", "Sigmoid", "Sign", "Sin", "Softplus", "Sqrt",
-        "Square", "SquaredDifference", "StopGradient", "Sub", "Tanh", "TruncateDiv", "Xdivy",
-        "Xlog1py", "Xlogy", "ZerosLike",
-    }
-)  # fmt: skip
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.ops import (
+    ELEMENTWISE,
+    REDUCTIONS,
+    RESOURCE_APPLY,
+    SAME_ELEMENTS,
+    apply_inputs,
+    can_broadcast,
+)
+from tf_fuse.shard_update.order import Order
+from tf_fuse.shard_update.reductions import Reduction, Reductions
+from tf_fuse.shard_update.redundancy import Redundancy, World, only_reads
 
 # Why a gradient's update is left as it is.
 REASONS = {
     "not_all_replicas": "the all-reduce is of a part of the replicas",
-    "waits_for_itself": "the update of one gradient reads another one that is left alone",
+    "waits_for_weight": "the update waits for the new weight of another gradient of the pack",
     "read_whole": "the reduced pack is read as a whole",
     "unknown_shape": "the shape of a tensor is not known when the function is traced",
     "no_update": "no variable is assigned from the gradient alone",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
+    "not_exact": "a sum over the update's elements would be added in another order",
     "not_redundant": "the update reads a tensor that may differ from replica to replica",
+    "other_type": "the weight has another type than the gradients that are reduced",
     "returned": "the function returns a tensor of the update",
-    "read_after_update": "the new weight is read again in the same step",
-    "assigned_twice": "the weight is assigned more than once in a step",
+    "read_after_update": "the weight is read whole between two assignments of the update",
+    "assigned_twice": "something else assigns the variable, during the update or behind it",
     "several_weights": "the gradient alone changes more than one weight",
+    "shared": "the update of another gradient reads or makes a tensor of this one",
     "escapes": "an operation other than reads and assignments gets the variable",
+    "nested": "the all-reduce is in a function that is called, and whose graph is not known",
+    "cycle": "parts of the function would wait for one another",
 }
 
 
@@ -64,7 +69,12 @@ class Family:
       nodes: that make them.
       sinks: assignments of members.
       slots: resources of variables that only this family reads and assigns.
-      weights: resources of the other variables that it assigns.
+      weights: resources of the other variables that it assigns, one at most.
+      chain: assignments of the weight that are cut, in order.
+      versions: by read of the weight that is a member, which of them makes what it reads.
+      reductions: nodes that reduce members over some or all axes.
+      exact: whether all that it assigns has the bits of a whole update: nothing in it is made of a
+        sum that is added in another order.
       reason: why it is left alone, a key of REASONS; None if it can be cut.
       detail: the node or tensor that is the reason.
     """
@@ -76,6 +86,10 @@ class Family:
     sinks: list[str] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
+    chain: list[str] = field(default_factory=list)
+    versions: dict[str, int] = field(default_factory=dict)
+    reductions: dict[str, Reduction] = field(default_factory=dict)
+    exact: bool = True
     reason: str | None = None
     detail: str = ""
 
@@ -100,6 +114,7 @@ class Pack:
       families: of each part.
       reason: why all of it is left alone, or None.
       detail: the node that is the reason.
+      function: that it is in, if that is called by the one that is planned; else "".
     """
 
     node: str
@@ -107,24 +122,107 @@ class Pack:
     families: list[Family]
     reason: str | None = None
     detail: str = ""
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What keeps a family from being cut.
+
+    Attributes:
+      reason: a key of REASONS.
+      detail: where.
+      origin: what was taken for a part of the family, and led there: its root, a variable, or a
+        read or an assignment of the weight.
+      others: variables of which one would have to be a slot.
+    """
+
+    reason: str
+    detail: str
+    origin: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass
+class _Growth:
+    """A family that is being grown.
+
+    Attributes:
+      family: so far.
+      excluded: origins that led to a problem.
+      origins: of each member, and of each assignment of the family.
+      waiting: members whose uses have not been looked at.
+    """
+
+    family: Family
+    excluded: set[str]
+    origins: dict[str, str] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
+
+    def join(self, tensor: str, origin: str, shape: Shape | None) -> None:
+        """Makes a tensor a member; the first one behind the pack has the gradient's shape."""
+        family = self.family
+        if tensor in self.origins:
+            return
+        family.members.add(tensor)
+        self.origins[tensor] = origin
+        self.waiting.append(tensor)
+        if len(family.shape) == 1 and shape is not None and len(shape) != 1:
+            family.shape = shape
+
+    def add_sink(self, node: str, origin: str) -> None:
+        """Adds an assignment to the family."""
+        if node not in self.origins:
+            self.origins[node] = origin
+            self.family.sinks.append(node)
 
 
 class Clusters:
     """Finds the packs of a function."""
 
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], found: Redundancy):
-        """Takes the function, the static shapes of its tensors, and what is redundant in it."""
+    def __init__(
+        self,
+        view: GraphView,
+        world: World,
+        shapes: Mapping[str, Shape | None],
+        found: Redundancy,
+        exact: bool = False,
+        outside: Collection[str] = (),
+        carried: Collection[str] = (),
+    ):
+        """Takes the function.
+
+        Args:
+          view: of it.
+          world: what else there is.
+          shapes: the static shapes of its tensors.
+          found: what is redundant in it.
+          exact: whether to leave alone what would not be bit-equal.
+          outside: arguments that are variables which others than the function read or assign.
+          carried: arguments that the function returns as they are, for its next iteration.
+        """
+        self._outside = frozenset(outside)
+        self._carried = frozenset(carried)
         self._view = view
+        self._world = world
         self._shapes = shapes
         self._found = found
+        self._order = Order(view)
+        self._reductions = Reductions(view, shapes, exact)
         self._results = set(view.results)
         # By variable, its reads and its assignments.
         self._accesses: dict[str, tuple[list[str], list[str]]] = {}
         for name in sorted(view.nodes):
-            variable = view.variable_of(view.nodes[name])
-            if variable is not None:
-                is_write = view.nodes[name].op not in READS
-                self._accesses.setdefault(variable, ([], []))[is_write].append(name)
+            node = view.nodes[name]
+            if node.op in READS:
+                self._of(str(view.variable_of(node)))[0].append(name)
+            for variable in view.assigned(node):
+                self._of(variable)[1].append(name)
+
+    def _of(self, variable: str) -> tuple[list[str], list[str]]:
+        return self._accesses.setdefault(variable, ([], []))
+
+    # --- Packs -----------------------------------------------------------------------------------
 
     def pack(self, node: Any) -> Pack:
         """The pack of an all-reduce."""
@@ -136,11 +234,11 @@ class Clusters:
             if self._shape(whole) is None:
                 return Pack(node.name, parts, [], "unknown_shape", whole)
             return Pack(node.name, parts, [], "read_whole", node.name)
-        sizes = [self._size(part) for part in parts]
-        for part, size in zip(parts, sizes, strict=True):
-            if size is None:
+        for part in parts:
+            if self._size(part) is None:
                 return Pack(node.name, parts, [], "unknown_shape", part)
-        return Pack(node.name, parts, [self._family(root) for root in roots])
+        dtype = node.attr["T"].type
+        return Pack(node.name, parts, [self._family(root, dtype) for root in roots])
 
     def _parts(self, packed: str, reduce: Any) -> list[str]:
         concat = self._view.producer(packed)
@@ -167,79 +265,154 @@ class Clusters:
         outputs = self._view.outputs(split)
         return outputs if len(outputs) == count else None
 
-    def _family(self, root: str) -> Family:
+    # --- Families --------------------------------------------------------------------------------
+
+    def _family(self, root: str, dtype: int) -> Family:
         shape = self._shape(root)
         if shape is None:
             return Family(root, ()).leave("unknown_shape", root)
         # A variable that the family assigns is taken for a slot, whose reads are members, until one
-        # of them is seen to be read by something else.
-        no_slots: set[str] = set()
+        # of them is seen to be read by something else; likewise what is read and assigned of a
+        # weight.
+        problems: dict[str, _Problem] = {}
         while True:
-            family = Family(root, shape, {root})
-            problem = self._grow(family, no_slots)
+            growth = _Growth(Family(root, shape), set(problems))
+            growth.join(root, root, shape)
+            problem = self._grow(growth) or self._settle(growth, dtype)
+            family = growth.family
             if problem is None:
-                return self._with_variables(family)
-            reason, detail, origin = problem
-            if origin == root:
-                return family.leave(reason, detail)
-            no_slots.add(origin)
+                return family
+            if problem.origin == root:
+                why = [problems[v] for v in problem.others if v in problems]
+                for one in why:
+                    if one.reason == "not_exact":
+                        return family.leave(one.reason, one.detail)
+                # Say why they are no slots.
+                details = [problem.detail, *(f"{one.detail}: {one.reason}" for one in why)]
+                return family.leave(problem.reason, "; ".join(details))
+            problems[problem.origin] = problem
 
-    def _grow(self, family: Family, no_slots: set[str]) -> tuple[str, str, str] | None:
-        """Follows the gradient, then the slots that are assigned from it.
-
-        Returns:
-          What keeps it from being cut, where, and whether that is made of the gradient (its root)
-          or of a variable.
-        """
-        origins = {family.root: family.root}
-        waiting = [family.root]
-        slots: set[str] = set()
-        while waiting:
-            tensor = waiting.pop()
-            if tensor in self._results:
-                return "returned", tensor, origins[tensor]
-            for use in self._view.uses(tensor):
-                node = self._view.nodes[use.node]
-                if node.op in ASSIGNS and use.index == 1:
-                    if node.name not in family.sinks:
-                        family.sinks.append(node.name)
-                    continue
-                made, why = self._made(node, use.index, family)
-                if made is None:
-                    return *why, origins[tensor]
-                if made not in family.members:
-                    self._join(made, family)
-                    family.nodes.add(node.name)
-                    origins[made] = origins[tensor]
-                    waiting.append(made)
-            if not waiting:
-                new = self._assigned(family) - slots - no_slots
-                for variable in sorted(new):
-                    slots.add(variable)
+    def _grow(self, growth: _Growth) -> _Problem | None:
+        """Follows the gradient, then the variables that are assigned from it."""
+        while growth.waiting:
+            while growth.waiting:
+                problem = self._follow(growth, growth.waiting.pop())
+                if problem is not None:
+                    return problem
+            for variable in sorted(self._assigned(growth.family)):
+                if variable not in growth.excluded | self._outside and not self._is_applied(
+                    variable
+                ):
                     for read in self._accesses[variable][0]:
-                        self._join(value := f"{read}:value:0", family)
-                        origins[value] = variable
-                        waiting.append(value)
-        family.sinks.sort()
+                        self._join(growth, f"{read}:value:0", variable)
+                else:
+                    problem = self._grow_weight(growth, variable)
+                    if problem is not None:
+                        return problem
+            self._pull(growth.family)
+            self._adopt(growth)
+        growth.family.sinks.sort()
         return None
 
-    def _join(self, tensor: str, family: Family) -> None:
-        """Makes a tensor a member; the first one behind the pack has the gradient's shape."""
-        family.members.add(tensor)
-        shape = self._shape(tensor)
-        if len(family.shape) == 1 and shape is not None and len(shape) != 1:
-            family.shape = shape
+    def _follow(self, growth: _Growth, tensor: str) -> _Problem | None:
+        """Looks at what reads a member."""
+        family, origin = growth.family, growth.origins[tensor]
+        if tensor in self._results:
+            return _Problem("returned", tensor, origin)
+        for use in self._view.uses(tensor):
+            node = self._view.nodes[use.node]
+            if self._is_sink(node, use.index):
+                why = self._check_sink(node, family)
+                if why is not None:
+                    return _Problem(*why, origin)
+                growth.add_sink(node.name, origin)
+            elif node.op in REDUCTIONS:
+                reduction = self._reductions.of(node)
+                if isinstance(reduction, tuple):
+                    return _Problem(*reduction, origin)
+                family.reductions[node.name] = reduction
+            else:
+                made, why = self._made(node, use.index, family)
+                if made is None:
+                    return _Problem(*why, origin)
+                family.nodes.add(node.name)
+                self._join(growth, made, origin)
+        return None
+
+    def _adopt(self, growth: _Growth) -> None:
+        """Takes variables for slots that the family reads alone, but that others assign."""
+        family = growth.family
+        users = family.nodes | set(family.sinks)
+        tensors = {tensor for name in users for tensor in data_inputs(self._view.nodes[name])}
+        for tensor in sorted(tensors - family.members):
+            node = self._view.producer(tensor)
+            if node is None or node.op not in READS or self._size(tensor) != family.size:
+                continue
+            variable = str(self._view.variable_of(node))
+            reads, assigns = self._accesses[variable]
+            values = [f"{read}:value:0" for read in reads]
+            if (
+                variable in growth.excluded | self._outside
+                or variable in self._assigned(family)
+                or not assigns
+                or not {u.node for value in values for u in self._view.uses(value)} <= users
+                or not all(self._is_cuttable(assign, family) for assign in assigns)
+            ):
+                continue
+            for assign in assigns:
+                growth.add_sink(assign, variable)
+            for value in values:
+                self._join(growth, value, variable)
+
+    def _is_cuttable(self, assign: str, family: Family) -> bool:
+        """Whether a part can be assigned instead of the whole, as far as the value goes."""
+        node = self._view.nodes[assign]
+        if node.op not in ASSIGNS:
+            return False
+        value = data_inputs(node)[1]
+        return value in self._found.tensors and self._size(value) == family.size
+
+    def _is_sink(self, node: Any, index: int) -> bool:
+        if node.op in ASSIGNS:
+            return index == 1
+        if node.op in RESOURCE_APPLY:
+            return index == apply_inputs(self._view.op_def(node.op)).gradient
+        return False
+
+    def _check_sink(self, node: Any, family: Family) -> tuple[str, str] | None:
+        """Why an assignment cannot be of a part; None if it can."""
+        variables = self._view.assigned(node)
+        for variable in variables:
+            if self._size(variable) != family.size:
+                return "not_elementwise", f"{node.name} ({node.op})"
+        if node.op in RESOURCE_APPLY:
+            inputs = data_inputs(node)
+            for index in apply_inputs(self._view.op_def(node.op)).scalars:
+                if inputs[index] not in self._found.tensors:
+                    return "not_redundant", inputs[index]
+            for slot in variables[1:]:
+                reads, assigns = self._accesses[slot]
+                if reads or assigns != [node.name] or slot in self._outside:
+                    return "assigned_twice", slot
+        return None
+
+    def _join(self, growth: _Growth, tensor: str, origin: str) -> None:
+        growth.join(tensor, origin, self._shape(tensor))
 
     def _assigned(self, family: Family) -> set[str]:
-        return {str(self._view.variable_of(self._view.nodes[sink])) for sink in family.sinks}
+        """The variables that are assigned by values, and the weights of other updates."""
+        return {self._view.assigned(self._view.nodes[sink])[0] for sink in family.sinks}
+
+    def _is_applied(self, variable: str) -> bool:
+        """Whether a variable is the weight of an operation that updates it."""
+        nodes = [self._view.nodes[name] for name in self._accesses[variable][1]]
+        return any(n.op in RESOURCE_APPLY and self._view.assigned(n)[0] == variable for n in nodes)
 
     def _made(self, node: Any, index: int, family: Family) -> tuple[str | None, tuple[str, str]]:
         """The member that a node makes of a member; or None, and why it makes none."""
         outputs = self._view.outputs(node)
         inputs = data_inputs(node)
-        if node.op == "IdentityN":
-            return outputs[index], ("", "")
-        if node.op == "Reshape" and index == 0:
+        if node.op in SAME_ELEMENTS and index == 0:
             if self._size(outputs[0]) == family.size:
                 return outputs[0], ("", "")
             return None, ("unknown_shape", outputs[0])
@@ -253,56 +426,193 @@ class Clusters:
         for tensor in inputs:
             if tensor not in self._found.tensors:
                 return None, ("not_redundant", tensor)
-            if self._shape(tensor) not in (shape, ()):
+            other = self._shape(tensor)
+            if other is None:
+                return None, ("unknown_shape", tensor)
+            if other not in (shape, ()) and not can_broadcast(node.op):
                 return None, ("not_elementwise", f"{node.name} ({node.op})")
         return outputs[0], ("", "")
 
-    def _with_variables(self, family: Family) -> Family:
-        """Tells slots from weights."""
-        view = self._view
-        by_variable: dict[str, list[str]] = {}
-        for sink in family.sinks:
-            by_variable.setdefault(str(view.variable_of(view.nodes[sink])), []).append(sink)
-        if not by_variable:
-            return family.leave("no_update", family.root)
-        for variable in sorted(by_variable):
-            reads, assigns = self._accesses[variable]
-            escapes = view.escapes(variable)
-            if variable not in self._found.variables:
-                return family.leave("not_redundant", variable)
-            if escapes:
-                return family.leave("escapes", f"{variable} in {escapes[0]}")
-            mine = by_variable[variable]
-            if reads and all(f"{read}:value:0" in family.members for read in reads):
-                if set(assigns) != set(mine):
-                    return family.leave("assigned_twice", variable)
-                family.slots.append(variable)
-                continue
-            # What assigns it before, such as weight decay, is left to all replicas.
-            last = mine[0]
-            if len(mine) > 1 or not all(last in self._behind(a) for a in set(assigns) - {last}):
-                return family.leave("assigned_twice", variable)
-            if again := sorted(self._behind(last) & set(reads)):
-                return family.leave("read_after_update", again[0])
-            if family.weights:
-                return family.leave("several_weights", variable)
-            family.weights.append(variable)
-        return family
+    # --- Weights ---------------------------------------------------------------------------------
 
-    def _behind(self, name: str) -> set[str]:
-        """The nodes that run after a node."""
-        found: set[str] = set()
-        waiting = [name]
+    def _grow_weight(self, growth: _Growth, weight: str) -> _Problem | None:
+        """Has earlier assignments of a weight join, and the versions that assignments make."""
+        reads, assigns = self._accesses[weight]
+        chain = self._order.chain(assigns)
+        mine = [sink for sink in assigns if sink in growth.origins]
+        if chain is None:
+            return _Problem("assigned_twice", weight, growth.origins[mine[0]])
+        own = [chain.index(sink) for sink in mine if growth.origins[sink] != sink]
+        first = min(own)
+        for sink in chain[first : max(own)]:
+            if sink not in mine and self._is_cuttable(sink, growth.family):
+                growth.add_sink(sink, growth.family.root)
+        while first > 0 and self._takes(growth, chain[first - 1]):
+            first -= 1
+            growth.add_sink(chain[first], chain[first])
+        for read in reads:
+            number = sum(bool(self._order.behind(sink, [read])) for sink in chain)
+            if number > max(own):
+                if read in growth.excluded or not self._leads_to_update(read):
+                    continue
+                origin = read
+            elif number > min(own):
+                if read in growth.excluded:
+                    return _Problem("read_after_update", read, growth.family.root)
+                origin = read
+            elif number > first:
+                origin = chain[number - 1]
+            else:
+                continue
+            self._join(growth, f"{read}:value:0", origin)
+        return None
+
+    def _takes(self, growth: _Growth, sink: str) -> bool:
+        """Whether an earlier assignment of a weight can be cut as well, as far as can be seen."""
+        return sink not in growth.excluded and self._is_cuttable(sink, growth.family)
+
+    def _leads_to_update(self, read: str) -> bool:
+        """Whether something is assigned that is made of what a node reads."""
+        seen: set[str] = set()
+        waiting = [read]
         while waiting:
             node = self._view.nodes[waiting.pop()]
-            following = self._view.followers(node.name) + [
-                use.node for tensor in self._view.outputs(node) for use in self._view.uses(tensor)
-            ]
-            for one in following:
-                if one not in found:
-                    found.add(one)
-                    waiting.append(one)
-        return found
+            if self._view.assigned(node):
+                return True
+            for tensor in self._view.outputs(node):
+                for use in self._view.uses(tensor):
+                    if use.node not in seen:
+                        seen.add(use.node)
+                        waiting.append(use.node)
+        return False
+
+    def _settle(self, growth: _Growth, dtype: int) -> _Problem | None:
+        """Tells slots from weights, once all members are known."""
+        family = growth.family
+        by_variable: dict[str, list[str]] = {}
+        for sink in family.sinks:
+            for variable in self._view.assigned(self._view.nodes[sink]):
+                by_variable.setdefault(variable, []).append(sink)
+        if not by_variable:
+            return _Problem("no_update", family.root, family.root)
+        for variable in sorted(by_variable):
+            mine = by_variable[variable]
+            origin = growth.origins[mine[0]]
+            if variable not in self._found.variables:
+                return _Problem("not_redundant", variable, origin)
+            if self._is_slot(growth, variable, mine):
+                if escapes := self._escapes(variable, but_shape=False):
+                    return _Problem("escapes", f"{variable} in {escapes[0]}", origin)
+                family.slots.append(variable)
+                continue
+            if variable not in growth.excluded | self._outside and not self._is_applied(variable):
+                return _Problem("assigned_twice", variable, variable)
+            if family.weights:
+                others = (family.weights[0], variable)
+                return _Problem("several_weights", variable, origin, others)
+            problem = self._settle_weight(growth, variable, mine, dtype)
+            if problem is not None:
+                return problem
+        return None
+
+    def _is_slot(self, growth: _Growth, variable: str, mine: list[str]) -> bool:
+        """Whether nobody but the family reads and assigns a variable."""
+        reads, assigns = self._accesses[variable]
+        sinks = [self._view.nodes[sink] for sink in mine]
+        if any(variable in self._view.assigned(sink)[1:] for sink in sinks):
+            return True  # Its other uses have been looked at.
+        return (
+            variable not in growth.excluded | self._outside
+            and not self._is_applied(variable)
+            and bool(reads)
+            and all(f"{read}:value:0" in growth.family.members for read in reads)
+            and set(assigns) == set(mine)
+        )
+
+    def _settle_weight(
+        self, growth: _Growth, weight: str, mine: list[str], dtype: int
+    ) -> _Problem | None:
+        family = growth.family
+        origin = growth.origins[mine[0]]
+        if why := self._misused(family, weight, mine):
+            return _Problem(*why, origin)
+        chain = self._order.chain(self._accesses[weight][1])
+        assert chain is not None, weight  # Or it would not have grown.
+        first, last = (f(map(chain.index, mine)) for f in (min, max))
+        family.chain = chain[first : last + 1]
+        if missing := sorted(set(family.chain) - set(mine)):
+            return _Problem("assigned_twice", f"{weight} in {missing[0]}", origin)
+        node = self._view.nodes[family.chain[-1]]
+        if (node.attr["T"] if node.op in RESOURCE_APPLY else node.attr["dtype"]).type != dtype:
+            return _Problem("other_type", weight, origin)
+        for read in self._accesses[weight][0]:
+            if f"{read}:value:0" in family.members:
+                version = self._version(family, read)
+                if version is None:
+                    return _Problem("read_after_update", read, origin)
+                family.versions[read] = version
+        family.weights.append(weight)
+        return None
+
+    def _escapes(self, variable: str, but_shape: bool) -> list[str]:
+        found = self._view.escapes(variable, but_shape)
+        return [name for name in found if name or variable not in self._carried]
+
+    def _misused(self, family: Family, weight: str, mine: list[str]) -> tuple[str, str] | None:
+        """What else there is that gets a weight, unless it reads what it would see without us."""
+        for name in self._escapes(weight, but_shape=True):
+            node = self._view.nodes.get(name)
+            if node is None or not only_reads(self._view, self._world, node, weight):
+                return "escapes", f"{weight} in {name or 'the results'}"
+            before = [bool(self._order.behind(sink, [name])) for sink in mine]
+            after = [bool(self._order.behind(name, [sink])) for sink in mine]
+            if not all(before) and not all(after):
+                return "read_after_update", name
+        return None
+
+    def _version(self, family: Family, read: str) -> int | None:
+        """Which assignment of a family's chain makes what a node reads.
+
+        Args:
+          family: with a weight.
+          read: a read of it behind the first one.
+
+        Returns:
+          Its index; None if it is not certain.
+        """
+        before = [read in self._order.behind(sink, [read]) for sink in family.chain]
+        number = before.count(True)
+        if before != [True] * number + [False] * (len(before) - number) or number == 0:
+            return None
+        if number < len(before) and not self._order.behind(read, [family.chain[number]]):
+            return None
+        return number - 1
+
+    def _pull(self, family: Family) -> None:
+        """Makes members of what is read by the family alone, and can be computed by elements."""
+        if family.size == 1:
+            return  # It would save nothing.
+        sinks = set(family.sinks)
+        waiting = sorted(
+            {tensor for name in family.nodes for tensor in data_inputs(self._view.nodes[name])}
+            | {tensor for name in sinks for tensor in data_inputs(self._view.nodes[name])[1:]}
+        )
+        while waiting:
+            tensor = waiting.pop()
+            node = self._view.producer(tensor)
+            if (
+                node is None
+                or tensor in family.members
+                or tensor in self._results
+                or tensor not in self._found.tensors
+                or self._size(tensor) != family.size
+                or not {use.node for use in self._view.uses(tensor)} <= family.nodes | sinks
+                or self._made(node, 0, family)[0] != tensor
+            ):
+                continue
+            family.members.add(tensor)
+            family.nodes.add(node.name)
+            waiting += data_inputs(node)
 
     def _shape(self, tensor: str) -> Shape | None:
         return self._shapes.get(tensor)
@@ -310,44 +620,3 @@ class Clusters:
     def _size(self, tensor: str) -> int | None:
         shape = self._shape(tensor)
         return None if shape is None else math.prod(shape)
-
-
-def imports(view: GraphView, family: Family) -> dict[str, str]:
-    """The tensors from outside that a family's nodes read and that are cut for it.
-
-    Returns:
-      By tensor, the variable that it is the value of, or "".
-    """
-    found: dict[str, str] = {}
-    for name in sorted(family.nodes):
-        node = view.nodes[name]
-        if node.op in ("IdentityN", "Reshape"):
-            continue
-        for tensor in data_inputs(node):
-            if tensor in family.members:
-                continue
-            producer = view.producer(tensor)
-            is_read = producer is not None and producer.op in READS
-            found[tensor] = str(view.variable_of(producer)) if is_read else ""
-    return found
-
-
-def depends_on(view: GraphView, tensors: set[str], origins: set[str]) -> bool:
-    """Whether any of some tensors and "^nodes" is made from, or waits for, some nodes."""
-    seen: set[str] = set()
-    waiting = [
-        tensor.lstrip("^").partition(":")[0]
-        for tensor in tensors
-        if ":" in tensor or tensor.startswith("^")
-    ]
-    while waiting:
-        name = waiting.pop()
-        if name in origins:
-            return True
-        if name in seen or name not in view.nodes:
-            continue
-        seen.add(name)
-        node = view.nodes[name]
-        waiting += [tensor.partition(":")[0] for tensor in data_inputs(node) if ":" in tensor]
-        waiting += control_inputs(node)
-    return False

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse.shard_update.ops import RESOURCE_APPLY, apply_inputs
+
 READS = frozenset({"ReadVariableOp"})
 ASSIGNS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
 # What a resource goes through unchanged.
@@ -119,12 +121,39 @@ class GraphView:
             return None
         return self.resource(data_inputs(node)[0])
 
-    def escapes(self, resource: str) -> list[str]:
+    def assigned(self, node: Any) -> list[str]:
+        """The resources of the variables that a node changes; the weight before its slots."""
+        if node.op in ASSIGNS:
+            return [str(self.variable_of(node))]
+        if node.op in RESOURCE_APPLY:
+            inputs = data_inputs(node)
+            indices = apply_inputs(self.op_def(node.op)).variables
+            return [self.resource(inputs[i]) for i in indices]
+        return []
+
+    def users(self, resource: str) -> list[Any]:
+        """The nodes that read or change a variable, in the order of their names."""
+        found = set()
+        waiting = [resource]
+        while waiting:
+            for use in self.uses(waiting.pop()):
+                node = self.nodes[use.node]
+                if node.op in _ALIASES:
+                    waiting.append(self.outputs(node)[use.index])
+                elif node.op in READS | ASSIGNS | RESOURCE_APPLY:
+                    found.add(node.name)
+        return [self.nodes[name] for name in sorted(found)]
+
+    def escapes(self, resource: str, but_shape: bool = True) -> list[str]:
         """Nodes that get a variable and do more than read and assign it, and "" if it is returned.
 
         Args:
           resource: of a variable, as of `resource`.
+          but_shape: whether nodes that read only its shape do not count.
         """
+        harmless = READS | ASSIGNS | RESOURCE_APPLY | {"VarIsInitializedOp"}
+        if but_shape:
+            harmless |= _READS_SHAPE_ONLY
         found = []
         waiting = [resource]
         while waiting:
@@ -135,7 +164,7 @@ class GraphView:
                 node = self.nodes[use.node]
                 if node.op in _ALIASES:
                     waiting.append(self.outputs(node)[use.index])
-                elif node.op not in READS | ASSIGNS | _READS_SHAPE_ONLY:
+                elif node.op not in harmless:
                     found.append(node.name)
         return sorted(set(found))
 
@@ -167,6 +196,40 @@ class GraphView:
         if done < len(self.nodes):
             left = sorted(name for name, count in missing.items() if count > 0)
             raise ValueError(f"{self.function.signature.name} has a cycle in {left[:10]}")
+
+
+def without_bundles(function: Any) -> Any:
+    """A copy of a function in which tensors do not go through an `IdentityN` with others.
+
+    Optimizers bundle the gradients of all variables in one; whoever reads one of them behind it
+    waits for all.
+    """
+    from tensorflow.core.framework import function_pb2
+
+    copy = function_pb2.FunctionDef()
+    copy.CopyFrom(function)
+    waited_for = {before for node in function.node_def for before in control_inputs(node)}
+    waited_for |= set(function.control_ret.values())
+    waited_for |= {tensor.partition(":")[0] for tensor in function.ret.values()}
+    bundles = {
+        node.name: node
+        for node in function.node_def
+        if node.op == "IdentityN" and not control_inputs(node) and node.name not in waited_for
+    }
+    handed_on = {
+        f"{name}:output:{i}": tensor
+        for name, node in bundles.items()
+        for i, tensor in enumerate(data_inputs(node))
+    }
+    kept = [node for node in copy.node_def if node.name not in bundles]
+    del copy.node_def[:]
+    copy.node_def.extend(kept)
+    for node in copy.node_def:
+        for position, tensor in enumerate(node.input):
+            while tensor in handed_on:
+                tensor = handed_on[tensor]
+            node.input[position] = tensor
+    return copy
 
 
 def data_inputs(node: Any) -> list[str]:

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_fuse.collectives import packed_ranges
+from tf_fuse.shard_update.builder import Range
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
-from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
+from tf_fuse.shard_update.reductions import Place, levels
 from tf_fuse.shard_update.redundancy import World, analyse
-from tf_fuse.shard_update.rewrite import Rewriter, Slot, is_sharded, waits_for_itself, window
+from tf_fuse.shard_update.rewrite import Rewriter, Slot, window
+from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
 
 _REDUCE = "CollectiveReduceV2"
 
@@ -54,6 +58,7 @@ def make_plan(
     replicas: Replicas,
     mirrored: Collection[str],
     prefix: str,
+    exact: bool = False,
 ) -> Plan:
     """Plans a function.
 
@@ -64,39 +69,95 @@ def make_plan(
       replicas: of the program.
       mirrored: arguments that are variables with the same value on all replicas.
       prefix: of the shared names of parts, no other plan's.
+      exact: whether to leave alone what would not have the bits of a whole update.
 
     Returns:
       The plan. It has the function's name and signature.
     """
     op_def = op_defs(function)
-    view = GraphView(definition, op_def)
+    view = GraphView(without_bundles(definition), op_def)
     shapes = static_shapes(view, graph)
     world = World(replicas.count, function, op_def, _reduces_over(replicas.count))
     found = analyse(view, world, [], mirrored)
-    clusters = Clusters(view, shapes, found)
+    clusters = Clusters(view, world, shapes, found, exact)
     reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
     packs = [_pack(clusters, view, world, node) for node in reduces]
     plan = Plan(packs, shapes=dict(shapes))
-    rewriter = Rewriter(view, shapes, prefix)
-    owns: dict[str, tuple[tuple[int, int], ...]] = {}
-    for pack in plan.packs:
-        if not is_sharded(pack):
+    settle(view, plan.packs)
+    while any(map(is_sharded, plan.packs)):
+        rewriter = _rewrite(view, shapes, replicas, prefix, plan.packs)
+        if _has_cycle(rewriter.function, op_def):
+            # (Each pack alone has none; two may wait for each other.)
+            last = [pack for pack in plan.packs if is_sharded(pack)][-1]
+            last.reason, last.detail = "cycle", last.node
             continue
-        if (root := waits_for_itself(view, pack)) is not None:
-            pack.reason, pack.detail = "waits_for_itself", root
-            continue
-        sizes = [family.size for family in pack.families]
-        width = _width(view.nodes[pack.node].attr["T"].type)
-        ranges = [packed_ranges(sizes, width, replicas.count, r) for r in range(replicas.count)]
-        rewriter.shard(pack, replicas.rank, ranges[replicas.rank])
-        for index, family in enumerate(pack.families):
-            owns.update({slot: tuple(r[index] for r in ranges) for slot in family.slots})
-            if family.reason is None:
-                begin, end = window(ranges[replicas.rank][index], family.size)
-                plan.shapes.update(dict.fromkeys(family.members, (end - begin,)))
-        plan.function = rewriter.function
-    plan.slots = [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
+        plan.function, plan.slots = rewriter.function, _slots(rewriter, view, replicas, plan.packs)
+        plan.shapes.update(_cut_shapes(view, shapes, replicas, plan.packs))
+        break
     return plan
+
+
+def _rewrite(
+    view: GraphView,
+    shapes: dict[str, Shape | None],
+    replicas: Replicas,
+    prefix: str,
+    packs: list[Pack],
+) -> Rewriter:
+    """Carries out what was decided."""
+    rewriter = Rewriter(view, shapes, prefix, Place(replicas.count, replicas.rank))
+    reductions = {name for family in cut_families(packs) for name in family.reductions}
+    depths = levels(view, reductions)
+    for pack in filter(is_sharded, packs):
+        rewriter.shard(pack, _ranges(view, replicas, pack, replicas.rank), depths)
+    return rewriter
+
+
+def _slots(
+    rewriter: Rewriter, view: GraphView, replicas: Replicas, packs: list[Pack]
+) -> list[Slot]:
+    """The slots that have parts, with what each replica has of them."""
+    owns: dict[str, tuple[Range, ...]] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = [_ranges(view, replicas, pack, rank) for rank in range(replicas.count)]
+        for index, family in enumerate(pack.families):
+            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
+    return [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
+
+
+def _size(shape: Shape | None) -> int | None:
+    return None if shape is None else math.prod(shape)
+
+
+def _cut_shapes(
+    view: GraphView, known: dict[str, Shape | None], replicas: Replicas, packs: list[Pack]
+) -> dict[str, Shape | None]:
+    """The shapes of the tensors of which this replica computes a window."""
+    shapes: dict[str, Shape | None] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = _ranges(view, replicas, pack, replicas.rank)
+        for own, family in zip(ranges, pack.families, strict=True):
+            if family.reason is None:
+                begin, end = window(own, family.size)
+                whole = [t for t in family.members if _size(known[t]) == family.size]
+                shapes.update(dict.fromkeys(whole, (end - begin,)))
+    return shapes
+
+
+def _ranges(view: GraphView, replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
+    """The elements of each part of a pack that are a replica's."""
+    sizes = [family.size for family in pack.families]
+    width = _width(view.nodes[pack.node].attr["T"].type)
+    return packed_ranges(sizes, width, replicas.count, rank)
+
+
+def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
+    try:
+        for _ in GraphView(function, op_def).in_order():
+            pass
+    except ValueError:
+        return True
+    return False
 
 
 def _pack(clusters: Clusters, view: GraphView, world: World, node: Any) -> Pack:

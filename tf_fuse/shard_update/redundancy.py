@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.ops import RESOURCE_APPLY
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _CONDITIONALS = frozenset({"If", "StatelessIf"})
+_CASES = frozenset({"Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 
 # Stateful in their registration, but the same inputs give the same outputs.
@@ -91,19 +93,14 @@ def _visit(view: GraphView, world: World, node: Any, found: Redundancy) -> set[s
         if view.variable_of(node) in found.variables:
             found.tensors.update(view.outputs(node))
         return set()
-    if node.op in ASSIGNS:
-        variable = view.variable_of(node)
-        return set() if inputs[1] in found.tensors else {str(variable)} & found.variables
+    if node.op in ASSIGNS | RESOURCE_APPLY:
+        return _visit_assignment(view, node, found)
     resources = [view.resource(tensor) for tensor in inputs]
     touched = {resource for resource in resources if resource in found.variables}
     if node.op in _CALLS:
-        return _visit_call(view, world, node, found, [node.attr["f"].func.name])
-    if node.op in _CONDITIONALS:
-        branches = [node.attr[name].func.name for name in ("then_branch", "else_branch")]
-        return _visit_conditional(view, world, node, found, branches)
-    if node.op == "Case" or node.op == "StatelessCase":
-        branches = [function.name for function in node.attr["branches"].list.func]
-        return _visit_conditional(view, world, node, found, branches)
+        return _visit_call(view, world, node, found, called_functions(node))
+    if node.op in _CONDITIONALS | _CASES:
+        return _visit_conditional(view, world, node, found, called_functions(node))
     if node.op in _LOOPS:
         return _visit_loop(view, world, node, found)
     if world.is_full_group(view, node):
@@ -121,6 +118,22 @@ def _visit(view: GraphView, world: World, node: Any, found: Redundancy) -> set[s
             return set()
     # Whoever else gets a variable may change it.
     return touched
+
+
+def _visit_assignment(view: GraphView, node: Any, found: Redundancy) -> set[str]:
+    """Variables that a node changes to what is not redundant."""
+    variables = view.assigned(node)
+    values = [
+        tensor
+        for tensor in data_inputs(node)
+        # (A tensor that is a variable's resource has no value of its own.)
+        if view.resource(tensor) not in variables
+    ]
+    same = all(tensor in found.tensors for tensor in values)
+    # What updates a variable reads its slots, and the other way round.
+    if same and all(variable in found.variables for variable in variables):
+        return set()
+    return set(variables) & found.variables
 
 
 def _is_pure(world: World, node: Any) -> bool:
@@ -196,7 +209,8 @@ def _visit_conditional(
     if predicate not in found.tensors:
         # Some replicas run one branch, some the other: what either assigns is not equal.
         for name in names:
-            lost |= _assigned(view, world, name, arguments, found)
+            if not is_run_by_all(world, name):
+                lost |= _assigned(view, world, name, arguments, found)
         return lost
     outputs = view.outputs(node)
     for index, tensor in enumerate(outputs):
@@ -206,9 +220,20 @@ def _visit_conditional(
 
 
 def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> set[str]:
-    """Loop variables that stay redundant from iteration to iteration, to a fixed point."""
+    equal, lost = _loop(view, world, node, found)
+    outputs = view.outputs(node)
+    found.tensors.update(outputs[i] for i in equal)
+    return lost
+
+
+def _loop(view: GraphView, world: World, node: Any, found: Redundancy) -> tuple[set[int], set[str]]:
+    """Loop variables that stay redundant from iteration to iteration, to a fixed point.
+
+    Returns:
+      Their indices, and the caller's variables that do not stay equal.
+    """
     arguments = data_inputs(node)
-    condition, body = (node.attr[name].func.name for name in ("cond", "body"))
+    condition, body = called_functions(node)
     equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
     lost: set[str] = set()
     while True:
@@ -216,18 +241,108 @@ def _visit_loop(view: GraphView, world: World, node: Any, found: Redundancy) -> 
         tested = _called(view, world, condition, arguments, inner, equal)
         run = _called(view, world, body, arguments, inner, equal)
         if tested is None or run is None:
-            return _variables_among(view, arguments, found)
+            return set(), _variables_among(view, arguments, found)
         now_lost = lost | tested[1] | run[1]
-        if not tested[0][0]:
+        if not tested[0][0] and not is_run_by_all(world, body):
             # Replicas differ in how often they go round.
-            return now_lost | _assigned(view, world, body, arguments, found)
+            return set(), now_lost | _assigned(view, world, body, arguments, found)
         still = {i for i in equal if run[0][i]}
         if still == equal and now_lost == lost:
-            break
+            return equal, lost
         equal, lost = still, now_lost
-    outputs = view.outputs(node)
-    found.tensors.update(outputs[i] for i in equal)
-    return lost
+
+
+def inside(
+    view: GraphView, world: World, node: Any, found: Redundancy
+) -> list[tuple[str, list[str], list[str], list[str]]]:
+    """What is known in the functions that a node calls.
+
+    Args:
+      view: of the caller.
+      world: what else there is.
+      node: of it.
+      found: a result of `analyse`.
+
+    Returns:
+      Of each function that is known its name, the tensors that it is called with, and its arguments
+      that are redundant, and that are variables with equal values.
+    """
+    arguments = data_inputs(node)
+    if node.op in _CONDITIONALS | _CASES:
+        arguments = arguments[1:]
+    equal = {i for i, tensor in enumerate(arguments) if tensor in found.tensors}
+    if node.op in _LOOPS:
+        equal, _ = _loop(view, world, node, found)
+    known = []
+    for name in called_functions(node):
+        body = world.function(name)
+        if body is not None and len(body.signature.input_arg) == len(arguments):
+            names = [argument.name for argument in body.signature.input_arg]
+            redundant = [names[i] for i in sorted(equal)]
+            mirrored = [
+                inner
+                for inner, outer in zip(names, arguments, strict=True)
+                if view.resource(outer) in found.variables
+            ]
+            known.append((name, arguments, redundant, mirrored))
+    return known
+
+
+def is_run_by_all(world: World, name: str) -> bool:
+    """Whether all replicas run a function, or none: it has an all-reduce of all of them.
+
+    If some ran it and others did not, they would wait for ever.
+    """
+    body = world.function(name)
+    if body is None:
+        return False
+    view = GraphView(body, world.op_def)
+    return any(
+        world.is_full_group(view, node)
+        or (node.op in _CALLS and is_run_by_all(world, called_functions(node)[0]))
+        for node in view.nodes.values()
+    )
+
+
+def only_reads(view: GraphView, world: World, node: Any, resource: str) -> bool:
+    """Whether a node that gets a variable is a call that reads it, and no more."""
+    names = called_functions(node)
+    if not names:
+        return False
+    inputs = data_inputs(node)
+    if node.op in _CONDITIONALS | _CASES:
+        inputs = inputs[1:]
+    for name in names:
+        body = world.function(name)
+        if body is None or len(body.signature.input_arg) != len(inputs):
+            return False
+        inner = GraphView(body, world.op_def)
+        for argument, outer in zip(inner.arguments, inputs, strict=True):
+            if view.resource(outer) != resource:
+                continue
+            if any(argument in inner.assigned(one) for one in inner.nodes.values()):
+                return False
+            for escape in inner.escapes(argument):
+                if escape == "":
+                    # A loop hands on what it got.
+                    if node.op not in _LOOPS:
+                        return False
+                elif not only_reads(inner, world, inner.nodes[escape], argument):
+                    return False
+    return True
+
+
+def called_functions(node: Any) -> list[str]:
+    """The functions that a node calls; none for other nodes."""
+    if node.op in _CALLS:
+        return [node.attr["f"].func.name]
+    if node.op in _CONDITIONALS:
+        return [node.attr[name].func.name for name in ("then_branch", "else_branch")]
+    if node.op in _CASES:
+        return [function.name for function in node.attr["branches"].list.func]
+    if node.op in _LOOPS:
+        return [node.attr[name].func.name for name in ("cond", "body")]
+    return []
 
 
 def _assigned(
@@ -243,10 +358,7 @@ def _assigned(
         resource = view.resource(outer)
         if resource not in found.variables:
             continue
-        assigns = any(
-            node.op in ASSIGNS and inner.variable_of(node) == argument
-            for node in inner.nodes.values()
-        )
+        assigns = any(argument in inner.assigned(node) for node in inner.nodes.values())
         if assigns or inner.escapes(argument):
             changed.add(resource)
     return changed

@@ -5,7 +5,8 @@
 Section 4.2 of Xu et al. (2020). The all-reduce of a pack becomes a reduce-scatter; the families'
 nodes stay, with the same names, and compute vectors of this replica's elements; slots are read from
 and assigned to variables that have no more elements than that; new weights are gathered from all
-replicas and assigned. What is left alone gets its whole gradient by the same gather.
+replicas and assigned. What is left alone gets its whole gradient by the same gather, or, where an
+update that is cut needs that, by a sum of all replicas' parts before it.
 
 Nodes that wait for others, by name, wait for the same ones as before.
 
@@ -17,18 +18,25 @@ the gradient, as it takes for each element to be computed as it is in the whole 
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_fuse.shard_update.clusters import Family, Pack, Shape, depends_on, imports
+from tf_fuse.shard_update import reductions
+from tf_fuse.shard_update.builder import Builder, Range, Shape
+from tf_fuse.shard_update.clusters import Family, Pack
 from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
+from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
+from tf_fuse.shard_update.reductions import Place, Reduction
+from tf_fuse.shard_update.waiting import early_gradients, slot_sinks
 
 SCOPE = "tf_fuse_shard"
-_INT64 = 9  # DT_INT64
 # A multiple of what fills a vector register, of any type.
 _REGISTER = 64
 _OP_OF_ASSIGN = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+_FLOATS = frozenset({1, 2, 14, 19})  # DT_FLOAT, DT_DOUBLE, DT_BFLOAT16, DT_HALF
 
 
 @dataclass(frozen=True)
@@ -72,301 +80,374 @@ def window(own: tuple[int, int], size: int) -> tuple[int, int]:
     return begin // _REGISTER * _REGISTER, min(-(-end // _REGISTER) * _REGISTER, size)
 
 
-def is_sharded(pack: Pack) -> bool:
-    """Whether anything of a pack can be cut."""
-    return pack.reason is None and any(family.reason is None for family in pack.families)
-
-
-def waits_for_itself(view: GraphView, pack: Pack) -> str | None:
-    """A family whose cut nodes wait for what comes by the gather.
-
-    Whole gradients come by the gather that also has the new weights, and it waits for all slots, so
-    nothing in front of it may need them.
-    """
-    cut = [family for family in pack.families if family.reason is None]
-    origins = {
-        use.node
-        for family in pack.families
-        if family.reason is not None
-        for use in view.uses(family.root)
-    }
-    sinks = {family.root: slot_sinks(view, family) for family in cut}
-    origins |= {sink for family in cut for sink in family.sinks if sink not in sinks[family.root]}
-    for family in cut:
-        outside = {
-            tensor
-            for name in [*sorted(family.nodes), *sinks[family.root]]
-            for tensor in view.nodes[name].input
-            if tensor not in family.members
-        }
-        if depends_on(view, outside, origins):
-            return family.root
-    return None
-
-
-def slot_sinks(view: GraphView, family: Family) -> list[str]:
-    """The assignments of a family that are of slots."""
-    return [
-        sink for sink in family.sinks if view.variable_of(view.nodes[sink]) in set(family.slots)
-    ]
-
-
 class Rewriter:
     """Changes a copy of a function, pack by pack.
 
     Attributes:
-      function: the copy.
       slots: variables that have parts from now on.
     """
 
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str):
+    def __init__(
+        self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str, place: Place
+    ):
         """Starts with the function as it is.
 
         Args:
           view: of the function.
           shapes: of its tensors, and, by argument, of its variables.
           prefix: of the shared names of the parts.
+          place: of this replica.
         """
-        from tensorflow.core.framework import function_pb2
-
         self._view = view
-        self._shapes = shapes
         self._prefix = prefix
-        self.function = function_pb2.FunctionDef()
-        self.function.CopyFrom(view.function)
-        self._nodes = {node.name: node for node in self.function.node_def}
+        self._place = place
+        self._builder = Builder(view, shapes)
         self.slots: list[Slot] = []
 
-    def shard(self, pack: Pack, rank: int, ranges: Sequence[tuple[int, int]]) -> None:
+    @property
+    def function(self) -> Any:
+        """The copy."""
+        return self._builder.function
+
+    def shard(self, pack: Pack, ranges: Sequence[Range], levels: Mapping[str, int]) -> None:
         """Rewrites one pack.
 
         Args:
-          pack: of the function; `is_sharded`, and does not wait for itself.
-          rank: of this replica.
+          pack: of the function; `is_sharded`.
           ranges: of each part of the pack, the first element that is this replica's, and the one
             behind the last.
+          levels: of the reductions of its families.
         """
         whole = self._view.nodes[pack.node]
-        self._reduce_scatter(pack, whole, rank)
+        self._reduce_scatter(pack, whole)
+        for index, family in enumerate(pack.families):
+            if family.reason is None:
+                self._cut(pack, index, ranges[index])
+        self._reduce(pack, ranges, levels)
+        early = early_gradients(self._view, pack)
+        self._bring_early(pack, ranges, sorted(early))
         gathered, shapes = [], []
         for index, family in enumerate(pack.families):
             part = f"{pack.node}:shards:{index}"
             shape: Shape = (family.size,)
-            if family.reason is None:
-                scope = f"{pack.node}/{SCOPE}_{index}"
-                own = ranges[index]
-                self._replace(family.root, self._padded(scope, whole, part, family, own))
-                self._cut(scope, family, own)
-                if family.weights:
-                    shape = self._shape(family.weights[0])
-                    part = self._new_weight(scope, family, own)
+            if family.reason is None and family.weights:
+                shape = self._builder.shape(family.weights[0])
+                part = self._new_weight(_scope(pack, index), family, ranges[index])
             gathered.append(part)
             shapes.append(shape)
         outputs = self._gather(pack, whole, gathered, shapes)
-        for family, output in zip(pack.families, outputs, strict=True):
-            if family.reason is not None:
-                self._replace(family.root, output)
-            elif family.weights:
-                self._assign_weight(family, output)
+        for index, (family, output) in enumerate(zip(pack.families, outputs, strict=True)):
+            if family.reason is not None and index not in early:
+                self._builder.replace(family.root, output)
+            elif family.reason is None and family.weights:
+                self._assign_weight(_scope(pack, index), family, output)
 
-    def _reduce_scatter(self, pack: Pack, whole: Any, rank: int) -> None:
+    def _reduce_scatter(self, pack: Pack, whole: Any) -> None:
         """Puts it in the place of the all-reduce. What packs and unpacks goes."""
         (reduced,) = self._view.outputs(whole)
         for use in self._view.uses(reduced):
             if self._view.nodes[use.node].op == "SplitV":
-                self._remove(use.node)
+                self._builder.remove(use.node)
         packed = data_inputs(whole)[0]
         if pack.parts != [packed]:
-            self._remove(packed.partition(":")[0])
-        node = self._nodes[pack.node]
-        group = data_inputs(whole)[1:4]
+            self._builder.remove(packed.partition(":")[0])
+        node = self._builder.nodes[pack.node]
         node.Clear()
-        self._collective(node, "TfFuse>ReduceScatter", whole, [*pack.parts, *group])
+        self._collective(node, "TfFuse>ReduceScatter", whole, pack.parts)
         node.name = pack.node
         node.input.extend(f"^{before}" for before in control_inputs(whole))
-        node.attr["N"].i = len(pack.parts)
-        node.attr["rank"].i = rank
 
-    def _padded(
-        self, scope: str, whole: Any, part: str, family: Family, own: tuple[int, int]
-    ) -> str:
-        """The window of a gradient, with zeros around what is this replica's."""
-        begin, end = window(own, family.size)
-        if (begin, end) == own:
-            return part
-        around = self._constant(f"{scope}/around", [[own[0] - begin, end - own[1]]], whole.device)
-        node = self._add(f"{scope}/window", "Pad", [part, around], whole.device)
-        node.attr["T"].type = whole.attr["T"].type
-        node.attr["Tpaddings"].type = _INT64
-        return f"{node.name}:output:0"
+    # --- What is cut -----------------------------------------------------------------------------
 
-    def _cut(self, scope: str, family: Family, own: tuple[int, int]) -> None:
+    def _cut(self, pack: Pack, index: int, own: Range) -> None:
         """Has the nodes of a family compute this replica's window."""
+        family, scope = pack.families[index], _scope(pack, index)
+        whole = self._view.nodes[pack.node]
+        part = f"{pack.node}:shards:{index}"
         range_ = window(own, family.size)
+        # Zeros are around what is this replica's.
+        around = (own[0] - range_[0], range_[1] - own[1])
+        dtype = whole.attr["T"].type
+        part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
+        self._builder.replace(family.root, part)
         for variable in family.slots:
             self._hold(variable, range_, own)
-        cut = {
-            tensor: self._slice(f"{scope}/{number}", tensor, range_)
-            for number, (tensor, variable) in enumerate(sorted(imports(self._view, family).items()))
-            if variable not in family.slots and self._shape(tensor) != ()
-        }
+        cut: dict[tuple[str, Shape], str] = {}
         for name in sorted(family.nodes):
-            node = self._nodes[name]
-            node.attr.pop("_output_shapes", None)
-            if node.op == "Reshape":
-                _make_identity(node)
-            elif node.op != "IdentityN":
-                for position, tensor in enumerate(node.input):
-                    node.input[position] = cut.get(tensor, tensor)
+            self._cut_node(scope, family, name, range_, cut)
+        for name in sorted(family.sinks):
+            old, node = self._view.nodes[name], self._builder.nodes[name]
+            if node.op not in RESOURCE_APPLY and node.input[1] == old.input[1]:
+                shape = (family.size,)
+                node.input[1] = self._cut_input(scope, family, old.input[1], shape, range_, cut)
 
-    def _hold(self, variable: str, range_: tuple[int, int], own: tuple[int, int]) -> None:
-        """Has a slot's reads and assignments go to the variable of this replica's part."""
-        users = [self._view.nodes[use.node] for use in self._view.uses(variable)]
-        read = next(node for node in users if node.op in READS)
-        dtype = read.attr["dtype"].type
-        name = f"{self._prefix}{len(self.slots)}"
-        slot = Slot(variable, name, *range_, own, self._shape(variable), dtype)
-        self.slots.append(slot)
-        handle = self._add(f"{SCOPE}/{variable}", "VarHandleOp", [], read.device)
-        handle.attr["dtype"].type = dtype
-        handle.attr["shape"].shape.dim.add(size=slot.end - slot.begin)
-        handle.attr["shared_name"].s = slot.shared_name.encode()
-        for user in users:
-            node = self._nodes[user.name]
-            node.attr.pop("_output_shapes", None)
-            for position, tensor in enumerate(node.input):
-                if tensor == variable:
-                    node.input[position] = f"{handle.name}:resource:0"
+    def _cut_node(
+        self, scope: str, family: Family, name: str, range_: Range, cut: dict[Any, str]
+    ) -> None:
+        old, node = self._view.nodes[name], self._builder.nodes[name]
+        node.attr.pop("_output_shapes", None)
+        if node.op in SAME_ELEMENTS:
+            _make_identity(node)
+        else:
+            shape = self._builder.shape(self._view.outputs(old)[0])
+            for position, tensor in enumerate(data_inputs(old)):
+                if node.input[position] == tensor:
+                    new = self._cut_input(scope, family, tensor, shape, range_, cut)
+                    node.input[position] = new
 
-    def _slice(self, scope: str, tensor: str, range_: tuple[int, int]) -> str:
-        """Some elements of a whole tensor of the function."""
-        producer = self._view.producer(tensor)
-        device = "" if producer is None else producer.device
-        return self._slice_of(scope, tensor, self._view.dtype(tensor), range_, device)
-
-    def _slice_of(
-        self, scope: str, tensor: str, dtype: int, range_: tuple[int, int], device: str
+    def _cut_input(
+        self,
+        scope: str,
+        family: Family,
+        tensor: str,
+        shape: Shape,
+        range_: Range,
+        cut: dict[Any, str],
     ) -> str:
-        begin, end = range_
-        everything = self._constant(f"{scope}/shape", [-1], device)
-        flat = self._add(f"{scope}/flat", "Reshape", [tensor, everything], device)
-        flat.attr["T"].type = dtype
-        flat.attr["Tshape"].type = _INT64
-        begins = self._constant(f"{scope}/begin", [begin], device)
-        sizes = self._constant(f"{scope}/size", [end - begin], device)
-        part = self._add(f"{scope}/part", "Slice", [f"{flat.name}:output:0", begins, sizes], device)
-        part.attr["T"].type = dtype
-        part.attr["Index"].type = _INT64
-        return f"{part.name}:output:0"
+        """The window of a tensor, broadcast to a shape; a tensor of one element as it is."""
+        if tensor in family.members:
+            return tensor
+        builder = self._builder
+        its = builder.shape(tensor)
+        size = math.prod(its)
+        if its == () and family.size != 1:
+            return tensor
+        key = (tensor, shape if size != family.size else ())
+        if key not in cut:
+            here, device = f"{scope}/{len(cut)}", builder.device(tensor)
+            if size == family.size:
+                new = builder.part(here, tensor, builder.dtype(tensor), range_, device)
+            elif size == 1:
+                new = builder.reshape(here, tensor, builder.dtype(tensor), [], device)
+            else:
+                new = builder.broadcast_part(here, tensor, shape, range_, device)
+            cut[key] = new
+        return cut[key]
 
-    def _new_weight(self, scope: str, family: Family, own: tuple[int, int]) -> str:
-        """This replica's part of the weight that is assigned."""
-        sink = self._sink(family)
-        value: str = sink.input[1]
-        op = _OP_OF_ASSIGN.get(sink.op)
+    def _hold(self, variable: str, range_: Range, own: Range) -> None:
+        """Has a slot's reads and assignments go to the variable of this replica's part."""
+        users = self._view.users(variable)
+        user = next((node for node in users if node.op in READS), users[0])
+        dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
+        name = f"{self._prefix}{len(self.slots)}"
+        slot = Slot(variable, name, *range_, own, self._builder.shape(variable), dtype)
+        self.slots.append(slot)
+        handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
+        for user in users:
+            node = self._builder.nodes[user.name]
+            node.attr.pop("_output_shapes", None)
+            for position, tensor in enumerate(data_inputs(node)):
+                if self._view.resource(tensor) == variable:
+                    node.input[position] = handle
+
+    def _handle(self, name: str, shared_name: str, range_: Range, dtype: int, device: str) -> str:
+        """The handle of a variable of the function's own, a vector."""
+        handle = self._builder.add(name, "VarHandleOp", [], device, dtype=dtype)
+        handle.attr["shape"].shape.dim.add(size=range_[1] - range_[0])
+        handle.attr["shared_name"].s = shared_name.encode()
+        return f"{name}:resource:0"
+
+    # --- Reductions ------------------------------------------------------------------------------
+
+    def _reduce(self, pack: Pack, ranges: Sequence[Range], levels: Mapping[str, int]) -> None:
+        """Has replicas do the reductions together: those of a level and type in one collective."""
+        batches: dict[tuple[int, int], list[tuple[int, Reduction]]] = defaultdict(list)
+        for index, family in enumerate(pack.families):
+            if family.reason is None:
+                for name in sorted(family.reductions):
+                    reduction = family.reductions[name]
+                    batches[levels[name], reduction.wire_type].append((index, reduction))
+        for level, dtype in sorted(batches):
+            batch = batches[level, dtype]
+            sent = [self._send(pack, index, ranges[index], one) for index, one in batch]
+            name = f"{pack.node}/{SCOPE}_reduce_{level}_{dtype}"
+            totals = self._all_reduce(pack, name, sent, dtype)
+            for (_, reduction), total in zip(batch, totals, strict=True):
+                self._finish(reduction, total)
+
+    def _send(self, pack: Pack, index: int, own: Range, reduction: Reduction) -> str:
+        """What this replica's elements add to a reduction."""
+        builder, old = self._builder, self._view.nodes[reduction.node]
+        scope = f"{reduction.node}/{SCOPE}"
+        tensor = data_inputs(old)[0]
+        range_ = window(own, pack.families[index].size)
+        tensor = self._own(scope, tensor, reduction.dtype, own, range_, old.device)
+        part = reductions.own_part(builder, scope, reduction, tensor, own, old.device)
+        return reductions.placed(builder, scope, reduction, part, self._place, old.device)
+
+    def _finish(self, reduction: Reduction, total: str) -> None:
+        """Has a node hand on the result."""
+        old, node = self._view.nodes[reduction.node], self._builder.nodes[reduction.node]
+        scope = f"{reduction.node}/{SCOPE}"
+        total = reductions.finished(self._builder, scope, reduction, total, old.device)
+        node.Clear()
+        node.name, node.op, node.device = old.name, "Identity", old.device
+        node.input.extend([total, *(f"^{before}" for before in control_inputs(old))])
+        node.attr["T"].type = reduction.dtype
+
+    def _all_reduce(self, pack: Pack, name: str, tensors: Sequence[str], dtype: int) -> list[str]:
+        """The sums of tensors over all replicas, beside the collective of the pack."""
+        whole = self._view.nodes[pack.node]
+        node = self._builder.add(name, "", [], whole.device)
+        self._collective(node, "TfFuse>AllReduce", whole, tensors)
+        node.attr["T"].type = dtype
+        # (Other collectives of the pack have its keys, too.)
+        node.attr["tag"].s = name.rpartition("/")[2].encode()
+        return [f"{name}:outputs:{i}" for i in range(len(tensors))]
+
+    def _bring_early(self, pack: Pack, ranges: Sequence[Range], indices: Sequence[int]) -> None:
+        """Brings whole gradients before the new weights: zeros but for what is a replica's own."""
+        if not indices:
+            return
+        whole = self._view.nodes[pack.node]
+        dtype = whole.attr["T"].type
+        parts = []
+        for index in indices:
+            begin, end = ranges[index]
+            around = (begin, pack.families[index].size - end)
+            # Adding it changes nothing, not even the sign of a zero.
+            zero = -0.0 if dtype in _FLOATS else 0
+            name, part = f"{_scope(pack, index)}/whole", f"{pack.node}:shards:{index}"
+            parts.append(self._builder.padded(name, part, dtype, around, 1, zero, whole.device))
+        outputs = self._all_reduce(pack, f"{pack.node}/{SCOPE}_early", parts, dtype)
+        for index, output in zip(indices, outputs, strict=True):
+            self._builder.replace(pack.families[index].root, output)
+
+    # --- New weights -----------------------------------------------------------------------------
+
+    def _new_weight(self, scope: str, family: Family, own: Range) -> str:
+        """This replica's part of the weight, as the last of its assignments makes it."""
         range_ = window(own, family.size)
-        if op is None:
-            return self._own(scope, value, sink, own, range_)
-        # As it is when the assignment runs.
+        value = ""
+        for number, name in enumerate(family.chain):
+            node = self._builder.nodes[name]
+            here = f"{scope}/version_{number}"
+            if node.op == "AssignVariableOp":
+                value = node.input[1]
+            else:
+                old = value or self._old_weight(here, node, range_)
+                value = self._changed(here, family, node, old, range_)
+            for read in sorted(read for read, n in family.versions.items() if n == number):
+                self._builder.replace(f"{read}:value:0", value)
+                self._builder.idle(read)
+            if number < len(family.chain) - 1:
+                self._builder.idle(name)
+        last = self._builder.nodes[family.chain[-1]]
+        return self._own(scope, value, _type(last), own, range_, last.device)
+
+    def _old_weight(self, scope: str, sink: Any, range_: Range) -> str:
+        """The window of a weight as it is when an assignment runs."""
         before = [f"^{name}" for name in control_inputs(sink)]
-        read = self._add(f"{scope}/weight", "ReadVariableOp", [sink.input[0], *before], sink.device)
-        dtype = sink.attr["dtype"].type
-        read.attr["dtype"].type = dtype
-        old = self._slice_of(f"{scope}/old", f"{read.name}:value:0", dtype, range_, sink.device)
-        new = self._add(f"{scope}/new", op, [old, value], sink.device)
-        new.attr["T"].type = dtype
-        return self._own(scope, f"{new.name}:z:0", sink, own, range_)
+        inputs = [sink.input[0], *before]
+        read = self._builder.add(
+            f"{scope}/weight", "ReadVariableOp", inputs, sink.device, dtype=_type(sink)
+        )
+        value = f"{read.name}:value:0"
+        return self._builder.part(f"{scope}/old", value, _type(sink), range_, sink.device)
+
+    def _changed(self, scope: str, family: Family, sink: Any, old: str, range_: Range) -> str:
+        """What an assignment makes of the window of a weight."""
+        builder = self._builder
+        if sink.op in _OP_OF_ASSIGN:
+            node = builder.add(
+                f"{scope}/new",
+                _OP_OF_ASSIGN[sink.op],
+                [old, sink.input[1]],
+                sink.device,
+                T=_type(sink),
+            )
+            return f"{node.name}:z:0"
+        # The operation wants a variable: one that is there as long as it runs.
+        dtype, device = _type(sink), sink.device
+        name = f"{builder.function.signature.name}/{scope}"
+        handle = self._handle(f"{scope}/variable", name, range_, dtype, device)
+        assign = builder.add(
+            f"{scope}/assign", "AssignVariableOp", [handle, old], device, dtype=dtype
+        )
+        apply = builder.add(f"{scope}/apply", sink.op, list(sink.input), device)
+        for key, value in sink.attr.items():
+            apply.attr[key].CopyFrom(value)
+        apply.attr.pop("_output_shapes", None)
+        apply.input[0] = handle
+        apply.input.append(f"^{assign.name}")
+        read = builder.add(
+            f"{scope}/read", "ReadVariableOp", [handle, f"^{apply.name}"], device, dtype=dtype
+        )
+        end = builder.add(f"{scope}/end", "DestroyResourceOp", [handle, f"^{read.name}"], device)
+        end.attr["ignore_lookup_error"].b = True
+        sink.input.append(f"^{end.name}")
+        return f"{read.name}:value:0"
 
     def _own(
-        self, scope: str, tensor: str, sink: Any, own: tuple[int, int], range_: tuple[int, int]
+        self, scope: str, tensor: str, dtype: int, own: Range, range_: Range, device: str
     ) -> str:
         """This replica's own elements of a window."""
         if own == range_:
             return tensor
-        dtype = sink.attr["dtype"].type
         begin = own[0] - range_[0]
         inner = (begin, begin + own[1] - own[0])
-        return self._slice_of(f"{scope}/own", tensor, dtype, inner, sink.device)
+        return self._builder.part(f"{scope}/own", tensor, dtype, inner, device)
 
-    def _assign_weight(self, family: Family, value: str) -> None:
-        sink = self._sink(family)
-        sink.op = "AssignVariableOp"
-        sink.input[1] = value
-        sink.attr.pop("_output_shapes", None)
-
-    def _sink(self, family: Family) -> Any:
-        """The assignment of a family's weight."""
-        for name in family.sinks:
-            if self._view.variable_of(self._view.nodes[name]) == family.weights[0]:
-                return self._nodes[name]
-        raise AssertionError(f"{family.weights[0]} is not assigned")
+    def _assign_weight(self, scope: str, family: Family, value: str) -> None:
+        sink = self._builder.nodes[family.chain[-1]]
+        dtype = _type(sink)
+        before = control_inputs(sink)
+        weight = self._view.nodes[sink.name].input[0]
+        name, device = sink.name, sink.device
+        sink.Clear()
+        sink.name, sink.op, sink.device = name, "AssignVariableOp", device
+        sink.input.extend([weight, value, *(f"^{one}" for one in before)])
+        sink.attr["dtype"].type = dtype
 
     def _gather(
         self, pack: Pack, whole: Any, parts: Sequence[str], shapes: Sequence[Shape]
     ) -> list[str]:
         scope = f"{pack.node}/{SCOPE}_gather"
         wanted = [
-            self._constant(f"{scope}/shape_{i}", list(shape), whole.device)
+            self._builder.constant(f"{scope}/shape_{i}", list(shape), whole.device)
             for i, shape in enumerate(shapes)
         ]
-        node = self._add(scope, "", [], whole.device)
-        group = data_inputs(whole)[1:4]
-        self._collective(node, "TfFuse>AllGather", whole, [*parts, *wanted, *group])
+        node = self._builder.add(scope, "", [], whole.device)
+        self._collective(node, "TfFuse>AllGather", whole, [*parts, *wanted])
         node.attr["N"].i = len(parts)
         # A replica that has the new weights knows that all others have written their slots.
-        written = {
-            sink
-            for family in pack.families
-            if family.reason is None
-            for sink in slot_sinks(self._view, family)
-        }
-        node.input.extend(f"^{sink}" for sink in sorted(written))
+        node.input.extend(f"^{name}" for name in sorted(self._written(pack)))
         return [f"{scope}:outputs:{i}" for i in range(len(parts))]
 
-    # --- Nodes -----------------------------------------------------------------------------------
+    def _written(self, pack: Pack) -> set[str]:
+        """The nodes that assign the parts of a pack's slots."""
+        written = set()
+        for family in pack.families:
+            if family.reason is None:
+                # (The new weight waits for an operation that updates it and its slots.)
+                written.update(set(slot_sinks(self._view, family)) - set(family.chain))
+        return written
 
     def _collective(self, node: Any, op: str, whole: Any, inputs: Sequence[str]) -> None:
+        """Makes a node a collective of the group of an all-reduce."""
         node.op, node.device = op, whole.device
-        node.input.extend(inputs)
+        node.input.extend([*inputs, *data_inputs(whole)[1:4]])
         node.attr["T"].type = whole.attr["T"].type
+        node.attr["N"].i = len(inputs)
         node.attr["packed"].b = True
+        node.attr["rank"].i = self._place.rank
         node.attr["timeout_seconds"].f = whole.attr["timeout_seconds"].f
 
-    def _add(self, name: str, op: str, inputs: Sequence[str], device: str) -> Any:
-        if name in self._nodes:
-            raise ValueError(f"{self.function.signature.name} has a node {name} already")
-        node = self.function.node_def.add(name=name, op=op, device=device)
-        node.input.extend(inputs)
-        self._nodes[name] = node
-        return node
 
-    def _constant(self, name: str, values: Any, device: str) -> str:
-        import numpy as np
-        from tensorflow.python.framework import tensor_util
+def _scope(pack: Pack, index: int) -> str:
+    return f"{pack.node}/{SCOPE}_{index}"
 
-        node = self._add(name, "Const", [], device)
-        node.attr["dtype"].type = _INT64
-        proto = tensor_util.make_tensor_proto(np.asarray(values, np.int64))
-        node.attr["value"].tensor.CopyFrom(proto)
-        return f"{name}:output:0"
 
-    def _remove(self, name: str) -> None:
-        node = self._nodes.pop(name)
-        self.function.node_def.remove(node)
-        # Removing moves the others.
-        self._nodes = {node.name: node for node in self.function.node_def}
-
-    def _replace(self, tensor: str, by: str) -> None:
-        for use in self._view.uses(tensor):
-            self._nodes[use.node].input[use.index] = by
-
-    def _shape(self, tensor: str) -> Shape:
-        shape = self._shapes[tensor]
-        assert shape is not None, tensor  # Of what is cut, all are known.
-        return shape
+def _type(sink: Any) -> int:
+    """Number of the type that an assignment is of."""
+    return int(sink.attr["T" if sink.op in RESOURCE_APPLY else "dtype"].type)
 
 
 def _make_identity(node: Any) -> None:
+    kept = [node.input[0], *(f"^{before}" for before in control_inputs(node))]
+    del node.input[:]
+    node.input.extend(kept)
+    dtype = node.attr["T"].type
+    node.attr.clear()
     node.op = "Identity"
-    del node.input[1]
-    node.attr.pop("Tshape", None)
+    node.attr["T"].type = dtype
