@@ -21,7 +21,7 @@ _TINY = {
     "mlp": "batch=2,layers=2,width=64",
     "transformer": "batch=2,blocks=1,heads=2,length=4,vocabulary=16,width=8",
     "ncf": "batch=4,items=7,users=9,width=4",
-    "resnet": "batch=2,classes=5,image=16,width=4",
+    "resnet": "batch=8,classes=5,image=32,width=4",
 }
 
 
@@ -108,7 +108,7 @@ def test_pytorch_trains_the_same_model(run_benchmark, model):
     modes = result["modes"]
     assert list(modes) == ["unsharded", "ddp", "zero"]
     for name in ("ddp", "zero"):
-        assert modes[name]["losses"] == pytest.approx(modes["unsharded"]["losses"], rel=1e-3)
+        assert modes[name]["losses"] == pytest.approx(modes["unsharded"]["losses"], rel=1e-4)
     # One slot, of which ZeRO holds whole variables.
     assert modes["ddp"]["optimizer_state_bytes"] == 4 * result["settings"]["parameters"]
     assert 0 < modes["zero"]["optimizer_state_bytes"] < modes["ddp"]["optimizer_state_bytes"]
