@@ -141,8 +141,8 @@ def state_bytes(strategy: Any, optimizer: Any) -> int:
                 value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=part.dtype)
                 held += value.dtype.size * int(tf.size(value))
     updates = getattr(context.context(), "_tf_fuse_updates", None)
-    if updates is not None and updates.state is not None:
-        held += sum(bundle.allocated() for bundle in updates.state.bundles())
+    if updates is not None:
+        held += sum(bundle.allocated() for bundle in updates.bundles())
     return held
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import importlib
 from collections.abc import Sequence
@@ -340,9 +339,8 @@ class _Trained:
         from tensorflow.python.eager import context
 
         updates = getattr(context.context(), "_tf_fuse_updates", None)
-        if updates is None or updates.state is None:
-            return []
-        return [(*b.bytes(), b.is_parted, b.version) for b in updates.state.bundles()]
+        bundles = [] if updates is None else updates.bundles()
+        return [(*b.bytes(), b.is_parted, b.version) for b in bundles]
 
     def checkpoint(self) -> Any:
         """Of everything."""
@@ -355,17 +353,19 @@ class _Trained:
         """See `ShardUpdateOptionCases.allocated`."""
         from tensorflow.python.eager import context
 
-        gc.collect()  # (Models of earlier cases.)
         total = 0
+        mine = set()
         for variable in self.slots():
             value = getattr(variable, "_value", variable)
             handle = value._values[0].__dict__["_handle"]
+            mine.add(id(handle))
             if tf.raw_ops.VarIsInitializedOp(resource=handle):
                 total += int(np.prod(value.shape)) * value.dtype.size
         updates = getattr(context.context(), "_tf_fuse_updates", None)
-        bundles = [] if updates is None or updates.state is None else updates.state.bundles()
+        bundles = [] if updates is None else updates.bundles()
         for bundle in bundles:
-            total += bundle.allocated()
+            if mine & {id(handle) for handle in bundle.handles()}:
+                total += bundle.allocated()
         return total
 
     def assigns(self, step: int) -> str:
@@ -420,7 +420,7 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -
 
     graph = function.graph
     mirrored = [n for n, t in zip(names, graph.inputs, strict=True) if is_variable(t)]
-    plan = make_plan(definition, graph, body, Replicas(count, rank), mirrored, prefix, exact)
+    plan = make_plan(definition, graph, body, Replicas(count, {"": rank}), mirrored, prefix, exact)
     captures = dict(
         zip(names[-len(function.captured_inputs) :], function.captured_inputs, strict=True)
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,15 @@ class Cluster:
         if not here:
             return f"/job:{server.job_name}/task:{server.task_index} does not train"
         return cls(devices, tuple(here), f"{PROTOCOL}://{tasks[here[0]][2]}")
+
+    @classmethod
+    def here(cls, devices: Sequence[str]) -> Cluster | str:
+        """The cluster of a program with MirroredStrategy; or why there is none."""
+        if len(devices) < 2:
+            return "there is one replica"
+        if not all("/device:CPU:" in device for device in devices):
+            return f"its replicas are on {list(devices)}, and only CPUs are supported"
+        return cls(tuple(devices), tuple(range(len(devices))), "")
 
 
 class Reader:

@@ -13,7 +13,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tensorflow.python.framework import errors
 
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
-from tf_fuse.shard_update.bundle import Bundle, part_name
+from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.clusters import Shape
 from tf_fuse.shard_update.compiled import Compiler
@@ -45,6 +45,27 @@ _shapes: dict[str, Mapping[str, Shape | None]] = {}
 Call = Callable[[Any, bytes, Sequence[Any], int], Any]
 
 
+class _World:
+    """The replicas that train together."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.reader = Reader(cluster)
+        self.state = State(self.reader)
+        others = set(range(len(cluster.devices))) - set(cluster.own)
+        self.readers = {rank: Reader(cluster, [rank]) for rank in sorted(others)}
+        self.agreement = Agreement(cluster, self.readers)
+        self._leaving: Leaving | None = None
+        for each in [self.reader, *self.readers.values()]:
+            atexit.register(each.abandon)
+
+    def prepare(self) -> None:
+        """Connects, and has the process wait for others at its end."""
+        if self.readers and self._leaving is None:
+            self.reader.connect()
+            self._leaving = Leaving(self.cluster, self.state, self.readers)
+
+
 @dataclass
 class Twin:
     """A function's twin.
@@ -52,18 +73,20 @@ class Twin:
     Attributes:
       name: of the twin.
       plan: what it does.
+      world: the replicas that it is of.
       bundle: the parts that it uses.
       handles: position and handle of each slot's variable.
     """
 
     name: bytes
     plan: Plan
+    world: _World
     bundle: Bundle
-    handles: list[tuple[int, Any]]
+    handles: list[tuple[int, weakref.ref[Any]]]
 
     def is_of(self, inputs: Sequence[Any]) -> bool:
         """Whether a call is with the variables that the twin was made for."""
-        return all(inputs[position] is handle for position, handle in self.handles)
+        return all(inputs[position] is handle() for position, handle in self.handles)
 
 
 @dataclass
@@ -84,24 +107,16 @@ class Decision:
 class Updates:
     """The twins of one eager context."""
 
-    def __init__(self, context: Any):
-        """Looks at the cluster."""
-        self.cluster = Cluster.of(context)
+    def __init__(self) -> None:
+        """Starts without twins."""
         self.decisions: list[Decision] = []
+        self._worlds: dict[Cluster, _World] = {}
         self._twins: dict[bytes, Twin | errors.OpError | None] = {}
         self._deciding = threading.RLock()
-        if isinstance(self.cluster, Cluster):
-            reader = self._reader = Reader(self.cluster)
-            self.state: State | None = State(self.cluster.own[0], reader)
-            others = set(range(len(self.cluster.devices))) - set(self.cluster.own)
-            self._readers = {rank: Reader(self.cluster, [rank]) for rank in sorted(others)}
-            self._agreement = Agreement(self.cluster, self._readers)
-            self._leaving: Leaving | None = None
-            for each in [reader, *self._readers.values()]:
-                atexit.register(each.abandon)
-        else:
-            self.state = None
-            _log.warning("tf_fuse: weight updates are not sharded: %s.", self.cluster)
+
+    def bundles(self) -> list[Bundle]:
+        """Of all replicas that train together, those of each together."""
+        return [b for world in self._worlds.values() for b in world.state.bundles()]
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Calls a function's twin if it has one, and the function itself otherwise."""
@@ -109,11 +124,10 @@ class Updates:
         if twin is None or not twin.is_of(inputs):
             use(inputs)
             return call(context, name, inputs, num)
-        assert self.state is not None
         # (Variables of other functions' bundles, which this one reads as any.)
-        own = {id(handle) for _, handle in twin.handles}
+        own = {id(inputs[position]) for position, _ in twin.handles}
         use([tensor for tensor in inputs if id(tensor) not in own])
-        with self.state.step(twin.bundle):
+        with twin.world.state.step(twin.bundle):
             try:
                 return call(context, twin.name, inputs, num)
             except errors.OpError as error:
@@ -143,27 +157,38 @@ class Updates:
     def _decide(
         self, context: Any, name: str, inputs: Sequence[Any]
     ) -> Twin | errors.OpError | None:
-        if not isinstance(self.cluster, Cluster) or not _has_all_reduce(context, name, set()):
+        if not _has_all_reduce(context, name, set()):
             return None
         graph = _graphs.get(name)
         if graph is None:
-            plan, reason = None, "it was traced before tf_fuse was imported"
-        else:
-            plan, reason = self._plan(context, name, graph, inputs)
+            self._leave(name, "it was traced before tf_fuse was imported")
+            return None
+        containers = {i: c for i, t in enumerate(inputs) if (c := _container(t, graph)) is not None}
+        cluster = _cluster(context, containers.values())
+        if isinstance(cluster, str):
+            self._leave(name, cluster)
+            return None
+        if cluster not in self._worlds:
+            self._worlds[cluster] = _World(cluster)
+        world = self._worlds[cluster]
+        plan, reason = self._plan(context, world, name, graph, sorted(containers))
         self.decisions.append(Decision(name, plan, reason))
         try:
-            self._agreement.reach(name, plan, reason)
+            world.agreement.reach(name, plan, reason)
             if plan is None or plan.function is None:
                 return None
-            return self._make(context, name, plan, inputs)
+            return self._make(context, world, name, plan, inputs, containers)
         except errors.OpError as error:
             # Each call gets it: without the twin, this replica would do what no other one does.
             return error
 
+    def _leave(self, name: str, reason: str) -> None:
+        self.decisions.append(Decision(name, None, reason))
+        _log.warning("tf_fuse: the weight update of %s is not sharded: %s.", name, reason)
+
     def _plan(
-        self, context: Any, name: str, graph: Any, inputs: Sequence[Any]
+        self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
     ) -> tuple[Plan | None, str]:
-        assert isinstance(self.cluster, Cluster)
         operations = graph.get_operations()
         python = sorted(op.name for op in operations if op.type in _PYTHON)
         if python:
@@ -176,33 +201,49 @@ class Updates:
 
         definition = context.get_function_def(name)
         names = [argument.name for argument in definition.signature.input_arg]
-        mirrored = [n for n, t in zip(names, inputs, strict=True) if _is_mirrored(t, graph)]
-        replicas = Replicas(len(self.cluster.devices), self.cluster.own[0])
-        plan = make_plan(definition, graph, body, replicas, mirrored, _PREFIX)
-        return plan, "" if plan.function is not None else "no gradient's update can be cut"
+        cluster = world.cluster
+        replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
+        variables = [names[position] for position in mirrored]
+        plan = make_plan(definition, graph, body, replicas, variables, _PREFIX)
+        if plan.function is None:
+            return plan, "no gradient's update can be cut"
+        return plan, ""
 
-    def _make(self, context: Any, name: str, plan: Plan, inputs: Sequence[Any]) -> Twin:
-        assert self.state is not None and isinstance(self.cluster, Cluster)
+    def _make(self, context: Any, world: _World, name: str, plan: Plan, inputs: Sequence[Any],
+              containers: Mapping[int, Any]) -> Twin:  # fmt: skip
         definition = plan.function
         assert definition is not None
         names = [argument.name for argument in definition.signature.input_arg]
         positions = [names.index(slot.argument) for slot in plan.slots]
-        handles = [inputs[position] for position in positions]
+        # A slot has a variable on each replica; the strategy knows which ones belong together.
+        owners = list(dict.fromkeys(id(containers[position]) for position in positions))
+        slots: dict[int, dict[int, tuple[int, Any]]] = {rank: {} for rank in world.cluster.own}
+        for number, (position, slot) in enumerate(zip(positions, plan.slots, strict=True)):
+            index = owners.index(id(containers[position]))
+            slots[slot.rank][index] = (number, inputs[position])
+        if any(sorted(one) != list(range(len(owners))) for one in slots.values()):
+            raise errors.InternalError(
+                None, None, f"tf_fuse: {name} does not update the same variables on all replicas"
+            )
+        handles = {r: [one[i][1] for i in range(len(owners))] for r, one in slots.items()}
+        first = slots[world.cluster.own[0]]
+        held = [Held.of(plan.slots[first[i][0]]) for i in range(len(owners))]
         state_module.watch_handles()
-        bundle = self.state.bundle(plan.slots, handles)
-        self._reader.connect()
-        self._leaving = self._leaving or Leaving(self.cluster, self.state, self._readers)
+        bundle = world.state.bundle(held, handles)
+        world.prepare()
         definition.signature.name = name + _SUFFIX
+        index_of = {one[i][0]: i for one in slots.values() for i in one}
         for node in definition.node_def:
             if node.op == "VarHandleOp":
                 shared = node.attr["shared_name"].s.decode()
                 if shared.startswith(_PREFIX):
-                    number = int(shared.removeprefix(_PREFIX))
-                    node.attr["shared_name"].s = part_name(bundle.number, number).encode()
+                    index = index_of[int(shared.removeprefix(_PREFIX))]
+                    node.attr["shared_name"].s = part_name(bundle.number, index).encode()
         context.add_function_def(definition)
         twin = definition.signature.name.encode()
         _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
-        return Twin(twin, plan, bundle, list(zip(positions, handles, strict=True)))
+        taken = [(position, weakref.ref(inputs[position])) for position in positions]
+        return Twin(twin, plan, world, bundle, taken)
 
 
 def use(tensors: Sequence[Any]) -> None:
@@ -212,19 +253,30 @@ def use(tensors: Sequence[Any]) -> None:
             state_module.use(tensor)
 
 
-def _is_mirrored(tensor: Any, graph: Any) -> bool:
-    """Whether a tensor is the handle of a variable that a strategy keeps equal on all replicas."""
+def _container(tensor: Any, graph: Any) -> Any | None:
+    """The variable of a strategy, equal on all replicas, that a tensor is a handle of."""
     from tensorflow.python.distribute import values
     from tensorflow.python.framework import dtypes
 
     if getattr(tensor, "dtype", None) != dtypes.resource:
-        return False
+        return None
     container = getattr(tensor, "_distributed_container", None)
     if container is None:  # One that was made in a function has it itself.
         for variable in graph.variables:
             if variable.__dict__.get("_handle") is tensor:
                 container = getattr(variable, "_distributed_container", None)
-    return container is not None and type(container()) is values.MirroredVariable
+    found = None if container is None else container()
+    return found if type(found) is values.MirroredVariable else None
+
+
+def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
+    """The replicas that keep some variables equal; or why they are not known."""
+    if context._collective_ops_server_def is not None:
+        return Cluster.of(context)
+    strategies = {v._distribute_strategy.extended.worker_devices for v in variables}
+    if len(strategies) != 1:
+        return f"its variables are of {len(strategies)} strategies, not of one"
+    return Cluster.here(next(iter(strategies)))
 
 
 def _has_all_reduce(context: Any, name: str, seen: set[str]) -> bool:
@@ -295,8 +347,7 @@ def updates_of(context: Any) -> Updates:
     """The twins of a context; made when first asked for."""
     updates = getattr(context, "_tf_fuse_updates", None)
     if updates is None:
-        context.ensure_initialized()
-        updates = context._tf_fuse_updates = Updates(context)
+        updates = context._tf_fuse_updates = Updates()
     return updates
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,15 +23,25 @@ _REDUCE = "CollectiveReduceV2"
 
 @dataclass(frozen=True)
 class Replicas:
-    """All replicas, and which of them this one is.
+    """All replicas, and which of them the function is of.
 
     Attributes:
       count: of all.
-      rank: of this one in the group of all.
+      ranks: those in the group of all that the function is of, by device.
     """
 
     count: int
-    rank: int
+    ranks: Mapping[str, int]
+
+    def has(self, node: Any) -> bool:
+        """Whether it is known of which replica a node is."""
+        return len(self.ranks) == 1 or node.device in self.ranks
+
+    def rank(self, node: Any) -> int:
+        """Of which replica a node of the function is."""
+        if len(self.ranks) == 1:
+            return next(iter(self.ranks.values()))
+        return self.ranks[node.device]
 
 
 @dataclass
@@ -81,7 +91,7 @@ def make_plan(
     found = analyse(view, world, [], mirrored)
     clusters = Clusters(view, world, shapes, found, exact)
     reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
-    packs = [_pack(clusters, view, world, node) for node in reduces]
+    packs = [_pack(clusters, view, world, replicas, node) for node in reduces]
     plan = Plan(packs, shapes=dict(shapes))
     settle(view, plan.packs)
     while any(map(is_sharded, plan.packs)):
@@ -105,11 +115,13 @@ def _rewrite(
     packs: list[Pack],
 ) -> Rewriter:
     """Carries out what was decided."""
-    rewriter = Rewriter(view, shapes, prefix, Place(replicas.count, replicas.rank))
+    rewriter = Rewriter(view, shapes, prefix)
     reductions = {name for family in cut_families(packs) for name in family.reductions}
     depths = levels(view, reductions)
     for pack in filter(is_sharded, packs):
-        rewriter.shard(pack, _ranges(view, replicas, pack, replicas.rank), depths)
+        rank = replicas.rank(view.nodes[pack.node])
+        place = Place(replicas.count, rank)
+        rewriter.shard(pack, place, _ranges(view, replicas, pack, rank), depths)
     return rewriter
 
 
@@ -118,11 +130,16 @@ def _slots(
 ) -> list[Slot]:
     """The slots that have parts, with what each replica has of them."""
     owns: dict[str, tuple[Range, ...]] = {}
+    ranks: dict[str, int] = {}
     for pack in filter(is_sharded, packs):
         ranges = [_ranges(view, replicas, pack, rank) for rank in range(replicas.count)]
         for index, family in enumerate(pack.families):
             owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
-    return [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
+            ranks.update(dict.fromkeys(family.slots, replicas.rank(view.nodes[pack.node])))
+    return [
+        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument])
+        for slot in rewriter.slots
+    ]
 
 
 def _size(shape: Shape | None) -> int | None:
@@ -135,7 +152,8 @@ def _cut_shapes(
     """The shapes of the tensors of which this replica computes a window."""
     shapes: dict[str, Shape | None] = {}
     for pack in filter(is_sharded, packs):
-        ranges = _ranges(view, replicas, pack, replicas.rank)
+        rank = replicas.rank(view.nodes[pack.node])
+        ranges = _ranges(view, replicas, pack, rank)
         for own, family in zip(ranges, pack.families, strict=True):
             if family.reason is None:
                 begin, end = window(own, family.size)
@@ -160,8 +178,8 @@ def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
     return False
 
 
-def _pack(clusters: Clusters, view: GraphView, world: World, node: Any) -> Pack:
-    if not world.is_full_group(view, node):
+def _pack(clusters: Clusters, view: GraphView, world: World, replicas: Replicas, node: Any) -> Pack:
+    if not world.is_full_group(view, node) or not replicas.has(node):
         return Pack(node.name, [], [], "not_all_replicas", node.name)
     return clusters.pack(node)
 
