@@ -19,13 +19,12 @@ from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
+from tf_fuse.shard_update.plan import Plan, Replicas, has_all_reduce, make_plan
 from tf_fuse.shard_update.state import State
 
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_sharded"
-_REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
@@ -126,7 +125,7 @@ class Updates:
         if not isinstance(self.cluster, Cluster):
             return None
         graph = _graphs.get(name)
-        if graph is None or not any(op.type == _REDUCE for op in graph.get_operations()):
+        if graph is None or not has_all_reduce(graph):
             return None
         plan, reason = self._plan(context, name, graph, inputs)
         self.decisions.append(Decision(name, plan, reason))
@@ -163,13 +162,14 @@ class Updates:
         state_module.watch_handles()
         bundle = self.state.bundle(plan.slots, handles)
         definition.signature.name = name + _SUFFIX
-        for node in definition.node_def:
-            if node.op == "VarHandleOp":
-                shared = node.attr["shared_name"].s.decode()
-                if shared.startswith(_PREFIX):
-                    number = int(shared.removeprefix(_PREFIX))
-                    node.attr["shared_name"].s = part_name(bundle.number, number).encode()
-        context.add_function_def(definition)
+        for one in [*plan.functions, definition]:
+            for node in one.node_def:
+                if node.op == "VarHandleOp":
+                    shared = node.attr["shared_name"].s.decode()
+                    if shared.startswith(_PREFIX):
+                        number = int(shared.removeprefix(_PREFIX))
+                        node.attr["shared_name"].s = part_name(bundle.number, number).encode()
+            context.add_function_def(one)
         return Twin(
             definition.signature.name.encode(), plan, bundle,
             list(zip(positions, handles, strict=True)),

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,15 @@ from tf_fuse.shard_update.builder import Range
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
 from tf_fuse.shard_update.reductions import Place, levels
-from tf_fuse.shard_update.redundancy import World, analyse
+from tf_fuse.shard_update.redundancy import (
+    Inside,
+    Redundancy,
+    World,
+    analyse,
+    called_functions,
+    inside,
+    is_loop,
+)
 from tf_fuse.shard_update.rewrite import Rewriter, Slot
 from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
 
@@ -38,14 +46,17 @@ class Plan:
     """What becomes of a function.
 
     Attributes:
-      packs: its all-reduces, in the order of their nodes' names.
+      packs: its all-reduces, in the order of their nodes' names; then those of functions that it
+        calls.
       function: the `FunctionDef` to run instead; None if nothing is cut.
       slots: variables that have parts then.
+      functions: that it calls, and that are to be there before it runs.
     """
 
     packs: list[Pack]
     function: Any | None = None
     slots: list[Slot] = field(default_factory=list)
+    functions: list[Any] = field(default_factory=list)
 
 
 def make_plan(
@@ -71,41 +82,229 @@ def make_plan(
     Returns:
       The plan. It has the function's name and signature.
     """
-    op_def = _op_defs(function)
-    view = GraphView(without_bundles(definition), op_def)
-    shapes = static_shapes(view, graph)
-    world = World(replicas.count, function, op_def, _reduces_over(replicas.count))
-    found = analyse(view, world, [], mirrored)
-    clusters = Clusters(view, world, shapes, found, exact)
-    reduces = [view.nodes[name] for name in sorted(view.nodes) if view.nodes[name].op == _REDUCE]
-    plan = Plan([_pack(clusters, view, world, node) for node in reduces])
-    settle(view, plan.packs)
-    while any(map(is_sharded, plan.packs)):
-        rewriter = _rewrite(view, shapes, replicas, prefix, plan.packs)
-        if _has_cycle(rewriter.function, op_def):
-            # (Each pack alone has none; two may wait for each other.)
-            last = [pack for pack in plan.packs if is_sharded(pack)][-1]
-            last.reason, last.detail = "cycle", last.node
-            continue
-        plan.function, plan.slots = rewriter.function, _slots(rewriter, view, replicas, plan.packs)
-        break
-    return plan
+    planner = _Planner(function, graph, replicas, prefix, exact)
+    arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
+    scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
+    new = planner.plan(definition, graph, scope)
+    return Plan(planner.packs, new, planner.slots, planner.functions)
 
 
-def _rewrite(
-    view: GraphView,
-    shapes: dict[str, Shape | None],
-    replicas: Replicas,
-    prefix: str,
-    packs: list[Pack],
-) -> Rewriter:
-    """Carries out what was decided."""
-    rewriter = Rewriter(view, shapes, prefix, Place(replicas.count, replicas.rank))
-    reductions = {name for family in cut_families(packs) for name in family.reductions}
-    depths = levels(view, reductions)
-    for pack in filter(is_sharded, packs):
-        rewriter.shard(pack, _ranges(view, replicas, pack, replicas.rank), depths)
-    return rewriter
+@dataclass(frozen=True)
+class _Scope:
+    """What is known of a function's arguments.
+
+    Attributes:
+      name: of the function; "" of the one that is planned.
+      redundant: those that are equal on all replicas.
+      mirrored: those that are variables whose values are.
+      origins: those that are variables, and the arguments of the function that is planned which
+        they come from.
+      outside: those that are variables which others than this function use.
+      carried: those that are returned as they are, for the next iteration.
+    """
+
+    name: str
+    redundant: list[str]
+    mirrored: list[str]
+    origins: Mapping[str, str]
+    outside: frozenset[str]
+    carried: frozenset[str]
+
+
+class _Planner:
+    """Plans a function, and those that it calls.
+
+    Attributes:
+      packs: all-reduces so far.
+      slots: variables that have parts.
+      functions: new ones that are called.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[str], Any | None],
+        graph: Any,
+        replicas: Replicas,
+        prefix: str,
+        exact: bool,
+    ):
+        self._graph = graph
+        self._replicas = replicas
+        self._prefix = prefix
+        self._exact = exact
+        self._op_def = _op_defs(function)
+        is_full_group = _reduces_over(replicas.count)
+        self._world = World(replicas.count, function, self._op_def, is_full_group)
+        self.packs: list[Pack] = []
+        self.slots: list[Slot] = []
+        self.functions: list[Any] = []
+
+    def plan(self, definition: Any, graph: Any, scope: _Scope) -> Any | None:
+        """Plans one function; returns what to run instead, or None."""
+        view = GraphView(without_bundles(definition), self._op_def)
+        found = analyse(view, self._world, scope.redundant, scope.mirrored)
+        new = self._plan_packs(view, graph, found, scope)
+        for name in sorted(view.nodes):
+            changed = self._plan_calls(view, view.nodes[name], found, scope)
+            if not changed:
+                continue
+            if new is None:
+                new = type(definition)()
+                new.CopyFrom(view.function)
+            (node,) = (node for node in new.node_def if node.name == name)
+            rename_called(node, changed)
+        return new
+
+    def _plan_packs(
+        self, view: GraphView, graph: Any, found: Redundancy, scope: _Scope
+    ) -> Any | None:
+        reduces = [n for _, n in sorted(view.nodes.items()) if n.op == _REDUCE]
+        if not reduces:
+            return None
+        shapes = static_shapes(view, graph)
+        clusters = Clusters(
+            view, self._world, shapes, found, self._exact, scope.outside, scope.carried
+        )
+        packs = [_pack(clusters, view, self._world, node) for node in reduces]
+        for pack in packs:
+            pack.function = scope.name
+        self.packs += packs
+        settle(view, packs)
+        while any(map(is_sharded, packs)):
+            rewriter = self._rewrite(view, shapes, packs)
+            if _has_cycle(rewriter.function, self._op_def):
+                # (Each pack alone has none; two may wait for each other.)
+                last = [pack for pack in packs if is_sharded(pack)][-1]
+                last.reason, last.detail = "cycle", last.node
+                continue
+            for slot in _slots(rewriter, view, self._replicas, packs):
+                self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
+            return rewriter.function
+        return None
+
+    def _rewrite(
+        self, view: GraphView, shapes: dict[str, Shape | None], packs: list[Pack]
+    ) -> Rewriter:
+        """Carries out what was decided."""
+        place = Place(self._replicas.count, self._replicas.rank)
+        rewriter = Rewriter(view, shapes, self._prefix, place, len(self.slots))
+        reductions = {name for family in cut_families(packs) for name in family.reductions}
+        depths = levels(view, reductions)
+        for pack in filter(is_sharded, packs):
+            rewriter.shard(pack, _ranges(view, self._replicas, pack, place.rank), depths)
+        return rewriter
+
+    def _plan_calls(
+        self, view: GraphView, node: Any, found: Redundancy, scope: _Scope
+    ) -> dict[str, str]:
+        """Plans the functions that a node calls.
+
+        Returns:
+          By function that changes, the name of the new one.
+        """
+        changed = {}
+        for call in inside(view, self._world, node, found):
+            definition = self._world.function(call.name)
+            if not self._reduces(call.name):
+                continue
+            graph = graph_of(self._graph, call.name)
+            if graph is None:
+                self.packs.append(Pack(node.name, [], [], "nested", call.name, call.name))
+                continue
+            new = self.plan(definition, graph, self._inner(view, node, call, scope))
+            if new is not None:
+                name = f"{call.name}_{len(self.functions)}_of_{view.function.signature.name}"
+                new.signature.name = changed[call.name] = name
+                self.functions.append(new)
+        return changed
+
+    def _inner(self, view: GraphView, node: Any, call: Inside, scope: _Scope) -> _Scope:
+        """What is known of the arguments of a function that is called."""
+        body = GraphView(self._world.function(call.name), self._op_def)
+        outer = dict(zip(body.arguments, map(view.resource, call.arguments), strict=True))
+        origins = {a: scope.origins[o] for a, o in outer.items() if o in scope.origins}
+        carried = set()
+        if is_loop(node):
+            carried = {
+                argument
+                for argument, result in zip(body.arguments, body.results, strict=True)
+                if body.resource(result) == argument
+            }
+        outside = {
+            argument
+            for position, argument in enumerate(body.arguments)
+            if outer[argument] not in scope.origins
+            or outer[argument] in scope.outside
+            or list(outer.values()).count(outer[argument]) > 1
+            or self._is_used_elsewhere(view, node, call, position, scope)
+        }
+        return _Scope(
+            call.name, call.redundant, call.mirrored, origins, frozenset(outside),
+            frozenset(carried),
+        )  # fmt: skip
+
+    def _is_used_elsewhere(
+        self, view: GraphView, node: Any, call: Inside, position: int, scope: _Scope
+    ) -> bool:
+        """Whether a variable that a function gets is used by others than it."""
+        resource = view.resource(call.arguments[position])
+        users = [name for name in view.escapes(resource, but_shape=False) if name != node.name]
+        if view.users(resource) or [n for n in users if n or resource not in scope.carried]:
+            return True
+        if is_loop(node):
+            handed_on = view.outputs(node)[position]
+            if view.uses(handed_on) or handed_on in view.results:
+                return True
+        for other in called_functions(node):
+            definition = self._world.function(other)
+            if other != call.name and definition is not None:
+                body = GraphView(definition, self._op_def)
+                argument = body.arguments[position]
+                if body.users(argument) or [one for one in body.escapes(argument, False) if one]:
+                    return True
+        return False
+
+    def _reduces(self, name: str) -> bool:
+        """Whether a function, or one that it calls, has an all-reduce."""
+        definition = self._world.function(name)
+        return definition is not None and any(
+            node.op == _REDUCE or any(map(self._reduces, called_functions(node)))
+            for node in definition.node_def
+        )
+
+
+def graph_of(graph: Any, name: str) -> Any | None:
+    """The `FuncGraph` of a function that another one calls."""
+    atomic = getattr(graph, "_functions", {}).get(name)
+    return getattr(atomic, "graph", None)
+
+
+def has_all_reduce(graph: Any) -> bool:
+    """Whether a function, or one that it calls, has an all-reduce."""
+    called = (getattr(one, "graph", None) for one in getattr(graph, "_functions", {}).values())
+    return any(
+        operation.type == _REDUCE
+        for one in [graph, *called]
+        if one is not None
+        for operation in one.get_operations()
+    )
+
+
+def rename_called(node: Any, names: Mapping[str, str]) -> None:
+    """Has a node call other functions."""
+    for value in node.attr.values():
+        for function in [value.func, *value.list.func]:
+            if function.name in names:
+                function.name = names[function.name]
+
+
+def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
+    try:
+        for _ in GraphView(function, op_def).in_order():
+            pass
+    except ValueError:
+        return True
+    return False
 
 
 def _slots(
@@ -125,15 +324,6 @@ def _ranges(view: GraphView, replicas: Replicas, pack: Pack, rank: int) -> list[
     sizes = [family.size for family in pack.families]
     width = _width(view.nodes[pack.node].attr["T"].type)
     return packed_ranges(sizes, width, replicas.count, rank)
-
-
-def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
-    try:
-        for _ in GraphView(function, op_def).in_order():
-            pass
-    except ValueError:
-        return True
-    return False
 
 
 def _pack(clusters: Clusters, view: GraphView, world: World, node: Any) -> Pack:

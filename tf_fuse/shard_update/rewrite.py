@@ -88,7 +88,12 @@ class Rewriter:
     """
 
     def __init__(
-        self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str, place: Place
+        self,
+        view: GraphView,
+        shapes: Mapping[str, Shape | None],
+        prefix: str,
+        place: Place,
+        first: int = 0,
     ):
         """Starts with the function as it is.
 
@@ -97,10 +102,12 @@ class Rewriter:
           shapes: of its tensors, and, by argument, of its variables.
           prefix: of the shared names of the parts.
           place: of this replica.
+          first: number of the first part.
         """
         self._view = view
         self._prefix = prefix
         self._place = place
+        self._first = first
         self._builder = Builder(view, shapes)
         self.slots: list[Slot] = []
 
@@ -229,7 +236,7 @@ class Rewriter:
         users = self._view.users(variable)
         user = next((node for node in users if node.op in READS), users[0])
         dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
-        name = f"{self._prefix}{len(self.slots)}"
+        name = f"{self._prefix}{self._first + len(self.slots)}"
         slot = Slot(variable, name, *range_, own, self._builder.shape(variable), dtype)
         self.slots.append(slot)
         handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
