@@ -165,7 +165,7 @@ _PROGRAMS = {
     "loop": ([], 2 * _ELEMENTS),
     "nested": ([], 2 * _ELEMENTS),
     "scaled": ([], 2 * _ELEMENTS),
-    "scaled_2": (["not_elementwise"], 0),
+    "scaled_2": ([], 2 * _ELEMENTS),
     "several_packs": ([], _ELEMENTS),
     "two_optimizers": ([], 2 * _ELEMENTS),
 }

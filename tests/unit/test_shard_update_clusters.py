@@ -558,6 +558,75 @@ def test_updates_in_functions_that_are_called(body):
     assert plan.function.signature == signature
 
 
+def test_a_branch_behind_the_all_reduce():
+    """As loss scaling has it: if all gradients are finite, they are applied."""
+
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        seen = tf.cumsum(job.w)
+        finite = [tf.reduce_all(tf.math.is_finite(one)) for one in (dw, dv)]
+
+        def update():
+            job.m.assign(0.9 * job.m + dw)
+            job.w.assign_sub(job.m)
+            job.v.assign_sub(dv / tf.norm(dv))
+
+        tf.cond(tf.reduce_all(finite), update, lambda: None)
+        return seen
+
+    plan = _Job(body).plan()
+    (pack,) = plan.packs
+    told = [(family.reason, family.exact) for family in pack.families]
+    assert told == [(None, True), (None, False)]
+    assert len(plan.slots) == 1
+    (cond,) = _nodes(plan, "If")
+    assert len(cond.attr["Tin"].list.type) + 1 == sum(not i.startswith("^") for i in cond.input)
+    branches = {function.signature.name: function for function in plan.functions}
+    ops = {
+        key: [node.op for node in branches[cond.attr[key].func.name].node_def]
+        for key in ("then_branch", "else_branch")
+    }
+    assert [ops[key].count("TfFuse>AllGather") for key in sorted(ops)] == [0, 1]
+    # Whether they are finite, and the norm: their keys differ.
+    reduces = [
+        node
+        for function in (plan.function, *plan.functions)
+        for node in function.node_def
+        if node.op == "TfFuse>AllReduce"
+    ]
+    assert [node.attr["N"].i for node in reduces] == [2, 1]
+    assert len({node.attr["tag"].s for node in reduces}) == 2
+    assert _nodes(plan, "TfFuse>AllGather") == []
+
+
+def test_a_branch_that_has_a_part_of_the_updates():
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        seen = tf.cumsum(job.w), tf.cumsum(job.v)
+        tf.cond(tf.reduce_all(dw > 0.0), lambda: job.w.assign_sub(dw), lambda: job.w.assign(job.w))
+        job.v.assign_sub(dv)
+        return seen
+
+    plan = _Job(body).plan()
+    assert [family.reason for family in plan.packs[0].families] == ["in_branch", None]
+    assert plan.functions == []
+
+
+def test_a_branch_that_replicas_may_not_agree_on():
+    def body(job, dw, dv):
+        local = dw[0, 0]
+        dw, dv = job.packed(dw, dv)
+
+        def update():
+            job.w.assign_sub(dw)
+            job.v.assign_sub(dv)
+
+        tf.cond(local > 0.0, update, lambda: None)
+
+    plan = _Job(body).plan()
+    assert [family.reason for family in plan.packs[0].families] == ["not_redundant"] * 2
+
+
 def test_a_slot_that_the_caller_reads_is_none():
     def body(job, dw, dv):
         _called(job, dw, dv)

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_fuse.collectives import packed_ranges
+from tf_fuse.shard_update.branch import (
+    Branch,
+    call_with_group,
+    forget_shapes,
+    reduce_inside,
+    with_group,
+)
 from tf_fuse.shard_update.builder import Range
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
-from tf_fuse.shard_update.reductions import Place, levels
+from tf_fuse.shard_update.order import Order
+from tf_fuse.shard_update.reductions import Place, levels, touched
 from tf_fuse.shard_update.redundancy import (
     Inside,
     Redundancy,
@@ -170,17 +178,113 @@ class _Planner:
             pack.function = scope.name
         self.packs += packs
         settle(view, packs)
+        branches = {
+            pack.node: self._plan_branch(view, pack, found, scope)
+            for pack in packs
+            if pack.reason is None and any(f.branches for f in pack.families if f.reason is None)
+        }
         while any(map(is_sharded, packs)):
             rewriter = self._rewrite(view, shapes, packs)
             if _has_cycle(rewriter.function, self._op_def):
-                # (Each pack alone has none; two may wait for each other.)
-                last = [pack for pack in packs if is_sharded(pack)][-1]
+                # (Each pack alone has none; two may wait for each other. Those whose weights are
+                # gathered in a branch wait for nobody there.)
+                last = [p for p in packs if is_sharded(p) and branches.get(p.node) is None][-1]
                 last.reason, last.detail = "cycle", last.node
                 continue
-            for slot in _slots(rewriter, view, self._replicas, packs):
+            for slot in _slots(rewriter, self._replicas, packs):
                 self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
+            for pack in filter(is_sharded, packs):
+                if (branch := branches.get(pack.node)) is not None:
+                    self._carry_out(branch, pack, rewriter)
             return rewriter.function
         return None
+
+    def _plan_branch(
+        self, view: GraphView, pack: Pack, found: Redundancy, scope: _Scope
+    ) -> Branch | None:
+        """Plans a pack's update in a branch of a conditional, all of it or nothing."""
+        cut = [family for family in pack.families if family.reason is None]
+        ways = [way for family in cut for way in family.branches]
+        node = view.nodes[min(ways)[0]]
+        detail = node.name
+        if len(ways) == len(pack.families) and {name for name, _ in ways} == {node.name}:
+            positions = [position for _, position in ways]
+            branch = self._branch(view, node, pack, positions, found, scope)
+            if isinstance(branch, Branch):
+                inexact = {n for f in cut for n, one in f.reductions.items() if not one.exact}
+                is_exact = node.name not in touched(view, Order(view), inexact)
+                for family, inner in zip(pack.families, branch.pack.families, strict=True):
+                    family.exact = inner.exact and is_exact
+                return branch
+            detail = branch
+        for family in cut:
+            if family.branches and family.reason is None:
+                family.leave("in_branch", detail)
+        return None
+
+    def _branch(
+        self,
+        view: GraphView,
+        node: Any,
+        pack: Pack,
+        positions: list[int],
+        found: Redundancy,
+        scope: _Scope,
+    ) -> Branch | str:
+        """The branch that has an update; or where it is seen that it cannot be cut."""
+        calls = [
+            call
+            for call in inside(view, self._world, node, found)
+            if self._uses_any(call.name, positions)
+        ]
+        graph = graph_of(self._graph, calls[0].name) if len(calls) == 1 else None
+        if graph is None or self._reduces(calls[0].name):
+            return str(node.name)
+        (call,) = calls
+        definition = with_group(self._world.function(call.name))
+        forget_shapes(definition, set(positions))
+        inner = GraphView(without_bundles(definition), self._op_def)
+        known = self._inner(view, node, call, scope)
+        equal = analyse(inner, self._world, known.redundant, known.mirrored)
+        shapes = static_shapes(inner, graph)
+        clusters = Clusters(
+            inner, self._world, shapes, equal, self._exact, known.outside, known.carried
+        )
+        dtype = pack.reduce.attr["T"].type
+        families = [clusters.family(inner.arguments[position], dtype) for position in positions]
+        new = Pack(pack.node, [], families, reduce=reduce_inside(pack.reduce))
+        settle(inner, [new])
+        for family, one in zip(pack.families, families, strict=True):
+            if one.reason is not None:
+                family.leave(one.reason, one.detail)
+            elif one.branches or one.size != family.size:
+                return one.root
+        if any(one.reason is not None for one in families):
+            return call.name
+        rewriter = self._rewrite(inner, shapes, [new])
+        if _has_cycle(rewriter.function, self._op_def):
+            return call.name
+        for slot in _slots(rewriter, self._replicas, [new]):
+            self.slots.append(replace(slot, argument=known.origins[slot.argument]))
+        return Branch(node.name, new, call.name, inner, rewriter)
+
+    def _uses_any(self, name: str, positions: list[int]) -> bool:
+        body = GraphView(self._world.function(name), self._op_def)
+        tensors = [body.arguments[position] for position in positions]
+        return any(body.uses(tensor) or tensor in body.results for tensor in tensors)
+
+    def _carry_out(self, branch: Branch, pack: Pack, rewriter: Rewriter) -> None:
+        """Has a conditional call the branch that updates a part."""
+        (node,) = (one for one in rewriter.function.node_def if one.name == branch.node)
+        names = {}
+        for name in called_functions(node):
+            new = branch.rewriter.function
+            if name != branch.taken:
+                new = with_group(self._world.function(name))
+            old = rewriter.function.signature.name
+            names[name] = new.signature.name = f"{name}_{len(self.functions)}_of_{old}"
+            self.functions.append(new)
+        call_with_group(node, pack.reduce, names)
 
     def _rewrite(
         self, view: GraphView, shapes: dict[str, Shape | None], packs: list[Pack]
@@ -191,7 +295,7 @@ class _Planner:
         reductions = {name for family in cut_families(packs) for name in family.reductions}
         depths = levels(view, reductions)
         for pack in filter(is_sharded, packs):
-            rewriter.shard(pack, _ranges(view, self._replicas, pack, place.rank), depths)
+            rewriter.shard(pack, _ranges(self._replicas, pack, place.rank), depths)
         return rewriter
 
     def _plan_calls(
@@ -307,22 +411,20 @@ def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
     return False
 
 
-def _slots(
-    rewriter: Rewriter, view: GraphView, replicas: Replicas, packs: list[Pack]
-) -> list[Slot]:
+def _slots(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[Slot]:
     """The slots that have parts, with what each replica has of them."""
     owns: dict[str, tuple[Range, ...]] = {}
     for pack in filter(is_sharded, packs):
-        ranges = [_ranges(view, replicas, pack, rank) for rank in range(replicas.count)]
+        ranges = [_ranges(replicas, pack, rank) for rank in range(replicas.count)]
         for index, family in enumerate(pack.families):
             owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
     return [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
 
 
-def _ranges(view: GraphView, replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
+def _ranges(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
     """The elements of each part of a pack that are a replica's."""
     sizes = [family.size for family in pack.families]
-    width = _width(view.nodes[pack.node].attr["T"].type)
+    width = _width(pack.reduce.attr["T"].type)
     return packed_ranges(sizes, width, replicas.count, rank)
 
 
@@ -358,7 +460,8 @@ def static_shapes(view: GraphView, graph: Any) -> dict[str, Shape | None]:
     from tensorflow.python.ops import handle_data_util
 
     shapes: dict[str, Shape | None] = {}
-    for argument, tensor in zip(view.arguments, graph.inputs, strict=True):
+    # (A function may have been given more arguments.)
+    for argument, tensor in zip(view.arguments, graph.inputs, strict=False):
         shapes[argument] = _static(tensor.shape)
         data = handle_data_util.get_resource_handle_data(tensor)
         if data is not None and data.is_set and data.shape_and_type:
