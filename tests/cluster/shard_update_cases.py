@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from cluster import shard_update_programs
 
 
 class ShardUpdateCases:
@@ -99,6 +100,20 @@ class ShardUpdateCases:
         step = tf.function(lambda x, y: strategy.run(replica_step, args=(x, y)))
         told = self._train(step, 2, f"{name}/", sharded)
         return _with_weights(told, weights)
+
+    def program(self, name: str, sharded: bool) -> dict[str, Any]:
+        """Runs a step of `shard_update_programs`.
+
+        Args:
+          name: of the function that makes it.
+          sharded: whether the plan is carried out.
+
+        Returns:
+          As `update`.
+        """
+        strategy = self._the_strategy()
+        step, weights = getattr(shard_update_programs, name)(strategy)
+        return _with_weights(self._train(step, 4, f"{name}/", sharded), weights)
 
     def _the_strategy(self) -> Any:
         """One for all cases: making one restarts what the collectives know."""
@@ -427,7 +442,8 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -
     whole = own = 0
     if plan.function is not None:
         context.remove_function(definition.signature.name)
-        context.add_function_def(plan.function)
+        for one in [*plan.functions, plan.function]:
+            context.add_function_def(one)
     for slot in plan.slots:
         dtype = tf.dtypes.as_dtype(slot.dtype)
         handle = captures[slot.argument]

@@ -54,6 +54,7 @@ REASONS = {
     "shared": "the update of another gradient reads or makes a tensor of this one",
     "escapes": "an operation other than reads and assignments gets the variable",
     "nested": "the all-reduce is in a function that is called, and whose graph is not known",
+    "in_branch": "a part of the update is in a branch of a conditional, and another part is not",
     "cycle": "parts of the function would wait for one another",
 }
 
@@ -73,6 +74,8 @@ class Family:
       chain: assignments of the weight that are cut, in order.
       versions: by read of the weight that is a member, which of them makes what it reads.
       reductions: nodes that reduce members over some or all axes.
+      branches: conditionals that get it, and as which argument. If there is one, the update is in
+        a branch of that.
       exact: whether all that it assigns has the bits of a whole update: nothing in it is made of a
         sum that is added in another order.
       reason: why it is left alone, a key of REASONS; None if it can be cut.
@@ -89,6 +92,7 @@ class Family:
     chain: list[str] = field(default_factory=list)
     versions: dict[str, int] = field(default_factory=dict)
     reductions: dict[str, Reduction] = field(default_factory=dict)
+    branches: set[tuple[str, int]] = field(default_factory=set)
     exact: bool = True
     reason: str | None = None
     detail: str = ""
@@ -115,6 +119,7 @@ class Pack:
       reason: why all of it is left alone, or None.
       detail: the node that is the reason.
       function: that it is in, if that is called by the one that is planned; else "".
+      reduce: the all-reduce. In a branch behind it, a node that has its type, device and keys.
     """
 
     node: str
@@ -123,6 +128,7 @@ class Pack:
     reason: str | None = None
     detail: str = ""
     function: str = ""
+    reduce: Any = None
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ class Clusters:
             if self._size(part) is None:
                 return Pack(node.name, parts, [], "unknown_shape", part)
         dtype = node.attr["T"].type
-        return Pack(node.name, parts, [self._family(root, dtype) for root in roots])
+        return Pack(node.name, parts, [self.family(root, dtype) for root in roots], reduce=node)
 
     def _parts(self, packed: str, reduce: Any) -> list[str]:
         concat = self._view.producer(packed)
@@ -267,7 +273,13 @@ class Clusters:
 
     # --- Families --------------------------------------------------------------------------------
 
-    def _family(self, root: str, dtype: int) -> Family:
+    def family(self, root: str, dtype: int) -> Family:
+        """The family of a gradient.
+
+        Args:
+          root: the gradient, in the shape that it has in the pack, or as a branch gets it.
+          dtype: number of the type of what is reduced.
+        """
         shape = self._shape(root)
         if shape is None:
             return Family(root, ()).leave("unknown_shape", root)
@@ -326,6 +338,10 @@ class Clusters:
                 if why is not None:
                     return _Problem(*why, origin)
                 growth.add_sink(node.name, origin)
+            elif node.op == "If" and use.index > 0:
+                if data_inputs(node)[0] not in self._found.tensors:
+                    return _Problem("not_redundant", data_inputs(node)[0], origin)
+                family.branches.add((node.name, use.index - 1))
             elif node.op in REDUCTIONS:
                 reduction = self._reductions.of(node)
                 if isinstance(reduction, tuple):
@@ -493,6 +509,10 @@ class Clusters:
         for sink in family.sinks:
             for variable in self._view.assigned(self._view.nodes[sink]):
                 by_variable.setdefault(variable, []).append(sink)
+        if len(family.branches) > 1 or (by_variable and family.branches):
+            return _Problem("in_branch", min(family.branches)[0], family.root)
+        if family.branches:
+            return None
         if not by_variable:
             return _Problem("no_update", family.root, family.root)
         for variable in sorted(by_variable):

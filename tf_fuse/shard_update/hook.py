@@ -13,7 +13,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from tf_fuse.shard_update.state import State
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_sharded"
-_REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
+_REDUCE = frozenset({"CollectiveReduceV2"})
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
@@ -157,7 +157,7 @@ class Updates:
     def _decide(
         self, context: Any, name: str, inputs: Sequence[Any]
     ) -> Twin | errors.OpError | None:
-        if not _has_all_reduce(context, name, set()):
+        if not _has_op(context, name, _REDUCE, set()):
             return None
         graph = _graphs.get(name)
         if graph is None:
@@ -189,12 +189,8 @@ class Updates:
     def _plan(
         self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
     ) -> tuple[Plan | None, str]:
-        operations = graph.get_operations()
-        python = sorted(op.name for op in operations if op.type in _PYTHON)
-        if python:
-            return None, f"{python[0]} runs Python code in the step, which may use any variable"
-        if not any(op.type == _REDUCE for op in operations):
-            return None, "the all-reduce is in a loop, a branch or a function that it calls"
+        if _has_op(context, name, _PYTHON, set()):
+            return None, "an operation runs Python code in the step, which may use any variable"
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
@@ -233,13 +229,14 @@ class Updates:
         world.prepare()
         definition.signature.name = name + _SUFFIX
         index_of = {one[i][0]: i for one in slots.values() for i in one}
-        for node in definition.node_def:
-            if node.op == "VarHandleOp":
-                shared = node.attr["shared_name"].s.decode()
-                if shared.startswith(_PREFIX):
-                    index = index_of[int(shared.removeprefix(_PREFIX))]
-                    node.attr["shared_name"].s = part_name(bundle.number, index).encode()
-        context.add_function_def(definition)
+        for made in [*plan.functions, definition]:
+            for node in made.node_def:
+                if node.op == "VarHandleOp":
+                    shared = node.attr["shared_name"].s.decode()
+                    if shared.startswith(_PREFIX):
+                        index = index_of[int(shared.removeprefix(_PREFIX))]
+                        node.attr["shared_name"].s = part_name(bundle.number, index).encode()
+            context.add_function_def(made)
         twin = definition.signature.name.encode()
         _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
         taken = [(position, weakref.ref(inputs[position])) for position in positions]
@@ -279,19 +276,19 @@ def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
     return Cluster.here(next(iter(strategies)))
 
 
-def _has_all_reduce(context: Any, name: str, seen: set[str]) -> bool:
-    """Whether a function, or one that it calls, has an all-reduce."""
+def _has_op(context: Any, name: str, ops: Collection[str], seen: set[str]) -> bool:
+    """Whether a function, or one that it calls, has one of some operations."""
     seen.add(name)
     if not context.has_function(name):
         return False
     called: set[str] = set()
     for node in context.get_function_def(name).node_def:
-        if node.op == _REDUCE:
+        if node.op in ops:
             return True
         called.add(node.op)
         for value in node.attr.values():
             called |= {value.func.name, *(function.name for function in value.list.func)}
-    return any(_has_all_reduce(context, c, seen) for c in sorted(called - seen - {""}))
+    return any(_has_op(context, c, ops, seen) for c in sorted(called - seen - {""}))
 
 
 def _remember(function: Any) -> None:

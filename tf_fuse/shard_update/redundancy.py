@@ -252,9 +252,29 @@ def _loop(view: GraphView, world: World, node: Any, found: Redundancy) -> tuple[
         equal, lost = still, now_lost
 
 
-def inside(
-    view: GraphView, world: World, node: Any, found: Redundancy
-) -> list[tuple[str, list[str], list[str], list[str]]]:
+@dataclass(frozen=True)
+class Inside:
+    """What is known in a function that a node calls.
+
+    Attributes:
+      name: of the function.
+      arguments: the caller's tensors that it gets.
+      redundant: its arguments that are redundant.
+      mirrored: its arguments that are variables with equal values.
+    """
+
+    name: str
+    arguments: list[str]
+    redundant: list[str]
+    mirrored: list[str]
+
+
+def is_loop(node: Any) -> bool:
+    """Whether a node runs a function again and again on what it returns."""
+    return node.op in _LOOPS
+
+
+def inside(view: GraphView, world: World, node: Any, found: Redundancy) -> list[Inside]:
     """What is known in the functions that a node calls.
 
     Args:
@@ -264,9 +284,10 @@ def inside(
       found: a result of `analyse`.
 
     Returns:
-      Of each function that is known its name, the tensors that it is called with, and its arguments
-      that are redundant, and that are variables with equal values.
+      Of each function that is known; nothing for a node that calls none.
     """
+    if not called_functions(node):
+        return []
     arguments = data_inputs(node)
     if node.op in _CONDITIONALS | _CASES:
         arguments = arguments[1:]
@@ -284,7 +305,7 @@ def inside(
                 for inner, outer in zip(names, arguments, strict=True)
                 if view.resource(outer) in found.variables
             ]
-            known.append((name, arguments, redundant, mirrored))
+            known.append(Inside(name, arguments, redundant, mirrored))
     return known
 
 

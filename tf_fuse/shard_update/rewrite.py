@@ -89,16 +89,20 @@ class Rewriter:
       slots: variables that have parts from now on.
     """
 
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str):
+    def __init__(
+        self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str, first: int = 0
+    ):
         """Starts with the function as it is.
 
         Args:
           view: of the function.
           shapes: of its tensors, and, by argument, of its variables.
           prefix: of the shared names of the parts.
+          first: number of the first part.
         """
         self._view = view
         self._prefix = prefix
+        self._first = first
         self._place = Place(1, 0)
         self._builder = Builder(view, shapes)
         self.slots: list[Slot] = []
@@ -120,13 +124,16 @@ class Rewriter:
             behind the last.
           levels: of the reductions of its families.
         """
-        whole = self._view.nodes[pack.node]
+        whole = pack.reduce
         self._place = place
-        self._reduce_scatter(pack, whole)
+        if pack.node in self._view.nodes:
+            self._reduce_scatter(pack, whole)
         for index, family in enumerate(pack.families):
             if family.reason is None:
                 self._cut(pack, index, ranges[index])
         self._reduce(pack, ranges, levels)
+        if any(family.branches for family in pack.families if family.reason is None):
+            return  # What is behind it is another function's.
         early = early_gradients(self._view, pack)
         self._bring_early(pack, ranges, sorted(early))
         gathered, shapes = [], []
@@ -165,14 +172,20 @@ class Rewriter:
     def _cut(self, pack: Pack, index: int, own: Range) -> None:
         """Has the nodes of a family compute this replica's window."""
         family, scope = pack.families[index], _scope(pack, index)
-        whole = self._view.nodes[pack.node]
+        whole = pack.reduce
         part = f"{pack.node}:shards:{index}"
         range_ = window(own, family.size)
+        if family.root in self._view.arguments:
+            self._cut_nodes(scope, family, range_, own)
+            return  # A branch gets the window.
         # Zeros are around what is this replica's.
         around = (own[0] - range_[0], range_[1] - own[1])
         dtype = whole.attr["T"].type
         part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
         self._builder.replace(family.root, part)
+        self._cut_nodes(scope, family, range_, own)
+
+    def _cut_nodes(self, scope: str, family: Family, range_: Range, own: Range) -> None:
         for variable in family.slots:
             self._hold(variable, range_, own)
         cut: dict[tuple[str, Shape], str] = {}
@@ -232,7 +245,7 @@ class Rewriter:
         users = self._view.users(variable)
         user = next((node for node in users if node.op in READS), users[0])
         dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
-        name = f"{self._prefix}{len(self.slots)}"
+        name = f"{self._prefix}{self._first + len(self.slots)}"
         slot = Slot(variable, name, *range_, own, self._builder.shape(variable), dtype)
         self.slots.append(slot)
         handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
@@ -290,19 +303,20 @@ class Rewriter:
 
     def _all_reduce(self, pack: Pack, name: str, tensors: Sequence[str], dtype: int) -> list[str]:
         """The sums of tensors over all replicas, beside the collective of the pack."""
-        whole = self._view.nodes[pack.node]
+        whole = pack.reduce
         node = self._builder.add(name, "", [], whole.device)
         self._collective(node, "TfFuse>AllReduce", whole, tensors)
         node.attr["T"].type = dtype
         # (Other collectives of the pack have its keys, too.)
-        node.attr["tag"].s = name.rpartition("/")[2].encode()
+        where = "" if pack.node in self._view.nodes else "branch/"
+        node.attr["tag"].s = f"{where}{name.rpartition('/')[2]}".encode()
         return [f"{name}:outputs:{i}" for i in range(len(tensors))]
 
     def _bring_early(self, pack: Pack, ranges: Sequence[Range], indices: Sequence[int]) -> None:
         """Brings whole gradients before the new weights: zeros but for what is a replica's own."""
         if not indices:
             return
-        whole = self._view.nodes[pack.node]
+        whole = pack.reduce
         dtype = whole.attr["T"].type
         parts = []
         for index in indices:
