@@ -72,7 +72,8 @@ class ShardUpdateOptionCases:
     ranks: int
 
     def trained(self, library: str = "keras", optimizer: str = "Adam", on: bool = True,
-                steps: int = 4, reads: Sequence[str] = (), **args: Any) -> dict[str, Any]:
+                steps: int = 4, reads: Sequence[str] = (), compiled: bool = False,
+                **args: Any) -> dict[str, Any]:
         """Trains a model of uneven layers, with the option on or off.
 
         Args:
@@ -81,13 +82,19 @@ class ShardUpdateOptionCases:
           on: whether the option is.
           steps: of training.
           reads: what is done between the steps, names of methods of `_Trained`.
+          compiled: whether the update is compiled, however small its variables are.
           args: of the optimizer.
 
         Returns:
           Digests of the weights and of the optimizer's variables after training, the losses, and
           what the reads gave.
         """
-        tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+        from tf_fuse.shard_update import outline
+
+        outline.MIN_ELEMENTS = 2
+        tf.config.optimizer.set_experimental_options(
+            {"shard_weight_update": on, "compile_weight_update": compiled}
+        )
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )
@@ -101,6 +108,8 @@ class ShardUpdateOptionCases:
             "weights": trained.digest(trained.model.trainable_variables),
             "held": trained.held(),
             "slots": trained.digest(trained.slots()),
+            "values": [v.numpy().tolist() for v in trained.model.trainable_variables],
+            "compiled": trained.compiled(),
             "seen": seen,
         }
 
@@ -155,6 +164,18 @@ class _Trained:
         if updates is None or updates.state is None:
             return []
         return [(*b.bytes(), b.is_parted, b.version) for b in updates.state.bundles()]
+
+    def compiled(self) -> list[tuple[int, list[str]]]:
+        """Of each function, how many kernels it has, and why assignments are left alone."""
+        from tensorflow.python.eager import context
+
+        compiler = getattr(context.context(), "_tf_fuse_compiler", None)
+        decisions = [] if compiler is None else compiler.decisions
+        return [
+            (len(d.outline.cones), sorted({left.reason for left in d.outline.left}))
+            for d in decisions
+            if d.outline.cones
+        ]
 
     def everyone_reads(self, step: int) -> str:
         """The optimizer's variables, on all ranks."""

@@ -169,7 +169,5 @@ def _is_here(context: Any, name: str) -> bool:
     spec = device_module.DeviceSpec.from_string(name)
     own = device_module.DeviceSpec.from_string(context.host_address_space())
     return (
-        spec.device_type == "CPU"
-        and spec.job in (None, own.job)
-        and spec.task in (None, own.task)
+        spec.device_type == "CPU" and spec.job in (None, own.job) and spec.task in (None, own.task)
     )

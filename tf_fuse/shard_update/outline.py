@@ -10,10 +10,10 @@ of variables is moved into a function that XLA compiles:
           ▲ Read(m)                                  ▲ rate
                           becomes    call(g, rate, &m, &w)
 
-Such a *cone* starts from an assignment and takes an operation if all that read its result are in it.
-So nothing in it is seen from outside but variables, and (in a function that updates a part of the
-weights) what is sent to other replicas. Variables are read and assigned inside: XLA then writes the
-new values where the old ones were, which takes two thirds of the time of assigning its results.
+Such a *cone* starts from an assignment and takes an operation if all that read its result are in
+it. So nothing in it is seen from outside but variables, and (in a function that updates a part of
+the weights) what is sent to other replicas. Variables are read and assigned inside: XLA then writes
+the new values where the old ones were, which takes two thirds of the time of assigning its results.
 
 Functions for weights of one shape are the same, and compiled once.
 
@@ -35,7 +35,7 @@ from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_i
 # Calls cost more than they save in smaller tensors.
 MIN_ELEMENTS = 65536
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
-MIN_PASSES = 3
+MIN_PASSES = 2
 FUNCTION_PREFIX = "__tf_fuse_update_"
 CALL_PREFIX = "tf_fuse_compiled_"
 
@@ -46,8 +46,10 @@ _RESOURCE = 20  # DT_RESOURCE
 # rounding between operations: that is not the same update any more.
 _TYPES = frozenset({1, 2, 3, 9, 10})
 _FREE = frozenset({"Identity", "Reshape", "StopGradient"})
-# What XLA computes elementwise.
-COMPILED = ELEMENTWISE | {"Reshape"}
+# What XLA computes elementwise, of each of the types.
+COMPILED = (ELEMENTWISE - {"Round"}) | {"Reshape"}
+# Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
+_CONTROL_FLOW = frozenset({"Enter", "Merge", "NextIteration", "RefEnter", "RefSwitch", "Switch"})
 
 # Why an assignment is left as it is.
 REASONS = {
@@ -60,6 +62,7 @@ REASONS = {
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "read_elsewhere": "the assigned value is read by something else, too",
     "waits_for_itself": "something in between waits for a part of the operations",
+    "control_flow": "the function has conditionals or loops of TensorFlow 1",
 }
 
 
@@ -122,6 +125,10 @@ def outline(
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
       is_here: whether a device, by the name in a node, is a CPU of this process.
     """
+    old = sorted(node.name for node in view.nodes.values() if node.op in _CONTROL_FLOW)
+    if old:
+        assigns = sorted(name for name, node in view.nodes.items() if node.op in ASSIGNS)
+        return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
     finder = _Finder(view, shapes, is_here)
     found = Outline(left=finder.left)
     kept = []
@@ -381,10 +388,11 @@ class _Builder:
                 self._rewire(function.node_def.add(), node)
         for call in calls:
             self._rewire(function.node_def.add(), call)
-        for result, tensor in function.ret.items():
+        for result, tensor in view.function.ret.items():
             function.ret[result] = self._tensor_of.get(tensor, tensor)
-        for result, name in function.control_ret.items():
+        for result, name in view.function.control_ret.items():
             function.control_ret[result] = self._call_of.get(name, name)
+        _check(function)
         self._found.function = function
 
     def _rewire(self, copy: Any, node: Any) -> None:
@@ -428,6 +436,16 @@ class _Builder:
             call.attr[key].s = b""
         call.attr["_XlaMustCompile"].b = True
         return call
+
+
+def _check(function: Any) -> None:
+    """TensorFlow drops a node in silence if nothing that exists waits for it."""
+    there = {node.name for node in function.node_def}
+    there |= {argument.name for argument in function.signature.input_arg}
+    used = {tensor for node in function.node_def for tensor in node.input}
+    used |= {*function.ret.values(), *function.control_ret.values()}
+    if missing := sorted({name.lstrip("^").partition(":")[0] for name in used} - there):
+        raise ValueError(f"{function.signature.name} has no {missing[:10]}, which it uses")
 
 
 class _Body:
