@@ -56,7 +56,7 @@ REASONS = {
     "too_small": f"the variable has fewer than {MIN_ELEMENTS} elements",
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
     "type": "of the types of the operations, one is not computed alike when it is compiled",
-    "device": "the assignment is not on a CPU of this process",
+    "device": "the assignment or the variable is not on a CPU of this process, as far as is known",
     "several_devices": "the operations are on different devices",
     "unknown_shape": "the shape of the variable is not known when the function is traced",
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
@@ -115,15 +115,17 @@ class Outline:
     bodies: dict[str, Any] = field(default_factory=dict)
 
 
-def outline(
-    view: GraphView, shapes: Mapping[str, Shape | None], is_here: Callable[[str], bool]
-) -> Outline:
+# Whether a device, by the name in a node, is a CPU of this process, and has a variable, if any.
+IsHere = Callable[[str, str | None], bool]
+
+
+def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere) -> Outline:
     """Moves what lies in front of a function's assignments into functions to be compiled.
 
     Args:
       view: of the function.
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
-      is_here: whether a device, by the name in a node, is a CPU of this process.
+      is_here: where the function runs.
     """
     old = sorted(node.name for node in view.nodes.values() if node.op in _CONTROL_FLOW)
     if old:
@@ -168,9 +170,7 @@ def _reason(view: GraphView, cone: Cone, assigned: str | None) -> tuple[str, str
 class _Finder:
     """Finds the cones of a function, from their ends to their beginnings."""
 
-    def __init__(
-        self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: Callable[[str], bool]
-    ):
+    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere):
         self._view, self._shapes, self._is_here = view, shapes, is_here
         self.left: list[Left] = []
         # Cones that are one have one representative. They begin as variables, or as what is sent.
@@ -223,10 +223,10 @@ class _Finder:
             reason = "unknown_shape", variable
         elif any(node.attr["dtype"].type not in _TYPES for node in nodes):
             reason = "type", variable
-        elif not all(self._is_here(node.device) for node in nodes):
-            reason = "device", next(n.device for n in nodes if not self._is_here(n.device))
         elif len({node.device for node in nodes}) > 1:
             reason = "several_devices", variable
+        elif not self._is_here(nodes[0].device, variable):
+            reason = "device", nodes[0].device
         if reason is not None or shape is None:
             self.left += [Left(name, *reason) for name in assigns if reason is not None]
             return
@@ -257,7 +257,7 @@ class _Finder:
             return
         outputs = self._view.outputs(node)
         size = self._known_size(node)
-        if node.name in self._sent and size is not None and self._is_here(node.device):
+        if node.name in self._sent and size is not None and self._is_here(node.device, None):
             self._begin(node.name, size, node.device)
             self._cone[node.name] = node.name
         elif any(tensor in self._results for tensor in outputs):
@@ -268,21 +268,21 @@ class _Finder:
             keys |= {self._find(self._cone[node.name])} if node.name in self._cone else set()
         elif not readers or not readers <= self._cone.keys():
             return
+        device = node.device
         if node.op in READS:
             variable = str(self._view.variable_of(node))
-            # A variable that this cone does not assign may be read by any number of cones.
             if variable in self._one_with:
-                keys.add(self._find(variable))
-            elif len(keys) > 1:
+                keys.add(key := self._find(variable))
+                # (It runs where the variable is.)
+                device = device or self._device[key]
+            elif len(keys) > 1 or not self._is_here(device, variable):
                 return
-        self._join(node, keys, size)
+        self._join(node, keys, size, device)
 
-    def _join(self, node: Any, keys: Collection[str], size: int | None) -> None:
+    def _join(self, node: Any, keys: Collection[str], size: int | None, device: str) -> None:
         sizes = {self._size[key] for key in keys}
         devices = {self._device[key] for key in keys}
-        if not keys or len(sizes) > 1 or devices != {node.device}:
-            return
-        if size is not None and size not in sizes:
+        if len(sizes) != 1 or devices != {device} or (size is not None and size not in sizes):
             return
         first, *others = sorted(keys)
         for key in others:
