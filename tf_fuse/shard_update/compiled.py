@@ -110,7 +110,7 @@ class Compiler:
           places: the devices that its arguments are on, if they are known.
         """
         definition = context.get_function_def(name)
-        if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
+        if _is_compiled(definition):
             return name
         if context.has_function(name + _SUFFIX):
             return name + _SUFFIX
@@ -146,7 +146,7 @@ class Compiler:
         named = {
             function.name
             for node in definition.node_def
-            if not node.attr["_XlaMustCompile"].b
+            if not _is_compiled(node)
             for attribute in node.attr.values()
             for function in [attribute.func, *attribute.list.func]
         }
@@ -158,6 +158,12 @@ class Compiler:
                 if twin != name:
                     found[name] = twin
         return found
+
+
+def _is_compiled(node: Any) -> bool:
+    """Whether a call, or a function, is compiled as a whole."""
+    # (Looking for a key that is not there would add it.)
+    return "_XlaMustCompile" in node.attr and bool(node.attr["_XlaMustCompile"].b)
 
 
 def _problem(context: Any) -> str:
@@ -181,7 +187,7 @@ def _is_here(context: Any, places: Mapping[str, str]) -> IsHere:
     from tensorflow.python.framework import device as device_module
 
     own = device_module.DeviceSpec.from_string(context.host_address_space())
-    specs = [device_module.DeviceSpec.from_string(name) for name in _devices(context)]
+    specs = [device_module.DeviceSpec.from_string(name) for name in context.devices()]
     local = [spec for spec in specs if (spec.job, spec.task) == (own.job, own.task)]
 
     def is_here(device: str, variable: str | None) -> bool:
@@ -197,7 +203,3 @@ def _is_here(context: Any, places: Mapping[str, str]) -> IsHere:
         )
 
     return is_here
-
-
-def _devices(context: Any) -> list[str]:
-    return [device.name for device in context.list_logical_devices()]
