@@ -184,6 +184,7 @@ class ShardUpdateOptionCases:
         steps: int = 4,
         reads: Sequence[str] = (),
         restored: str = "",
+        compiled: bool = False,
         **args: Any,
     ) -> dict[str, Any]:
         """Trains a model of uneven layers, with the option on or off.
@@ -195,13 +196,19 @@ class ShardUpdateOptionCases:
           steps: of training.
           reads: what is done between the steps, names of methods of `_Trained`.
           restored: a checkpoint to begin with.
+          compiled: whether the update is compiled, however small its variables are.
           args: of the optimizer.
 
         Returns:
           Digests of the weights and of the optimizer's variables after training, the losses, and
           what the reads gave.
         """
-        tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+        from tf_fuse.shard_update import outline
+
+        outline.MIN_ELEMENTS = 2
+        tf.config.optimizer.set_experimental_options(
+            {"shard_weight_update": on, "compile_weight_update": compiled}
+        )
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )
@@ -231,6 +238,8 @@ class ShardUpdateOptionCases:
             "weights": trained.digest(trained.model.trainable_variables),
             "held": held,
             "slots": trained.digest(trained.slots()),
+            "values": [v.numpy().tolist() for v in trained.model.trainable_variables],
+            "compiled": trained.compiled(),
             "seen": seen,
         }
 
@@ -405,6 +414,18 @@ class _Trained:
         """Another learning rate."""
         self.optimizer.learning_rate = 0.01 / (1 + step)
         return ""
+
+    def compiled(self) -> list[tuple[int, list[str]]]:
+        """Of each function, how many kernels it has, and why assignments are left alone."""
+        from tensorflow.python.eager import context
+
+        compiler = getattr(context.context(), "_tf_fuse_compiler", None)
+        decisions = [] if compiler is None else compiler.decisions
+        return [
+            (len(d.outline.cones), sorted({left.reason for left in d.outline.left}))
+            for d in decisions
+            if d.outline.cones
+        ]
 
     def everyone_reads(self, step: int) -> str:
         """The optimizer's variables, on all ranks."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from tf_fuse.shard_update.clusters import Shape
 from tf_fuse.shard_update.graph_view import GraphView
-from tf_fuse.shard_update.outline import Outline, outline
+from tf_fuse.shard_update.outline import IsHere, Outline, outline
 from tf_fuse.shard_update.plan import op_defs, static_shapes
 
 _log = logging.getLogger("tf_fuse")
@@ -69,7 +69,7 @@ class Compiler:
             twin = self._twins[name]
         except KeyError:
             self._twins[name] = None  # (While it is being made, on this thread or on another.)
-            twin = self._twins[name] = self._twin(context, name.decode())
+            twin = self._twins[name] = self._twin(context, name.decode(), inputs)
         if twin is None:
             return call(context, name, inputs, num)
         from tensorflow.python.framework import errors
@@ -89,17 +89,28 @@ class Compiler:
         if twin is not None and context.has_function(twin):
             context.remove_function(twin)
 
-    def _twin(self, context: Any, name: str) -> bytes | None:
+    def _twin(self, context: Any, name: str, inputs: Sequence[Any]) -> bytes | None:
         graph = self._graphs.get(name)
         if self._problem or graph is None:
             return None
-        twin = self._compiled(context, name, graph)
+        arguments = context.get_function_def(name).signature.input_arg
+        places = {a.name: t.device for a, t in zip(arguments, inputs, strict=True)}
+        twin = self._compiled(context, name, graph, places)
         return None if twin == name else twin.encode()
 
-    def _compiled(self, context: Any, name: str, graph: Any) -> str:
-        """The name of the function to call instead of another one; it may be the same."""
+    def _compiled(
+        self, context: Any, name: str, graph: Any, places: Mapping[str, str] | None = None
+    ) -> str:
+        """The name of the function to call instead of another one; it may be the same.
+
+        Args:
+          context: the eager context.
+          name: of the function.
+          graph: that it was made of.
+          places: the devices that its arguments are on, if they are known.
+        """
         definition = context.get_function_def(name)
-        if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
+        if _is_compiled(definition):
             return name
         if context.has_function(name + _SUFFIX):
             return name + _SUFFIX
@@ -109,7 +120,7 @@ class Compiler:
 
         view = GraphView(definition, op_defs(body))
         shapes = self._shapes.get(name) or static_shapes(view, graph)
-        found = outline(view, shapes, lambda device: _is_here(context, device))
+        found = outline(view, shapes, _is_here(context, places or {}))
         self.decisions.append(Compiled(name, found))
         function = found.function
         inner = self._inner(context, definition, graph)
@@ -135,7 +146,7 @@ class Compiler:
         named = {
             function.name
             for node in definition.node_def
-            if not node.attr["_XlaMustCompile"].b
+            if not _is_compiled(node)
             for attribute in node.attr.values()
             for function in [attribute.func, *attribute.list.func]
         }
@@ -149,6 +160,12 @@ class Compiler:
         return found
 
 
+def _is_compiled(node: Any) -> bool:
+    """Whether a call, or a function, is compiled as a whole."""
+    # (Looking for a key that is not there would add it.)
+    return "_XlaMustCompile" in node.attr and bool(node.attr["_XlaMustCompile"].b)
+
+
 def _problem(context: Any) -> str:
     """Why nothing can be compiled; "" if it can."""
     from tensorflow.python.util import _pywrap_util_port
@@ -160,14 +177,29 @@ def _problem(context: Any) -> str:
     return ""
 
 
-def _is_here(context: Any, name: str) -> bool:
-    """Whether a device is a CPU of this process."""
+def _is_here(context: Any, places: Mapping[str, str]) -> IsHere:
+    """Tells what is on a CPU of this process.
+
+    Args:
+      context: the eager context.
+      places: by variable, the device that it is on.
+    """
     from tensorflow.python.framework import device as device_module
 
-    if not name:
-        return not context.num_gpus()
-    spec = device_module.DeviceSpec.from_string(name)
     own = device_module.DeviceSpec.from_string(context.host_address_space())
-    return (
-        spec.device_type == "CPU" and spec.job in (None, own.job) and spec.task in (None, own.task)
-    )
+    specs = [device_module.DeviceSpec.from_string(name) for name in context.devices()]
+    local = [spec for spec in specs if (spec.job, spec.task) == (own.job, own.task)]
+
+    def is_here(device: str, variable: str | None) -> bool:
+        # A variable and who assigns it are on the same device, but which one need not be told.
+        if len(local) > 1 and variable is not None and places.get(variable) != device:
+            return False
+        spec = device_module.DeviceSpec.from_string(device)
+        return (
+            spec.device_type in (None, "CPU")
+            and spec.job in (None, own.job)
+            and spec.task in (None, own.task)
+            and (len(local) == 1 or bool(device))
+        )
+
+    return is_here

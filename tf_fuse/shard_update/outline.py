@@ -35,7 +35,7 @@ from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_i
 # Calls cost more than they save in smaller tensors.
 MIN_ELEMENTS = 65536
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
-MIN_PASSES = 3
+MIN_PASSES = 2
 FUNCTION_PREFIX = "__tf_fuse_update_"
 CALL_PREFIX = "tf_fuse_compiled_"
 
@@ -46,20 +46,23 @@ _RESOURCE = 20  # DT_RESOURCE
 # rounding between operations: that is not the same update any more.
 _TYPES = frozenset({1, 2, 3, 9, 10})
 _FREE = frozenset({"Identity", "Reshape", "StopGradient"})
-# What XLA computes elementwise.
-COMPILED = ELEMENTWISE | {"Reshape"}
+# What XLA computes elementwise, of each of the types.
+COMPILED = (ELEMENTWISE - {"Round"}) | {"Reshape"}
+# Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
+_CONTROL_FLOW = frozenset({"Enter", "Merge", "NextIteration", "RefEnter", "RefSwitch", "Switch"})
 
 # Why an assignment is left as it is.
 REASONS = {
     "too_small": f"the variable has fewer than {MIN_ELEMENTS} elements",
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
     "type": "of the types of the operations, one is not computed alike when it is compiled",
-    "device": "the assignment is not on a CPU of this process",
+    "device": "the assignment or the variable is not on a CPU of this process, as far as is known",
     "several_devices": "the operations are on different devices",
     "unknown_shape": "the shape of the variable is not known when the function is traced",
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "read_elsewhere": "the assigned value is read by something else, too",
     "waits_for_itself": "something in between waits for a part of the operations",
+    "control_flow": "the function has conditionals or loops of TensorFlow 1",
 }
 
 
@@ -112,16 +115,22 @@ class Outline:
     bodies: dict[str, Any] = field(default_factory=dict)
 
 
-def outline(
-    view: GraphView, shapes: Mapping[str, Shape | None], is_here: Callable[[str], bool]
-) -> Outline:
+# Whether a device, by the name in a node, is a CPU of this process, and has a variable, if any.
+IsHere = Callable[[str, str | None], bool]
+
+
+def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere) -> Outline:
     """Moves what lies in front of a function's assignments into functions to be compiled.
 
     Args:
       view: of the function.
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
-      is_here: whether a device, by the name in a node, is a CPU of this process.
+      is_here: where the function runs.
     """
+    old = sorted(node.name for node in view.nodes.values() if node.op in _CONTROL_FLOW)
+    if old:
+        assigns = sorted(name for name, node in view.nodes.items() if node.op in ASSIGNS)
+        return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
     finder = _Finder(view, shapes, is_here)
     found = Outline(left=finder.left)
     kept = []
@@ -161,9 +170,7 @@ def _reason(view: GraphView, cone: Cone, assigned: str | None) -> tuple[str, str
 class _Finder:
     """Finds the cones of a function, from their ends to their beginnings."""
 
-    def __init__(
-        self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: Callable[[str], bool]
-    ):
+    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere):
         self._view, self._shapes, self._is_here = view, shapes, is_here
         self.left: list[Left] = []
         # Cones that are one have one representative. They begin as variables, or as what is sent.
@@ -216,10 +223,10 @@ class _Finder:
             reason = "unknown_shape", variable
         elif any(node.attr["dtype"].type not in _TYPES for node in nodes):
             reason = "type", variable
-        elif not all(self._is_here(node.device) for node in nodes):
-            reason = "device", next(n.device for n in nodes if not self._is_here(n.device))
         elif len({node.device for node in nodes}) > 1:
             reason = "several_devices", variable
+        elif not self._is_here(nodes[0].device, variable):
+            reason = "device", nodes[0].device
         if reason is not None or shape is None:
             self.left += [Left(name, *reason) for name in assigns if reason is not None]
             return
@@ -250,7 +257,7 @@ class _Finder:
             return
         outputs = self._view.outputs(node)
         size = self._known_size(node)
-        if node.name in self._sent and size is not None and self._is_here(node.device):
+        if node.name in self._sent and size is not None and self._is_here(node.device, None):
             self._begin(node.name, size, node.device)
             self._cone[node.name] = node.name
         elif any(tensor in self._results for tensor in outputs):
@@ -261,21 +268,21 @@ class _Finder:
             keys |= {self._find(self._cone[node.name])} if node.name in self._cone else set()
         elif not readers or not readers <= self._cone.keys():
             return
+        device = node.device
         if node.op in READS:
             variable = str(self._view.variable_of(node))
-            # A variable that this cone does not assign may be read by any number of cones.
             if variable in self._one_with:
-                keys.add(self._find(variable))
-            elif len(keys) > 1:
+                keys.add(key := self._find(variable))
+                # (It runs where the variable is.)
+                device = device or self._device[key]
+            elif len(keys) > 1 or not self._is_here(device, variable):
                 return
-        self._join(node, keys, size)
+        self._join(node, keys, size, device)
 
-    def _join(self, node: Any, keys: Collection[str], size: int | None) -> None:
+    def _join(self, node: Any, keys: Collection[str], size: int | None, device: str) -> None:
         sizes = {self._size[key] for key in keys}
         devices = {self._device[key] for key in keys}
-        if not keys or len(sizes) > 1 or devices != {node.device}:
-            return
-        if size is not None and size not in sizes:
+        if len(sizes) != 1 or devices != {device} or (size is not None and size not in sizes):
             return
         first, *others = sorted(keys)
         for key in others:
@@ -381,10 +388,11 @@ class _Builder:
                 self._rewire(function.node_def.add(), node)
         for call in calls:
             self._rewire(function.node_def.add(), call)
-        for result, tensor in function.ret.items():
+        for result, tensor in view.function.ret.items():
             function.ret[result] = self._tensor_of.get(tensor, tensor)
-        for result, name in function.control_ret.items():
+        for result, name in view.function.control_ret.items():
             function.control_ret[result] = self._call_of.get(name, name)
+        _check(function)
         self._found.function = function
 
     def _rewire(self, copy: Any, node: Any) -> None:
@@ -428,6 +436,16 @@ class _Builder:
             call.attr[key].s = b""
         call.attr["_XlaMustCompile"].b = True
         return call
+
+
+def _check(function: Any) -> None:
+    """TensorFlow drops a node in silence if nothing that exists waits for it."""
+    there = {node.name for node in function.node_def}
+    there |= {argument.name for argument in function.signature.input_arg}
+    used = {tensor for node in function.node_def for tensor in node.input}
+    used |= {*function.ret.values(), *function.control_ret.values()}
+    if missing := sorted({name.lstrip("^").partition(":")[0] for name in used} - there):
+        raise ValueError(f"{function.signature.name} has no {missing[:10]}, which it uses")
 
 
 class _Body:
