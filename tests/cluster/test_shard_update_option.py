@@ -134,6 +134,16 @@ def test_replica_that_does_not_answer_is_an_error():
         ranks.values("only_steps", steps=1)
 
 
+def test_what_is_cut_wrongly_is_not_run(ranks):
+    stock = ranks.values("trained", on=False)
+    here = ranks.values("wrongly_cut")
+    _check_equal(stock, here)
+    for rank, result in enumerate(here):
+        assert result["decided"][0] == "verification"
+        assert not any(is_parted for *_, is_parted, _ in result["held"])
+        assert ranks.log(rank).count("is wrong: it is wrong on purpose. Training goes on") == 1
+
+
 def test_replicas_that_decide_otherwise_are_told():
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
         # With as many variables, which the strategy makes together.

@@ -23,6 +23,7 @@ from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
 from tf_fuse.shard_update.state import State
+from tf_fuse.shard_update.verify import Original, verify
 
 _log = logging.getLogger("tf_fuse")
 
@@ -31,6 +32,13 @@ _REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+
+# Why a function with an all-reduce runs as it is.
+FUNCTION_REASONS = {
+    "nothing_to_cut": "no gradient's update can be cut",
+    "python_code": "an operation runs Python code in the step, which may use any variable",
+    "verification": "the function that was made of it is wrong, which is an error of tf_fuse",
+}
 
 # The graphs of functions, by name.
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -66,12 +74,16 @@ class Decision:
     Attributes:
       function: its name.
       plan: what is cut; None if nothing was looked at.
-      reason: why nothing is cut, in words; "" if something is.
+      reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
+      detail: the node that is the reason, or what is wrong.
+      bundle: the parts that the function uses; None before it has them.
     """
 
     function: str
     plan: Plan | None
-    reason: str
+    reason: str | None = None
+    detail: str = ""
+    bundle: Bundle | None = None
 
 
 class Updates:
@@ -135,20 +147,21 @@ class Updates:
         graph = _graphs.get(name)
         if graph is None or not any(op.type == _REDUCE for op in graph.get_operations()):
             return None
-        plan, reason = self._plan(context, name, graph, inputs)
-        self.decisions.append(Decision(name, plan, reason))
-        self._agreement.reach(name, plan, reason)
+        decision = self._plan(context, name, graph, inputs)
+        self.decisions.append(decision)
+        self._agreement.reach(name, decision.plan, _in_words(decision))
+        plan = decision.plan
         if plan is None or plan.function is None:
             return None
-        return self._make(context, name, plan, inputs)
+        twin = self._make(context, name, plan, inputs)
+        decision.bundle = twin.bundle
+        return twin
 
-    def _plan(
-        self, context: Any, name: str, graph: Any, inputs: Sequence[Any]
-    ) -> tuple[Plan | None, str]:
+    def _plan(self, context: Any, name: str, graph: Any, inputs: Sequence[Any]) -> Decision:
         assert isinstance(self.cluster, Cluster)
         python = sorted(op.name for op in graph.get_operations() if op.type in _PYTHON)
         if python:
-            return None, f"{python[0]} runs Python code in the step, which may use any variable"
+            return Decision(name, None, "python_code", python[0])
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
@@ -158,7 +171,17 @@ class Updates:
         mirrored = [n for n, t in zip(names, inputs, strict=True) if _is_mirrored(t, graph)]
         replicas = Replicas(len(self.cluster.devices), self.cluster.own[0])
         plan = make_plan(definition, graph, body, replicas, mirrored, _PREFIX)
-        return plan, "" if plan.function is not None else "no gradient's update can be cut"
+        if plan.function is None:
+            return Decision(name, plan, "nothing_to_cut")
+        wrong = verify(Original(definition, graph, body), plan.function, plan.slots, plan.functions)
+        if not wrong:
+            return Decision(name, plan)
+        _log.warning(
+            "tf_fuse: the update of the weights in %s is not cut, since the function that was made "
+            "of it is wrong: %s. Training goes on as without shard_weight_update; please report "
+            "this.", name, wrong,
+        )  # fmt: skip
+        return Decision(name, Plan(plan.packs), "verification", wrong)
 
     def _make(self, context: Any, name: str, plan: Plan, inputs: Sequence[Any]) -> Twin:
         assert self.state is not None and isinstance(self.cluster, Cluster)
@@ -183,6 +206,14 @@ class Updates:
             definition.signature.name.encode(), plan, bundle,
             list(zip(positions, handles, strict=True)),
         )  # fmt: skip
+
+
+def _in_words(decision: Decision) -> str:
+    """Why a function is left alone; "" if it is not."""
+    if decision.reason is None:
+        return ""
+    words = FUNCTION_REASONS[decision.reason]
+    return f"{words}: {decision.detail}" if decision.detail else words
 
 
 def use(tensors: Sequence[Any]) -> None:

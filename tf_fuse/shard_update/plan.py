@@ -35,14 +35,17 @@ class Plan:
     """What becomes of a function.
 
     Attributes:
-      packs: its all-reduces, in the order of their nodes' names.
+      packs: its all-reduces, in the order of their nodes' names; then those of functions that it
+        calls.
       function: the `FunctionDef` to run instead; None if nothing is cut.
       slots: variables that have parts then.
+      functions: that it calls, and that are to be there before it runs.
     """
 
     packs: list[Pack]
     function: Any | None = None
     slots: list[Slot] = field(default_factory=list)
+    functions: list[Any] = field(default_factory=list)
 
 
 def make_plan(
