@@ -260,27 +260,19 @@ class _Graph:
         Raises:
           _WrongError: TensorFlow makes none of it.
         """
-        from tensorflow.python.framework import errors, function_def_to_graph, importer, ops
+        from tensorflow.python.framework import errors, importer, ops
 
+        graph_def, self._names = _flat(bodies, definition)
+        read = {tensor for node in graph_def.node for tensor in node.input}
         self._graph = ops.Graph()
         with self._graph.as_default():
             self._arguments = _placeholders(definition, shaped)
+            by_name = {f"{name}:0": tensor for name, tensor in self._arguments.items()}
+            by_name.update((f"^{name}", tensor) for name, tensor in self._arguments.items())
+            inputs = {name: tensor for name, tensor in by_name.items() if name in read}
             try:
-                graph_def, self._names = function_def_to_graph.function_def_to_graph_def(definition)
-                del graph_def.node[: len(self._arguments)]
-                library = {view.function.signature.name: view for view in bodies.all_of(definition)}
-                library.pop(definition.signature.name)
-                library.update((f.signature.name, f) for f in graph_def.library.function)
-                del graph_def.library.function[:]
-                graph_def.library.function.extend(
-                    getattr(library[name], "function", library[name]) for name in sorted(library)
-                )
-                read = {tensor for node in graph_def.node for tensor in node.input}
-                by_name = {f"{name}:0": t for name, t in self._arguments.items()}
-                by_name.update((f"^{name}", t) for name, t in self._arguments.items())
-                inputs = {name: tensor for name, tensor in by_name.items() if name in read}
                 importer.import_graph_def(graph_def, input_map=inputs, name="")
-            except (ValueError, TypeError, KeyError, RuntimeError, errors.OpError) as error:
+            except (ValueError, TypeError, errors.OpError) as error:
                 raise _WrongError(f"TensorFlow does not take it: {error}") from None
 
     def tensor(self, name: str) -> Any:
@@ -299,6 +291,28 @@ class _Graph:
             return None
         (one, *_) = data.shape_and_type
         return dtypes.as_dtype(one.dtype), tensor_shape.TensorShape(one.shape)
+
+
+def _flat(bodies: _Bodies, definition: Any) -> tuple[Any, dict[str, str]]:
+    """A function's body as a graph without its arguments, and its tensors' names there."""
+    from tensorflow.core.framework import graph_pb2
+    from tensorflow.python.framework import versions
+
+    view = bodies.view(definition)
+    names = {argument: f"{argument}:0" for argument in view.arguments}
+    for node in view.nodes.values():
+        names.update((t, f"{node.name}:{i}") for i, t in enumerate(view.outputs(node)))
+    graph_def = graph_pb2.GraphDef()
+    graph_def.versions.producer = versions.GRAPH_DEF_VERSION
+    graph_def.node.extend(definition.node_def)
+    for node in graph_def.node:
+        node.input[:] = [names.get(tensor, tensor) for tensor in node.input]
+        # (They are placed with arguments, which are not in the graph.)
+        node.attr.pop("_class", None)
+    library = {view.function.signature.name: view.function for view in bodies.all_of(definition)}
+    del library[definition.signature.name]
+    graph_def.library.function.extend(library[name] for name in sorted(library))
+    return graph_def, names
 
 
 def _placeholders(definition: Any, shaped: Any) -> dict[str, Any]:
