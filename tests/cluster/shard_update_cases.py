@@ -157,6 +157,17 @@ class ShardUpdateOptionCases:
         finally:
             hook.verify = verify
 
+    def report(self) -> dict[str, Any]:
+        """The report, after what is logged for people was printed from it."""
+        import json
+
+        import tf_fuse
+
+        report = tf_fuse.weight_update_report()
+        assert json.loads(json.dumps(report)) == report
+        tf_fuse.print_weight_update_report(report)
+        return report
+
     def decided(self) -> list[tuple[str, list[str]]]:
         """Of each function with an all-reduce, why it was left alone, and gradients of it."""
         from tensorflow.python.eager import context

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Reader
@@ -27,6 +29,44 @@ from tf_fuse.shard_update.rewrite import Slot, window
 
 # Values that are put together at once.
 _CHUNK_BYTES = 256 << 20
+
+
+# Who had values put together; of more, no names are kept.
+_MOST_NAMES = 100
+_OTHERS = "others"
+
+
+@dataclass
+class Joins:
+    """How often the values of a bundle were put together.
+
+    Attributes:
+      count: how often.
+      bytes: that were read from other replicas.
+      seconds: that it took.
+      by: how often for whom.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    by: Counter[str] = field(default_factory=Counter)
+
+    def add(self, who: str, size: int, seconds: float) -> None:
+        """Counts one."""
+        self.count += 1
+        self.bytes += size
+        self.seconds += seconds
+        self.by[who if who in self.by or len(self.by) < _MOST_NAMES else _OTHERS] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "count": self.count,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "by": dict(self.by),
+        }
 
 
 class Bundle:
@@ -38,6 +78,7 @@ class Bundle:
       key: of which variables it is, and how they are cut.
       version: how many steps have ended.
       is_parted: whether the values are in the parts.
+      joins: how often they were put together.
     """
 
     def __init__(
@@ -56,6 +97,7 @@ class Bundle:
         self.key = key_of(slots, handles)
         self.version = 0
         self.is_parted = False
+        self.joins = Joins()
         self._rank, self._reader = rank, reader
         self._handles = [weakref.ref(handle) for handle in handles]
         self._kept: list[Named] = []
@@ -78,6 +120,14 @@ class Bundle:
         return (
             sum((s.end - s.begin) * _dtype(s).size for s in self.slots),
             sum(_bytes(s) for s in self.slots),
+        )
+
+    def bytes_of_others(self) -> int:
+        """How many bytes of the values only other replicas have."""
+        return sum(
+            _bytes(s) - (s.own[1] - s.own[0]) * _dtype(s).size
+            for s, ref in zip(self.slots, self._handles, strict=True)
+            if ref() is not None
         )
 
     def cut(self) -> None:

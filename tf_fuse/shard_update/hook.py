@@ -13,7 +13,7 @@ import atexit
 import logging
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update import state as state_module
@@ -77,6 +77,8 @@ class Decision:
       reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
       detail: the node that is the reason, or what is wrong.
       bundle: the parts that the function uses; None before it has them.
+      variables: names of variables, by argument.
+      element_bytes: of what is reduced, by all-reduce.
     """
 
     function: str
@@ -84,6 +86,8 @@ class Decision:
     reason: str | None = None
     detail: str = ""
     bundle: Bundle | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    element_bytes: dict[str, int] = field(default_factory=dict)
 
 
 class Updates:
@@ -94,6 +98,7 @@ class Updates:
         self.cluster = Cluster.of(context)
         self.decisions: list[Decision] = []
         self._twins: dict[bytes, Twin | None] = {}
+        self._told: set[tuple[str, str]] = set()
         if isinstance(self.cluster, Cluster):
             reader = self._reader = Reader(self.cluster)
             self.state: State | None = State(self.cluster.own[0], reader)
@@ -111,15 +116,15 @@ class Updates:
         """Calls a function's twin if it has one, and the function itself otherwise."""
         twin = self._twin(context, name, inputs)
         if twin is None or not twin.is_of(inputs):
-            use(inputs)
+            use(inputs, name)
             return call(context, name, inputs, num)
         from tensorflow.python.framework import errors
 
         assert self.state is not None
         # (Variables of other functions' bundles, which this one reads as any.)
         own = {id(handle) for _, handle in twin.handles}
-        use([tensor for tensor in inputs if id(tensor) not in own])
-        with self.state.step(twin.bundle):
+        use([tensor for tensor in inputs if id(tensor) not in own], name)
+        with self.state.step(twin.bundle, _user(name)):
             try:
                 return call(context, twin.name, inputs, num)
             except errors.OpError as error:
@@ -148,14 +153,30 @@ class Updates:
         if graph is None or not any(op.type == _REDUCE for op in graph.get_operations()):
             return None
         decision = self._plan(context, name, graph, inputs)
+        arguments = [a.name for a in context.get_function_def(name).signature.input_arg]
+        decision.variables = _names(graph, inputs, arguments)
+        decision.element_bytes = _element_bytes(graph)
         self.decisions.append(decision)
         self._agreement.reach(name, decision.plan, _in_words(decision))
-        plan = decision.plan
-        if plan is None or plan.function is None:
-            return None
-        twin = self._make(context, name, plan, inputs)
-        decision.bundle = twin.bundle
+        plan, twin = decision.plan, None
+        if plan is not None and plan.function is not None:
+            twin = self._make(context, name, plan, inputs)
+            decision.bundle = twin.bundle
+        self._tell(decision)
         return twin
+
+    def _tell(self, decision: Decision) -> None:
+        """Logs what was decided, once for all traces of a function that have it in common."""
+        from tf_fuse.shard_update.report import summary
+
+        assert isinstance(self.cluster, Cluster)
+        is_left, line = summary(decision, len(self.cluster.devices))
+        base = decision.function.rpartition("_")[0] or decision.function
+        # (Of what is wrong a line is there already.)
+        if (base, line) not in self._told and decision.reason != "verification":
+            self._told.add((base, line))
+            level = logging.WARNING if is_left else logging.INFO
+            _log.log(level, "tf_fuse: the update of the weights in %s is %s.", base, line)
 
     def _plan(self, context: Any, name: str, graph: Any, inputs: Sequence[Any]) -> Decision:
         assert isinstance(self.cluster, Cluster)
@@ -216,11 +237,42 @@ def _in_words(decision: Decision) -> str:
     return f"{words}: {decision.detail}" if decision.detail else words
 
 
-def use(tensors: Sequence[Any]) -> None:
-    """Sees to it that variables have their values before a function gets their handles."""
+def use(tensors: Sequence[Any], name: str | bytes) -> None:
+    """Sees to it that variables have their values before a function gets their handles.
+
+    Args:
+      tensors: that the function gets.
+      name: of the function.
+    """
     if state_module.is_any_parted():
         for tensor in tensors:
-            state_module.use(tensor)
+            state_module.use(tensor, _user(name))
+
+
+def _user(name: str | bytes) -> str:
+    """What the report calls a function."""
+    return f"function {name.decode() if isinstance(name, bytes) else name}"
+
+
+def _names(graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> dict[str, str]:
+    """The names of a function's variables, by argument."""
+    by_handle = {id(v.__dict__.get("_handle")): v.name.partition(":")[0] for v in graph.variables}
+    return {
+        argument: by_handle[id(tensor)]
+        for argument, tensor in zip(arguments, inputs, strict=True)
+        if id(tensor) in by_handle
+    }
+
+
+def _element_bytes(graph: Any) -> dict[str, int]:
+    """The size of an element, by all-reduce, of a function and those that it calls."""
+    inner = [getattr(called, "graph", None) for called in getattr(graph, "_functions", {}).values()]
+    found = {}
+    for one in [*(called for called in inner if called is not None), graph]:
+        for op in one.get_operations():
+            if op.type == _REDUCE:
+                found[op.name] = int(op.get_attr("T").size)
+    return found
 
 
 def _is_mirrored(tensor: Any, graph: Any) -> bool:
@@ -260,7 +312,7 @@ def install(is_on: Callable[[Any], bool]) -> None:
 
     def call_function(self: Any, name: Any, tensor_inputs: Any, num_outputs: int) -> Any:
         if not is_on(self):
-            use(tensor_inputs)
+            use(tensor_inputs, name)
             return stock_call(self, name, tensor_inputs, num_outputs)
         updates = updates_of(self)
         key = name if isinstance(name, bytes) else name.encode()
