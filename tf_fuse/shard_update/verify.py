@@ -68,7 +68,9 @@ def verify(
     try:
         for view in after.all_of(twin):
             _check_nodes(view)
-        _check_body(before, original.definition, original.graph, after, twin)
+        inputs = list(original.graph.inputs)
+        whole = _Body(original.definition, original.graph, inputs)
+        _check_body(before, whole, after, _Body(twin, original.graph, inputs), frozenset())
         _check_slots(before, original.definition, after, twin, slots)
         _check_writers(before, original.definition, after, twin, slots)
     except _WrongError as wrong:
@@ -203,32 +205,86 @@ def _check_nodes(view: GraphView) -> None:
 # --- Bodies --------------------------------------------------------------------------------------
 
 
-def _check_body(before: _Bodies, old: Any, graph: Any, after: _Bodies, new: Any) -> None:
-    """Compares a function, and those that it calls, with what they were."""
-    for part in ("input_arg", "output_arg", "control_output"):
-        if list(getattr(old.signature, part)) != list(getattr(new.signature, part)):
+@dataclass(frozen=True)
+class _Body:
+    """A function as it is called.
+
+    Attributes:
+      definition: its `FunctionDef`.
+      graph: the `FuncGraph` that it was traced to, or None.
+      inputs: tensors with the shapes of its arguments; None where they are not known.
+    """
+
+    definition: Any
+    graph: Any
+    inputs: list[Any]
+
+
+def _check_body(
+    before: _Bodies, old: _Body, after: _Bodies, new: _Body, outside: frozenset[str]
+) -> None:
+    """Compares a function, and those that it calls, with what they were.
+
+    Args:
+      before: all functions as they were.
+      old: the function as it was.
+      after: all functions.
+      new: the function.
+      outside: all-reduces that are cut in front of where it is called.
+    """
+    was, now = old.definition, new.definition
+    arguments = list(now.signature.input_arg)
+    # (A branch may be given more.)
+    if arguments[: len(was.signature.input_arg) if outside else None] != list(
+        was.signature.input_arg
+    ):
+        raise _WrongError("the function's input_arg is not what it was")
+    for part in ("output_arg", "control_output"):
+        if list(getattr(was.signature, part)) != list(getattr(now.signature, part)):
             raise _WrongError(f"the function's {part} is not what it was")
-    if dict(old.control_ret).keys() != dict(new.control_ret).keys():
+    if dict(was.control_ret).keys() != dict(now.control_ret).keys():
         raise _WrongError("the function's control_ret is not what it was")
-    _check_types(before, old, graph, after, new)
-    _check_meetings(before, before.view(old), after, after.view(new))
-    for name, node in before.view(old).nodes.items():
-        other = after.view(new).nodes.get(name)
-        for one, another in zip(
-            before.called(node), after.called(other) if other is not None else (), strict=False
-        ):
+    graphs = _check_types(before, old, after, new)
+    view, other = before.view(was), after.view(now)
+    cut = _check_meetings(before, view, after, other, outside)
+    for name, node in view.nodes.items():
+        if name not in other.nodes:
+            continue
+        calls = after.called(other.nodes[name])
+        for one, another in zip(before.called(node), calls, strict=False):
             if one.signature.name != another.signature.name:
-                inner = getattr(graph, "_functions", {}).get(one.signature.name)
-                _check_body(before, one, getattr(inner, "graph", None), after, another)
+                inner = _called(node, other.nodes[name], old, one, another, graphs)
+                _check_body(before, inner[0], after, inner[1], outside | cut)
 
 
-def _check_types(before: _Bodies, old: Any, graph: Any, after: _Bodies, new: Any) -> None:
+def _called(
+    node: Any, other: Any, caller: _Body, one: Any, another: Any, graphs: tuple[_Graph, _Graph]
+) -> tuple[_Body, _Body]:
+    """A function that a node calls, as it was, and as it is."""
+    functions = getattr(caller.graph, "_functions", {})
+    graph = getattr(functions.get(one.signature.name), "graph", None)
+    count = len(one.signature.input_arg)
+    inputs = [None] * count if graph is None else list(graph.inputs)
+    first = int(other.op in _BRANCHES)
+    shapes = [graphs[0].tensor(t).shape.as_proto() for t in data_inputs(node)[first:]]
+    given = [graphs[1].tensor(tensor) for tensor in data_inputs(other)[first:]]
+    # What is passed otherwise than before has other shapes than were traced.
+    now = [
+        known if i < len(inputs) and shapes[i] == tensor.shape.as_proto() else tensor
+        for i, tensor in enumerate(given)
+        for known in [inputs[i] if i < len(inputs) else None]
+    ]
+    return _Body(one, graph, inputs), _Body(another, graph, now)
+
+
+def _check_types(before: _Bodies, old: _Body, after: _Bodies, new: _Body) -> tuple[_Graph, _Graph]:
     """TensorFlow makes a graph of the function, and finds the shapes and types of before."""
-    was, now = _Graph(before, old, graph), _Graph(after, new, graph)
-    for argument in old.signature.output_arg:
-        one, other = was.tensor(old.ret[argument.name]), now.tensor(new.ret[argument.name])
+    was, now = _Graph(before, old), _Graph(after, new)
+    for argument in old.definition.signature.output_arg:
+        one = was.tensor(old.definition.ret[argument.name])
+        other = now.tensor(new.definition.ret[argument.name])
         _check_like(f"the result {argument.name}", one.dtype, one.shape, other)
-    view = after.view(new)
+    view = after.view(new.definition)
     for name in sorted(view.nodes):
         node = view.nodes[name]
         if node.op not in _ASSIGNS:
@@ -236,6 +292,7 @@ def _check_types(before: _Bodies, old: Any, graph: Any, after: _Bodies, new: Any
         variable = view.resource(data_inputs(node)[0])
         if variable in view.arguments and (held := now.held(variable)) is not None:
             _check_like(f"what {name} assigns to {variable}", *held, now.tensor(node.input[1]))
+    return was, now
 
 
 def _check_like(what: str, dtype: Any, shape: Any, tensor: Any) -> None:
@@ -249,24 +306,23 @@ def _check_like(what: str, dtype: Any, shape: Any, tensor: Any) -> None:
 class _Graph:
     """What TensorFlow's shape inference says of a function."""
 
-    def __init__(self, bodies: _Bodies, definition: Any, shaped: Any):
+    def __init__(self, bodies: _Bodies, body: _Body):
         """Makes a graph.
 
         Args:
-          bodies: the function's and those that it calls.
-          definition: the function.
-          shaped: a graph whose inputs have the shapes of the function's, or None.
+          bodies: the functions that it calls.
+          body: the function.
 
         Raises:
           _WrongError: TensorFlow makes none of it.
         """
         from tensorflow.python.framework import errors, importer, ops
 
-        graph_def, self._names = _flat(bodies, definition)
+        graph_def, self._names = _flat(bodies, body.definition)
         read = {tensor for node in graph_def.node for tensor in node.input}
         self._graph = ops.Graph()
         with self._graph.as_default():
-            self._arguments = _placeholders(definition, shaped)
+            self._arguments = _placeholders(body)
             by_name = {f"{name}:0": tensor for name, tensor in self._arguments.items()}
             by_name.update((f"^{name}", tensor) for name, tensor in self._arguments.items())
             inputs = {name: tensor for name, tensor in by_name.items() if name in read}
@@ -315,14 +371,13 @@ def _flat(bodies: _Bodies, definition: Any) -> tuple[Any, dict[str, str]]:
     return graph_def, names
 
 
-def _placeholders(definition: Any, shaped: Any) -> dict[str, Any]:
+def _placeholders(body: _Body) -> dict[str, Any]:
     """A function's arguments in the default graph."""
     from tensorflow.python.ops import array_ops, handle_data_util
 
-    arguments = definition.signature.input_arg
-    tensors = [None] * len(arguments) if shaped is None else shaped.inputs
+    arguments = body.definition.signature.input_arg
     found = {}
-    for argument, tensor in zip(arguments, tensors, strict=True):
+    for argument, tensor in zip(arguments, body.inputs, strict=True):
         shape = None if tensor is None else tensor.shape
         found[argument.name] = array_ops.placeholder(argument.type, shape, name=argument.name)
         data = None if tensor is None else handle_data_util.get_resource_handle_data(tensor)
@@ -334,27 +389,52 @@ def _placeholders(definition: Any, shaped: Any) -> dict[str, Any]:
 # --- Where replicas meet -------------------------------------------------------------------------
 
 
-def _check_meetings(before: _Bodies, old: GraphView, after: _Bodies, new: GraphView) -> None:
-    """All collectives are there, in the order of before, and the new ones are where they belong."""
+def _check_meetings(
+    before: _Bodies, old: GraphView, after: _Bodies, new: GraphView, outside: frozenset[str]
+) -> frozenset[str]:
+    """All collectives are there, in the order of before, and the new ones are where they belong.
+
+    Returns:
+      The all-reduces that are cut.
+    """
     was = {name for name, node in old.nodes.items() if before.is_met(node)}
     now = {name for name, node in new.nodes.items() if after.is_met(node)}
     if lost := sorted(was - now):
         raise _WrongError(f"the collective {lost[0]} is gone")
+    cut = frozenset(n for n in was if new.nodes[n].op != old.nodes[n].op == _REDUCE)
     gathers: dict[str, list[str]] = {}
     for name in sorted(now - was):
-        pack = name.partition(f"/{SCOPE}")[0]
-        if pack not in was or new.nodes[pack].op != _SCATTER or pack == name:
-            raise _WrongError(f"{name} ({new.nodes[name].op}) belongs to no all-reduce that is cut")
-        if data_inputs(new.nodes[name])[-3:] != data_inputs(old.nodes[pack])[1:4]:
-            raise _WrongError(f"{name} is of another group than {pack}")
-        if new.nodes[name].op == _GATHER:
-            gathers.setdefault(pack, []).append(name)
-            if pack not in _before(new, name, {pack}):
-                raise _WrongError(f"{name} does not wait for {pack}")
+        for one, group in _made(after, new, new.nodes[name]):
+            pack = one.name.partition(f"/{SCOPE}")[0]
+            if pack in outside - was:
+                continue  # (The caller's; looked at there.)
+            if pack not in cut or pack == one.name:
+                raise _WrongError(f"{one.name} ({one.op}) belongs to no all-reduce that is cut")
+            if group != data_inputs(old.nodes[pack])[1:4]:
+                raise _WrongError(f"{one.name} is of another group than {pack}")
+            if one.op == _GATHER:
+                gathers.setdefault(pack, []).append(one.name)
+                if pack not in _before(new, name, {pack}):
+                    raise _WrongError(f"{name} does not wait for {pack}")
     for name in sorted(was):
         _check_meeting(old.nodes[name], new.nodes[name], gathers.get(name, []))
         if lost := sorted(_before(old, name, was) - _before(new, name, was)):
             raise _WrongError(f"{name} does not wait for {lost[0]} any more")
+    return cut
+
+
+def _made(after: _Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[str]]]:
+    """A collective, or those in a function that is called; with what tells their group here."""
+    if node.op in _OURS or node.op.startswith("Collective"):
+        return [(node, data_inputs(node)[-3:])]
+    inputs = data_inputs(node)[node.op in _BRANCHES :]
+    found = []
+    for body in map(after.view, after.called(node)):
+        here = dict(zip(body.arguments, inputs, strict=False))
+        for one in filter(after.is_met, body.nodes.values()):
+            group = [here.get(tensor, "") for tensor in data_inputs(one)[-3:]]
+            found.append((one, group))
+    return found
 
 
 def _check_meeting(old: Any, new: Any, gathers: Sequence[str]) -> None:
