@@ -34,6 +34,7 @@ if not _is_doctor:
     # The options are of no use before the library is there.
     from tf_fuse import collectives, handle_packing, options
     from tf_fuse.shard_update import hook as _shard_update
+    from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
 
     options.install()
     handle_packing.install(options.packs_handles)
@@ -50,7 +51,9 @@ __all__ = [
     "cluster_waiting",
     "collectives",
     "metrics",
+    "print_weight_update_report",
     "prometheus_text",
     "session_config",
     "waiting",
+    "weight_update_report",
 ]

@@ -301,13 +301,34 @@ class ShardUpdateOptionCases:
         """
         return self._trained.allocated()
 
+    def wrongly_cut(self) -> dict[str, Any]:
+        """Trains as `trained`, while the verifier finds something wrong with each function."""
+        from tf_fuse.shard_update import hook
+
+        verify, hook.verify = hook.verify, lambda *args: "it is wrong on purpose"
+        try:
+            return self.trained() | {"decided": self.decided()[-1]}
+        finally:
+            hook.verify = verify
+
+    def report(self) -> dict[str, Any]:
+        """The report, after what is logged for people was printed from it."""
+        import json
+
+        import tf_fuse
+
+        report = tf_fuse.weight_update_report()
+        assert json.loads(json.dumps(report)) == report
+        tf_fuse.print_weight_update_report(report)
+        return report
+
     def decided(self) -> list[tuple[str, list[str]]]:
         """Of each function with an all-reduce, why it was left alone, and gradients of it."""
         from tensorflow.python.eager import context
 
         return [
             (
-                decision.reason,
+                decision.reason or "",
                 sorted({f.reason or "" for pack in decision.plan.packs for f in pack.families})
                 if decision.plan
                 else [],

@@ -52,6 +52,52 @@ def test_who_reads_between_steps_gets_the_values(ranks, reads):
         assert result["held"][-1][3] == _STEPS * (2 if "other_batch" in reads else 1)
 
 
+def test_report(ranks):
+    ranks.values("trained", optimizer="Adagrad", steps=3, reads=["by_function"])
+    for rank, report in enumerate(ranks.values("report")):
+        assert (report["sharded"], report["reason"], report["replicas"]) == (True, "", ranks.size)
+        assert report["device"].endswith(f"task:{rank}/device:CPU:0")
+        function = report["functions"][-1]
+        assert (function["sharded"], function["reason"]) == (True, "")
+        assert (function["variables"], function["steps"]) == (6, 3)
+        # (Afterwards, `trained` has read them.)
+        assert not function["is_parted"]
+        assert function["whole_state_bytes"] == 4 * _ELEMENTS
+        assert function["state_bytes"] < function["whole_state_bytes"]
+        (pack,) = function["packs"]
+        assert (pack["sharded"], pack["reason"], pack["bytes"]) == (True, "", 4 * _ELEMENTS)
+        assert function["sent_bytes_per_step"] == 2 * pack["bytes"] * 2 // 3
+        # (The strategy reduces the last ones first.)
+        shapes = [[1], [5, 1], [5], [37, 5], [37], [10, 37]]
+        assert [one["shape"] for one in pack["gradients"]] == shapes
+        assert all(one["sharded"] and len(one["slots"]) == 1 for one in pack["gradients"])
+        assert [one["variable"].rpartition("/")[2] for one in pack["gradients"]] == [
+            "bias", "kernel"
+        ] * 3  # fmt: skip
+        joins = function["joins"]
+        assert joins["count"] == 3
+        assert joins["seconds"] > 0
+        (who,) = joins["by"]
+        assert who.startswith("function __inference_"), joins
+        assert "cut over 3 replicas: 6 variables of the optimizer" in ranks.log(rank)
+        assert "put together 3 times" in ranks.log(rank)
+    # Each has read what the others have, each time.
+    others = sum(r["functions"][-1]["joins"]["bytes"] for r in ranks.values("report"))
+    assert others == 3 * (ranks.size - 1) * 4 * _ELEMENTS
+
+
+def test_report_says_why_an_update_is_left_alone(ranks):
+    ranks.values("trained", optimizer="Lamb", steps=1)
+    for rank, report in enumerate(ranks.values("report")):
+        function = report["functions"][-1]
+        assert not function["sharded"]
+        assert function["reason"] == "nothing_to_cut"
+        assert function["meaning"] == "no gradient's update can be cut"
+        (pack,) = function["packs"]
+        assert [one["reason"] for one in pack["gradients"]] == ["read_after_update"] * 6
+        assert "left alone: 6 read_after_update (" in ranks.log(rank)
+
+
 def test_traces_of_one_step_share_their_parts(ranks):
     before = ranks.values("trained")
     after = ranks.values("trained_on", steps=2, reads=["other_batch"])
@@ -132,6 +178,16 @@ def test_replica_that_does_not_answer_is_an_error():
         a, b = ranks.values("only_reads")
         assert a == b
         ranks.values("only_steps", steps=1)
+
+
+def test_what_is_cut_wrongly_is_not_run(ranks):
+    stock = ranks.values("trained", on=False)
+    here = ranks.values("wrongly_cut")
+    _check_equal(stock, here)
+    for rank, result in enumerate(here):
+        assert result["decided"][0] == "verification"
+        assert not any(is_parted for *_, is_parted, _ in result["held"])
+        assert ranks.log(rank).count("is wrong: it is wrong on purpose. Training goes on") == 1
 
 
 def test_replicas_that_decide_otherwise_are_told():

@@ -19,8 +19,9 @@ from __future__ import annotations
 import functools
 import math
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Reader
@@ -149,6 +150,44 @@ class _Replica:
         self.kept.clear()
 
 
+# Who had values put together; of more, no names are kept.
+_MOST_NAMES = 100
+_OTHERS = "others"
+
+
+@dataclass
+class Joins:
+    """How often the values of a bundle were put together.
+
+    Attributes:
+      count: how often.
+      bytes: that were read from other replicas.
+      seconds: that it took.
+      by: how often for whom.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    by: Counter[str] = field(default_factory=Counter)
+
+    def add(self, who: str, size: int, seconds: float) -> None:
+        """Counts one."""
+        self.count += 1
+        self.bytes += size
+        self.seconds += seconds
+        self.by[who if who in self.by or len(self.by) < _MOST_NAMES else _OTHERS] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "count": self.count,
+            "bytes": self.bytes,
+            "seconds": self.seconds,
+            "by": dict(self.by),
+        }
+
+
 class Bundle:
     """Slots whose parts are made, used and put together at once.
 
@@ -158,6 +197,7 @@ class Bundle:
       key: of which variables it is, and how they are cut.
       version: how many steps have ended.
       is_parted: whether the values are in the parts.
+      joins: how often they were put together.
     """
 
     def __init__(
@@ -179,6 +219,7 @@ class Bundle:
         self.key = key_of(held, handles)
         self.version = 0
         self.is_parted = False
+        self.joins = Joins()
         self._reader = reader
         self._cluster = reader.cluster
         self._replicas = [
@@ -211,6 +252,16 @@ class Bundle:
 
         values = [part.read() for replica in self._replicas for part in replica.parts]
         return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
+
+    def bytes_of_others(self) -> int:
+        """How many bytes of the values only other processes have."""
+        here = {replica.rank for replica in self._replicas}
+        total = 0
+        for i, one in enumerate(self.held):
+            if any(replica.refs[i]() is not None for replica in self._replicas):
+                others = [own for rank, own in enumerate(one.owns) if rank not in here]
+                total += sum(end - begin for begin, end in others) * int(one.dtype.size)
+        return total
 
     def cut(self) -> None:
         """Gives the parts the variables' values, which stay where they are for now."""

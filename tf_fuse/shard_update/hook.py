@@ -25,15 +25,16 @@ from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.clusters import Shape
 from tf_fuse.shard_update.compiled import Compiler
+from tf_fuse.shard_update.decision import REDUCE, Decision
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
 from tf_fuse.shard_update.state import State
+from tf_fuse.shard_update.verify import Original, verify
 
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_sharded"
 _PREFIX = "tf_fuse/plan/"
-_REDUCE = frozenset({"CollectiveReduceV2"})
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
@@ -89,21 +90,6 @@ class Twin:
         return all(inputs[position] is handle() for position, handle in self.handles)
 
 
-@dataclass
-class Decision:
-    """What was decided about one function.
-
-    Attributes:
-      function: its name.
-      plan: what is cut; None if nothing was looked at.
-      reason: why nothing is cut, in words; "" if something is.
-    """
-
-    function: str
-    plan: Plan | None
-    reason: str
-
-
 class Updates:
     """The twins of one eager context."""
 
@@ -112,6 +98,7 @@ class Updates:
         self.decisions: list[Decision] = []
         self._worlds: dict[Cluster, _World] = {}
         self._twins: dict[bytes, Twin | errors.OpError | None] = {}
+        self._told: set[tuple[str, str]] = set()
         self._deciding = threading.RLock()
 
     def bundles(self) -> list[Bundle]:
@@ -122,12 +109,12 @@ class Updates:
         """Calls a function's twin if it has one, and the function itself otherwise."""
         twin = self._twin(context, name, inputs)
         if twin is None or not twin.is_of(inputs):
-            use(inputs)
+            use(inputs, name)
             return call(context, name, inputs, num)
         # (Variables of other functions' bundles, which this one reads as any.)
         own = {id(inputs[position]) for position, _ in twin.handles}
-        use([tensor for tensor in inputs if id(tensor) not in own])
-        with twin.world.state.step(twin.bundle):
+        use([tensor for tensor in inputs if id(tensor) not in own], name)
+        with twin.world.state.step(twin.bundle, _user(name)):
             try:
                 return call(context, twin.name, inputs, num)
             except errors.OpError as error:
@@ -157,40 +144,55 @@ class Updates:
     def _decide(
         self, context: Any, name: str, inputs: Sequence[Any]
     ) -> Twin | errors.OpError | None:
-        if not _has_op(context, name, _REDUCE, set()):
+        if not _has_op(context, name, {REDUCE}, set()):
             return None
         graph = _graphs.get(name)
         if graph is None:
-            self._leave(name, "it was traced before tf_fuse was imported")
+            self._note(Decision(name, None, "traced_before"))
             return None
         containers = {i: c for i, t in enumerate(inputs) if (c := _container(t, graph)) is not None}
         cluster = _cluster(context, containers.values())
         if isinstance(cluster, str):
-            self._leave(name, cluster)
+            self._note(Decision(name, None, "no_group", cluster))
             return None
         if cluster not in self._worlds:
             self._worlds[cluster] = _World(cluster)
         world = self._worlds[cluster]
-        plan, reason = self._plan(context, world, name, graph, sorted(containers))
-        self.decisions.append(Decision(name, plan, reason))
+        decision = self._plan(context, world, name, graph, sorted(containers))
+        decision.replicas = len(cluster.devices)
+        arguments = [a.name for a in context.get_function_def(name).signature.input_arg]
+        decision.describe(graph, inputs, arguments)
+        twin = None
         try:
-            world.agreement.reach(name, plan, reason)
-            if plan is None or plan.function is None:
-                return None
-            return self._make(context, world, name, plan, inputs, containers)
+            world.agreement.reach(name, decision.plan, decision.in_words())
+            if decision.plan is not None and decision.plan.function is not None:
+                twin = self._make(context, world, name, decision.plan, inputs, containers)
+                decision.bundle = twin.bundle
         except errors.OpError as error:
             # Each call gets it: without the twin, this replica would do what no other one does.
             return error
+        finally:
+            self._note(decision)
+        return twin
 
-    def _leave(self, name: str, reason: str) -> None:
-        self.decisions.append(Decision(name, None, reason))
-        _log.warning("tf_fuse: the weight update of %s is not sharded: %s.", name, reason)
+    def _note(self, decision: Decision) -> None:
+        """Logs what was decided, once for all traces of a function that have it in common."""
+        from tf_fuse.shard_update.report import summary
+
+        self.decisions.append(decision)
+        is_left, line = summary(decision)
+        base = decision.function.rpartition("_")[0] or decision.function
+        # (Of what is wrong a line is there already.)
+        if (base, line) not in self._told and decision.reason != "verification":
+            self._told.add((base, line))
+            level = logging.WARNING if is_left else logging.INFO
+            _log.log(level, "tf_fuse: the update of the weights in %s is %s.", base, line)
 
     def _plan(
         self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
-    ) -> tuple[Plan | None, str]:
+    ) -> Decision:
         if _has_op(context, name, _PYTHON, set()):
-            return None, "an operation runs Python code in the step, which may use any variable"
+            return Decision(name, None, "python_code")
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
@@ -202,8 +204,16 @@ class Updates:
         variables = [names[position] for position in mirrored]
         plan = make_plan(definition, graph, body, replicas, variables, _PREFIX)
         if plan.function is None:
-            return plan, "no gradient's update can be cut"
-        return plan, ""
+            return Decision(name, plan, "nothing_to_cut")
+        wrong = verify(Original(definition, graph, body), plan.function, plan.slots, plan.functions)
+        if not wrong:
+            return Decision(name, plan)
+        _log.warning(
+            "tf_fuse: the update of the weights in %s is not cut, since the function that was made "
+            "of it is wrong: %s. Training goes on as without shard_weight_update; please report "
+            "this.", name, wrong,
+        )  # fmt: skip
+        return Decision(name, Plan(plan.packs), "verification", wrong)
 
     def _make(self, context: Any, world: _World, name: str, plan: Plan, inputs: Sequence[Any],
               containers: Mapping[int, Any]) -> Twin:  # fmt: skip
@@ -243,11 +253,21 @@ class Updates:
         return Twin(twin, plan, world, bundle, taken)
 
 
-def use(tensors: Sequence[Any]) -> None:
-    """Sees to it that variables have their values before a function gets their handles."""
+def use(tensors: Sequence[Any], name: str | bytes) -> None:
+    """Sees to it that variables have their values before a function gets their handles.
+
+    Args:
+      tensors: that the function gets.
+      name: of the function.
+    """
     if state_module.is_any_parted():
         for tensor in tensors:
-            state_module.use(tensor)
+            state_module.use(tensor, _user(name))
+
+
+def _user(name: str | bytes) -> str:
+    """What the report calls a function."""
+    return f"function {name.decode() if isinstance(name, bytes) else name}"
 
 
 def _container(tensor: Any, graph: Any) -> Any | None:
@@ -320,7 +340,7 @@ def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> No
     def call_function(self: Any, name: Any, tensor_inputs: Any, num_outputs: int) -> Any:
         key = name if isinstance(name, bytes) else name.encode()
         if not is_on(self):
-            use(tensor_inputs)
+            use(tensor_inputs, name)
             return run(self, key, tensor_inputs, num_outputs)
         return updates_of(self).call(self, run, key, tensor_inputs, num_outputs)
 

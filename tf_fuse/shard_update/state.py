@@ -11,9 +11,12 @@ variable that is not initialized.)
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from tf_fuse.shard_update.bundle import Bundle, Held, key_of
@@ -21,6 +24,8 @@ from tf_fuse.shard_update.cluster import Reader
 
 # Handles, by id, of variables in parts. Looked at whenever a handle is used.
 _parted: dict[int, State] = {}
+# Packages whose code uses variables for others.
+_LIBRARIES = frozenset({"contextlib", "keras", "tensorflow", "tf_fuse", "tf_keras", "threading"})
 
 
 class State:
@@ -58,8 +63,12 @@ class State:
         return found
 
     @contextlib.contextmanager
-    def step(self, bundle: Bundle) -> Iterator[None]:
+    def step(self, bundle: Bundle, who: str = "") -> Iterator[None]:
         """For a step that uses the parts: cuts the values before it, where they are whole.
+
+        Args:
+          bundle: of the parts.
+          who: the function that uses them, for the report.
 
         Raises:
           tf.errors.OpError: values had to be put together first, and another replica died.
@@ -68,7 +77,7 @@ class State:
         with self._alone(ids):
             self._bury()
             if not bundle.is_parted:
-                self._make_whole(ids)
+                self._make_whole(ids, who)
                 bundle.cut()
             bundle.begin()
             try:
@@ -80,8 +89,12 @@ class State:
             bundle.ended()
             self._note(bundle)
 
-    def whole(self, handles: Iterable[Any]) -> None:
+    def whole(self, handles: Iterable[Any], who: str = "") -> None:
         """Puts the values of variables together, as far as they are in parts.
+
+        Args:
+          handles: of the variables.
+          who: needs them, for the report; "" for the caller outside of libraries.
 
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
@@ -93,14 +106,17 @@ class State:
                 continue
             everything = [id(handle) for handle in bundle.handles()]
             with self._alone(everything):
-                self._make_whole(everything)
+                self._make_whole(everything, who)
 
-    def _make_whole(self, ids: Collection[int]) -> None:
+    def _make_whole(self, ids: Collection[int], who: str) -> None:
         for bundle in {
             self._parted[i].number: self._parted[i] for i in ids if i in self._parted
         }.values():
+            began = time.monotonic()
             with _explained(bundle):
                 bundle.join()
+            size = bundle.bytes_of_others()
+            bundle.joins.add(who or _caller(), size, time.monotonic() - began)
             self._note(bundle)
 
     def _note(self, bundle: Bundle) -> None:
@@ -157,14 +173,30 @@ def _explained(bundle: Bundle) -> Iterator[None]:
         raise
 
 
-def use(handle: Any) -> None:
-    """Sees to it that a variable has its value before its handle is given out."""
+def _caller() -> str:
+    """The place in the program that uses a variable."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name.partition(".")[0] not in _LIBRARIES:
+            break
+        frame = frame.f_back
+    return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def use(handle: Any, who: str = "") -> None:
+    """Sees to it that a variable has its value before its handle is given out.
+
+    Args:
+      handle: of the variable.
+      who: as of `State.whole`.
+    """
     from tensorflow.python.eager import context
 
     state = _parted.get(id(handle))
     # A graph that is being made is not run yet; when it is, the handle is among its inputs.
     if state is not None and context.executing_eagerly():
-        state.whole([handle])
+        state.whole([handle], who)
 
 
 def is_any_parted() -> bool:

@@ -1,0 +1,84 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What was decided about the update of the weights in a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tf_fuse.shard_update.bundle import Bundle
+from tf_fuse.shard_update.plan import Plan
+
+REDUCE = "CollectiveReduceV2"
+
+# Why a function with an all-reduce runs as it is.
+FUNCTION_REASONS = {
+    "no_group": "it is not known which replicas train together",
+    "nothing_to_cut": "no gradient's update can be cut",
+    "python_code": "an operation runs Python code in the step, which may use any variable",
+    "traced_before": "it was traced before tf_fuse was imported",
+    "verification": "the function that was made of it is wrong, which is an error of tf_fuse",
+}
+
+
+@dataclass
+class Decision:
+    """What was decided about one function.
+
+    Attributes:
+      function: its name.
+      plan: what is cut; None if nothing was looked at.
+      reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
+      detail: the node that is the reason, or what is wrong.
+      replicas: how many train together; 0 if that is not known.
+      bundle: the parts that the function uses; None before it has them.
+      variables: names of variables, by argument.
+      element_bytes: of what is reduced, by all-reduce.
+    """
+
+    function: str
+    plan: Plan | None
+    reason: str | None = None
+    detail: str = ""
+    replicas: int = 0
+    bundle: Bundle | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    element_bytes: dict[str, int] = field(default_factory=dict)
+
+    def in_words(self) -> str:
+        """Why the function is left alone; "" if it is not."""
+        if self.reason is None:
+            return ""
+        words = FUNCTION_REASONS[self.reason]
+        return f"{words}: {self.detail}" if self.detail else words
+
+    def describe(self, graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> None:
+        """Adds what the report says of the function's variables.
+
+        Args:
+          graph: that the function was traced to.
+          inputs: of a call.
+          arguments: their names.
+        """
+        by_handle = {
+            id(v.__dict__.get("_handle")): v.name.partition(":")[0] for v in graph.variables
+        }
+        self.variables = {
+            argument: by_handle[id(tensor)]
+            for argument, tensor in zip(arguments, inputs, strict=True)
+            if id(tensor) in by_handle
+        }
+        self.element_bytes = _element_bytes(graph)
+
+
+def _element_bytes(graph: Any) -> dict[str, int]:
+    """The size of an element, by all-reduce, of a function and those that it calls."""
+    inner = [getattr(called, "graph", None) for called in getattr(graph, "_functions", {}).values()]
+    found = {}
+    for one in [*(called for called in inner if called is not None), graph]:
+        for op in one.get_operations():
+            if op.type == REDUCE:
+                found[op.name] = int(op.get_attr("T").size)
+    return found

@@ -1,0 +1,227 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What became of the updates of a program's weights, for people and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tf_fuse.shard_update.clusters import REASONS, Family, Pack
+from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
+
+_OFF = "the option shard_weight_update is off"
+
+
+def weight_update_report() -> dict[str, Any]:
+    """What the option `shard_weight_update` has done in this process so far.
+
+    It reads nothing from other replicas, and puts no values together.
+
+    Returns:
+      A dict, which can be written as JSON:
+
+      * `sharded`: whether the update of any function is cut;
+      * `reason`: why none was looked at, in words; "" if some were;
+      * `functions`: of each function with an all-reduce that was called with the option on, in that
+        order (a `tf.function` that was traced several times is several), a dict:
+
+        * `function`: its name, and `replicas`, how many train together (0: not known);
+        * `sharded`, and if it is not: `reason` (a key of `FUNCTION_REASONS`, else ""), `meaning`
+          (the same in words) and `detail` (the operation, or what is wrong);
+        * `variables`: how many variables of the optimizer are in parts;
+        * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones;
+        * `steps`: how many have ended well, with all functions that share the parts;
+        * `is_parted`: whether the values are in the parts now;
+        * `joins`: how often they were put together: `count`, `bytes` that were read from other
+          replicas, `seconds` it took in all, and `by`, how often for whom: the place in the program
+          ("train.py:42") or the function ("function NAME");
+        * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
+          cut or not: twice the bytes of the gradients, but for its own part of them;
+        * `packs`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
+          it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail` and
+          `gradients`. Of each gradient: `variable` (that it updates; "" if that is not known),
+          `gradient` (name of the tensor), `shape`, `bytes`, `slots` (the optimizer's variables that
+          are in parts), `exact` (whether the result has the bits of a whole update), and again
+          `sharded`, `reason`, `meaning` and `detail`.
+    """
+    from tensorflow.python.eager import context as context_module
+
+    updates = getattr(context_module.context(), "_tf_fuse_updates", None)
+    if updates is None:
+        return {"sharded": False, "reason": _OFF, "functions": []}
+    functions = [_function(one) for one in list(updates.decisions)]
+    return {
+        "sharded": any(function["sharded"] for function in functions),
+        "reason": "",
+        "functions": functions,
+    }
+
+
+def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
+    """Prints what the option `shard_weight_update` has done, as tables.
+
+    Args:
+      report: of `weight_update_report`, perhaps of another process; None for one of now.
+    """
+    from rich.console import Console
+
+    report = weight_update_report() if report is None else report
+    console = Console()
+    if report["reason"]:
+        console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
+        return
+    if not report["functions"]:
+        console.print("No function with an all-reduce has been called yet.")
+    for function in report["functions"]:
+        for line in _lines(function):
+            console.print(line, markup=False, highlight=False)
+        console.print(_table(function))
+
+
+def summary(decision: Decision) -> tuple[bool, str]:
+    """A line about a function, for the log.
+
+    Returns:
+      Whether anything of it was left alone, and the line.
+    """
+    data = _function(decision)
+    left = _left(data)
+    if decision.reason is not None:
+        detail = f": {data['detail']}" if data["detail"] else ""
+        return True, f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
+    gradients = [one for pack in data["packs"] for one in pack["gradients"]]
+    cut = sum(one["sharded"] for one in gradients)
+    here, whole = data["state_bytes"], data["whole_state_bytes"]
+    line = (
+        f"cut over {decision.replicas} replicas: {cut} of {len(gradients)} gradients, and "
+        f"{data['variables']} variables of the optimizer, which take {here} bytes here in place of "
+        f"{whole} ({whole - here} saved)"
+    )
+    return bool(left), line + (f"; {left}" if left else "")
+
+
+def _left(data: Mapping[str, Any]) -> str:
+    """How many gradients of a function are left alone, and why."""
+    counts = Counter(one["reason"] for one in _alone(data["packs"]))
+    if not counts:
+        return ""
+    listed = [f"{count} {reason} ({REASONS[reason]})" for reason, count in sorted(counts.items())]
+    return f"left alone: {', '.join(listed)}"
+
+
+def _alone(packs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What is left alone: gradients, or packs as a whole."""
+    for pack in packs:
+        if pack["reason"]:
+            yield pack
+        else:
+            yield from (one for one in pack["gradients"] if one["reason"])
+
+
+def _function(decision: Decision) -> dict[str, Any]:
+    bundle = decision.bundle
+    here, whole = bundle.bytes() if bundle is not None else (0, 0)
+    packs = [_pack(pack, decision) for pack in (decision.plan.packs if decision.plan else [])]
+    total = sum(pack["bytes"] for pack in packs)
+    return {
+        "function": decision.function,
+        "replicas": decision.replicas,
+        "sharded": decision.reason is None,
+        **_why(decision.reason, FUNCTION_REASONS, decision.detail),
+        "variables": len(bundle.held) if bundle is not None else 0,
+        "state_bytes": here,
+        "whole_state_bytes": whole,
+        "steps": bundle.version if bundle is not None else 0,
+        "is_parted": bundle is not None and bundle.is_parted,
+        "joins": bundle.joins.as_dict() if bundle is not None else None,
+        "sent_bytes_per_step": 2 * total * (decision.replicas - 1) // (decision.replicas or 1),
+        "packs": packs,
+    }
+
+
+def _pack(pack: Pack, decision: Decision) -> dict[str, Any]:
+    size = decision.element_bytes.get(pack.node, 0)
+    is_whole = decision.reason is not None or pack.reason is not None
+    gradients = [_gradient(family, decision, size, is_whole) for family in pack.families]
+    return {
+        "node": pack.node,
+        "bytes": sum(one["bytes"] for one in gradients),
+        "sharded": any(one["sharded"] for one in gradients),
+        **_why(pack.reason, REASONS, pack.detail),
+        "gradients": gradients,
+    }
+
+
+def _gradient(family: Family, decision: Decision, size: int, is_whole: bool) -> dict[str, Any]:
+    names = decision.variables
+    return {
+        "variable": ", ".join(names.get(weight, weight) for weight in family.weights),
+        "gradient": family.root,
+        "shape": list(family.shape),
+        "bytes": math.prod(family.shape) * size,
+        "slots": [] if is_whole else [names.get(slot, slot) for slot in family.slots],
+        "exact": bool(getattr(family, "exact", True)),
+        "sharded": family.reason is None and not is_whole,
+        **_why(family.reason, REASONS, family.detail),
+    }
+
+
+def _why(reason: str | None, meanings: Mapping[str, str], detail: str) -> dict[str, str]:
+    return {
+        "reason": reason or "",
+        "meaning": "" if reason is None else meanings[reason],
+        "detail": detail,
+    }
+
+
+# --- Tables --------------------------------------------------------------------------------------
+
+
+def _lines(function: Mapping[str, Any]) -> Iterator[str]:
+    yield function["function"]
+    if not function["sharded"]:
+        detail = f" ({function['detail']})" if function["detail"] else ""
+        yield f"  not cut: {function['meaning']}{detail}"
+        return
+    yield (
+        f"  cut over {function['replicas']} replicas: {function['variables']} variables of the "
+        f"optimizer, {function['state_bytes']:,} of {function['whole_state_bytes']:,} bytes here; "
+        f"{function['steps']} steps"
+    )
+    joins = function["joins"]
+    if joins["count"]:
+        yield (
+            f"  put together {joins['count']} times, in {joins['seconds']:.3f} s, with "
+            f"{joins['bytes']:,} bytes of other replicas, for:"
+        )
+        for who, count in sorted(joins["by"].items(), key=lambda item: (-item[1], item[0])):
+            yield f"    {who} ({count})"
+
+
+def _table(function: Mapping[str, Any]) -> Any:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    for column in ("all-reduce", "variable or gradient", "shape", "bytes", "update"):
+        table.add_column(column, justify="right" if column == "bytes" else "left")
+    for pack in function["packs"]:
+        if pack["reason"]:
+            table.add_row(
+                escape(pack["node"]), "", "", "", escape(f"{pack['meaning']}: {pack['detail']}")
+            )
+        for one in pack["gradients"]:
+            update = "in parts" if one["sharded"] else "whole"
+            if one["sharded"] and not one["exact"]:
+                update += ", not to the bit"
+            if one["reason"]:
+                update = f"{one['meaning']}: {one['detail']}"
+            name = one["variable"] or one["gradient"]
+            shape = " x ".join(map(str, one["shape"]))
+            cells = (pack["node"], name, shape, f"{one['bytes']:,}", update)
+            table.add_row(*map(escape, cells))
+    return table
