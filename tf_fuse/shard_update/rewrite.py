@@ -198,7 +198,7 @@ class Rewriter:
         for name in sorted(family.sinks):
             old, node = self._view.nodes[name], self._builder.nodes[name]
             if node.op not in RESOURCE_APPLY and node.input[1] == old.input[1]:
-                shape = (family.size,)
+                shape = self._builder.shape(old.input[1])
                 node.input[1] = self._cut_input(scope, family, old.input[1], shape, range_, cut)
 
     def _cut_node(
@@ -230,8 +230,8 @@ class Rewriter:
         builder = self._builder
         its = builder.shape(tensor)
         size = math.prod(its)
-        if its == () and family.size != 1:
-            return tensor
+        if its == () and shape != ():
+            return tensor  # Grappler must see a scalar where there was one.
         key = (tensor, shape if size != family.size else ())
         if key not in cut:
             here, device = f"{scope}/{len(cut)}", builder.device(tensor)
