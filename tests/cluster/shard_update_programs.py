@@ -193,6 +193,25 @@ def nested(strategy: Any) -> Any:
     return _step(strategy, replica), variables
 
 
+def half(strategy: Any) -> Any:
+    """Layers compute in bfloat16; weights and their gradients are float32."""
+    keras, _ = _model(strategy)
+    with strategy.scope():
+        layers = [keras.layers.Dense(n, dtype="mixed_bfloat16") for n in (37, 5, 1)]
+        model = keras.Sequential([keras.Input([10]), *layers])
+    variables = model.trainable_variables
+    optimizer = _adam(strategy, keras, variables)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(model(x, training=True), tf.float32) - y) ** 2)
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    return _step(strategy, replica), variables
+
+
 def scaled(strategy: Any) -> Any:
     """Loss scaling of Keras 3: reduced and updated in a branch, if gradients are finite."""
     keras, model = _model(strategy)

@@ -26,6 +26,24 @@ _SLOTS = {
     "RMSprop": 1,
     "SGD": 0,
 }
+_OPTIONS = [
+    ("Adam", {"amsgrad": True, "weight_decay": 0.1}, 3),
+    ("Adam", {"clipnorm": 0.1}, 2),  # (Before the all-reduce.)
+    ("RMSprop", {"centered": True, "momentum": 0.9}, 3),
+    ("SGD", {"momentum": 0.9, "nesterov": True, "global_clipnorm": 0.1}, 1),
+]
+_KERAS_2 = {
+    "Adadelta": ({}, 2),
+    "Adagrad": ({}, 1),
+    "Adam": ({}, 2),
+    "AdamW": ({}, 2),
+    "Adamax": ({}, 2),
+    "Ftrl": ({}, 2),
+    "Lion": ({"clipvalue": 0.01}, 1),
+    "Nadam": ({}, 2),
+    "RMSprop": ({"centered": True}, 2),
+    "SGD": ({"momentum": 0.9}, 1),
+}
 # Operations that update a variable and its slots at once: options, and number of slots.
 _LEGACY = {
     "Adadelta": ({}, 2),
@@ -52,6 +70,7 @@ _V1 = {
 _INEXACT = {
     ("keras", "Adafactor"): ({}, 1, 1e-5),
     ("keras", "Lamb"): ({}, 2, 1e-5),
+    ("tf_keras", "Adafactor"): ({}, 1, 1e-5),
     ("tf_keras", "Adam"): ({"global_clipnorm": 0.5}, 2, 1e-5),
     ("tf_keras", "SGD"): ({"clipnorm": 0.1, "momentum": 0.9}, 1, 1e-5),
 }
@@ -102,10 +121,23 @@ def test_keras_3(ranks, optimizer):
     _check(_both(ranks, "keras", optimizer), _SLOTS[optimizer])
 
 
+@pytest.mark.parametrize("options", _OPTIONS, ids=str)
+def test_options_of_keras_3(ranks, options):
+    optimizer, more, slots = options
+    _check(_both(ranks, "keras", optimizer, options=more), slots)
+
+
+def test_matrices_of_muon_are_left_alone(ranks):
+    for result in _both(ranks, "keras", "Muon"):
+        # (Of vectors it makes what AdamW does.)
+        assert (result["reasons"], result["whole"]) == (["not_elementwise"], 2 * (37 + 5 + 1))
+
+
 @pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
-@pytest.mark.parametrize(("optimizer", "slots"), [("Adam", 2), ("SGD", 1)])  # (momentum)
-def test_keras_2(ranks, optimizer, slots):
-    _check(_both(ranks, "tf_keras", optimizer), slots)
+@pytest.mark.parametrize("optimizer", sorted(_KERAS_2))
+def test_keras_2(ranks, optimizer):
+    options, slots = _KERAS_2[optimizer]
+    _check(_both(ranks, "tf_keras", optimizer, options=options), slots)
 
 
 @pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
@@ -162,6 +194,7 @@ _PROGRAMS = {
     "accumulation": ([], 2 * _ELEMENTS),
     "embedding": ([], 2 * 7),
     "frozen": ([], 2 * (37 * 5 + 5 + 5 + 1)),
+    "half": ([], 2 * _ELEMENTS),
     "loop": ([], 2 * _ELEMENTS),
     "nested": ([], 2 * _ELEMENTS),
     "scaled": ([], 2 * _ELEMENTS),

@@ -76,12 +76,17 @@ class Builder:
         self.nodes = {node.name: node for node in self.function.node_def}
 
     def replace(self, tensor: str, by: str) -> None:
-        """Has all that reads a tensor read another one."""
+        """Has all that reads a tensor read another one, but what makes that."""
         self._replaced[tensor] = by
+        maker = by.partition(":")[0]
         for use in self.view.uses(tensor) + self._uses[tensor]:
             node = self.nodes.get(use.node)
             # (A node that was changed may read something else there.)
-            if node is not None and list(node.input[use.index : use.index + 1]) == [tensor]:
+            if (
+                node is not None
+                and use.node != maker
+                and list(node.input[use.index : use.index + 1]) == [tensor]
+            ):
                 node.input[use.index] = by
 
     def idle(self, name: str) -> None:
@@ -130,6 +135,12 @@ class Builder:
         paddings = self.constant(f"{name}/around", [list(around), *rest], device)
         filler = self.constant(f"{name}/value", value, device, dtype)
         self.add(name, "PadV2", [tensor, paddings, filler], device, T=dtype, Tpaddings=_INT64)
+        return f"{name}:output:0"
+
+    def sized(self, name: str, tensor: str, dtype: int, range_: Range, device: str) -> str:
+        """A vector of as many elements as a range has, which is known before it runs."""
+        node = self.add(name, "EnsureShape", [tensor], device, T=dtype)
+        node.attr["shape"].shape.dim.add(size=range_[1] - range_[0])
         return f"{name}:output:0"
 
     def broadcast_part(self, scope: str, tensor: str, to: Shape, range_: Range, device: str) -> str:

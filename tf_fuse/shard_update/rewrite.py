@@ -79,7 +79,9 @@ def window(own: tuple[int, int], size: int) -> tuple[int, int]:
     begin, end = own
     if begin == end:
         return own
-    return begin // _REGISTER * _REGISTER, min(-(-end // _REGISTER) * _REGISTER, size)
+    begin, end = begin // _REGISTER * _REGISTER, min(-(-end // _REGISTER) * _REGISTER, size)
+    # (Grappler takes a vector of one element for a scalar.)
+    return (begin if end - begin > 1 else max(0, begin - _REGISTER)), end
 
 
 class Rewriter:
@@ -175,14 +177,16 @@ class Rewriter:
         whole = pack.reduce
         part = f"{pack.node}:shards:{index}"
         range_ = window(own, family.size)
-        if family.root in self._view.arguments:
-            self._cut_nodes(scope, family, range_, own)
-            return  # A branch gets the window.
-        # Zeros are around what is this replica's.
-        around = (own[0] - range_[0], range_[1] - own[1])
         dtype = whole.attr["T"].type
-        part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
-        self._builder.replace(family.root, part)
+        if family.root in self._view.arguments:
+            part = family.root  # A branch gets the window.
+        else:
+            # Zeros are around what is this replica's.
+            around = (own[0] - range_[0], range_[1] - own[1])
+            part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
+        # Grappler reorders products by what it knows of their shapes.
+        sized = self._builder.sized(f"{scope}/sized", part, dtype, range_, whole.device)
+        self._builder.replace(family.root, sized)
         self._cut_nodes(scope, family, range_, own)
 
     def _cut_nodes(self, scope: str, family: Family, range_: Range, own: Range) -> None:
@@ -194,7 +198,7 @@ class Rewriter:
         for name in sorted(family.sinks):
             old, node = self._view.nodes[name], self._builder.nodes[name]
             if node.op not in RESOURCE_APPLY and node.input[1] == old.input[1]:
-                shape = (family.size,)
+                shape = self._builder.shape(old.input[1])
                 node.input[1] = self._cut_input(scope, family, old.input[1], shape, range_, cut)
 
     def _cut_node(
@@ -226,8 +230,8 @@ class Rewriter:
         builder = self._builder
         its = builder.shape(tensor)
         size = math.prod(its)
-        if its == () and family.size != 1:
-            return tensor
+        if its == () and shape != ():
+            return tensor  # Grappler must see a scalar where there was one.
         key = (tensor, shape if size != family.size else ())
         if key not in cut:
             here, device = f"{scope}/{len(cut)}", builder.device(tensor)
