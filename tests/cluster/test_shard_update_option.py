@@ -201,3 +201,14 @@ def test_replicas_that_decide_otherwise_are_told():
             assert "task:0/device:CPU:0 (digest " in error.text
             assert "task:1/device:CPU:0 (digest " in error.text
             assert error.text.count("all-reduce ") == 2, error
+
+
+def test_a_replica_with_the_option_off_is_not_waited_for_without_end():
+    with Ranks(["grpc+fuse"] * 2, {"TF_FUSE_PLAN_WAIT_S": "2"}, server=False) as ranks:
+        ranks.start("trained", [0])
+        ranks.start("trained", [1], on=False)
+        (error,) = ranks.wait([0])
+        assert error.kind == "FailedPreconditionError", error
+        assert "After 2 s (TF_FUSE_PLAN_WAIT_S)" in error.text
+        assert "task:1/device:CPU:0 has not called any function with the option on" in error.text
+        assert "Set it in the same way in all processes" in error.text

@@ -2,5 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Automatic cross-replica sharding of the weight update (Xu et al., 2020).
 
-Under construction: the analyses are here, the rewrite is not, and nothing is switched on by them.
+Switched on by the option `shard_weight_update`; docs/weight_update.md is for its users, and
+docs/architecture.md says how its parts work together.
 """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -25,13 +26,17 @@ _log = logging.getLogger("tf_fuse")
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.5
 _PATIENCE_S = 30.0
+_WAIT_VARIABLE = "TF_FUSE_PLAN_WAIT_S"
+_WAIT_S = 600.0
+# There as long as the option is on.
+_ON = "tf_fuse/plan/on"
 
 
 class Agreement:
     """What was decided here, and what others decided."""
 
     def __init__(self, cluster: Cluster, readers: Mapping[int, Reader]):
-        """Starts without decisions.
+        """Tells others that the option is on here; there are no decisions yet.
 
         Args:
           cluster: of all replicas.
@@ -39,18 +44,22 @@ class Agreement:
         """
         self._cluster, self._readers = cluster, readers
         self._published: list[Named] = []
+        self._on = Named(_ON, "string", [], cluster.devices[self._own()])
+        self._on.assign("")
+        # Of other replicas, those that have told so.
+        self._seen: set[int] = set()
 
     def reach(self, function: str, plan: Plan | None, reason: str) -> None:
         """Waits until all replicas have decided about the same function.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
-            line in which they differ, of both.
+            line in which they differ, of both. Or the option is off there, as far as can be seen.
           tf.errors.OpError: another one has died.
         """
         text = describe(function, plan, reason)
         number = len(self._published)
-        mine = Named(f"tf_fuse/plan/{number}", "string", [], self._cluster.devices[self._own()])
+        mine = Named(_plan_name(number), "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
         self._published.append(mine)
         for rank in sorted(self._readers):
@@ -64,38 +73,60 @@ class Agreement:
         wait = _FIRST_WAIT_S
         pause = threading.Event()
         run = self._readers[rank].run
-        while not run(("is there", number), lambda: self._is_there(number, rank)):
+        name = _plan_name(number)
+        while not run(("is there", name), lambda: self._is_there(name, rank)):
+            now = time.monotonic()
+            self._check_on(rank, now - began)
             pause.wait(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
-            if time.monotonic() - told > _PATIENCE_S:
-                told = time.monotonic()
+            if now - told > _PATIENCE_S:
+                told = now
                 _log.warning(
-                    "tf_fuse: has waited %d s for %s to decide how to cut the update of weights; "
-                    "is the option shard_weight_update on there?",
-                    told - began,
+                    "tf_fuse: has waited %d s for %s to decide how to cut the update of weights%s.",
+                    now - began,
                     self._cluster.devices[rank],
+                    "" if rank in self._seen else "; is the option shard_weight_update on there?",
                 )
         value = run(("plan", number), lambda: self._read(number, rank))
         return str(value.decode())
 
-    def _handle(self, number: int, rank: int) -> Any:
+    def _check_on(self, rank: int, waited: float) -> None:
+        """Raises an error if the option is not on in another process after a while."""
+        from tensorflow.python.framework import errors
+
+        if rank not in self._seen:
+            if self._readers[rank].run(("is there", _ON), lambda: self._is_there(_ON, rank)):
+                # It comes to the function some time, as to its collectives in stock TensorFlow.
+                self._seen.add(rank)
+            elif waited > (limit := float(os.environ.get(_WAIT_VARIABLE, _WAIT_S))):
+                raise errors.FailedPreconditionError(
+                    None,
+                    None,
+                    f"tf_fuse: {self._cluster.devices[self._own()]} is to cut the update of the "
+                    "weights, since the option shard_weight_update is on here. After "
+                    f"{limit:g} s ({_WAIT_VARIABLE}) {self._cluster.devices[rank]} has not called "
+                    "any function with the option on, so it is probably off there. Set it in the "
+                    "same way in all processes, before training begins.",
+                )
+
+    def _handle(self, name: str) -> Any:
         import tensorflow as tf
 
-        return tf.raw_ops.VarHandleOp(
-            dtype=tf.string, shape=[], shared_name=f"tf_fuse/plan/{number}"
-        )
+        return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
 
-    def _is_there(self, number: int, rank: int) -> Any:
+    def _is_there(self, name: str, rank: int) -> Any:
         import tensorflow as tf
 
         with tf.device(self._cluster.devices[rank]):
-            return tf.raw_ops.VarIsInitializedOp(resource=self._handle(number, rank))
+            return tf.raw_ops.VarIsInitializedOp(resource=self._handle(name))
 
     def _read(self, number: int, rank: int) -> Any:
         import tensorflow as tf
 
         with tf.device(self._cluster.devices[rank]):
-            return tf.raw_ops.ReadVariableOp(resource=self._handle(number, rank), dtype=tf.string)
+            return tf.raw_ops.ReadVariableOp(
+                resource=self._handle(_plan_name(number)), dtype=tf.string
+            )
 
     def _compare(self, mine: str, rank: int, theirs: str) -> None:
         if mine == theirs:
@@ -115,6 +146,10 @@ class Agreement:
             f"{self._cluster.devices[rank]} (digest {digest(theirs)}): {there[line]!r}. All "
             "replicas have to run the same program, with the same options and the same versions.",
         )
+
+
+def _plan_name(number: int) -> str:
+    return f"tf_fuse/plan/{number}"
 
 
 def digest(text: str) -> str:
