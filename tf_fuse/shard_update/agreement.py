@@ -34,15 +34,23 @@ class Agreement:
         self._cluster, self._reader = cluster, reader
         self._published: list[Named] = []
 
-    def reach(self, function: str, plan: Plan | None, reason: str) -> None:
+    def reach(
+        self, function: str, plan: Plan | None, reason: str, is_compiled: bool = False
+    ) -> None:
         """Waits until all replicas have decided about the same function.
+
+        Args:
+          function: its name.
+          plan: what is cut; None if nothing was looked at.
+          reason: why nothing is cut, in words; "" if something is.
+          is_compiled: whether the update is compiled, which changes the last bits.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
             line in which they differ, of both.
           tf.errors.OpError: another one has died.
         """
-        text = describe(function, plan, reason)
+        text = describe(function, plan, reason, is_compiled)
         number = len(self._published)
         mine = Named(f"tf_fuse/plan/{number}", "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
@@ -118,11 +126,13 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def describe(function: str, plan: Plan | None, reason: str) -> str:
+def describe(function: str, plan: Plan | None, reason: str, is_compiled: bool = False) -> str:
     """What was decided about a function, in lines; equal on replicas that fit together."""
     # Its name has a number that depends on what else a process has traced.
     base = function.rpartition("_")[0] or function
     lines = [f"function {base}: {reason or 'sharded'}"]
+    if is_compiled:
+        lines.append("the update is compiled")
     if plan is None:
         return "\n".join(lines)
     for pack in plan.packs:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse.options import compiles_updates
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, part_name
@@ -134,7 +135,7 @@ class Updates:
             return None
         plan, reason = self._plan(context, name, graph, inputs)
         self.decisions.append(Decision(name, plan, reason))
-        self._agreement.reach(name, plan, reason)
+        self._agreement.reach(name, plan, reason, compiles_updates(context))
         if plan is None or plan.function is None:
             return None
         return self._make(context, name, plan, inputs)
