@@ -49,15 +49,23 @@ class Agreement:
         # Of other replicas, those that have told so.
         self._seen: set[int] = set()
 
-    def reach(self, function: str, plan: Plan | None, reason: str) -> None:
+    def reach(
+        self, function: str, plan: Plan | None, reason: str, is_compiled: bool = False
+    ) -> None:
         """Waits until all replicas have decided about the same function.
+
+        Args:
+          function: its name.
+          plan: what is cut; None if nothing was looked at.
+          reason: why nothing is cut, in words; "" if something is.
+          is_compiled: whether the update is compiled, which changes the last bits.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
             line in which they differ, of both. Or the option is off there, as far as can be seen.
           tf.errors.OpError: another one has died.
         """
-        text = describe(function, plan, reason)
+        text = describe(function, plan, reason, is_compiled)
         number = len(self._published)
         mine = Named(_plan_name(number), "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
@@ -157,11 +165,13 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def describe(function: str, plan: Plan | None, reason: str) -> str:
+def describe(function: str, plan: Plan | None, reason: str, is_compiled: bool = False) -> str:
     """What was decided about a function, in lines; equal on replicas that fit together."""
     # Its name has a number that depends on what else a process has traced.
     base = function.rpartition("_")[0] or function
     lines = [f"function {base}: {reason or 'sharded'}"]
+    if is_compiled:
+        lines.append("the update is compiled")
     if plan is None:
         return "\n".join(lines)
     for pack in plan.packs:

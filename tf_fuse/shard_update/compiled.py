@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update.clusters import Shape
-from tf_fuse.shard_update.graph_view import GraphView
+from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
 from tf_fuse.shard_update.outline import IsHere, Outline, outline
 from tf_fuse.shard_update.plan import op_defs, static_shapes
 
@@ -95,7 +95,11 @@ class Compiler:
             return None
         arguments = context.get_function_def(name).signature.input_arg
         places = {a.name: t.device for a, t in zip(arguments, inputs, strict=True)}
-        twin = self._compiled(context, name, graph, places)
+        try:
+            twin = self._compiled(context, name, graph, places)
+        except (KeyError, ValueError) as error:
+            _log.warning("tf_fuse: the function %s cannot be compiled and stays: %s", name, error)
+            return None
         return None if twin == name else twin.encode()
 
     def _compiled(
@@ -118,12 +122,14 @@ class Compiler:
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
 
-        view = GraphView(definition, op_defs(body))
-        shapes = self._shapes.get(name) or static_shapes(view, graph)
-        found = outline(view, shapes, _is_here(context, places or {}))
-        self.decisions.append(Compiled(name, found))
-        function = found.function
         inner = self._inner(context, definition, graph)
+        found = Outline()
+        if any(node.op in ASSIGNS for node in definition.node_def):
+            view = GraphView(definition, op_defs(body))
+            shapes = self._shapes.get(name) or static_shapes(view, graph)
+            found = outline(view, shapes, _is_here(context, places or {}))
+            self.decisions.append(Compiled(name, found))
+        function = found.function
         if function is None:
             if not inner:
                 return name

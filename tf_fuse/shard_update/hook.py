@@ -19,6 +19,7 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
+from tf_fuse.options import compiles_updates
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
@@ -164,7 +165,8 @@ class Updates:
         decision.describe(graph, inputs, arguments)
         twin = None
         try:
-            world.agreement.reach(name, decision.plan, decision.in_words())
+            words = decision.in_words()
+            world.agreement.reach(name, decision.plan, words, compiles_updates(context))
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)
                 decision.bundle = twin.bundle

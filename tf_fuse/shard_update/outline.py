@@ -46,8 +46,9 @@ _RESOURCE = 20  # DT_RESOURCE
 # rounding between operations: that is not the same update any more.
 _TYPES = frozenset({1, 2, 3, 9, 10})
 _FREE = frozenset({"Identity", "Reshape", "StopGradient"})
-# What XLA computes elementwise, of each of the types.
-COMPILED = (ELEMENTWISE - {"Round"}) | {"Reshape"}
+# What XLA computes elementwise, of each of the types, with a NaN where TensorFlow has one: of
+# infinity and NaN, the larger one may be infinity in XLA.
+COMPILED = (ELEMENTWISE - {"ClipByValue", "Maximum", "Minimum", "Round"}) | {"Reshape"}
 # Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
 _CONTROL_FLOW = frozenset({"Enter", "Merge", "NextIteration", "RefEnter", "RefSwitch", "Switch"})
 
@@ -113,6 +114,14 @@ class Outline:
     left: list[Left] = field(default_factory=list)
     function: Any | None = None
     bodies: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether values are those of the function as it was, to the last bit.
+
+        XLA rounds a product and a sum once where it computes both by one instruction.
+        """
+        return not self.cones
 
 
 # Whether a device, by the name in a node, is a CPU of this process, and has a variable, if any.
