@@ -96,6 +96,22 @@ OPTIONS: dict[str, Option] = {
             in_config=False,
         ),
         Option(
+            "shard_weight_update_always",
+            bool,
+            "Together with shard_weight_update: cut an update also where the step takes longer "
+            "then, by an estimate; the optimizer's state takes less memory anyway.",
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
+            "shard_weight_update_exact",
+            bool,
+            "Together with shard_weight_update: leave updates alone that would not have the bits "
+            "of whole ones, since they have sums that are added in another order (norms, means).",
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
             "compile_weight_update",
             bool,
             "Have XLA compile the elementwise operations of each weight's update, whether it is "
@@ -227,6 +243,16 @@ def packs_handles(context: Any) -> bool:
     """Whether a function that this context calls gets its handles packed."""
     options = context._optimizer_experimental_options
     return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
+
+
+def shards_anything(context: Any) -> bool:
+    """Whether updates are cut that take longer then."""
+    return bool(context._optimizer_experimental_options.get("shard_weight_update_always"))
+
+
+def demands_bits(context: Any) -> bool:
+    """Whether updates are left alone that would not have the bits of whole ones."""
+    return bool(context._optimizer_experimental_options.get("shard_weight_update_exact"))
 
 
 def shards_updates(context: Any) -> bool:

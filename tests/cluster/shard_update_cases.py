@@ -207,7 +207,11 @@ class ShardUpdateOptionCases:
 
         outline.MIN_ELEMENTS = 2
         tf.config.optimizer.set_experimental_options(
-            {"shard_weight_update": on, "compile_weight_update": compiled}
+            {
+                "shard_weight_update": on,
+                "shard_weight_update_always": True,
+                "compile_weight_update": compiled,
+            }
         )
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
@@ -258,7 +262,9 @@ class ShardUpdateOptionCases:
         from tensorflow.python.eager import context
         from tf_keras import Input, Sequential, layers, optimizers, utils
 
-        tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+        tf.config.optimizer.set_experimental_options(
+            {"shard_weight_update": on, "shard_weight_update_always": True}
+        )
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )

@@ -27,7 +27,9 @@ _STEPS = 4
 
 def train(strategy: tf.distribute.Strategy, name: str, on: bool) -> dict[str, Any]:
     """Trains a small model, and reads the optimizer's variables after two of the steps."""
-    tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+    tf.config.optimizer.set_experimental_options(
+        {"shard_weight_update": on, "shard_weight_update_always": True}
+    )
     keras.utils.set_random_seed(1)
     with strategy.scope():
         layers = [keras.layers.Dense(n, activation="tanh") for n in (37, 5)]

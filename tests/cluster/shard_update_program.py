@@ -20,7 +20,9 @@ import tf_fuse  # noqa: F401  (adds the option)
 
 def main(what: str) -> None:
     """Trains, then does what it is told."""
-    tf.config.optimizer.set_experimental_options({"shard_weight_update": True})
+    tf.config.optimizer.set_experimental_options(
+        {"shard_weight_update": True, "shard_weight_update_always": True}
+    )
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         weight = tf.Variable(tf.reshape(tf.range(300.0), [30, 10]) / 300)

@@ -56,6 +56,7 @@ REASONS = {
     "nested": "the all-reduce is in a function that is called, and whose graph is not known",
     "in_branch": "a part of the update is in a branch of a conditional, and another part is not",
     "cycle": "parts of the function would wait for one another",
+    "no_profit": "the step would take longer by an estimate",
 }
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
-from tf_fuse.options import compiles_updates
+from tf_fuse.options import compiles_updates, demands_bits, shards_anything
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
@@ -204,7 +204,10 @@ class Updates:
         cluster = world.cluster
         replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
         variables = [names[position] for position in mirrored]
-        plan = make_plan(definition, graph, body, replicas, variables, _PREFIX)
+        plan = make_plan(
+            definition, graph, body, replicas, variables, _PREFIX,
+            exact=demands_bits(context), profitable=not shards_anything(context),
+        )  # fmt: skip
         if plan.function is None:
             return Decision(name, plan, "nothing_to_cut")
         wrong = verify(Original(definition, graph, body), plan.function, plan.slots, plan.functions)

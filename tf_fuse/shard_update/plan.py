@@ -21,6 +21,7 @@ from tf_fuse.shard_update.builder import Range
 from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
 from tf_fuse.shard_update.order import Order
+from tf_fuse.shard_update.profit import leave_unprofitable
 from tf_fuse.shard_update.reductions import Place, levels, touched
 from tf_fuse.shard_update.redundancy import (
     Inside,
@@ -88,6 +89,7 @@ def make_plan(
     mirrored: Collection[str],
     prefix: str,
     exact: bool = False,
+    profitable: bool = False,
 ) -> Plan:
     """Plans a function.
 
@@ -99,11 +101,12 @@ def make_plan(
       mirrored: arguments that are variables with the same value on all replicas.
       prefix: of the shared names of parts, no other plan's.
       exact: whether to leave alone what would not have the bits of a whole update.
+      profitable: whether to leave alone what would make the step longer, by an estimate.
 
     Returns:
       The plan. It has the function's name and signature.
     """
-    planner = _Planner(function, graph, replicas, prefix, exact)
+    planner = _Planner(function, graph, replicas, prefix, exact, profitable)
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
     scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
     new = planner.plan(definition, graph, scope)
@@ -149,8 +152,10 @@ class _Planner:
         replicas: Replicas,
         prefix: str,
         exact: bool,
+        profitable: bool,
     ):
         self._graph = graph
+        self._profitable = profitable
         self._replicas = replicas
         self._prefix = prefix
         self._exact = exact
@@ -193,6 +198,10 @@ class _Planner:
             pack.function = scope.name
         self.packs += packs
         settle(view, packs)
+        if self._profitable:
+            for pack in packs:
+                width = _width(pack.reduce.attr["T"].type)
+                leave_unprofitable([pack], shapes, width, self._replicas.count)
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
             for pack in packs

@@ -1,0 +1,92 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Whether cutting the update of a pack saves more than it costs.
+
+Section 3.2 of Xu et al. (2020), for CPUs: what is saved is the time of the update on the elements
+that others take; what it costs is that a reduce-scatter and an all-gather take longer than an
+all-reduce, and that there are more operations. The figures are fixed, so that all replicas decide
+alike; they are rounded from measurements on one machine (docs/benchmarks.md), to the side on which
+nothing is cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tf_fuse.shard_update.clusters import Pack, Shape
+from tf_fuse.shard_update.waiting import is_sharded
+
+# An elementwise operation, per byte of its result, on one of two cores.
+_OPERATION_S_PER_BYTE = 0.08e-9
+# Reduce-scatter and all-gather in place of an all-reduce, per byte: between two replicas the shard
+# is half of the vector, and a tensor of its own; between more it makes no difference.
+_WIRE_S_PER_BYTE = 0.15e-9
+_COLLECTIVE_S = 0.5e-3
+_GRADIENT_S = 30e-6
+
+
+@dataclass(frozen=True)
+class Profit:
+    """An estimate for one step.
+
+    Attributes:
+      saved: seconds of the update that others take.
+      cost: seconds that are spent for that.
+    """
+
+    saved: float
+    cost: float
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return self.saved > self.cost
+
+    def __str__(self) -> str:
+        """With both figures."""
+        return f"it would save {1e3 * self.saved:.2f} ms and cost {1e3 * self.cost:.2f} ms"
+
+
+def profit(pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas: int) -> Profit:
+    """Estimates what cutting a pack saves.
+
+    Args:
+      pack: that can be cut.
+      shapes: of the function's tensors.
+      width: of an element, in bytes.
+      replicas: how many take part.
+
+    Returns:
+      The estimate. A pack that cannot be cut has none to make.
+    """
+    operations = 0
+    for family in pack.families:
+        if family.reason is None:
+            whole = [t for t in family.members if math.prod(shapes.get(t) or ()) == family.size]
+            # What is assigned is a pass over memory, too.
+            operations += width * family.size * (len(whole) + len(family.sinks))
+    total = width * sum(family.size for family in pack.families)
+    wire = _WIRE_S_PER_BYTE * total if replicas == 2 else 0.0
+    return Profit(
+        saved=_OPERATION_S_PER_BYTE * operations * (1 - 1 / replicas),
+        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + wire,
+    )
+
+
+def leave_unprofitable(
+    packs: list[Pack], shapes: Mapping[str, Shape | None], width: int, replicas: int
+) -> None:
+    """Leaves the packs alone that would take longer if they were cut.
+
+    Args:
+      packs: of a function.
+      shapes: of its tensors.
+      width: of an element, in bytes.
+      replicas: how many take part.
+    """
+    for pack in filter(is_sharded, packs):
+        estimate = profit(pack, shapes, width, replicas)
+        # (An update in a branch was not looked at from here.)
+        if not estimate and not any(family.branches for family in pack.families):
+            pack.reason, pack.detail = "no_profit", str(estimate)
