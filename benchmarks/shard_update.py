@@ -46,9 +46,10 @@ from examples.progress import display
 _SETTINGS = ("rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
 _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
 _FILE_WIDTH = 132  # characters of the table in a file or a pipe
-# In memory_needed: of a process without a model, and copies of all weights that one holds at most
-# (weights, gradients, what is sent and received, two slots, and what is on the way).
-_PROCESS_BYTES, _COPIES = 350 << 20, 9
+# In memory_needed: of a process without a model; and in terms of all weights of the model, what an
+# idle process holds (it keeps what it once had), and more of one that is at work. Measured with
+# mlp and adam.
+_PROCESS_BYTES, _HELD, _AT_WORK = 250 << 20, 6, 4
 
 
 class NoModeError(RuntimeError):
@@ -63,7 +64,8 @@ def memory_needed(parameters: int, replicas: int, modes: int) -> int:
       replicas: of each mode.
       modes: how many.
     """
-    return modes * replicas * (_PROCESS_BYTES + _COPIES * 4 * parameters)
+    size = 4 * parameters
+    return replicas * (modes * (_PROCESS_BYTES + _HELD * size) + _AT_WORK * size)
 
 
 def measure(args: argparse.Namespace, console: Console, progress: Progress) -> dict[str, Any]:
@@ -176,9 +178,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="of the model mlp")
     parser.add_argument("--width", type=int, help="of the model's layers")
     parser.add_argument("--size", **several, default=[],
-                        help="NAME=NUMBER: another size of the model; a wrong name lists them")  # fmt: skip
+                        help="NAME=NUMBER, of the model; a wrong name lists them all")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=300.0,
-                        help="seconds that a start, the first steps or a round may take")  # fmt: skip
+                        help="seconds that a start, a build or a round may take")  # fmt: skip
     parser.add_argument("--gloo-python", metavar="PATH",
                         help="an interpreter that has PyTorch; this one by default")  # fmt: skip
     parser.add_argument("--json", type=Path, help="write all numbers here")

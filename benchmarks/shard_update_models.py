@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 MODELS = ("mlp", "transformer", "ncf", "resnet")
-# Batches of a rank; steps take them in turn.
-BATCHES = 4
+# Batches of a rank; steps take them in turn. With few, all would soon be learned by heart.
+BATCHES = 32
 # Of each replica, and what makes up a model; `--size NAME=VALUE` changes one.
 SIZES: Mapping[str, Mapping[str, int]] = {
     "mlp": {"batch": 16, "layers": 4, "width": 2048},
@@ -54,6 +54,18 @@ OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "nadam": ("Nadam", {}),
     "rmsprop": ("RMSprop", {}),
     "sgd": ("SGD", {}),
+}
+# The same in torch.optim, with Keras's numbers; fused where PyTorch has that on CPU.
+TORCH_OPTIMIZERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "adadelta": ("Adadelta", {"rho": 0.95, "eps": 1e-7}),
+    "adagrad": ("Adagrad", {"initial_accumulator_value": 0.1, "eps": 1e-7, "fused": True}),
+    "adam": ("Adam", {"eps": 1e-7, "fused": True}),
+    "adamax": ("Adamax", {"eps": 1e-7}),
+    "adamw": ("AdamW", {"eps": 1e-7, "weight_decay": 0.004, "fused": True}),
+    "momentum": ("SGD", {"momentum": 0.9, "fused": True}),
+    "nadam": ("NAdam", {"eps": 1e-7}),
+    "rmsprop": ("RMSprop", {"alpha": 0.9, "eps": 1e-7}),
+    "sgd": ("SGD", {"fused": True}),
 }
 STAGES = 4
 EXPANSION = 4  # of a bottleneck: how much wider its output is

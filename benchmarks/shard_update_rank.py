@@ -134,10 +134,13 @@ class Replica(base.Rank):
         }
 
 
-def reset_peak() -> None:
-    """From here on `peak_rss_bytes` is anew, where the system can do that."""
-    with contextlib.suppress(OSError):
+def reset_peak() -> bool:
+    """From here on `peak_rss_bytes` is anew, if the system can do that: returns whether."""
+    try:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return True
 
 
 def peak_rss_bytes() -> int:

@@ -129,13 +129,20 @@ class TensorFlow:
 def state_bytes(strategy: Any, optimizer: Any) -> int:
     """Bytes of the buffers that this process has for an optimizer's variables.
 
-    They are read by their handles: nothing on the way makes a whole value of a part.
+    They are read by their handles as they are: nothing on the way makes a whole value of a part.
     """
+    from tensorflow.python.eager import context
+
     held = 0
     for variable in optimizer.variables:
         for part in strategy.experimental_local_results(variable.value):
-            value = tf.raw_ops.ReadVariableOp(resource=part.handle, dtype=part.dtype)
-            held += value.dtype.size * int(tf.size(value))
+            handle = part.__dict__["_handle"]
+            if tf.raw_ops.VarIsInitializedOp(resource=handle):
+                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=part.dtype)
+                held += value.dtype.size * int(tf.size(value))
+    updates = getattr(context.context(), "_tf_fuse_updates", None)
+    if updates is not None:
+        held += sum(bundle.allocated() for bundle in updates.bundles())
     return held
 
 

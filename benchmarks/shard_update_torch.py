@@ -21,22 +21,6 @@ from benchmarks import collective_rank as base
 from benchmarks import shard_update_models as models
 from benchmarks.shard_update_torch_models import Net, loss_of
 
-# By name: the class, and what makes it that of Keras.
-_OPTIMIZERS: Mapping[str, tuple[type[torch.optim.Optimizer], Mapping[str, Any]]] = {
-    "adadelta": (torch.optim.Adadelta, {"rho": 0.95, "eps": 1e-7}),
-    "adagrad": (
-        torch.optim.Adagrad,
-        {"initial_accumulator_value": 0.1, "eps": 1e-7, "fused": True},
-    ),
-    "adam": (torch.optim.Adam, {"eps": 1e-7, "fused": True}),
-    "adamax": (torch.optim.Adamax, {"eps": 1e-7}),
-    "adamw": (torch.optim.AdamW, {"eps": 1e-7, "weight_decay": 0.004, "fused": True}),
-    "momentum": (torch.optim.SGD, {"momentum": 0.9, "fused": True}),
-    "nadam": (torch.optim.NAdam, {"eps": 1e-7}),
-    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9, "eps": 1e-7}),
-    "sgd": (torch.optim.SGD, {"fused": True}),
-}
-
 
 class Torch:
     """A replica."""
@@ -50,10 +34,10 @@ class Torch:
         Raises:
           UnsupportedError: PyTorch lacks the optimizer.
         """
-        if spec["optimizer"] not in _OPTIMIZERS:
+        if spec["optimizer"] not in models.TORCH_OPTIMIZERS:
             raise base.UnsupportedError(
                 f"PyTorch {torch.__version__} has no optimizer like {spec['optimizer']}; it has "
-                f"{', '.join(sorted(_OPTIMIZERS))}"
+                f"{', '.join(sorted(models.TORCH_OPTIMIZERS))}"
             )
         self._spec = spec
         # As torchrun does: replicas share the cores.
@@ -72,7 +56,8 @@ class Torch:
         name, sizes = spec["model"], spec["sizes"]
         values = models.first_values(name, sizes)
         self._net = DistributedDataParallel(Net(name, sizes, values), gradient_as_bucket_view=True)
-        kind, options = _OPTIMIZERS[spec["optimizer"]]
+        kind_name, options = models.TORCH_OPTIMIZERS[spec["optimizer"]]
+        kind = getattr(torch.optim, kind_name)
         options = {"lr": spec["learning_rate"], **options}
         parameters = self._net.parameters()
         if spec["zero"]:

@@ -95,6 +95,15 @@ OPTIONS: dict[str, Option] = {
             in_sessions=False,
             in_config=False,
         ),
+        Option(
+            "compile_weight_update",
+            bool,
+            "Have XLA compile the elementwise operations of each weight's update, whether it is "
+            "cut or not, on CPUs. Off unless set to True: the last bits of weights may be others. "
+            "Applies to functions called from then on.",
+            in_sessions=False,
+            in_config=False,
+        ),
     )
 }
 
@@ -104,6 +113,7 @@ _WORDS = {
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "do_pack_sends": {"send", "sender", "senders", "sends"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
+    "compile_weight_update": {"compile", "compiled", "compiles"},
 }
 
 # What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.
@@ -222,6 +232,11 @@ def packs_handles(context: Any) -> bool:
 def shards_updates(context: Any) -> bool:
     """Whether updates of weights in functions that this context calls are cut over replicas."""
     return bool(context._optimizer_experimental_options.get("shard_weight_update"))
+
+
+def compiles_updates(context: Any) -> bool:
+    """Whether updates of weights in functions that this context calls are compiled."""
+    return bool(context._optimizer_experimental_options.get("compile_weight_update"))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

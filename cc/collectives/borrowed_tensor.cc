@@ -3,41 +3,30 @@
 
 #include "collectives/borrowed_tensor.h"
 
-#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "collectives/memory_buffer.h"
 
 namespace tf_fuse {
 
 using tensorflow::Tensor;
 
-namespace {
-
-class BorrowedBuffer : public tensorflow::TensorBuffer {
- public:
-  BorrowedBuffer(char* data, size_t size) : TensorBuffer(data), size_(size) {}
-
-  size_t size() const override { return size_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(
-      tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(size_));
-    description->set_allocator_name("tf_fuse_borrowed");
-  }
-
- private:
-  const size_t size_;
-};
-
-}  // namespace
-
 Tensor BorrowedTensor(tensorflow::DataType type, char* data, int64_t elements) {
   return Tensor(
       type, tensorflow::TensorShape({elements}),
       tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
-          new BorrowedBuffer(data, elements * tensorflow::DataTypeSize(type))));
+          new MemoryBuffer(data, elements * tensorflow::DataTypeSize(type),
+                           "tf_fuse_borrowed")));
 }
 
 Tensor BorrowedTensor(char* data, int64_t bytes) {
   return BorrowedTensor(tensorflow::DT_UINT8, data, bytes);
+}
+
+Tensor Flat(const Tensor& tensor) {
+  Tensor flat;
+  // (The same number of elements: it cannot fail.)
+  (void)flat.BitcastFrom(tensor, tensor.dtype(),
+                         tensorflow::TensorShape({tensor.NumElements()}));
+  return flat;
 }
 
 }  // namespace tf_fuse

@@ -18,6 +18,9 @@ tensorflow::Tensor BorrowedTensor(tensorflow::DataType type, char* data,
 // Of bytes.
 tensorflow::Tensor BorrowedTensor(char* data, int64_t bytes);
 
+// The elements of a tensor as a vector, which holds its memory, too.
+tensorflow::Tensor Flat(const tensorflow::Tensor& tensor);
+
 }  // namespace tf_fuse
 
 #endif  // TF_FUSE_CC_COLLECTIVES_BORROWED_TENSOR_H_

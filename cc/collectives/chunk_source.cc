@@ -44,7 +44,7 @@ absl::StatusOr<PostedChunk> Posted(const ChunkKey& key,
   }
   return PostedChunk{
       static_cast<const char*>(tensorflow::DMAHelper::base(&value)),
-      [hook] { BufRendezvous::DoneWithHook(hook); }};
+      [hook] { BufRendezvous::DoneWithHook(hook); }, /*read=*/nullptr};
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/algorithm.h"
+#include "collectives/borrowed_tensor.h"
 #include "collectives/direct_exchange.h"
 #include "collectives/memory.h"
 #include "collectives/ring_layout.h"
@@ -32,7 +33,6 @@ namespace tf_fuse {
 using tensorflow::CollectiveContext;
 using tensorflow::DMAHelper;
 using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 namespace {
 
@@ -40,14 +40,6 @@ namespace {
 constexpr size_t kAhead = 4;
 // Up to so many bytes each member sends all it has to each: one step, not two.
 constexpr int64_t kOneStepBytes = 16 << 10;
-
-Tensor Flat(const Tensor& tensor) {
-  Tensor flat;
-  // (The same number of elements: it cannot fail.)
-  (void)flat.BitcastFrom(tensor, tensor.dtype(),
-                         TensorShape({tensor.NumElements()}));
-  return flat;
-}
 
 // A part of a field that travels at once.
 struct Piece {

@@ -16,8 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "collectives/chunk_source.h"
 #include "collectives/memory.h"
+#include "collectives/memory_buffer.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
-#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tf_fuse/v1/collectives.pb.h"
 #include "transport/fused_keys.h"
@@ -140,26 +140,17 @@ class GrpcCall : public ChunkCall {
 };
 
 // Memory of a producer, who goes on when gRPC has let go of it.
-class PostedBuffer : public tensorflow::TensorBuffer {
+class PostedBuffer : public MemoryBuffer {
  public:
   PostedBuffer(PostedChunk posted, uint64_t bytes)
-      : TensorBuffer(const_cast<char*>(posted.data)),
-        posted_(std::move(posted)),
-        bytes_(bytes) {}
+      : MemoryBuffer(const_cast<char*>(posted.data), bytes, "tf_fuse_chunk"),
+        posted_(std::move(posted)) {}
   ~PostedBuffer() override { posted_.done(); }
 
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
   bool OwnsMemory() const override { return false; }
-  void FillAllocationDescription(
-      tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocator_name("tf_fuse_chunk");
-  }
 
  private:
   const PostedChunk posted_;
-  const uint64_t bytes_;
 };
 
 // Requests by the chunk that they wait for. Who asks for one again has given
@@ -270,10 +261,7 @@ void ServeChunk(tensorflow::CollectiveExecutorMgrInterface* manager,
     WaitingLines::Get()->Leave(line);
     options->ClearCancelCallback();
     if (!posted.ok()) return done(posted.status());
-    Tensor tensor(tensorflow::DT_UINT8,
-                  tensorflow::TensorShape({static_cast<int64_t>(bytes)}),
-                  tensorflow::core::RefCountPtr<tensorflow::TensorBuffer>(
-                      new PostedBuffer(*std::move(posted), bytes)));
+    const Tensor tensor = BytesIn(new PostedBuffer(*std::move(posted), bytes));
     done(tensorflow::grpc::EncodeTensorToByteBuffer(
         /*is_dead=*/false, tensor, /*require_ack=*/false, response));
   };

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/algorithm.h"
+#include "collectives/borrowed_tensor.h"
 #include "collectives/memory.h"
 #include "collectives/shard_exchange.h"
 #include "kernels/shard_op_inputs.h"
@@ -260,13 +261,8 @@ class ShardOp : public AsyncOpKernel {
 
 // Views of tensors as vectors.
 std::vector<Tensor> Flattened(OpKernelContext* c, int first, int count) {
-  std::vector<Tensor> flat(count);
-  for (int i = 0; i < count; ++i) {
-    const Tensor& tensor = c->input(first + i);
-    // (The same number of elements: it cannot fail.)
-    (void)flat[i].BitcastFrom(tensor, tensor.dtype(),
-                              TensorShape({tensor.NumElements()}));
-  }
+  std::vector<Tensor> flat;
+  for (int i = 0; i < count; ++i) flat.push_back(Flat(c->input(first + i)));
   return flat;
 }
 
@@ -277,8 +273,8 @@ absl::Status AllocateOutput(OpKernelContext* c, int i, const TensorShape& shape,
   const absl::Status status = c->allocate_output(i, shape, &output);
   if (!status.ok()) return status;
   AdviseHugePages(output->data(), output->TotalBytes());
-  return flat->BitcastFrom(*output, output->dtype(),
-                           TensorShape({shape.num_elements()}));
+  *flat = Flat(*output);
+  return absl::OkStatus();
 }
 
 std::vector<int64_t> SizesOf(const std::vector<Tensor>& tensors) {

@@ -3,16 +3,14 @@
 
 #include "transport/frame_memory.h"
 
-#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "collectives/memory_buffer.h"
 #include "tensorflow/core/framework/allocator.h"
-#include "tensorflow/core/framework/tensor_shape.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
 
 namespace tf_fuse {
 
 using tensorflow::Tensor;
-using tensorflow::TensorBuffer;
 
 namespace {
 
@@ -20,25 +18,15 @@ std::atomic<int64_t>& UnsentBytes() {
   return Metrics::Get()->unsent_frame_bytes;
 }
 
-class FrameBuffer : public TensorBuffer {
+class FrameBuffer : public MemoryBuffer {
  public:
   // `data` is of cpu_allocator(), and counted already.
-  FrameBuffer(void* data, uint64_t bytes) : TensorBuffer(data), bytes_(bytes) {}
+  FrameBuffer(void* data, uint64_t bytes)
+      : MemoryBuffer(data, bytes, "tf_fuse_frame") {}
   ~FrameBuffer() override {
     tensorflow::cpu_allocator()->DeallocateRaw(data());
-    UnsentBytes().fetch_sub(static_cast<int64_t>(bytes_));
+    UnsentBytes().fetch_sub(static_cast<int64_t>(size()));
   }
-
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(
-      tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocator_name("tf_fuse_frame");
-  }
-
- private:
-  const uint64_t bytes_;
 };
 
 }  // namespace
@@ -51,11 +39,7 @@ bool AllocateFrame(uint64_t bytes, FrameReservation* reservation,
   UnsentBytes().fetch_add(static_cast<int64_t>(bytes) -
                           static_cast<int64_t>(reservation->bytes_));
   reservation->bytes_ = 0;
-  auto* buffer = new FrameBuffer(data, bytes);
-  *frame =
-      Tensor(tensorflow::DT_UINT8,
-             tensorflow::TensorShape({static_cast<int64_t>(bytes)}), buffer);
-  buffer->Unref();  // The tensor holds its own reference.
+  *frame = BytesIn(new FrameBuffer(data, bytes));
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tensorflow/core/platform/status.h"
 
 namespace tf_fuse {
 
@@ -96,6 +97,12 @@ absl::Status WithoutOurPayloads(const absl::Status& status) {
   result.ErasePayload(kFailedPayload);
   result.ErasePayload(kPostponedPayload);
   return result;
+}
+
+absl::Status AsOfAbortedStep(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsAborted(status)
+             ? tensorflow::StatusGroup::MakeDerived(status)
+             : status;
 }
 
 absl::Status NameFailedTensors(const absl::Status& status,

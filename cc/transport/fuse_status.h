@@ -40,6 +40,11 @@ bool IsPostponed(const absl::Status& status);
 // one of them has given to a step must not be taken for another's answer.
 absl::Status WithoutOurPayloads(const absl::Status& status);
 
+// As TensorFlow gives it to the receives of an aborted step: of the errors of a
+// step, one of a cancellation or an abort is reported only if there is no
+// other.
+absl::Status AsOfAbortedStep(const absl::Status& status);
+
 // Returns `status` with a message that names each of the failing tensors, as
 // far as TensorFlow's limit of messages goes, and counts the others.
 // Keeps the code and the payloads (but for ours).

@@ -11,10 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "collectives/memory.h"
-#include "tensorflow/core/framework/allocation_description.pb.h"
+#include "collectives/memory_buffer.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/status.h"
 #include "transport/after_others.h"
+#include "transport/fuse_status.h"
 #include "transport/limits.h"
 #include "transport/metrics.h"
 
@@ -29,31 +29,15 @@ constexpr char kMagic[] = "TFFP";  // A frame's first bytes are others.
 
 // Memory that may be used again: pages that are written for the first time cost
 // more than the copy into them.
-class LandedBuffer : public tensorflow::TensorBuffer {
+class LandedBuffer : public MemoryBuffer {
  public:
   LandedBuffer(std::shared_ptr<char> memory, uint64_t bytes)
-      : TensorBuffer(memory.get()), memory_(std::move(memory)), bytes_(bytes) {}
-
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
-  void FillAllocationDescription(
-      tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocator_name("tf_fuse_frame");
-  }
+      : MemoryBuffer(memory.get(), bytes, "tf_fuse_frame"),
+        memory_(std::move(memory)) {}
 
  private:
   const std::shared_ptr<char> memory_;
-  const uint64_t bytes_;
 };
-
-// A cancelled or aborted step is never the root of an error; a data channel
-// does not carry that mark.
-absl::Status AsOfAbortedStep(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsAborted(status)
-             ? tensorflow::StatusGroup::MakeDerived(status)
-             : status;
-}
 
 }  // namespace
 
@@ -94,11 +78,7 @@ absl::Status ParcelCall::Init(uint64_t max_bytes) {
         "out of memory for a frame of ", parcel_.bytes(), " bytes; a lower ",
         kMaxFrameBytesVariable, " on this task has large tensors sent singly"));
   }
-  auto* buffer = new LandedBuffer(std::move(memory), parcel_.bytes());
-  tensor_ =
-      Tensor(tensorflow::DT_UINT8,
-             TensorShape({static_cast<int64_t>(parcel_.bytes())}), buffer);
-  buffer->Unref();  // The tensor holds its own reference.
+  tensor_ = BytesIn(new LandedBuffer(std::move(memory), parcel_.bytes()));
   return absl::OkStatus();
 }
 
@@ -113,6 +93,7 @@ void ParcelCall::Start(std::function<void()> recv_done) {
   };
   auto done = [this, finish_one](const absl::Status& status) {
     if (!status.ok()) {
+      // (A data channel does not carry that mark.)
       absl::MutexLock lock(&mu_);
       status_.Update(AsOfAbortedStep(status));
     }

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/memory_buffer.h"
 #include "frame/wire.h"
-#include "tensorflow/core/framework/allocation_description.pb.h"
 #include "tensorflow/core/framework/tensor.pb.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "transport/metrics.h"
@@ -21,33 +21,24 @@ namespace tf_fuse {
 
 using tensorflow::DataType;
 using tensorflow::Tensor;
-using tensorflow::TensorBuffer;
 using tensorflow::TensorShape;
 
 namespace {
 
 // A window on a frame that keeps the frame alive.
-class FrameView : public TensorBuffer {
+class FrameView : public MemoryBuffer {
  public:
   FrameView(const Tensor& frame, uint64_t offset, uint64_t bytes)
-      : TensorBuffer(const_cast<char*>(frame.tensor_data().data()) + offset),
-        frame_(frame),
-        bytes_(bytes) {}
+      : MemoryBuffer(const_cast<char*>(frame.tensor_data().data()) + offset,
+                     bytes, "tf_fuse_frame"),
+        frame_(frame) {}
 
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
   // Not owning keeps kernels from forwarding the buffer into their output, and
   // variables from adopting it: a variable would keep the whole frame alive.
   bool OwnsMemory() const override { return false; }
-  void FillAllocationDescription(
-      tensorflow::AllocationDescription* description) const override {
-    description->set_requested_bytes(static_cast<int64_t>(bytes_));
-    description->set_allocator_name("tf_fuse_frame");
-  }
 
  private:
   const Tensor frame_;
-  const uint64_t bytes_;
 };
 
 // The value of slot `index`, which is no raw bytes.

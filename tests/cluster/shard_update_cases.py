@@ -183,6 +183,7 @@ class ShardUpdateOptionCases:
         on: bool = True,
         steps: int = 4,
         reads: Sequence[str] = (),
+        restored: str = "",
         **args: Any,
     ) -> dict[str, Any]:
         """Trains a model of uneven layers, with the option on or off.
@@ -193,6 +194,7 @@ class ShardUpdateOptionCases:
           on: whether the option is.
           steps: of training.
           reads: what is done between the steps, names of methods of `_Trained`.
+          restored: a checkpoint to begin with.
           args: of the optimizer.
 
         Returns:
@@ -204,17 +206,105 @@ class ShardUpdateOptionCases:
             tf.distribute.MultiWorkerMirroredStrategy()
         )
         trained = self._trained = _Trained(self, strategy, library, optimizer, args)
+        if restored:
+            trained.checkpoint().read(restored).assert_consumed()
+        return self.trained_on(steps, reads)
+
+    def trained_on(self, steps: int, reads: Sequence[str] = (), saved: str = "") -> dict[str, Any]:
+        """Goes on with the training of `trained`.
+
+        Args:
+          steps: how many more.
+          reads: as of `trained`.
+          saved: where rank 0 then saves a checkpoint, alone; none if empty.
+        """
+        trained = self._trained
         seen = []
         for step in range(steps):
             trained.step()
             seen += [getattr(trained, read)(step) for read in reads]
+        held = trained.held()
+        if saved and self.rank == 0:
+            trained.checkpoint().write(saved)
         return {
             "losses": trained.losses,
             "weights": trained.digest(trained.model.trainable_variables),
-            "held": trained.held(),
+            "held": held,
             "slots": trained.digest(trained.slots()),
             "seen": seen,
         }
+
+    def fitted(self, on: bool, optimizer: str = "Adam", execution: int = 1) -> dict[str, Any]:
+        """Trains by `fit` of tf_keras.
+
+        Args:
+          on: whether the option is.
+          optimizer: name of the class.
+          execution: steps per call of the function.
+
+        Returns:
+          The losses of epochs, digests of the weights and of the optimizer's variables, and how
+          many functions were cut.
+        """
+        from tensorflow.python.eager import context
+        from tf_keras import Input, Sequential, layers, optimizers, utils
+
+        tf.config.optimizer.set_experimental_options({"shard_weight_update": on})
+        strategy = self._strategy = getattr(self, "_strategy", None) or (
+            tf.distribute.MultiWorkerMirroredStrategy()
+        )
+        utils.set_random_seed(3)
+        with strategy.scope():
+            model = Sequential([Input([10]), layers.Dense(37, activation="tanh"), layers.Dense(1)])
+            chosen = getattr(optimizers, optimizer)(0.05)
+            model.compile(chosen, "mse", steps_per_execution=execution)
+        rng = np.random.default_rng(7)
+        x, y = rng.standard_normal([72, 10]), rng.standard_normal([72, 1])
+        history = model.fit(x, y, batch_size=8 * self.ranks, epochs=2, verbose=0)
+        weights = b"".join(w.tobytes() for w in model.get_weights())
+        variables = chosen.variables
+        slots = b"".join(
+            v.numpy().tobytes() for v in (variables() if callable(variables) else variables)
+        )
+        updates = getattr(context.context(), "_tf_fuse_updates", None)
+        decisions = [] if updates is None else updates.decisions
+        return {
+            "losses": history.history["loss"],
+            "weights": hashlib.sha256(weights).hexdigest(),
+            "slots": hashlib.sha256(slots).hexdigest(),
+            "reasons": [decision.reason for decision in decisions],
+        }
+
+    def only_steps(self, steps: int) -> list[str]:
+        """Goes on with the training of `trained`; its losses."""
+        for _ in range(steps):
+            self._trained.step()
+        return self._trained.losses
+
+    def only_reads(self) -> str:
+        """The variables of the optimizer of `trained`."""
+        return self._trained.everyone_reads(0)
+
+    def allocated(self) -> int:
+        """Bytes of the values of the optimizer's variables and their parts, as TensorFlow has them.
+
+        A variable without a value has none; to look at it is not to read it.
+        """
+        return self._trained.allocated()
+
+    def decided(self) -> list[tuple[str, list[str]]]:
+        """Of each function with an all-reduce, why it was left alone, and gradients of it."""
+        from tensorflow.python.eager import context
+
+        return [
+            (
+                decision.reason,
+                sorted({f.reason or "" for pack in decision.plan.packs for f in pack.families})
+                if decision.plan
+                else [],
+            )
+            for decision in context.context()._tf_fuse_updates.decisions
+        ]
 
 
 class _Trained:
@@ -264,9 +354,57 @@ class _Trained:
         from tensorflow.python.eager import context
 
         updates = getattr(context.context(), "_tf_fuse_updates", None)
-        if updates is None or updates.state is None:
-            return []
-        return [(*b.bytes(), b.is_parted, b.version) for b in updates.state.bundles()]
+        bundles = [] if updates is None else updates.bundles()
+        return [(*b.bytes(), b.is_parted, b.version) for b in bundles]
+
+    def checkpoint(self) -> Any:
+        """Of everything."""
+        slots = {f"slot_{i}": v for i, v in enumerate(self.slots())}
+        weights = {f"weight_{i}": v for i, v in enumerate(self.model.trainable_variables)}
+        by_name = {name: getattr(v, "_value", v) for name, v in sorted((slots | weights).items())}
+        return tf.train.Checkpoint(**by_name)
+
+    def allocated(self) -> int:
+        """See `ShardUpdateOptionCases.allocated`."""
+        from tensorflow.python.eager import context
+
+        total = 0
+        mine = set()
+        for variable in self.slots():
+            value = getattr(variable, "_value", variable)
+            handle = value._values[0].__dict__["_handle"]
+            mine.add(id(handle))
+            if tf.raw_ops.VarIsInitializedOp(resource=handle):
+                total += int(np.prod(value.shape)) * value.dtype.size
+        updates = getattr(context.context(), "_tf_fuse_updates", None)
+        bundles = [] if updates is None else updates.bundles()
+        for bundle in bundles:
+            if mine & {id(handle) for handle in bundle.handles()}:
+                total += bundle.allocated()
+        return total
+
+    def assigns(self, step: int) -> str:
+        """Assigns something else to the optimizer's variables, as all ranks do."""
+        for variable in self.slots()[2:]:
+            variable.assign(variable * 0.5)
+        return ""
+
+    def by_function(self, step: int) -> str:
+        """What another function reads of the optimizer's variables."""
+        if not hasattr(self, "reader"):
+            variables = self.slots()
+            self.reader = tf.function(lambda: [v + 0 for v in variables], autograph=False)
+        return hashlib.sha256(b"".join(v.numpy().tobytes() for v in self.reader())).hexdigest()
+
+    def other_batch(self, step: int) -> str:
+        """Trains once with fewer examples, by another trace of the step."""
+        loss = float(self.run(self.x[: 4 + step], self.y[: 4 + step])).hex()
+        return loss
+
+    def faster(self, step: int) -> str:
+        """Another learning rate."""
+        self.optimizer.learning_rate = 0.01 / (1 + step)
+        return ""
 
     def everyone_reads(self, step: int) -> str:
         """The optimizer's variables, on all ranks."""
@@ -297,7 +435,7 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -
 
     graph = function.graph
     mirrored = [n for n, t in zip(names, graph.inputs, strict=True) if is_variable(t)]
-    plan = make_plan(definition, graph, body, Replicas(count, rank), mirrored, prefix, exact)
+    plan = make_plan(definition, graph, body, Replicas(count, {"": rank}), mirrored, prefix, exact)
     captures = dict(
         zip(names[-len(function.captured_inputs) :], function.captured_inputs, strict=True)
     )

@@ -1,24 +1,53 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One end of a data channel, spoken by hand: the consumer's, over a Unix socket or TCP."""
+"""Both ends of data channels, spoken by hand."""
 
 from __future__ import annotations
 
 import array
+import contextlib
 import mmap
 import os
+import queue
+import secrets
 import socket
 import struct
+import threading
 from typing import Any
 
-_MAGIC = 0x31434654
-_HEADER = struct.Struct("<IIQ")
+MAGIC = 0x31434654
+HEADER = struct.Struct("<IIQ")
 _TIMEOUT_S = 60.0
 PARCEL_MAGIC = b"TFFP"
 
 
+def packed(
+    message: Any,
+    behind: bytes = b"",
+    announced: int | None = None,
+    size: int | None = None,
+    magic: int = MAGIC,
+) -> bytes:
+    """A message as it goes over a channel.
+
+    Args:
+      message: a ChannelMessage.
+      behind: bytes that follow it.
+      announced: how many it says these are; None for the truth.
+      size: how long it says it is itself, in bytes; None for the truth.
+      magic: what it begins with.
+    """
+    data = message.SerializeToString()
+    header = HEADER.pack(
+        magic,
+        len(data) if size is None else size,
+        len(behind) if announced is None else announced,
+    )
+    return header + data + behind
+
+
 class Channel:
-    """A connection to a process, by its card.
+    """The consumer's end: a connection to a process, by its card.
 
     Attributes:
       number: what the process calls the connection.
@@ -103,16 +132,15 @@ class Channel:
     def _send(self, **kind: Any) -> None:
         from tf_fuse.v1 import collectives_pb2
 
-        data = collectives_pb2.ChannelMessage(**kind).SerializeToString()
-        self._socket.sendall(_HEADER.pack(_MAGIC, len(data), 0) + data)
+        self._socket.sendall(packed(collectives_pb2.ChannelMessage(**kind)))
 
     def _receive(self) -> tuple[Any, bytes, int]:
         from tf_fuse.v1 import collectives_pb2
 
         descriptors = array.array("i")
         head, fd = bytearray(), -1
-        while len(head) < _HEADER.size:
-            data, ancillary, _, _ = self._socket.recvmsg(_HEADER.size - len(head), 64)
+        while len(head) < HEADER.size:
+            data, ancillary, _, _ = self._socket.recvmsg(HEADER.size - len(head), 64)
             assert data, "the channel was closed"
             head += data
             for _, kind, content in ancillary:
@@ -120,18 +148,10 @@ class Channel:
                 descriptors.frombytes(content)
         if descriptors:
             (fd,) = descriptors
-        magic, size, behind = _HEADER.unpack(head)
-        assert magic == _MAGIC
-        message = collectives_pb2.ChannelMessage.FromString(self._exactly(size))
-        return message, self._exactly(behind), fd
-
-    def _exactly(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            assert part, "the channel was closed"
-            data += part
-        return bytes(data)
+        magic, size, behind = HEADER.unpack(head)
+        assert magic == MAGIC
+        message = collectives_pb2.ChannelMessage.FromString(_exactly(self._socket, size))
+        return message, _exactly(self._socket, behind), fd
 
 
 class ChannelError(RuntimeError):
@@ -145,3 +165,73 @@ class ChannelError(RuntimeError):
         """Makes it of an answer."""
         super().__init__(text)
         self.code = code
+
+
+class Producer:
+    """The producer's end of data channels: it answers as it is told.
+
+    Attributes:
+      card: what leads there.
+      answers: how each request is answered, in turn: called with the connection and the request.
+      asked: the requests that came.
+    """
+
+    CHANNEL = 0x1234567812345678
+    """What it calls each connection."""
+
+    def __init__(self) -> None:
+        """Listens at a Unix socket of its own."""
+        from tf_fuse.v1 import collectives_pb2
+
+        self._messages = collectives_pb2
+        self._listener = socket.socket(socket.AF_UNIX)
+        name = f"tf_fuse_test.{secrets.token_hex(8)}"
+        self._listener.bind(f"\0{name}")
+        self._listener.listen()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            host = file.read().strip()
+        self.card = collectives_pb2.PeerCard(
+            version=1, host_id=host, unix_socket=name,
+            client_token=secrets.token_bytes(16), server_token=secrets.token_bytes(16),
+        )  # fmt: skip
+        self.answers: queue.Queue[Any] = queue.Queue()
+        self.asked: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError, OSError):
+            while True:
+                _, size, _ = HEADER.unpack(_exactly(connection, HEADER.size))
+                message = self._messages.ChannelMessage.FromString(_exactly(connection, size))
+                if message.HasField("hello"):
+                    assert message.hello.token == self.card.client_token
+                    hello = {"version": 1, "token": self.card.server_token}
+                    self.send(connection, hello={**hello, "channel": self.CHANNEL})
+                elif message.HasField("request"):
+                    self.asked.put(message.request)
+                    self.answers.get(timeout=_TIMEOUT_S)(connection, message.request)
+
+    def send(
+        self,
+        connection: socket.socket,
+        behind: bytes = b"",
+        announced: int | None = None,
+        **kind: Any,
+    ) -> None:
+        """Sends a message, and bytes behind it; see `packed`."""
+        connection.sendall(packed(self._messages.ChannelMessage(**kind), behind, announced))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the channel was closed")
+        data += part
+    return bytes(data)

@@ -86,14 +86,22 @@ class Worker:
         definition = graph_pb2.GraphDef()
         definition.CopyFrom(graph.as_graph_def())
         for name, source in sends.items():
-            node = definition.node.add(name=f"send_{name}", op="_Send", input=[source])
             dtype = graph.get_operation_by_name(source).outputs[0].dtype
-            node.attr["T"].type = dtype.as_datatype_enum
-            node.attr["tensor_name"].s = f"edge_{name}".encode()
-            node.attr["send_device"].s = self.device.encode()
-            node.attr["send_device_incarnation"].i = _signed(self.incarnation)
-            node.attr["recv_device"].s = RECEIVER.encode()
-            node.attr["client_terminated"].b = False
+            self.add_send(definition, name, source, dtype.as_datatype_enum)
+        return self.register_definition(definition)
+
+    def add_send(self, definition: Any, name: str, source: str, dtype: int) -> None:
+        """Adds a node to a GraphDef that sends a tensor to nobody; see `register`."""
+        node = definition.node.add(name=f"send_{name}", op="_Send", input=[source])
+        node.attr["T"].type = dtype
+        node.attr["tensor_name"].s = f"edge_{name}".encode()
+        node.attr["send_device"].s = self.device.encode()
+        node.attr["send_device_incarnation"].i = _signed(self.incarnation)
+        node.attr["recv_device"].s = RECEIVER.encode()
+        node.attr["client_terminated"].b = False
+
+    def register_definition(self, definition: Any) -> str:
+        """As `register`, of a GraphDef."""
         for node in definition.node:
             node.device = self.device
         call = self.call("RegisterGraph", graph_def=definition.SerializeToString())

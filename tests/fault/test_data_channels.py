@@ -8,17 +8,15 @@ A socket's name is no secret (/proc/net/unix); its tokens are, which only member
 import os
 import random
 import socket
-import struct
 from pathlib import Path
 
 import psutil
 import pytest
 from cluster.collective_ranks import Ranks, Reduce
-from fault import coordinator
+from fault import coordinator, raw_channel
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
-_MAGIC = 0x31434654
 _SPEC = Reduce(2, "float32", 300_000)
 
 
@@ -26,11 +24,6 @@ def _names(pid):
     """The names of a process' sockets that listen for data channels."""
     words = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
     return sorted({word[1:] for word in words if word.startswith(f"@tf_fuse.{pid}.")})
-
-
-def _message(message, behind=0, size=None, magic=_MAGIC):
-    data = message.SerializeToString()
-    return struct.pack("<IIQ", magic, len(data) if size is None else size, behind) + data
 
 
 def _rest(client):
@@ -50,15 +43,15 @@ def _attacks():
     release = collectives_pb2.ChannelMessage(release={"leases": range(1000)})
     noise = random.Random(1)
     return {
-        "another magic": _message(hello, magic=7),
-        "a message of 4 GiB": _message(hello, size=(1 << 32) - 1),
-        "no message": struct.pack("<IIQ", _MAGIC, 8, 0) + b"\xff" * 8,
-        "an empty message": struct.pack("<IIQ", _MAGIC, 0, 0),
-        "a wrong token": _message(hello),
-        "an older version": _message(old),
-        "a request without a greeting": _message(request),
-        "loans of nobody": _message(release),
-        "bytes behind a greeting": _message(hello, behind=1 << 40) + bytes(100),
+        "another magic": raw_channel.packed(hello, magic=7),
+        "a message of 4 GiB": raw_channel.packed(hello, size=(1 << 32) - 1),
+        "no message": raw_channel.HEADER.pack(raw_channel.MAGIC, 8, 0) + b"\xff" * 8,
+        "an empty message": raw_channel.HEADER.pack(raw_channel.MAGIC, 0, 0),
+        "a wrong token": raw_channel.packed(hello),
+        "an older version": raw_channel.packed(old),
+        "a request without a greeting": raw_channel.packed(request),
+        "loans of nobody": raw_channel.packed(release),
+        "bytes behind a greeting": raw_channel.packed(hello, bytes(100), announced=1 << 40),
         **{f"noise {i}": noise.randbytes(noise.randint(16, 5000)) for i in range(20)},
     }
 
@@ -107,7 +100,7 @@ def test_half_a_message_and_silence_keep_nobody_waiting(pair):
     before = pair.descriptors()
     silent = [pair.connect() for _ in range(50)]
     for i, client in enumerate(silent):
-        client.sendall(struct.pack("<IIQ", _MAGIC, 100, 0)[: i % 17])
+        client.sendall(raw_channel.HEADER.pack(raw_channel.MAGIC, 100, 0)[: i % 17])
     assert pair.reduce() == pair.expected
     for client in silent:
         client.close()

@@ -7,9 +7,7 @@ and the producer's end of a data channel.
 """
 
 import concurrent.futures
-import contextlib
 import queue
-import secrets
 import socket
 import struct
 import threading
@@ -22,22 +20,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
 _SENDER = "/job:worker/replica:0/task:1/device:CPU:0"
 _INCARNATION = 4711
-_CHANNEL = 0x1234567812345678
 _NUMBERS = struct.pack("<20000f", *range(20000))
 _UINT8, _FLOAT = 4, 1
-_HEADER = struct.Struct("<IIQ")
-_MAGIC = 0x31434654
 
 
-def _frame(payloads, dtype=_FLOAT):
+def _frame(payloads, dtype=_FLOAT, element_bytes=4):
     """A frame of vectors (cc/frame/frame.h)."""
     header = 32 + 32 * len(payloads)
     records, body, end = b"", b"", header
     for payload in payloads:
         offset = -(-end // 64) * 64
-        records += struct.pack(
-            "<BBBBIQQq", 1, 0, 1, 0, dtype, offset, len(payload), len(payload) // 4
-        )
+        size = len(payload)
+        records += struct.pack("<BBBBIQQq", 1, 0, 1, 0, dtype, offset, size, size // element_bytes)
         body += bytes(offset - end) + payload
         end = offset + len(payload)
     fixed = struct.pack("<4sHHIIQQ", b"TFFR", 1, 0, header, len(payloads), end, 0)
@@ -54,69 +48,6 @@ def _parcel(number, size):
     return raw_channel.PARCEL_MAGIC + message.SerializeToString()
 
 
-class _Producer:
-    """The producer's end of data channels.
-
-    Attributes:
-      card: what leads there.
-      answers: how each request for a parcel is answered, in turn: called with the connection and
-        the request.
-      asked: the requests that came.
-    """
-
-    def __init__(self):
-        from tf_fuse.v1 import collectives_pb2
-
-        self._messages = collectives_pb2
-        self._listener = socket.socket(socket.AF_UNIX)
-        name = f"tf_fuse_test.{secrets.token_hex(8)}"
-        self._listener.bind(f"\0{name}")
-        self._listener.listen()
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            host = file.read().strip()
-        self.card = collectives_pb2.PeerCard(
-            version=1, host_id=host, unix_socket=name,
-            client_token=secrets.token_bytes(16), server_token=secrets.token_bytes(16),
-        )  # fmt: skip
-        self.answers = queue.Queue()
-        self.asked = queue.Queue()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=[connection], daemon=True).start()
-
-    def _serve(self, connection):
-        with contextlib.suppress(ConnectionError, OSError):
-            while True:
-                _, size, _ = _HEADER.unpack(_exactly(connection, _HEADER.size))
-                message = self._messages.ChannelMessage.FromString(_exactly(connection, size))
-                if message.HasField("hello"):
-                    assert message.hello.token == self.card.client_token
-                    hello = {"version": 1, "token": self.card.server_token, "channel": _CHANNEL}
-                    self.send(connection, hello=hello)
-                elif message.HasField("request"):
-                    self.asked.put(message.request)
-                    self.answers.get(timeout=raw_worker.TIMEOUT_S)(connection, message.request)
-
-    def send(self, connection, behind=b"", announced=None, **kind):
-        """Sends a message, and bytes behind it."""
-        data = self._messages.ChannelMessage(**kind).SerializeToString()
-        size = len(behind) if announced is None else announced
-        connection.sendall(_HEADER.pack(_MAGIC, len(data), size) + data + behind)
-
-
-def _exactly(connection, size):
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionResetError
-        data += part
-    return data
-
-
 class _Service:
     """A WorkerService that answers fused requests as it is told.
 
@@ -129,7 +60,7 @@ class _Service:
         import grpc
 
         self.answers = queue.Queue()
-        self.producer = _Producer()
+        self.producer = raw_channel.Producer()
         self._messages = worker_service.messages()
         handlers = {
             "RecvTensor": grpc.unary_unary_rpc_method_handler(
@@ -155,7 +86,7 @@ class _Service:
         options = any_pb2.Any.FromString(request.transport_options)
         fused = fuse_recv_pb2.FuseRecvTensorRequest.FromString(options.value)
         if fused.question == fuse_recv_pb2.QUESTION_CARD:
-            content = _frame_of_bytes(self.producer.card.SerializeToString())
+            content = _frame([self.producer.card.SerializeToString()], _UINT8, element_bytes=1)
         elif not fused.tensor_names:
             content = _frame([])  # a probe, or a question of an older version
         else:
@@ -166,12 +97,6 @@ class _Service:
 
     def close(self):
         self._server.stop(None)
-
-
-def _frame_of_bytes(content):
-    """The answer to a question: a frame of one vector of uint8."""
-    record = struct.pack("<BBBBIQQq", 1, 0, 1, 0, _UINT8, 64, len(content), len(content))
-    return struct.pack("<4sHHIIQQ", b"TFFR", 1, 0, 64, 1, 64 + len(content), 0) + record + content
 
 
 class _Receiver(raw_worker.SenderTask):
@@ -202,17 +127,8 @@ class _Receiver(raw_worker.SenderTask):
         node.attr["recv_device"].s = sender.device.encode()
         total = definition.node.add(name="checked", op="Identity", input=["received"])
         total.attr["T"].type = _FLOAT
-        send = definition.node.add(name="send", op="_Send", input=["checked"])
-        send.attr["T"].type = _FLOAT
-        send.attr["tensor_name"].s = b"edge_checked"
-        send.attr["send_device"].s = sender.device.encode()
-        send.attr["send_device_incarnation"].i = raw_worker._signed(sender.incarnation)
-        send.attr["recv_device"].s = raw_worker.RECEIVER.encode()
-        send.attr["client_terminated"].b = False
-        for each in definition.node:
-            each.device = sender.device
-        call = sender.call("RegisterGraph", graph_def=definition.SerializeToString())
-        return str(call.result().graph_handle)
+        sender.add_send(definition, "checked", "checked", _FLOAT)
+        return sender.register_definition(definition)
 
     def begin(self, answer):
         """Starts a step whose request is answered so; its number and its future."""
@@ -255,7 +171,7 @@ class _Receiver(raw_worker.SenderTask):
             return _FRAME
 
         assert coordinator.wait_until(
-            lambda: self.value(answer) == _NUMBERS and offers[-1] == _CHANNEL
+            lambda: self.value(answer) == _NUMBERS and offers[-1] == self.producer.CHANNEL
         )
         return offers
 
@@ -280,7 +196,7 @@ def nothing_is_left_and_it_goes_on(receiver):
 
 
 def _parcel_of_frame(request):
-    assert request.channel == _CHANNEL and request.channel_bytes == 1
+    assert request.channel == raw_channel.Producer.CHANNEL and request.channel_bytes == 1
     return _parcel(1, len(_FRAME))
 
 

@@ -56,7 +56,7 @@ class _Job:
             definition,
             self.function.graph,
             functions.get,
-            Replicas(_REPLICAS, rank),
+            Replicas(_REPLICAS, {"": rank}),
             variables,
             _PREFIX,
             exact=exact,

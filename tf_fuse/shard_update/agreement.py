@@ -13,6 +13,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Cluster, Reader
@@ -29,9 +30,14 @@ _PATIENCE_S = 30.0
 class Agreement:
     """What was decided here, and what others decided."""
 
-    def __init__(self, cluster: Cluster, reader: Reader):
-        """Starts without decisions."""
-        self._cluster, self._reader = cluster, reader
+    def __init__(self, cluster: Cluster, readers: Mapping[int, Reader]):
+        """Starts without decisions.
+
+        Args:
+          cluster: of all replicas.
+          readers: of the others, by rank.
+        """
+        self._cluster, self._readers = cluster, readers
         self._published: list[Named] = []
 
     def reach(self, function: str, plan: Plan | None, reason: str) -> None:
@@ -47,8 +53,7 @@ class Agreement:
         mine = Named(f"tf_fuse/plan/{number}", "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
         self._published.append(mine)
-        others = [r for r in range(len(self._cluster.devices)) if r not in self._cluster.own]
-        for rank in others:
+        for rank in sorted(self._readers):
             self._compare(text, rank, self._wait_for(number, rank))
 
     def _own(self) -> int:
@@ -58,9 +63,8 @@ class Agreement:
         began = told = time.monotonic()
         wait = _FIRST_WAIT_S
         pause = threading.Event()
-        while not self._reader.run(
-            ("is there", number, rank), lambda: self._is_there(number, rank)
-        ):
+        run = self._readers[rank].run
+        while not run(("is there", number), lambda: self._is_there(number, rank)):
             pause.wait(wait)
             wait = min(2 * wait, _LONGEST_WAIT_S)
             if time.monotonic() - told > _PATIENCE_S:
@@ -71,7 +75,7 @@ class Agreement:
                     told - began,
                     self._cluster.devices[rank],
                 )
-        value = self._reader.run(("plan", number, rank), lambda: self._read(number, rank))
+        value = run(("plan", number), lambda: self._read(number, rank))
         return str(value.decode())
 
     def _handle(self, number: int, rank: int) -> Any:

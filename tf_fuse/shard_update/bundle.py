@@ -6,7 +6,7 @@ Section 4.2 of Xu et al. (2020) has three programs: shard, step, unshard. Betwee
 last, a slot's value is in parts, one on each replica, and the variable that the program knows has
 none (`TfFuse>ReleaseVariable`).
 
-Any replica may put the values together alone, by reading the others' parts from their servers. They
+Any process may put the values together alone, by reading the others' parts from their servers. They
 are of its own last step: a replica that is not in a step keeps all others from finishing the next
 one, and what they wrote in the last one was written before it ended (the gather of the new weights
 waits for it). But another one may have put its values together too, and cut them again, changed
@@ -17,8 +17,10 @@ ended, and says so beforehand (`overwritten`).
 from __future__ import annotations
 
 import functools
+import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Reader
@@ -27,90 +29,219 @@ from tf_fuse.shard_update.rewrite import Slot, window
 
 # Values that are put together at once.
 _CHUNK_BYTES = 256 << 20
+_MARKS = ("begun", "overwritten", "taken")
+
+
+@dataclass(frozen=True)
+class Held:
+    """What all replicas have of one variable of the optimizer.
+
+    Attributes:
+      shape: of the whole.
+      dtype: of it.
+      owns: of each replica, its first element, and the one behind its last.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    owns: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, slot: Slot) -> Held:
+        """What is held of a slot."""
+        from tensorflow.python.framework import dtypes
+
+        return cls(slot.shape, dtypes.as_dtype(slot.dtype), slot.owns)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole."""
+        return self.size * int(self.dtype.size)
+
+    def range(self, rank: int) -> tuple[int, int]:
+        """The elements that a replica's part has: its own, and whole registers around them."""
+        return window(self.owns[rank], self.size)
+
+
+class _Replica:
+    """The parts of one replica of this process, and the variables that they are of."""
+
+    def __init__(self, number: int, held: Sequence[Held], handles: Sequence[Any], rank: int,
+                 device: str):  # fmt: skip
+        self.rank, self.device, self.held = rank, device, held
+        self.refs = [weakref.ref(handle) for handle in handles]
+        self.parts = []
+        for i, one in enumerate(held):
+            begin, end = one.range(rank)
+            self.parts.append(Named(part_name(number, i), one.dtype, [end - begin], device))
+        self.kept: list[Named] = []
+
+    def keep(self, version: int) -> None:
+        """Has others find what the parts have now, whatever they get."""
+        if not self.kept:  # (A step that failed has kept them already.)
+            for part, one in zip(self.parts, self.held, strict=True):
+                kept = Named(f"{part.name}@{version}", one.dtype, [], self.device)
+                kept.assign(part.read())
+                self.kept.append(kept)
+
+    def cut(self) -> None:
+        """Gives the parts the variables' values."""
+        for part, own in zip(self.parts, self._own_parts(), strict=True):
+            part.assign(own)
+
+    def has_moved(self) -> bool:
+        """Whether the parts have other values than the variables."""
+        import numpy as np
+
+        def bits(tensor: Any) -> Any:
+            return np.ascontiguousarray(np.asarray(tensor)).view(np.uint8)
+
+        return any(
+            not np.array_equal(bits(part.read()), bits(own))
+            for part, own in zip(self.parts, self._own_parts(), strict=True)
+        )
+
+    def _own_parts(self) -> list[Any]:
+        from tensorflow.python.ops import array_ops, gen_resource_variable_ops
+
+        found = []
+        with aside(self.device):
+            for part, one, ref in zip(self.parts, self.held, self.refs, strict=True):
+                handle = ref()
+                if handle is None:
+                    found.append(part.read())
+                    continue
+                begin, end = one.range(self.rank)
+                value = gen_resource_variable_ops.read_variable_op(handle, one.dtype)
+                found.append(
+                    array_ops.slice(array_ops.reshape(value, [-1]), [begin], [end - begin])
+                )
+        return found
+
+    def assign(self, index: int, value: Any) -> None:
+        """Gives a variable its whole value."""
+        from tensorflow.python.ops import gen_resource_variable_ops
+
+        handle = self.refs[index]()
+        if handle is not None:
+            with aside(self.device):
+                gen_resource_variable_ops.assign_variable_op(handle, value)
+
+    def release(self) -> None:
+        """Frees the variables' own values."""
+        from tf_fuse import _native
+
+        with aside(self.device):
+            for ref in self.refs:
+                handle = ref()
+                if handle is not None:
+                    _native.load().tf_fuse_release_variable(handle)
+
+    def free(self) -> None:
+        """Frees what was kept for others."""
+        for kept in self.kept:
+            kept.destroy()
+        self.kept.clear()
 
 
 class Bundle:
     """Slots whose parts are made, used and put together at once.
 
     Attributes:
-      number: the same on all replicas.
-      slots: what the function cuts.
+      number: the same in all processes.
+      held: what the function cuts.
       key: of which variables it is, and how they are cut.
       version: how many steps have ended.
       is_parted: whether the values are in the parts.
     """
 
     def __init__(
-        self, number: int, slots: Sequence[Slot], handles: Sequence[Any], rank: int, reader: Reader
+        self,
+        number: int,
+        held: Sequence[Held],
+        handles: Mapping[int, Sequence[Any]],
+        reader: Reader,
     ):
         """Makes the parts, without values.
 
         Args:
-          number: the same on all replicas.
-          slots: in the same order on all replicas.
-          handles: of the variables.
-          rank: of this replica.
+          number: the same in all processes.
+          held: what is cut, in the same order in all processes.
+          handles: of the variables, by rank of this process's replicas.
           reader: of all replicas.
         """
-        self.number, self.slots = number, tuple(slots)
-        self.key = key_of(slots, handles)
+        self.number, self.held = number, tuple(held)
+        self.key = key_of(held, handles)
         self.version = 0
         self.is_parted = False
-        self._rank, self._reader = rank, reader
-        self._handles = [weakref.ref(handle) for handle in handles]
-        self._kept: list[Named] = []
-        device = reader.cluster.devices[rank]
-        self._device = device
-        self._parts = [
-            Named(part_name(number, i), _dtype(slot), [slot.end - slot.begin], device)
-            for i, slot in enumerate(slots)
+        self._reader = reader
+        self._cluster = reader.cluster
+        self._replicas = [
+            _Replica(number, self.held, handles[rank], rank, self._cluster.devices[rank])
+            for rank in sorted(handles)
         ]
-        self._marks = {
-            mark: Named(_mark_name(number, mark), "int64", [], device) for mark in _MARKS
-        }
+        self._device = self._replicas[0].device
+        self._marks = {mark: Named(mark_name(number, mark), "int64", [], self._device)
+                       for mark in _MARKS}  # fmt: skip
         for mark in self._marks.values():
             mark.assign(_int64(-1))
 
     def handles(self) -> list[Any]:
         """The handles that still exist."""
-        return [handle for ref in self._handles if (handle := ref()) is not None]
+        refs = [ref for replica in self._replicas for ref in replica.refs]
+        return [handle for ref in refs if (handle := ref()) is not None]
 
     def bytes(self) -> tuple[int, int]:
-        """How many bytes the parts have, and how many the whole values."""
-        return (
-            sum((s.end - s.begin) * _dtype(s).size for s in self.slots),
-            sum(_bytes(s) for s in self.slots),
-        )
+        """How many bytes the parts of this process have, and how many the whole values."""
+        here = 0
+        for replica in self._replicas:
+            for one in self.held:
+                begin, end = one.range(replica.rank)
+                here += (end - begin) * int(one.dtype.size)
+        return here, len(self._replicas) * sum(one.bytes for one in self.held)
+
+    def allocated(self) -> int:
+        """Bytes of the buffers that the parts have."""
+        from tensorflow.python.ops import array_ops
+
+        values = [part.read() for replica in self._replicas for part in replica.parts]
+        return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
 
     def cut(self) -> None:
         """Gives the parts the variables' values, which stay where they are for now."""
-        if self.version and not self._kept:  # (A step that failed has kept them already.)
-            for part in self._parts:
-                kept = Named(f"{part.name}@{self.version}", part._dtype, [], self._device)
-                kept.assign(part.read())
-                self._kept.append(kept)
+        if self.version:
+            for replica in self._replicas:
+                replica.keep(self.version)
             self._marks["overwritten"].assign(_int64(self.version))
-        for slot, part, ref in zip(self.slots, self._parts, self._handles, strict=True):
-            part.assign(self._own_part(slot, ref()))
+        for replica in self._replicas:
+            replica.cut()
 
     def begin(self) -> None:
-        """Tells others that this replica waits for them."""
+        """Tells others that this process waits for them."""
         self._marks["begun"].assign(_int64(self.version))
 
     def ended(self) -> None:
         """A step has ended well: the variables' own values are of the past."""
         self.version += 1
-        self.free()
-        if not self.is_parted:
-            self.is_parted = True
-            self._release()
+        for replica in self._replicas:
+            replica.free()
+        self._part()
 
     def failed(self) -> None:
         """A step has failed. Where it has changed the parts before, they have the values."""
-        if self.is_parted or not self._has_moved():
-            return
-        self.is_parted = True
-        self._release()
+        if not self.is_parted and any(replica.has_moved() for replica in self._replicas):
+            self._part()
+
+    def _part(self) -> None:
+        if not self.is_parted:
+            self.is_parted = True
+            for replica in self._replicas:
+                replica.release()
 
     def join(self) -> None:
         """Puts the variables' values together.
@@ -118,81 +249,73 @@ class Bundle:
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
         """
-        chunk: list[int] = []
-        chunks = [chunk]
-        size = 0
-        for i, slot in enumerate(self.slots):
-            if chunk and size + _bytes(slot) > _CHUNK_BYTES:
-                chunk, size = [], 0
-                chunks.append(chunk)
-            chunk.append(i)
-            size += _bytes(slot)
-        for chunk in chunks:
-            self._join(chunk)
+        for chunk in self._chunks():
+            if len(self._replicas) == len(self._cluster.devices):
+                self._join_here(chunk)
+            else:
+                self._join(chunk)
         self.is_parted = False
         self._marks["taken"].assign(_int64(self.version))
 
-    def free(self) -> None:
-        """Frees what was kept for others."""
-        for kept in self._kept:
-            kept.destroy()
-        self._kept.clear()
-
     def destroy(self) -> None:
         """Frees everything."""
-        self.free()
-        for named in [*self._parts, *self._marks.values()]:
-            named.destroy()
+        for replica in self._replicas:
+            replica.free()
+            for part in replica.parts:
+                part.destroy()
+        for mark in self._marks.values():
+            mark.destroy()
 
     # --- Values ----------------------------------------------------------------------------------
 
-    def _own_part(self, slot: Slot, handle: Any) -> Any:
-        from tensorflow.python.ops import array_ops, gen_resource_variable_ops
+    def _chunks(self) -> list[list[int]]:
+        """What to put together at once: of variables that still exist."""
+        chunks: list[list[int]] = [[]]
+        size = 0
+        for i, one in enumerate(self.held):
+            if all(replica.refs[i]() is None for replica in self._replicas):
+                continue
+            if chunks[-1] and size + one.bytes > _CHUNK_BYTES:
+                chunks.append([])
+                size = 0
+            chunks[-1].append(i)
+            size += one.bytes
+        return [chunk for chunk in chunks if chunk]
 
-        with aside(self._device):
-            value = gen_resource_variable_ops.read_variable_op(handle, _dtype(slot))
-            flat = array_ops.reshape(value, [-1])
-            return array_ops.slice(flat, [slot.begin], [slot.end - slot.begin])
+    def _join_here(self, chunk: Sequence[int]) -> None:
+        """All replicas are in this process."""
+        from tensorflow.python.ops import array_ops
 
-    def _has_moved(self) -> bool:
-        import numpy as np
-
-        return any(
-            (ref() is not None)
-            and not np.array_equal(
-                np.asarray(part.read()).view(np.uint8),
-                np.asarray(self._own_part(slot, ref())).view(np.uint8),
-            )
-            for slot, part, ref in zip(self.slots, self._parts, self._handles, strict=True)
-        )
-
-    def _release(self) -> None:
-        from tf_fuse import _native
-
-        for handle in self.handles():
+        for i in chunk:
+            one = self.held[i]
             with aside(self._device):
-                _native.load().tf_fuse_release_variable(handle)
+                pieces = []
+                for replica in sorted(self._replicas, key=lambda r: one.owns[r.rank]):
+                    own, (begin, _) = one.owns[replica.rank], one.range(replica.rank)
+                    part = array_ops.identity(replica.parts[i].read())
+                    pieces.append(part[own[0] - begin : own[1] - begin])
+                whole = array_ops.reshape(array_ops.concat(pieces, 0), one.shape)
+            for replica in self._replicas:
+                with aside(replica.device):
+                    replica.assign(i, array_ops.identity(whole))
 
     def _join(self, chunk: Sequence[int]) -> None:
-        from tensorflow.python.ops import gen_resource_variable_ops
-
-        cluster = self._reader.cluster
-        live = [i for i in chunk if self._handles[i]() is not None]
+        devices = range(len(self._cluster.devices))
+        own = {replica.rank for replica in self._replicas}
         overwritten: tuple[int, ...] = ()
         while True:
-            key = (self.number, tuple(live), overwritten, self.version if overwritten else 0)
-            marks = self._reader.run(key, functools.partial(self._whole, live, overwritten))
-            late = tuple(r for r in range(len(cluster.devices)) if marks[r] == self.version)
-            if late == overwritten or set(late) <= {self._rank}:
+            key = (self.number, tuple(chunk), overwritten, self.version if overwritten else 0)
+            build = functools.partial(self._whole, chunk, overwritten)
+            marks = self._reader.run(key, build)
+            late = tuple(r for r in devices if marks[r] == self.version and r not in own)
+            if late == overwritten:
                 break
             overwritten = late
-        for i in live:
-            slot = self.slots[i]
-            whole = Named(_whole_name(self.number, i), _dtype(slot), slot.shape, self._device)
-            handle = self._handles[i]()
-            if handle is not None:
-                with aside(self._device):
-                    gen_resource_variable_ops.assign_variable_op(handle, whole.read())
+        for i in chunk:
+            one = self.held[i]
+            whole = Named(_whole_name(self.number, i), one.dtype, one.shape, self._device)
+            for replica in self._replicas:
+                replica.assign(i, whole.read())
             whole.destroy()
 
     def _whole(self, chunk: Sequence[int], overwritten: Sequence[int]) -> list[Any]:
@@ -200,47 +323,44 @@ class Bundle:
         import tensorflow as tf
 
         raw = tf.raw_ops
-        by_rank: dict[int, list[Any]] = {r: [] for r in range(len(self._reader.cluster.devices))}
+        by_rank: dict[int, list[Any]] = {r: [] for r in range(len(self._cluster.devices))}
         assigned = []
         for i in chunk:
-            slot = self.slots[i]
+            one = self.held[i]
             pieces = []
-            for rank, own in enumerate(slot.owns):
+            for rank, own in enumerate(one.owns):
                 if own[0] == own[1]:
                     continue
-                begin, end = window(own, _size(slot))
+                begin, end = one.range(rank)
                 name = part_name(self.number, i)
-                if rank in overwritten and rank != self._rank:
+                if rank in overwritten:
                     name = f"{name}@{self.version}"
-                with tf.device(self._reader.cluster.devices[rank]):
-                    dtype = _dtype(slot)
+                with tf.device(self._cluster.devices[rank]):
+                    dtype = one.dtype
                     handle = raw.VarHandleOp(dtype=dtype, shape=[end - begin], shared_name=name)
                     part = raw.ReadVariableOp(resource=handle, dtype=dtype)
                     by_rank[rank].append(part.op)
                     pieces.append((own, part[own[0] - begin : own[1] - begin]))
             with tf.device(self._device):
                 parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
-                whole = tf.reshape(tf.concat(parts, 0), slot.shape)
-                handle = raw.VarHandleOp(
-                    dtype=_dtype(slot), shape=slot.shape, shared_name=_whole_name(self.number, i)
-                )
+                whole = tf.reshape(tf.concat(parts, 0), one.shape)
+                name = _whole_name(self.number, i)
+                handle = raw.VarHandleOp(dtype=one.dtype, shape=one.shape, shared_name=name)
                 assigned.append(raw.AssignVariableOp(resource=handle, value=whole))
         marks = []
         for rank, reads in by_rank.items():
-            with tf.device(self._reader.cluster.devices[rank]), tf.control_dependencies(reads):
-                name = _mark_name(self.number, "overwritten")
+            with tf.device(self._cluster.devices[rank]), tf.control_dependencies(reads):
+                name = mark_name(self.number, "overwritten")
                 handle = raw.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
                 marks.append(raw.ReadVariableOp(resource=handle, dtype=tf.int64))
         with tf.control_dependencies(assigned), tf.device(self._device):
             return [tf.identity(mark) for mark in marks]
 
 
-_MARKS = ("begun", "overwritten", "taken")
-
-
-def key_of(slots: Sequence[Slot], handles: Sequence[Any]) -> tuple[Any, ...]:
+def key_of(held: Sequence[Held], handles: Mapping[int, Sequence[Any]]) -> tuple[Any, ...]:
     """What tells whether two functions can use the same parts."""
-    return tuple((id(h), s.owns, s.shape) for s, h in zip(slots, handles, strict=True))
+    ids = tuple((rank, *map(id, handles[rank])) for rank in sorted(handles))
+    return ids, tuple(held)
 
 
 def part_name(number: int, slot: int) -> str:
@@ -252,24 +372,9 @@ def _whole_name(number: int, slot: int) -> str:
     return f"tf_fuse/state/{number}/{slot}/whole"
 
 
-def _mark_name(number: int, mark: str) -> str:
+def mark_name(number: int, mark: str) -> str:
+    """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of."""
     return f"tf_fuse/state/{number}/{mark}"
-
-
-def _dtype(slot: Slot) -> Any:
-    from tensorflow.python.framework import dtypes
-
-    return dtypes.as_dtype(slot.dtype)
-
-
-def _size(slot: Slot) -> int:
-    import math
-
-    return math.prod(slot.shape)
-
-
-def _bytes(slot: Slot) -> int:
-    return _size(slot) * int(_dtype(slot).size)
 
 
 def _int64(value: int) -> Any:

@@ -9,9 +9,10 @@ that saves a checkpoint, needs nobody else to take part, as in stock TensorFlow.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,24 +58,35 @@ class Cluster:
             return f"/job:{server.job_name}/task:{server.task_index} does not train"
         return cls(devices, tuple(here), f"{PROTOCOL}://{tasks[here[0]][2]}")
 
+    @classmethod
+    def here(cls, devices: Sequence[str]) -> Cluster | str:
+        """The cluster of a program with MirroredStrategy; or why there is none."""
+        if len(devices) < 2:
+            return "there is one replica"
+        if not all("/device:CPU:" in device for device in devices):
+            return f"its replicas are on {list(devices)}, and only CPUs are supported"
+        return cls(tuple(devices), tuple(range(len(devices))), "")
+
 
 class Reader:
     """Runs small graphs on the tasks of a cluster. Thread-safe."""
 
-    def __init__(self, cluster: Cluster):
-        """Connects when it is first used."""
+    def __init__(self, cluster: Cluster, ranks: Collection[int] | None = None):
+        """Connects when it is first used, to all or to some ranks."""
         self.cluster = cluster
+        self._ranks = range(len(cluster.devices)) if ranks is None else ranks
         self._lock = threading.Lock()
         self._graph: Any = None
         self._session: Any = None
         self._fetches: dict[Hashable, Any] = {}
 
-    def run(self, key: Hashable, build: Callable[[], Any]) -> Any:
+    def run(self, key: Hashable, build: Callable[[], Any], seconds: float | None = None) -> Any:
         """Runs what `build` adds to the graph, which is asked once for each key.
 
         Args:
           key: names what is run.
           build: adds nodes to the default graph, and returns what to fetch.
+          seconds: how long it may take; None: `timeout_seconds`.
 
         Returns:
           What was fetched.
@@ -84,6 +96,7 @@ class Reader:
             task that is asked has died or does not answer.
         """
         import tensorflow as tf
+        from tensorflow.core.protobuf import config_pb2
 
         with self._lock:
             if self._graph is None:
@@ -93,25 +106,62 @@ class Reader:
                     self._fetches[key] = build()
             if self._session is None:
                 self._session = tf.compat.v1.Session(
-                    self.cluster.target, graph=self._graph, config=_config()
+                    self.cluster.target, graph=self._graph, config=self._config()
                 )
+            limit = timeout_seconds() if seconds is None else seconds
+            options = config_pb2.RunOptions(timeout_in_ms=int(1000 * limit))
             try:
-                return self._session.run(self._fetches[key])
+                return self._session.run(self._fetches[key], options=options)
             except tf.errors.OpError:
                 # The next one connects anew: a task may have come back.
                 self._session, session = None, self._session
-                session.close()
+                # A task that does not answer would be waited for.
+                threading.Thread(target=_close, args=[session], daemon=True).start()
                 raise
+
+    def connect(self) -> None:
+        """Connects now: a task that has died by then would be waited for.
+
+        Raises:
+          tf.errors.OpError: as of `run`.
+        """
+        import tensorflow as tf
+
+        def build() -> Any:
+            asked = []
+            for rank in self._ranks:
+                with tf.device(self.cluster.devices[rank]):
+                    # Not a constant, which would be sent from here.
+                    asked.append(tf.raw_ops.Timestamp())
+            return asked
+
+        self.run("connect", build)
+
+    def abandon(self) -> None:
+        """For the end of the program: nothing is closed, which a dead task would make long."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session._closed, session._session = True, None
+
+    def _config(self) -> Any:
+        from tensorflow.core.protobuf import config_pb2
+
+        config = config_pb2.ConfigProto(operation_timeout_in_ms=int(1000 * timeout_seconds()))
+        config.graph_options.rewrite_options.disable_meta_optimizer = True
+        # TensorFlow waits for all tasks that are not filtered out, also for dead ones.
+        devices = [self.cluster.devices[r] for r in sorted({*self._ranks, *self.cluster.own})]
+        config.device_filters.extend(device.partition("/device:")[0] for device in devices)
+        return config
+
+
+def _close(session: Any) -> None:
+    from tensorflow.python.framework import errors
+
+    with contextlib.suppress(errors.OpError):
+        session.close()
 
 
 def timeout_seconds() -> float:
     """How long another task may take to answer."""
     return float(os.environ.get(_TIMEOUT_VARIABLE, _TIMEOUT_S))
-
-
-def _config() -> Any:
-    from tensorflow.core.protobuf import config_pb2
-
-    config = config_pb2.ConfigProto(operation_timeout_in_ms=int(1000 * timeout_seconds()))
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return config

@@ -94,6 +94,21 @@ class GraphView:
             raise ValueError(f"{tensor} is an argument, not an output of a node")
         return self.outputs(producer).index(tensor)
 
+    def dtype(self, tensor: str) -> int:
+        """The number of a tensor's type."""
+        producer = self.producer(tensor)
+        if producer is None:
+            return int(self.function.signature.input_arg[self.arguments.index(tensor)].type)
+        _, name, index = tensor.split(":")
+        for argument in self.op_def(producer.op).output_arg:
+            if argument.name == name:
+                if argument.type_list_attr:
+                    return int(producer.attr[argument.type_list_attr].list.type[int(index)])
+                return int(
+                    producer.attr[argument.type_attr].type if argument.type_attr else argument.type
+                )
+        raise ValueError(f"{producer.op} has no output {tensor}")
+
     def resource(self, tensor: str) -> str:
         """The tensor that a resource comes from, through nodes that hand it on."""
         while (node := self.producer(tensor)) is not None and node.op in _ALIASES:

@@ -9,30 +9,61 @@ called with the option on, from the graph that it was traced to.
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tensorflow.python.framework import errors
+
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
-from tf_fuse.shard_update.bundle import Bundle, part_name
+from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.plan import Plan, Replicas, has_all_reduce, make_plan
+from tf_fuse.shard_update.clusters import Shape
+from tf_fuse.shard_update.compiled import Compiler
+from tf_fuse.shard_update.leaving import Leaving
+from tf_fuse.shard_update.plan import Plan, Replicas, make_plan, operations
 from tf_fuse.shard_update.state import State
 
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_sharded"
+_REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
-# The graphs of functions, by name.
+# The graphs of functions, by name; of a twin, the one of the function that it was made of.
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+# Of twins, the shapes of their tensors.
+_shapes: dict[str, Mapping[str, Shape | None]] = {}
 
 Call = Callable[[Any, bytes, Sequence[Any], int], Any]
+
+
+class _World:
+    """The replicas that train together."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.reader = Reader(cluster)
+        self.state = State(self.reader)
+        others = set(range(len(cluster.devices))) - set(cluster.own)
+        self.readers = {rank: Reader(cluster, [rank]) for rank in sorted(others)}
+        self.agreement = Agreement(cluster, self.readers)
+        self._leaving: Leaving | None = None
+        for each in [self.reader, *self.readers.values()]:
+            atexit.register(each.abandon)
+
+    def prepare(self) -> None:
+        """Connects, and has the process wait for others at its end."""
+        if self.readers and self._leaving is None:
+            self.reader.connect()
+            self._leaving = Leaving(self.cluster, self.state, self.readers)
 
 
 @dataclass
@@ -42,18 +73,20 @@ class Twin:
     Attributes:
       name: of the twin.
       plan: what it does.
+      world: the replicas that it is of.
       bundle: the parts that it uses.
       handles: position and handle of each slot's variable.
     """
 
     name: bytes
     plan: Plan
+    world: _World
     bundle: Bundle
-    handles: list[tuple[int, Any]]
+    handles: list[tuple[int, weakref.ref[Any]]]
 
     def is_of(self, inputs: Sequence[Any]) -> bool:
         """Whether a call is with the variables that the twin was made for."""
-        return all(inputs[position] is handle for position, handle in self.handles)
+        return all(inputs[position] is handle() for position, handle in self.handles)
 
 
 @dataclass
@@ -74,18 +107,16 @@ class Decision:
 class Updates:
     """The twins of one eager context."""
 
-    def __init__(self, context: Any):
-        """Looks at the cluster."""
-        self.cluster = Cluster.of(context)
+    def __init__(self) -> None:
+        """Starts without twins."""
         self.decisions: list[Decision] = []
-        self._twins: dict[bytes, Twin | None] = {}
-        if isinstance(self.cluster, Cluster):
-            reader = Reader(self.cluster)
-            self.state: State | None = State(self.cluster.own[0], reader)
-            self._agreement = Agreement(self.cluster, reader)
-        else:
-            self.state = None
-            _log.warning("tf_fuse: weight updates are not sharded: %s.", self.cluster)
+        self._worlds: dict[Cluster, _World] = {}
+        self._twins: dict[bytes, Twin | errors.OpError | None] = {}
+        self._deciding = threading.RLock()
+
+    def bundles(self) -> list[Bundle]:
+        """Of all replicas that train together, those of each together."""
+        return [b for world in self._worlds.values() for b in world.state.bundles()]
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Calls a function's twin if it has one, and the function itself otherwise."""
@@ -93,13 +124,10 @@ class Updates:
         if twin is None or not twin.is_of(inputs):
             use(inputs)
             return call(context, name, inputs, num)
-        from tensorflow.python.framework import errors
-
-        assert self.state is not None
         # (Variables of other functions' bundles, which this one reads as any.)
-        own = {id(handle) for _, handle in twin.handles}
+        own = {id(inputs[position]) for position, _ in twin.handles}
         use([tensor for tensor in inputs if id(tensor) not in own])
-        with self.state.step(twin.bundle):
+        with twin.world.state.step(twin.bundle):
             try:
                 return call(context, twin.name, inputs, num)
             except errors.OpError as error:
@@ -109,36 +137,61 @@ class Updates:
     def forget(self, context: Any, name: bytes) -> None:
         """Drops the twin of a function that is gone."""
         twin = self._twins.pop(name, None)
-        if twin is not None and context.has_function(twin.name):
-            context.remove_function(twin.name)
+        if isinstance(twin, Twin):
+            for one in [twin.name, *(f.signature.name for f in twin.plan.functions)]:
+                if context.has_function(one):
+                    context.remove_function(one)
 
     def _twin(self, context: Any, name: bytes, inputs: Sequence[Any]) -> Twin | None:
         try:
-            return self._twins[name]
+            twin = self._twins[name]
         except KeyError:
-            pass
-        self._twins[name] = None  # (While it is being made, on this thread or on another.)
-        twin = self._twins[name] = self._decide(context, name.decode(), inputs)
+            # (Another thread that calls it waits; on this one, deciding calls no step.)
+            with self._deciding:
+                if name not in self._twins:
+                    self._twins[name] = None
+                    self._twins[name] = self._decide(context, name.decode(), inputs)
+                twin = self._twins[name]
+        if isinstance(twin, errors.OpError):
+            raise twin
         return twin
 
-    def _decide(self, context: Any, name: str, inputs: Sequence[Any]) -> Twin | None:
-        if not isinstance(self.cluster, Cluster):
+    def _decide(
+        self, context: Any, name: str, inputs: Sequence[Any]
+    ) -> Twin | errors.OpError | None:
+        if not _has_all_reduce(context, name, set()):
             return None
         graph = _graphs.get(name)
-        if graph is None or not has_all_reduce(graph):
+        if graph is None:
+            self._leave(name, "it was traced before tf_fuse was imported")
             return None
-        plan, reason = self._plan(context, name, graph, inputs)
+        containers = {i: c for i, t in enumerate(inputs) if (c := _container(t, graph)) is not None}
+        cluster = _cluster(context, containers.values())
+        if isinstance(cluster, str):
+            self._leave(name, cluster)
+            return None
+        if cluster not in self._worlds:
+            self._worlds[cluster] = _World(cluster)
+        world = self._worlds[cluster]
+        plan, reason = self._plan(context, world, name, graph, sorted(containers))
         self.decisions.append(Decision(name, plan, reason))
-        self._agreement.reach(name, plan, reason)
-        if plan is None or plan.function is None:
-            return None
-        return self._make(context, name, plan, inputs)
+        try:
+            world.agreement.reach(name, plan, reason)
+            if plan is None or plan.function is None:
+                return None
+            return self._make(context, world, name, plan, inputs, containers)
+        except errors.OpError as error:
+            # Each call gets it: without the twin, this replica would do what no other one does.
+            return error
+
+    def _leave(self, name: str, reason: str) -> None:
+        self.decisions.append(Decision(name, None, reason))
+        _log.warning("tf_fuse: the weight update of %s is not sharded: %s.", name, reason)
 
     def _plan(
-        self, context: Any, name: str, graph: Any, inputs: Sequence[Any]
+        self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
     ) -> tuple[Plan | None, str]:
-        assert isinstance(self.cluster, Cluster)
-        python = sorted(op.name for op in graph.get_operations() if op.type in _PYTHON)
+        python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
         if python:
             return None, f"{python[0]} runs Python code in the step, which may use any variable"
 
@@ -147,33 +200,50 @@ class Updates:
 
         definition = context.get_function_def(name)
         names = [argument.name for argument in definition.signature.input_arg]
-        mirrored = [n for n, t in zip(names, inputs, strict=True) if _is_mirrored(t, graph)]
-        replicas = Replicas(len(self.cluster.devices), self.cluster.own[0])
-        plan = make_plan(definition, graph, body, replicas, mirrored, _PREFIX)
-        return plan, "" if plan.function is not None else "no gradient's update can be cut"
+        cluster = world.cluster
+        replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
+        variables = [names[position] for position in mirrored]
+        plan = make_plan(definition, graph, body, replicas, variables, _PREFIX)
+        if plan.function is None:
+            return plan, "no gradient's update can be cut"
+        return plan, ""
 
-    def _make(self, context: Any, name: str, plan: Plan, inputs: Sequence[Any]) -> Twin:
-        assert self.state is not None
+    def _make(self, context: Any, world: _World, name: str, plan: Plan, inputs: Sequence[Any],
+              containers: Mapping[int, Any]) -> Twin:  # fmt: skip
         definition = plan.function
         assert definition is not None
         names = [argument.name for argument in definition.signature.input_arg]
         positions = [names.index(slot.argument) for slot in plan.slots]
-        handles = [inputs[position] for position in positions]
+        # A slot has a variable on each replica; the strategy knows which ones belong together.
+        owners = list(dict.fromkeys(id(containers[position]) for position in positions))
+        slots: dict[int, dict[int, tuple[int, Any]]] = {rank: {} for rank in world.cluster.own}
+        for number, (position, slot) in enumerate(zip(positions, plan.slots, strict=True)):
+            index = owners.index(id(containers[position]))
+            slots[slot.rank][index] = (number, inputs[position])
+        if any(sorted(one) != list(range(len(owners))) for one in slots.values()):
+            raise errors.InternalError(
+                None, None, f"tf_fuse: {name} does not update the same variables on all replicas"
+            )
+        handles = {r: [one[i][1] for i in range(len(owners))] for r, one in slots.items()}
+        first = slots[world.cluster.own[0]]
+        held = [Held.of(plan.slots[first[i][0]]) for i in range(len(owners))]
         state_module.watch_handles()
-        bundle = self.state.bundle(plan.slots, handles)
+        bundle = world.state.bundle(held, handles)
+        world.prepare()
         definition.signature.name = name + _SUFFIX
+        index_of = {one[i][0]: i for one in slots.values() for i in one}
         for one in [*plan.functions, definition]:
             for node in one.node_def:
                 if node.op == "VarHandleOp":
                     shared = node.attr["shared_name"].s.decode()
                     if shared.startswith(_PREFIX):
-                        number = int(shared.removeprefix(_PREFIX))
-                        node.attr["shared_name"].s = part_name(bundle.number, number).encode()
+                        index = index_of[int(shared.removeprefix(_PREFIX))]
+                        node.attr["shared_name"].s = part_name(bundle.number, index).encode()
             context.add_function_def(one)
-        return Twin(
-            definition.signature.name.encode(), plan, bundle,
-            list(zip(positions, handles, strict=True)),
-        )  # fmt: skip
+        twin = definition.signature.name.encode()
+        _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
+        taken = [(position, weakref.ref(inputs[position])) for position in positions]
+        return Twin(twin, plan, world, bundle, taken)
 
 
 def use(tensors: Sequence[Any]) -> None:
@@ -183,19 +253,45 @@ def use(tensors: Sequence[Any]) -> None:
             state_module.use(tensor)
 
 
-def _is_mirrored(tensor: Any, graph: Any) -> bool:
-    """Whether a tensor is the handle of a variable that a strategy keeps equal on all replicas."""
+def _container(tensor: Any, graph: Any) -> Any | None:
+    """The variable of a strategy, equal on all replicas, that a tensor is a handle of."""
     from tensorflow.python.distribute import values
     from tensorflow.python.framework import dtypes
 
     if getattr(tensor, "dtype", None) != dtypes.resource:
-        return False
+        return None
     container = getattr(tensor, "_distributed_container", None)
     if container is None:  # One that was made in a function has it itself.
         for variable in graph.variables:
             if variable.__dict__.get("_handle") is tensor:
                 container = getattr(variable, "_distributed_container", None)
-    return container is not None and type(container()) is values.MirroredVariable
+    found = None if container is None else container()
+    return found if type(found) is values.MirroredVariable else None
+
+
+def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
+    """The replicas that keep some variables equal; or why they are not known."""
+    if context._collective_ops_server_def is not None:
+        return Cluster.of(context)
+    strategies = {v._distribute_strategy.extended.worker_devices for v in variables}
+    if len(strategies) != 1:
+        return f"its variables are of {len(strategies)} strategies, not of one"
+    return Cluster.here(next(iter(strategies)))
+
+
+def _has_all_reduce(context: Any, name: str, seen: set[str]) -> bool:
+    """Whether a function, or one that it calls, has an all-reduce."""
+    seen.add(name)
+    if not context.has_function(name):
+        return False
+    called: set[str] = set()
+    for node in context.get_function_def(name).node_def:
+        if node.op == _REDUCE:
+            return True
+        called.add(node.op)
+        for value in node.attr.values():
+            called |= {value.func.name, *(function.name for function in value.list.func)}
+    return any(_has_all_reduce(context, c, seen) for c in sorted(called - seen - {""}))
 
 
 def _remember(function: Any) -> None:
@@ -203,11 +299,12 @@ def _remember(function: Any) -> None:
     _graphs[name.decode() if isinstance(name, bytes) else name] = function.graph
 
 
-def install(is_on: Callable[[Any], bool]) -> None:
+def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> None:
     """Extends TensorFlow's eager context, once per process.
 
     Args:
       is_on: whether updates are to be cut, given the context.
+      compiles: whether they are to be compiled, given the context.
     """
     from tensorflow.python.eager import context as context_module
     from tensorflow.python.eager.polymorphic_function import transform
@@ -218,19 +315,25 @@ def install(is_on: Callable[[Any], bool]) -> None:
     stock_call = cls.call_function
     stock_remove = cls.remove_function
 
+    def run(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
+        if not compiles(self):
+            return stock_call(self, name, tensor_inputs, num_outputs)
+        return compiler_of(self).call(self, stock_call, name, tensor_inputs, num_outputs)
+
     def call_function(self: Any, name: Any, tensor_inputs: Any, num_outputs: int) -> Any:
+        key = name if isinstance(name, bytes) else name.encode()
         if not is_on(self):
             use(tensor_inputs)
-            return stock_call(self, name, tensor_inputs, num_outputs)
-        updates = updates_of(self)
-        key = name if isinstance(name, bytes) else name.encode()
-        return updates.call(self, stock_call, key, tensor_inputs, num_outputs)
+            return run(self, key, tensor_inputs, num_outputs)
+        return updates_of(self).call(self, run, key, tensor_inputs, num_outputs)
 
     def remove_function(self: Any, name: Any) -> None:
         stock_remove(self, name)
-        updates = getattr(self, "_tf_fuse_updates", None)
-        if updates is not None:
-            updates.forget(self, name if isinstance(name, bytes) else name.encode())
+        key = name if isinstance(name, bytes) else name.encode()
+        _shapes.pop(key.decode(), None)
+        for twins in ("_tf_fuse_updates", "_tf_fuse_compiler"):
+            if (keeper := getattr(self, twins, None)) is not None:
+                keeper.forget(self, key)
 
     call_function.__doc__ = stock_call.__doc__
     remove_function.__doc__ = stock_remove.__doc__
@@ -244,6 +347,14 @@ def updates_of(context: Any) -> Updates:
     """The twins of a context; made when first asked for."""
     updates = getattr(context, "_tf_fuse_updates", None)
     if updates is None:
-        context.ensure_initialized()
-        updates = context._tf_fuse_updates = Updates(context)
+        updates = context._tf_fuse_updates = Updates()
     return updates
+
+
+def compiler_of(context: Any) -> Compiler:
+    """The compiled twins of a context; made when first asked for."""
+    compiler = getattr(context, "_tf_fuse_compiler", None)
+    if compiler is None:
+        context.ensure_initialized()
+        compiler = context._tf_fuse_compiler = Compiler(context, _graphs, _shapes)
+    return compiler

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from tf_fuse.shard_update.redundancy import (
     inside,
     is_loop,
 )
-from tf_fuse.shard_update.rewrite import Rewriter, Slot
+from tf_fuse.shard_update.rewrite import Rewriter, Slot, window
 from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
 
 _REDUCE = "CollectiveReduceV2"
@@ -38,15 +39,25 @@ _REDUCE = "CollectiveReduceV2"
 
 @dataclass(frozen=True)
 class Replicas:
-    """All replicas, and which of them this one is.
+    """All replicas, and which of them the function is of.
 
     Attributes:
       count: of all.
-      rank: of this one in the group of all.
+      ranks: those in the group of all that the function is of, by device.
     """
 
     count: int
-    rank: int
+    ranks: Mapping[str, int]
+
+    def has(self, node: Any) -> bool:
+        """Whether it is known of which replica a node is."""
+        return len(self.ranks) == 1 or node.device in self.ranks
+
+    def rank(self, node: Any) -> int:
+        """Of which replica a node of the function is."""
+        if len(self.ranks) == 1:
+            return next(iter(self.ranks.values()))
+        return self.ranks[node.device]
 
 
 @dataclass
@@ -59,12 +70,14 @@ class Plan:
       function: the `FunctionDef` to run instead; None if nothing is cut.
       slots: variables that have parts then.
       functions: that it calls, and that are to be there before it runs.
+      shapes: of the function's tensors, as far as they are known.
     """
 
     packs: list[Pack]
     function: Any | None = None
     slots: list[Slot] = field(default_factory=list)
     functions: list[Any] = field(default_factory=list)
+    shapes: dict[str, Shape | None] = field(default_factory=dict)
 
 
 def make_plan(
@@ -94,7 +107,7 @@ def make_plan(
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
     scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
     new = planner.plan(definition, graph, scope)
-    return Plan(planner.packs, new, planner.slots, planner.functions)
+    return Plan(planner.packs, new, planner.slots, planner.functions, planner.shapes)
 
 
 @dataclass(frozen=True)
@@ -126,6 +139,7 @@ class _Planner:
       packs: all-reduces so far.
       slots: variables that have parts.
       functions: new ones that are called.
+      shapes: of the tensors of the function that calls them.
     """
 
     def __init__(
@@ -140,12 +154,13 @@ class _Planner:
         self._replicas = replicas
         self._prefix = prefix
         self._exact = exact
-        self._op_def = _op_defs(function)
+        self._op_def = op_defs(function)
         is_full_group = _reduces_over(replicas.count)
         self._world = World(replicas.count, function, self._op_def, is_full_group)
         self.packs: list[Pack] = []
         self.slots: list[Slot] = []
         self.functions: list[Any] = []
+        self.shapes: dict[str, Shape | None] = {}
 
     def plan(self, definition: Any, graph: Any, scope: _Scope) -> Any | None:
         """Plans one function; returns what to run instead, or None."""
@@ -173,7 +188,9 @@ class _Planner:
         clusters = Clusters(
             view, self._world, shapes, found, self._exact, scope.outside, scope.carried
         )
-        packs = [_pack(clusters, view, self._world, node) for node in reduces]
+        packs = [_pack(clusters, view, self._world, self._replicas, node) for node in reduces]
+        if not scope.name:
+            self.shapes.update(shapes)
         for pack in packs:
             pack.function = scope.name
         self.packs += packs
@@ -193,6 +210,8 @@ class _Planner:
                 continue
             for slot in _slots(rewriter, self._replicas, packs):
                 self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
+            if not scope.name:
+                self.shapes.update(_cut_shapes(shapes, self._replicas, packs))
             for pack in filter(is_sharded, packs):
                 if (branch := branches.get(pack.node)) is not None:
                     self._carry_out(branch, pack, rewriter)
@@ -290,12 +309,13 @@ class _Planner:
         self, view: GraphView, shapes: dict[str, Shape | None], packs: list[Pack]
     ) -> Rewriter:
         """Carries out what was decided."""
-        place = Place(self._replicas.count, self._replicas.rank)
-        rewriter = Rewriter(view, shapes, self._prefix, place, len(self.slots))
+        rewriter = Rewriter(view, shapes, self._prefix, len(self.slots))
         reductions = {name for family in cut_families(packs) for name in family.reductions}
         depths = levels(view, reductions)
         for pack in filter(is_sharded, packs):
-            rewriter.shard(pack, _ranges(self._replicas, pack, place.rank), depths)
+            place = Place(self._replicas.count, self._replicas.rank(pack.reduce))
+            ranges = _ranges(self._replicas, pack, place.rank)
+            rewriter.shard(pack, place, ranges, depths)
         return rewriter
 
     def _plan_calls(
@@ -383,15 +403,12 @@ def graph_of(graph: Any, name: str) -> Any | None:
     return getattr(atomic, "graph", None)
 
 
-def has_all_reduce(graph: Any) -> bool:
-    """Whether a function, or one that it calls, has an all-reduce."""
+def operations(graph: Any) -> Iterator[Any]:
+    """The operations of a function, and of those that it calls."""
     called = (getattr(one, "graph", None) for one in getattr(graph, "_functions", {}).values())
-    return any(
-        operation.type == _REDUCE
-        for one in [graph, *called]
-        if one is not None
-        for operation in one.get_operations()
-    )
+    for one in [graph, *called]:
+        if one is not None:
+            yield from one.get_operations()
 
 
 def rename_called(node: Any, names: Mapping[str, str]) -> None:
@@ -414,11 +431,35 @@ def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
 def _slots(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[Slot]:
     """The slots that have parts, with what each replica has of them."""
     owns: dict[str, tuple[Range, ...]] = {}
+    ranks: dict[str, int] = {}
     for pack in filter(is_sharded, packs):
         ranges = [_ranges(replicas, pack, rank) for rank in range(replicas.count)]
         for index, family in enumerate(pack.families):
             owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
-    return [replace(slot, owns=owns[slot.argument]) for slot in rewriter.slots]
+            ranks.update(dict.fromkeys(family.slots, replicas.rank(pack.reduce)))
+    return [
+        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument])
+        for slot in rewriter.slots
+    ]
+
+
+def _size(shape: Shape | None) -> int | None:
+    return None if shape is None else math.prod(shape)
+
+
+def _cut_shapes(
+    known: Mapping[str, Shape | None], replicas: Replicas, packs: list[Pack]
+) -> dict[str, Shape | None]:
+    """The shapes of the tensors of which this replica computes a window."""
+    shapes: dict[str, Shape | None] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = _ranges(replicas, pack, replicas.rank(pack.reduce))
+        for own, family in zip(ranges, pack.families, strict=True):
+            if family.reason is None:
+                begin, end = window(own, family.size)
+                whole = [t for t in family.members if _size(known.get(t)) == family.size]
+                shapes.update(dict.fromkeys(whole, (end - begin,)))
+    return shapes
 
 
 def _ranges(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
@@ -428,8 +469,8 @@ def _ranges(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
     return packed_ranges(sizes, width, replicas.count, rank)
 
 
-def _pack(clusters: Clusters, view: GraphView, world: World, node: Any) -> Pack:
-    if not world.is_full_group(view, node):
+def _pack(clusters: Clusters, view: GraphView, world: World, replicas: Replicas, node: Any) -> Pack:
+    if not world.is_full_group(view, node) or not replicas.has(node):
         return Pack(node.name, [], [], "not_all_replicas", node.name)
     return clusters.pack(node)
 
@@ -488,7 +529,8 @@ def _width(dtype: int) -> int:
     return int(dtypes.as_dtype(dtype).size)
 
 
-def _op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
+def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
+    """The `OpDef` of an op, or of one of some functions, by name; for `GraphView`."""
     from tensorflow.python.framework import op_def_registry
 
     def op_def(name: str) -> Any:

@@ -52,6 +52,7 @@ class Slot:
       shape: of the whole.
       dtype: number of the type.
       owns: as `own`, of each replica.
+      rank: of the replica whose part it is.
     """
 
     argument: str
@@ -62,6 +63,7 @@ class Slot:
     shape: Shape
     dtype: int
     owns: tuple[tuple[int, int], ...] = ()
+    rank: int = 0
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
@@ -94,7 +96,6 @@ class Rewriter:
         view: GraphView,
         shapes: Mapping[str, Shape | None],
         prefix: str,
-        place: Place,
         first: int = 0,
     ):
         """Starts with the function as it is.
@@ -103,12 +104,11 @@ class Rewriter:
           view: of the function.
           shapes: of its tensors, and, by argument, of its variables.
           prefix: of the shared names of the parts.
-          place: of this replica.
           first: number of the first part.
         """
         self._view = view
         self._prefix = prefix
-        self._place = place
+        self._place = Place(1, 0)
         self._first = first
         self._builder = Builder(view, shapes)
         self.slots: list[Slot] = []
@@ -118,16 +118,20 @@ class Rewriter:
         """The copy."""
         return self._builder.function
 
-    def shard(self, pack: Pack, ranges: Sequence[Range], levels: Mapping[str, int]) -> None:
+    def shard(
+        self, pack: Pack, place: Place, ranges: Sequence[Range], levels: Mapping[str, int]
+    ) -> None:
         """Rewrites one pack.
 
         Args:
           pack: of the function; `is_sharded`.
+          place: of the replica that the pack is of.
           ranges: of each part of the pack, the first element that is this replica's, and the one
             behind the last.
           levels: of the reductions of its families.
         """
         whole = pack.reduce
+        self._place = place
         if pack.node in self._view.nodes:
             self._reduce_scatter(pack, whole)
         for index, family in enumerate(pack.families):

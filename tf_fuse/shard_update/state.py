@@ -13,12 +13,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_fuse.shard_update.bundle import Bundle, key_of
+from tf_fuse.shard_update.bundle import Bundle, Held, key_of
 from tf_fuse.shard_update.cluster import Reader
-from tf_fuse.shard_update.rewrite import Slot
 
 # Handles, by id, of variables in parts. Looked at whenever a handle is used.
 _parted: dict[int, State] = {}
@@ -27,14 +26,13 @@ _parted: dict[int, State] = {}
 class State:
     """The bundles of a program. Thread-safe."""
 
-    def __init__(self, rank: int, reader: Reader):
+    def __init__(self, reader: Reader):
         """Starts without bundles.
 
         Args:
-          rank: of this replica.
           reader: of all replicas.
         """
-        self._rank, self._reader = rank, reader
+        self._reader = reader
         self._bundles: dict[Any, Bundle] = {}
         self._parted: dict[int, Bundle] = {}
         self._count = 0
@@ -47,15 +45,15 @@ class State:
         """All that exist, by number."""
         return sorted(self._bundles.values(), key=lambda bundle: bundle.number)
 
-    def bundle(self, slots: Sequence[Slot], handles: Sequence[Any]) -> Bundle:
+    def bundle(self, held: Sequence[Held], handles: Mapping[int, Sequence[Any]]) -> Bundle:
         """The bundle of some variables that are cut in a way; made when it is first asked for."""
-        key = key_of(slots, handles)
+        key = key_of(held, handles)
         found = self._bundles.get(key)
         if found is None:
-            found = Bundle(self._count, slots, handles, self._rank, self._reader)
+            found = Bundle(self._count, held, handles, self._reader)
             self._count += 1
             self._bundles[key] = found
-            for handle in handles:
+            for handle in found.handles():
                 weakref.finalize(handle, self._gone, found, id(handle)).atexit = False
         return found
 
@@ -151,7 +149,7 @@ def _explained(bundle: Bundle) -> Iterator[None]:
         yield
     except errors.OpError as error:
         error._message = (
-            f"tf_fuse: the values of {len(bundle.slots)} variables of the optimizer, of which each "
+            f"tf_fuse: the values of {len(bundle.held)} variables of the optimizer, of which each "
             f"replica keeps a part, could not be put together after step {bundle.version}: "
             f"{error.message}\nIf a task has died, what it kept is lost: restart the program from "
             "its last checkpoint."

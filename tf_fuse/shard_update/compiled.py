@@ -1,0 +1,173 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Gives functions that update weights a twin whose elementwise operations are compiled.
+
+The update may be in the function itself, in functions that it calls, or in branches and loops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tf_fuse.shard_update.clusters import Shape
+from tf_fuse.shard_update.graph_view import GraphView
+from tf_fuse.shard_update.outline import Outline, outline
+from tf_fuse.shard_update.plan import op_defs, static_shapes
+
+_log = logging.getLogger("tf_fuse")
+
+_SUFFIX = "__tf_fuse_compiled"
+
+Call = Callable[[Any, bytes, Sequence[Any], int], Any]
+
+
+@dataclass
+class Compiled:
+    """What was decided about one function.
+
+    Attributes:
+      function: its name.
+      outline: what is compiled of it, and why the rest is not.
+    """
+
+    function: str
+    outline: Outline
+
+
+class Compiler:
+    """The twins of one eager context.
+
+    Thread-safe without a lock, since the garbage collector may remove functions on any thread.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        graphs: Mapping[str, Any],
+        shapes: Mapping[str, Mapping[str, Shape | None]],
+    ):
+        """Starts without twins.
+
+        Args:
+          context: the eager context, initialized.
+          graphs: of functions, by name.
+          shapes: of the tensors of a function, by its name, where they are not those of its graph.
+        """
+        self.decisions: list[Compiled] = []
+        self._graphs, self._shapes = graphs, shapes
+        self._twins: dict[bytes, bytes | None] = {}
+        self._problem = _problem(context)
+        if self._problem:
+            _log.warning("tf_fuse: weight updates are not compiled: %s.", self._problem)
+
+    def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
+        """Calls a function's twin if it has one, and the function itself otherwise."""
+        try:
+            twin = self._twins[name]
+        except KeyError:
+            self._twins[name] = None  # (While it is being made, on this thread or on another.)
+            twin = self._twins[name] = self._twin(context, name.decode())
+        if twin is None:
+            return call(context, name, inputs, num)
+        from tensorflow.python.framework import errors
+
+        try:
+            return call(context, twin, inputs, num)
+        except errors.OpError as error:
+            error._message = error.message.replace(twin.decode(), name.decode())
+            raise
+
+    def forget(self, context: Any, name: bytes) -> None:
+        """Drops the twin of a function that is gone.
+
+        What it calls stays: other functions call the same, and functions to come may.
+        """
+        twin = self._twins.pop(name, None)
+        if twin is not None and context.has_function(twin):
+            context.remove_function(twin)
+
+    def _twin(self, context: Any, name: str) -> bytes | None:
+        graph = self._graphs.get(name)
+        if self._problem or graph is None:
+            return None
+        twin = self._compiled(context, name, graph)
+        return None if twin == name else twin.encode()
+
+    def _compiled(self, context: Any, name: str, graph: Any) -> str:
+        """The name of the function to call instead of another one; it may be the same."""
+        definition = context.get_function_def(name)
+        if "_XlaMustCompile" in definition.attr and definition.attr["_XlaMustCompile"].b:
+            return name
+        if context.has_function(name + _SUFFIX):
+            return name + _SUFFIX
+
+        def body(called: str) -> Any:
+            return context.get_function_def(called) if context.has_function(called) else None
+
+        view = GraphView(definition, op_defs(body))
+        shapes = self._shapes.get(name) or static_shapes(view, graph)
+        found = outline(view, shapes, lambda device: _is_here(context, device))
+        self.decisions.append(Compiled(name, found))
+        function = found.function
+        inner = self._inner(context, definition, graph)
+        if function is None:
+            if not inner:
+                return name
+            function = definition
+        for node in function.node_def:
+            for key in node.attr:
+                if (new := inner.get(node.attr[key].func.name)) is not None:
+                    node.attr[key].func.name = new
+                for branch in node.attr[key].list.func:
+                    branch.name = inner.get(branch.name, branch.name)
+        for made in found.bodies.values():
+            if not context.has_function(made.signature.name):
+                context.add_function_def(made)
+        function.signature.name = name + _SUFFIX
+        context.add_function_def(function)
+        return name + _SUFFIX
+
+    def _inner(self, context: Any, definition: Any, graph: Any) -> dict[str, str]:
+        """Of the functions that a function calls, those that have twins, and their names."""
+        named = {
+            function.name
+            for node in definition.node_def
+            if not node.attr["_XlaMustCompile"].b
+            for attribute in node.attr.values()
+            for function in [attribute.func, *attribute.list.func]
+        }
+        found = {}
+        for name in sorted(named & graph._functions.keys()):
+            inner = getattr(graph._functions[name], "graph", None)
+            if inner is not None and context.has_function(name):
+                twin = self._compiled(context, name, inner)
+                if twin != name:
+                    found[name] = twin
+        return found
+
+
+def _problem(context: Any) -> str:
+    """Why nothing can be compiled; "" if it can."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    if not _pywrap_util_port.IsBuiltWithXLA():
+        return "this TensorFlow is built without XLA"
+    if context._server_def is not None and context._collective_ops_server_def is None:
+        return "the variables may be on other tasks than the one that runs the program"
+    return ""
+
+
+def _is_here(context: Any, name: str) -> bool:
+    """Whether a device is a CPU of this process."""
+    from tensorflow.python.framework import device as device_module
+
+    if not name:
+        return not context.num_gpus()
+    spec = device_module.DeviceSpec.from_string(name)
+    own = device_module.DeviceSpec.from_string(context.host_address_space())
+    return (
+        spec.device_type == "CPU" and spec.job in (None, own.job) and spec.task in (None, own.task)
+    )
