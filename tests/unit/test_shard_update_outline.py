@@ -367,6 +367,8 @@ def _samples(name, kind):
         arguments[argument.name] = [chosen] * 2 if argument.number_attr else chosen
     if name == "Reshape":
         arguments["shape"] = [2, 3]
+    if name == "Select":  # Python has other names for them.
+        arguments["x"], arguments["y"] = arguments.pop("t"), arguments.pop("e")
     if name == "Cast":
         arguments["DstT"] = tf.float64
     return arguments

@@ -35,6 +35,7 @@ from tf_fuse.shard_update.verify import Original, verify
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_sharded"
+_REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
@@ -125,8 +126,10 @@ class Updates:
     def forget(self, context: Any, name: bytes) -> None:
         """Drops the twin of a function that is gone."""
         twin = self._twins.pop(name, None)
-        if isinstance(twin, Twin) and context.has_function(twin.name):
-            context.remove_function(twin.name)
+        if isinstance(twin, Twin):
+            for one in [twin.name, *(f.signature.name for f in twin.plan.functions)]:
+                if context.has_function(one):
+                    context.remove_function(one)
 
     def _twin(self, context: Any, name: bytes, inputs: Sequence[Any]) -> Twin | None:
         try:

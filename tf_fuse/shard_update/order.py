@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any
 
-from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
+from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
+from tf_fuse.shard_update.ops import RESOURCE_APPLY
 
 
 class Order:
@@ -22,6 +24,18 @@ class Order:
         """
         self._view = view
         self._positions = {node.name: i for i, node in enumerate(view.in_order())}
+
+    @cached_property
+    def reads(self) -> dict[str, list[str]]:
+        """By variable, the nodes that read it."""
+        found: dict[str, list[str]] = {}
+        for node in self._view.nodes.values():
+            variables = [str(self._view.variable_of(node))] if node.op in READS else []
+            if node.op in RESOURCE_APPLY:
+                variables = self._view.assigned(node)
+            for variable in variables:
+                found.setdefault(variable, []).append(node.name)
+        return found
 
     def behind(self, name: str, among: Iterable[str]) -> set[str]:
         """Those of some nodes that run after a node."""

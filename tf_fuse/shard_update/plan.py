@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -217,6 +217,8 @@ class _Planner:
                 continue
             for slot in _slots(rewriter, self._replicas, packs):
                 self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
+            if not scope.name:
+                self.shapes.update(_cut_shapes(shapes, self._replicas, packs))
             for pack in filter(is_sharded, packs):
                 if (branch := branches.get(pack.node)) is not None:
                     self._carry_out(branch, pack, rewriter)
@@ -409,15 +411,12 @@ def graph_of(graph: Any, name: str) -> Any | None:
     return getattr(atomic, "graph", None)
 
 
-def has_all_reduce(graph: Any) -> bool:
-    """Whether a function, or one that it calls, has an all-reduce."""
+def operations(graph: Any) -> Iterator[Any]:
+    """The operations of a function, and of those that it calls."""
     called = (getattr(one, "graph", None) for one in getattr(graph, "_functions", {}).values())
-    return any(
-        operation.type == _REDUCE
-        for one in [graph, *called]
-        if one is not None
-        for operation in one.get_operations()
-    )
+    for one in [graph, *called]:
+        if one is not None:
+            yield from one.get_operations()
 
 
 def rename_called(node: Any, names: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ ready together. What is no sum is put at the replica's place of a vector.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from tf_fuse.shard_update.builder import Builder, Range, Shape
-from tf_fuse.shard_update.graph_view import READS, GraphView, data_inputs
-from tf_fuse.shard_update.ops import RESOURCE_APPLY, is_exact_reduction
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.ops import is_exact_reduction
 from tf_fuse.shard_update.order import Order, predecessors
 
 # Types that collectives take: float, double, int32, int64, bfloat16, half.
@@ -143,20 +142,14 @@ def touched(view: GraphView, order: Order, names: set[str]) -> set[str]:
 
     Through variables as well: what is assigned from it, and read behind that.
     """
-    reads: dict[str, list[str]] = defaultdict(list)
-    for node in view.nodes.values():
-        if node.op in READS:
-            reads[str(view.variable_of(node))].append(node.name)
-        if node.op in RESOURCE_APPLY:
-            for variable in view.assigned(node):
-                reads[variable].append(node.name)
+    reads = order.reads
     found: set[str] = set()
     waiting = sorted(names)
     while waiting:
         node = view.nodes[waiting.pop()]
         following = [use.node for tensor in view.outputs(node) for use in view.uses(tensor)]
         for variable in view.assigned(node):
-            following += order.behind(node.name, reads[variable])
+            following += order.behind(node.name, reads.get(variable, ()))
         for name in following:
             if name not in found:
                 found.add(name)

@@ -25,8 +25,9 @@ def cut_families(packs: Iterable[Pack]) -> list[Family]:
 def settle(view: GraphView, packs: list[Pack]) -> None:
     """Leaves alone families that others are in the way of, and says which are exact."""
     _leave_shared(view, packs)
+    order = Order(view)
     for pack in packs:
-        while (late := _first_late(view, pack)) is not None:
+        while (late := _first_late(view, order, pack)) is not None:
             late[0].leave("waits_for_weight", late[1])
     _mark_exact(view, packs)
 
@@ -36,7 +37,11 @@ def early_gradients(view: GraphView, pack: Pack) -> set[int]:
 
     They cannot come with the new weights.
     """
-    needed = set().union(*(_needed(view, f) for f in pack.families if f.reason is None))
+    if all(family.reason is None for family in pack.families):
+        return set()
+    order = Order(view)
+    cut = cut_families([pack])
+    needed = set().union(*(_needed(view, order, pack, family) for family in cut))
     return {
         index
         for index, family in enumerate(pack.families)
@@ -50,21 +55,29 @@ def slot_sinks(view: GraphView, family: Family) -> list[str]:
     return [s for s in family.sinks if slots.intersection(view.assigned(view.nodes[s]))]
 
 
-def _needed(view: GraphView, family: Family) -> set[str]:
-    """The nodes that must have run before a family's new weight can be gathered."""
+def _needed(view: GraphView, order: Order, pack: Pack, family: Family) -> set[str]:
+    """The nodes that must have run before a family's new weight can be gathered.
+
+    Of those in front of the all-reduce, which wait for nothing behind it, not all.
+    """
+    first = order.position(pack.node) if pack.node in view.nodes else 0
     replaced = set(family.versions) | set(family.chain)
     start = (family.nodes | set(slot_sinks(view, family))) - replaced
     for sink in family.chain:
         start.update(t.lstrip("^").partition(":")[0] for t in view.nodes[sink].input)
-    return before(view, start - replaced, lambda name: name not in replaced)
+    return before(
+        view,
+        start - replaced,
+        lambda name: name not in replaced and order.position(name) > first,
+    )
 
 
-def _first_late(view: GraphView, pack: Pack) -> tuple[Family, str] | None:
+def _first_late(view: GraphView, order: Order, pack: Pack) -> tuple[Family, str] | None:
     """A family whose update waits for the gather of new weights, and what it waits for."""
     cut = cut_families([pack])
     weights = {family.chain[-1] for family in cut if family.chain}
     for family in cut:
-        if late := sorted(_needed(view, family) & weights):
+        if late := sorted(_needed(view, order, pack, family) & weights):
             return family, late[0]
     return None
 
