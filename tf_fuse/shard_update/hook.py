@@ -180,7 +180,8 @@ class Updates:
 
     def _plan(self, context: Any, name: str, graph: Any, inputs: Sequence[Any]) -> Decision:
         assert isinstance(self.cluster, Cluster)
-        python = sorted(op.name for op in graph.get_operations() if op.type in _PYTHON)
+        operations = [op for one in _all_graphs(graph) for op in one.get_operations()]
+        python = sorted(op.name for op in operations if op.type in _PYTHON)
         if python:
             return Decision(name, None, "python_code", python[0])
 
@@ -266,13 +267,21 @@ def _names(graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> dict[
 
 def _element_bytes(graph: Any) -> dict[str, int]:
     """The size of an element, by all-reduce, of a function and those that it calls."""
-    inner = [getattr(called, "graph", None) for called in getattr(graph, "_functions", {}).values()]
-    found = {}
-    for one in [*(called for called in inner if called is not None), graph]:
-        for op in one.get_operations():
-            if op.type == _REDUCE:
-                found[op.name] = int(op.get_attr("T").size)
-    return found
+    operations = [op for one in _all_graphs(graph) for op in one.get_operations()]
+    return {op.name: int(op.get_attr("T").size) for op in operations if op.type == _REDUCE}
+
+
+def _all_graphs(graph: Any) -> list[Any]:
+    """The graphs of the functions that a function calls, and, last, its own."""
+    found: dict[int, Any] = {}
+    waiting = [graph]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            calls = getattr(one, "_functions", {}).values()
+            waiting += [getattr(call, "graph", None) for call in calls]
+    return list(found.values())[::-1]
 
 
 def _is_mirrored(tensor: Any, graph: Any) -> bool:
