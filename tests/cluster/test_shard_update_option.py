@@ -182,7 +182,7 @@ def test_replica_that_does_not_answer_is_an_error():
 
 def test_python_code_in_a_branch_keeps_a_step_whole(ranks):
     for ((reason, detail),) in ranks.values("with_python"):
-        assert (reason, detail) == ("python_code", "EagerPyFunc")
+        assert (reason, detail) == ("python_code", "cond/EagerPyFunc")
 
 
 def test_what_is_cut_wrongly_is_not_run(ranks):
