@@ -317,6 +317,25 @@ class ShardUpdateOptionCases:
         finally:
             hook.verify = verify
 
+    def with_python(self) -> list[tuple[str | None, str]]:
+        """Why a step is left alone that runs Python code in a branch."""
+        from tensorflow.python.eager import context
+
+        self.trained(steps=1)
+        trained, seen = self._trained, []
+
+        @tf.function
+        def step(x: Any, y: Any) -> Any:
+            loss = trained.strategy.run(trained._replica, args=(x, y))
+            if tf.reduce_sum(x) < 1e9:
+                tf.py_function(lambda: seen.append(trained.slots()[2].numpy()), [], [])
+            return loss
+
+        step(trained.x, trained.y)
+        assert len(seen) == 1
+        decisions = context.context()._tf_fuse_updates.decisions
+        return [(decision.reason, decision.detail) for decision in decisions[-1:]]
+
     def report(self) -> dict[str, Any]:
         """The report, after what is logged for people was printed from it."""
         import json

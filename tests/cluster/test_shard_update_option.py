@@ -52,6 +52,23 @@ def test_who_reads_between_steps_gets_the_values(ranks, reads):
         assert result["held"][-1][3] == _STEPS * (2 if "other_batch" in reads else 1)
 
 
+def test_traces_of_one_step_share_their_parts(ranks):
+    before = ranks.values("trained")
+    after = ranks.values("trained_on", steps=2, reads=["other_batch"])
+    for one, other in zip(before, after, strict=True):
+        assert len(one["held"]) == len(other["held"])
+
+
+def test_memory_is_a_part(ranks):
+    ranks.values("trained", on=False)
+    whole = ranks.values("allocated")
+    ranks.values("trained", on=True)
+    ranks.values("only_steps", steps=1)
+    parts = ranks.values("allocated")
+    for before, after in zip(whole, parts, strict=True):
+        assert after < before * 2 / 3
+
+
 def test_report(ranks):
     ranks.values("trained", optimizer="Adagrad", steps=3, reads=["by_function"])
     for rank, report in enumerate(ranks.values("report")):
@@ -96,23 +113,6 @@ def test_report_says_why_an_update_is_left_alone(ranks):
         (pack,) = function["packs"]
         assert [one["reason"] for one in pack["gradients"]] == ["read_after_update"] * 6
         assert "left alone: 6 read_after_update (" in ranks.log(rank)
-
-
-def test_traces_of_one_step_share_their_parts(ranks):
-    before = ranks.values("trained")
-    after = ranks.values("trained_on", steps=2, reads=["other_batch"])
-    for one, other in zip(before, after, strict=True):
-        assert len(one["held"]) == len(other["held"])
-
-
-def test_memory_is_a_part(ranks):
-    ranks.values("trained", on=False)
-    whole = ranks.values("allocated")
-    ranks.values("trained", on=True)
-    ranks.values("only_steps", steps=1)
-    parts = ranks.values("allocated")
-    for before, after in zip(whole, parts, strict=True):
-        assert after < before * 2 / 3
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,22 @@ def test_replica_that_does_not_answer_is_an_error():
         ranks.values("only_steps", steps=1)
 
 
+def test_python_code_in_a_branch_keeps_a_step_whole(ranks):
+    for ((reason, detail),) in ranks.values("with_python"):
+        assert (reason, detail) == ("python_code", "cond/EagerPyFunc")
+
+
 def test_what_is_cut_wrongly_is_not_run(ranks):
     stock = ranks.values("trained", on=False)
     here = ranks.values("wrongly_cut")
     _check_equal(stock, here)
-    for rank, result in enumerate(here):
+    reports = ranks.values("report")
+    for rank, (result, report) in enumerate(zip(here, reports, strict=True)):
         assert result["decided"][0] == "verification"
-        assert not any(is_parted for *_, is_parted, _ in result["held"])
+        function = report["functions"][-1]
+        assert (function["sharded"], function["reason"]) == (False, "verification")
+        assert function["detail"] == "it is wrong on purpose"
+        assert (function["variables"], function["is_parted"]) == (0, False)
         assert ranks.log(rank).count("is wrong: it is wrong on purpose. Training goes on") == 1
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.bundle import Bundle
-from tf_fuse.shard_update.plan import Plan
+from tf_fuse.shard_update.plan import Plan, operations
 
 REDUCE = "CollectiveReduceV2"
 
@@ -75,10 +75,4 @@ class Decision:
 
 def _element_bytes(graph: Any) -> dict[str, int]:
     """The size of an element, by all-reduce, of a function and those that it calls."""
-    inner = [getattr(called, "graph", None) for called in getattr(graph, "_functions", {}).values()]
-    found = {}
-    for one in [*(called for called in inner if called is not None), graph]:
-        for op in one.get_operations():
-            if op.type == REDUCE:
-                found[op.name] = int(op.get_attr("T").size)
-    return found
+    return {op.name: int(op.get_attr("T").size) for op in operations(graph) if op.type == REDUCE}

@@ -28,7 +28,7 @@ from tf_fuse.shard_update.clusters import Shape
 from tf_fuse.shard_update.compiled import Compiler
 from tf_fuse.shard_update.decision import REDUCE, Decision
 from tf_fuse.shard_update.leaving import Leaving
-from tf_fuse.shard_update.plan import Plan, Replicas, make_plan
+from tf_fuse.shard_update.plan import Plan, Replicas, make_plan, operations
 from tf_fuse.shard_update.state import State
 from tf_fuse.shard_update.verify import Original, verify
 
@@ -196,8 +196,9 @@ class Updates:
     def _plan(
         self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
     ) -> Decision:
-        if _has_op(context, name, _PYTHON, set()):
-            return Decision(name, None, "python_code")
+        python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
+        if python:
+            return Decision(name, None, "python_code", python[0])
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None

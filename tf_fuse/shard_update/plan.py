@@ -218,12 +218,11 @@ class _Planner:
             for slot in _slots(rewriter, self._replicas, packs):
                 self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
             if not scope.name:
+                self.shapes.update(shapes)
                 self.shapes.update(_cut_shapes(shapes, self._replicas, packs))
             for pack in filter(is_sharded, packs):
                 if (branch := branches.get(pack.node)) is not None:
                     self._carry_out(branch, pack, rewriter)
-            if not scope.name:
-                self.shapes = {**shapes, **_cut_shapes(shapes, self._replicas, packs)}
             return rewriter.function
         return None
 
@@ -413,10 +412,15 @@ def graph_of(graph: Any, name: str) -> Any | None:
 
 def operations(graph: Any) -> Iterator[Any]:
     """The operations of a function, and of those that it calls."""
-    called = (getattr(one, "graph", None) for one in getattr(graph, "_functions", {}).values())
-    for one in [graph, *called]:
-        if one is not None:
+    seen: set[int] = set()
+    waiting = [graph]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
             yield from one.get_operations()
+            calls = getattr(one, "_functions", {}).values()
+            waiting += [getattr(call, "graph", None) for call in calls]
 
 
 def rename_called(node: Any, names: Mapping[str, str]) -> None:
