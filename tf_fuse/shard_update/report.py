@@ -12,6 +12,9 @@ from typing import Any
 from tf_fuse.shard_update.clusters import REASONS, Family, Pack
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 
+# Of what is reduced and updates nothing, as a loss or a metric.
+_NO_UPDATES = frozenset({"no_update", "returned"})
+
 _OFF = "the option shard_weight_update is off"
 
 
@@ -85,13 +88,15 @@ def summary(decision: Decision) -> tuple[bool, str]:
     """A line about a function, for the log.
 
     Returns:
-      Whether anything of it was left alone, and the line.
+      Whether an update was left alone, and the line.
     """
     data = _function(decision)
     left = _left(data)
     if decision.reason is not None:
         detail = f": {data['detail']}" if data["detail"] else ""
-        return True, f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
+        line = f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
+        updates = {one["reason"] for one in _alone(data["packs"])} - _NO_UPDATES
+        return bool(updates) or decision.reason != "nothing_to_cut", line
     gradients = [one for pack in data["packs"] for one in pack["gradients"]]
     cut = sum(one["sharded"] for one in gradients)
     here, whole = data["state_bytes"], data["whole_state_bytes"]
