@@ -50,7 +50,7 @@ class _Job:
         }
         mirrored = [self.name_of["w"], self.name_of["m"]]
         self.plan = make_plan(
-            concrete.function_def, concrete.graph, lambda name: None, Replicas(_REPLICAS, 0),
+            concrete.function_def, concrete.graph, lambda name: None, Replicas(_REPLICAS, {"": 0}),
             mirrored, "parts/",
         )  # fmt: skip
         self.twin = self.plan.function

@@ -12,8 +12,8 @@ from typing import Any
 from tf_fuse.shard_update.clusters import REASONS, Family, Pack
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 
-# Of what is reduced and updates nothing, as a loss or a metric.
-_NO_UPDATES = frozenset({"no_update", "returned"})
+# Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
+_NO_WARNING = frozenset({"no_profit", "no_update", "returned"})
 
 _OFF = "the option shard_weight_update is off"
 
@@ -95,7 +95,7 @@ def summary(decision: Decision) -> tuple[bool, str]:
     if decision.reason is not None:
         detail = f": {data['detail']}" if data["detail"] else ""
         line = f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
-        updates = {one["reason"] for one in _alone(data["packs"])} - _NO_UPDATES
+        updates = {one["reason"] for one in _alone(data["packs"])} - _NO_WARNING
         return bool(updates) or decision.reason != "nothing_to_cut", line
     gradients = [one for pack in data["packs"] for one in pack["gradients"]]
     cut = sum(one["sharded"] for one in gradients)
@@ -105,7 +105,8 @@ def summary(decision: Decision) -> tuple[bool, str]:
         f"{data['variables']} variables of the optimizer, which take {here} bytes here in place of "
         f"{whole} ({whole - here} saved)"
     )
-    return bool(left), line + (f"; {left}" if left else "")
+    is_left = any(one["reason"] != "no_profit" for one in _alone(data["packs"]))
+    return is_left, line + (f"; {left}" if left else "")
 
 
 def _left(data: Mapping[str, Any]) -> str:
