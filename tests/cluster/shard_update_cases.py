@@ -185,6 +185,7 @@ class ShardUpdateOptionCases:
         reads: Sequence[str] = (),
         restored: str = "",
         compiled: bool = False,
+        always: bool = True,
         **args: Any,
     ) -> dict[str, Any]:
         """Trains a model of uneven layers, with the option on or off.
@@ -197,6 +198,7 @@ class ShardUpdateOptionCases:
           reads: what is done between the steps, names of methods of `_Trained`.
           restored: a checkpoint to begin with.
           compiled: whether the update is compiled, however small its variables are.
+          always: whether it is cut however small they are.
           args: of the optimizer.
 
         Returns:
@@ -209,7 +211,7 @@ class ShardUpdateOptionCases:
         tf.config.optimizer.set_experimental_options(
             {
                 "shard_weight_update": on,
-                "shard_weight_update_always": True,
+                "shard_weight_update_always": always,
                 "compile_weight_update": compiled,
             }
         )

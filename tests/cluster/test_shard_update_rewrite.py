@@ -1,14 +1,20 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Updates that are cut over replicas: the bits of whole ones, in a part of the memory."""
+"""Updates that are cut over replicas: the bits of whole ones, in a part of the memory.
+
+TF_FUSE_TEST_UPDATES=1 (`make updates`) adds groups of two to those of three.
+"""
 
 import importlib.util
+import os
 
 import numpy as np
 import pytest
 from cluster.collective_ranks import Ranks
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"
 
 _HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
 _STEPS = 4
@@ -76,7 +82,7 @@ _INEXACT = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[2, 3] if _LONG else [3])
 def ranks(request):
     with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
         yield ranks
