@@ -309,6 +309,19 @@ class ShardUpdateOptionCases:
         """
         return self._trained.allocated()
 
+    def badly_planned(self) -> dict[str, Any]:
+        """Trains as `trained`, while planning raises."""
+        from tf_fuse.shard_update import hook
+
+        def bad(*args: Any, **more: Any) -> Any:
+            raise ValueError("badly planned on purpose")
+
+        make_plan, hook.make_plan = hook.make_plan, bad
+        try:
+            return self.trained()
+        finally:
+            hook.make_plan = make_plan
+
     def wrongly_cut(self) -> dict[str, Any]:
         """Trains as `trained`, while the verifier finds something wrong with each function."""
         from tf_fuse.shard_update import hook

@@ -211,6 +211,16 @@ def test_what_is_cut_wrongly_is_not_run(ranks):
         assert ranks.log(rank).count("is wrong: it is wrong on purpose. Training goes on") == 1
 
 
+def test_an_error_of_ours_is_no_reason_not_to_train(ranks):
+    stock = ranks.values("trained", on=False)
+    here = ranks.values("badly_planned")
+    _check_equal(stock, here)
+    for report in ranks.values("report"):
+        function = report["functions"][-1]
+        assert (function["sharded"], function["reason"]) == (False, "verification")
+        assert function["detail"] == "ValueError: badly planned on purpose"
+
+
 def test_replicas_that_decide_otherwise_are_told():
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
         # With as many variables, which the strategy makes together.

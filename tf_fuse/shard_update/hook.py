@@ -24,7 +24,7 @@ from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.clusters import Shape
+from tf_fuse.shard_update.clusters import Pack, Shape
 from tf_fuse.shard_update.compiled import Compiler
 from tf_fuse.shard_update.decision import REDUCE, Decision
 from tf_fuse.shard_update.leaving import Leaving
@@ -135,10 +135,9 @@ class Updates:
         try:
             twin = self._twins[name]
         except KeyError:
-            # (Another thread that calls it waits; on this one, deciding calls no step.)
+            # Another thread that calls it waits: it must not do what no other replica does.
             with self._deciding:
                 if name not in self._twins:
-                    self._twins[name] = None
                     self._twins[name] = self._decide(context, name.decode(), inputs)
                 twin = self._twins[name]
         if isinstance(twin, errors.OpError):
@@ -208,13 +207,21 @@ class Updates:
         cluster = world.cluster
         replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
         variables = [names[position] for position in mirrored]
-        plan = make_plan(
-            definition, graph, body, replicas, variables, _PREFIX,
-            exact=demands_bits(context), profitable=not shards_anything(context),
-        )  # fmt: skip
-        if plan.function is None:
-            return Decision(name, plan, "nothing_to_cut")
-        wrong = verify(Original(definition, graph, body), plan.function, plan.slots, plan.functions)
+        packs: list[Pack] = []
+        try:
+            plan = make_plan(
+                definition, graph, body, replicas, variables, _PREFIX,
+                exact=demands_bits(context), profitable=not shards_anything(context),
+            )  # fmt: skip
+            packs = plan.packs
+            if plan.function is None:
+                return Decision(name, plan, "nothing_to_cut")
+            original = Original(definition, graph, body)
+            wrong = verify(original, plan.function, plan.slots, plan.functions)
+        except Exception as error:
+            # An error of ours is no reason not to train. All replicas have it: they plan the same.
+            _log.debug("tf_fuse: %s", name, exc_info=True)
+            wrong = f"{type(error).__name__}: {error}"
         if not wrong:
             return Decision(name, plan)
         _log.warning(
@@ -222,7 +229,7 @@ class Updates:
             "of it is wrong: %s. Training goes on as without shard_weight_update; please report "
             "this.", name, wrong,
         )  # fmt: skip
-        return Decision(name, Plan(plan.packs), "verification", wrong)
+        return Decision(name, Plan(packs), "verification", wrong)
 
     def _make(self, context: Any, world: _World, name: str, plan: Plan, inputs: Sequence[Any],
               containers: Mapping[int, Any]) -> Twin:  # fmt: skip
