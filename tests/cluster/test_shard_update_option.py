@@ -43,13 +43,20 @@ def test_state_is_in_parts(ranks, optimizer, slots):
 
 @pytest.mark.parametrize(
     "reads",
-    [["everyone_reads", "assigns"], ["one_reads", "by_function"], ["faster", "other_batch"]],
+    [
+        ["everyone_reads", "assigns"],
+        ["one_reads", "by_function"],
+        ["faster", "other_batch"],
+        ["own_batch"],
+    ],
     ids=lambda reads: "-".join(reads),
 )
 def test_who_reads_between_steps_gets_the_values(ranks, reads):
     here = _both(ranks, reads=reads)
     for result in here:
-        assert result["held"][-1][3] == _STEPS * (2 if "other_batch" in reads else 1)
+        assert result["held"][-1][3] == _STEPS * (
+            2 if {"other_batch", "own_batch"} & set(reads) else 1
+        )
 
 
 def test_traces_of_one_step_share_their_parts(ranks):
@@ -219,6 +226,17 @@ def test_an_error_of_ours_is_no_reason_not_to_train(ranks):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "verification")
         assert function["detail"] == "ValueError: badly planned on purpose"
+
+
+def test_replicas_that_clip_otherwise_are_told():
+    with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
+        # The same variables and operations on them, but one has a sum over all replicas.
+        args = {"library": "tf_keras", "optimizer": "SGD", "momentum": 0.9}
+        ranks.start("trained", [0], **args)
+        ranks.start("trained", [1], **args, global_clipnorm=0.5)
+        for error in ranks.wait():
+            assert error.kind == "FailedPreconditionError", error
+            assert "the replicas cut the update of the weights in different ways" in error.text
 
 
 def test_replicas_that_decide_otherwise_are_told():

@@ -3,8 +3,8 @@
 """All replicas decide for themselves; here they make sure that they decided alike.
 
 A replica that cuts what another one does not would wait for it for ever, or get wrong sums. So each
-publishes what it decided about its n-th function with an all-reduce, and reads what the others did,
-before the first step.
+publishes its n-th decision that is not like one before, and reads what the others did, before the
+first step.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _log = logging.getLogger("tf_fuse")
 
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.5
+_COLLECTIVES = ("Collective", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>ReduceScatter")
 _PATIENCE_S = 30.0
 _WAIT_VARIABLE = "TF_FUSE_PLAN_WAIT_S"
 _WAIT_S = 600.0
@@ -44,6 +45,7 @@ class Agreement:
         """
         self._cluster, self._readers = cluster, readers
         self._published: list[Named] = []
+        self._agreed: set[str] = set()
         self._on = Named(_ON, "string", [], cluster.devices[self._own()])
         self._on.assign("")
         # Of other replicas, those that have told so.
@@ -52,7 +54,7 @@ class Agreement:
     def reach(
         self, function: str, plan: Plan | None, reason: str, is_compiled: bool = False
     ) -> None:
-        """Waits until all replicas have decided about the same function.
+        """Waits until all replicas have decided alike about a function; at once if they have.
 
         Args:
           function: its name.
@@ -66,12 +68,17 @@ class Agreement:
           tf.errors.OpError: another one has died.
         """
         text = describe(function, plan, reason, is_compiled)
+        # One replica may trace a function anew, as for a shorter batch, that others have not; what
+        # is cut is the same, so all fits together.
+        if text in self._agreed:
+            return
         number = len(self._published)
         mine = Named(_plan_name(number), "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
         self._published.append(mine)
         for rank in sorted(self._readers):
             self._compare(text, rank, self._wait_for(number, rank))
+        self._agreed.add(text)
 
     def _own(self) -> int:
         return self._cluster.own[0]
@@ -181,4 +188,8 @@ def describe(function: str, plan: Plan | None, reason: str, is_compiled: bool = 
             lines.append(f"gradient {family.root} {list(family.shape)}: {what}")
     for slot in plan.slots:
         lines.append(f"slot {slot.argument} {list(slot.shape)}: {list(slot.owns)}")
+    # What all replicas have to take part in, also for sums and early gradients.
+    made = [] if plan.function is None else [*plan.functions, plan.function]
+    nodes = [node for one in made for node in one.node_def if node.op.startswith(_COLLECTIVES)]
+    lines += sorted(f"{node.op} {node.name} of {len(node.input)} inputs" for node in nodes)
     return "\n".join(lines)
