@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from tf_fuse.shard_update.agreement import Agreement, describe
 from tf_fuse.shard_update.cluster import Cluster
+from tf_fuse.shard_update.clusters import Family, Pack
+from tf_fuse.shard_update.plan import Plan
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -61,3 +63,27 @@ def test_a_replica_that_decided_otherwise_is_an_error():
     other = _Other(True, 0, describe("f_1", None, "another reason"))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"why.*another reason"):
         _agreement(other).reach("f_1", None, "why")
+
+
+def test_names_that_depend_on_the_process_do_not_matter():
+    theirs = _plan("other/CollectiveReduceV2", "cond_true_99")
+    other = _Other(True, 0, describe("f_7", theirs, None))
+    _agreement(other).reach("f_1", _plan("reduce/CollectiveReduceV2", "cond_true_1"), None)
+    assert other.late == -1
+
+
+def test_the_same_is_agreed_on_once():
+    plan = _plan("reduce", "where")
+    other = _Other(True, 0, describe("f_1", plan, None))
+    agreement = _agreement(other)
+    agreement.reach("f_1", plan, None)
+    # It has never decided about another trace.
+    other.late = 10**9
+    agreement.reach("f_2", _plan("reduce", "where"), None)
+    assert other.late == 10**9
+
+
+def _plan(node, detail):
+    families = [Family("split:output:0", (3,)), Family("split:output:1", (4,))]
+    families[0].leave("in_branch", detail)
+    return Plan([Pack(node, [], families)])

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Cluster, Reader
+from tf_fuse.shard_update.clusters import Family, Pack
 from tf_fuse.shard_update.named import Named
 from tf_fuse.shard_update.plan import Plan
 
@@ -26,6 +27,8 @@ _log = logging.getLogger("tf_fuse")
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.5
 _COLLECTIVES = ("Collective", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>ReduceScatter")
+_BEHIND_KEY = "\t"
+_NOTHING = f"{_BEHIND_KEY}(nothing)"
 _PATIENCE_S = 30.0
 _WAIT_VARIABLE = "TF_FUSE_PLAN_WAIT_S"
 _WAIT_S = 600.0
@@ -52,14 +55,14 @@ class Agreement:
         self._seen: set[int] = set()
 
     def reach(
-        self, function: str, plan: Plan | None, reason: str, is_compiled: bool = False
+        self, function: str, plan: Plan | None, reason: str | None, is_compiled: bool = False
     ) -> None:
         """Waits until all replicas have decided alike about a function; at once if they have.
 
         Args:
           function: its name.
           plan: what is cut; None if nothing was looked at.
-          reason: why nothing is cut, in words; "" if something is.
+          reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
           is_compiled: whether the update is compiled, which changes the last bits.
 
         Raises:
@@ -68,9 +71,10 @@ class Agreement:
           tf.errors.OpError: another one has died.
         """
         text = describe(function, plan, reason, is_compiled)
+        key = _keys(text)
         # One replica may trace a function anew, as for a shorter batch, that others have not; what
         # is cut is the same, so all fits together.
-        if text in self._agreed:
+        if key in self._agreed:
             return
         number = len(self._published)
         mine = Named(_plan_name(number), "string", [], self._cluster.devices[self._own()])
@@ -78,7 +82,7 @@ class Agreement:
         self._published.append(mine)
         for rank in sorted(self._readers):
             self._compare(text, rank, self._wait_for(number, rank))
-        self._agreed.add(text)
+        self._agreed.add(key)
 
     def _own(self) -> int:
         return self._cluster.own[0]
@@ -144,52 +148,75 @@ class Agreement:
             )
 
     def _compare(self, mine: str, rank: int, theirs: str) -> None:
-        if mine == theirs:
+        if _keys(mine) == _keys(theirs):
             return
         from tensorflow.python.framework import errors
 
         here, there = mine.splitlines(), theirs.splitlines()
         longest = max(len(here), len(there))
-        here += ["(nothing)"] * (longest - len(here))
-        there += ["(nothing)"] * (longest - len(there))
-        line = next(i for i in range(longest) if here[i] != there[i])
+        here += [_NOTHING] * (longest - len(here))
+        there += [_NOTHING] * (longest - len(there))
+        line = next(i for i in range(longest) if _keys(here[i]) != _keys(there[i]))
+        words = [one[line].partition(_BEHIND_KEY)[2] for one in (here, there)]
         raise errors.FailedPreconditionError(
             None,
             None,
             "tf_fuse: the replicas cut the update of the weights in different ways. "
-            f"{self._cluster.devices[self._own()]} (digest {digest(mine)}): {here[line]!r}; "
-            f"{self._cluster.devices[rank]} (digest {digest(theirs)}): {there[line]!r}. All "
+            f"{self._cluster.devices[self._own()]} (digest {digest(mine)}): {words[0]!r}; "
+            f"{self._cluster.devices[rank]} (digest {digest(theirs)}): {words[1]!r}. All "
             "replicas have to run the same program, with the same options and the same versions.",
         )
 
 
-def _plan_name(number: int) -> str:
-    return f"tf_fuse/plan/{number}"
+def _keys(text: str) -> str:
+    """What has to be equal on all replicas."""
+    return "\n".join(line.partition(_BEHIND_KEY)[0] for line in text.splitlines())
 
 
 def digest(text: str) -> str:
-    """A short name of a decision."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    """A short name of what has to be equal in a decision."""
+    return hashlib.sha256(_keys(text).encode()).hexdigest()[:12]
 
 
-def describe(function: str, plan: Plan | None, reason: str, is_compiled: bool = False) -> str:
-    """What was decided about a function, in lines; equal on replicas that fit together."""
-    # Its name has a number that depends on what else a process has traced.
-    base = function.rpartition("_")[0] or function
-    lines = [f"function {base}: {reason or 'sharded'}"]
-    if is_compiled:
-        lines.append("the update is compiled")
-    if plan is None:
-        return "\n".join(lines)
-    for pack in plan.packs:
-        lines.append(f"all-reduce {pack.node}: {pack.reason or 'sharded'} {pack.detail}".rstrip())
+def describe(
+    function: str, plan: Plan | None, reason: str | None, is_compiled: bool = False
+) -> str:
+    """What was decided about a function, in lines.
+
+    Each line has what is equal on replicas that fit together, and, behind a tab, words for people,
+    with names: those of functions and layers depend on what else a process has made.
+    """
+    is_cut = plan is not None and plan.function is not None
+    lines = [(f"{is_cut} {is_compiled} {reason or ''}", f"{function}: {reason or 'sharded'}"
+              f"{', compiled' if is_compiled else ''}")]  # fmt: skip
+    for pack in plan.packs if plan is not None else []:
+        lines.append((f"pack {pack.reason}", f"all-reduce {pack.node}: {_why(pack)}"))
         for family in pack.families:
-            what = f"left alone ({family.reason} {family.detail})" if family.reason else "sharded"
-            lines.append(f"gradient {family.root} {list(family.shape)}: {what}")
-    for slot in plan.slots:
-        lines.append(f"slot {slot.argument} {list(slot.shape)}: {list(slot.owns)}")
-    # What all replicas have to take part in, also for sums and early gradients.
-    made = [] if plan.function is None else [*plan.functions, plan.function]
-    nodes = [node for one in made for node in one.node_def if node.op.startswith(_COLLECTIVES)]
-    lines += sorted(f"{node.op} {node.name} of {len(node.input)} inputs" for node in nodes)
-    return "\n".join(lines)
+            counts = [len(part) for part in (family.nodes, family.sinks, family.slots)]
+            lines.append(
+                (
+                    f"gradient {list(family.shape)} {family.reason} {counts}",
+                    f"gradient {family.root} {list(family.shape)}: {_why(family)}, {counts[0]} "
+                    f"operations, {counts[1]} assignments, {counts[2]} slots",
+                )
+            )
+    for slot in plan.slots if plan is not None else []:
+        what = f"{list(slot.shape)}: {list(slot.owns)}"
+        lines.append((f"slot {what}", f"slot {slot.argument} {what}"))
+    if plan is not None and plan.function is not None:
+        # What all replicas have to take part in, also for sums and early gradients.
+        made = [*plan.functions, plan.function]
+        nodes = [node for one in made for node in one.node_def if node.op.startswith(_COLLECTIVES)]
+        lines += sorted(
+            (f"{node.op} {len(node.input)}", f"{node.op} {node.name} of {len(node.input)} inputs")
+            for node in nodes
+        )
+    return "\n".join(f"{key}{_BEHIND_KEY}{' '.join(words.split())}" for key, words in lines)
+
+
+def _why(one: Pack | Family) -> str:
+    return "sharded" if one.reason is None else f"left alone ({one.reason} {one.detail})"
+
+
+def _plan_name(number: int) -> str:
+    return f"tf_fuse/plan/{number}"

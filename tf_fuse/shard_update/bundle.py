@@ -10,13 +10,14 @@ Any process may put the values together alone, by reading the others' parts from
 are of its own last step: a replica that is not in a step keeps all others from finishing the next
 one, and what they wrote in the last one was written before it ended (the gather of the new weights
 waits for it). But another one may have put its values together too, and cut them again, changed
-perhaps, for the step that it now waits in. So it keeps what it had (`@version`) until that step has
+perhaps, for the step that it now waits in. So it keeps what it had (`/kept`) until that step has
 ended, and says so beforehand (`overwritten`).
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import weakref
 from collections import Counter
@@ -24,12 +25,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensorflow.python.framework import errors
+
 from tf_fuse.shard_update.cluster import Reader
 from tf_fuse.shard_update.named import Named, aside
 from tf_fuse.shard_update.rewrite import Slot, window
 
 # Values that are put together at once.
 _CHUNK_BYTES = 256 << 20
+# Behind the name of a part: what it was before it was cut anew.
+_KEPT = "/kept"
 _MARKS = ("begun", "overwritten", "taken")
 
 
@@ -72,21 +77,21 @@ class Held:
 class _Replica:
     """The parts of one replica of this process, and the variables that they are of."""
 
-    def __init__(self, number: int, held: Sequence[Held], handles: Sequence[Any], rank: int,
+    def __init__(self, scope: str, held: Sequence[Held], handles: Sequence[Any], rank: int,
                  device: str):  # fmt: skip
         self.rank, self.device, self.held = rank, device, held
         self.refs = [weakref.ref(handle) for handle in handles]
         self.parts = []
         for i, one in enumerate(held):
             begin, end = one.range(rank)
-            self.parts.append(Named(part_name(number, i), one.dtype, [end - begin], device))
+            self.parts.append(Named(part_name(scope, i), one.dtype, [end - begin], device))
         self.kept: list[Named] = []
 
-    def keep(self, version: int) -> None:
+    def keep(self) -> None:
         """Has others find what the parts have now, whatever they get."""
         if not self.kept:  # (A step that failed has kept them already.)
             for part, one in zip(self.parts, self.held, strict=True):
-                kept = Named(f"{part.name}@{version}", one.dtype, [], self.device)
+                kept = Named(f"{part.name}{_KEPT}", one.dtype, [], self.device)
                 kept.assign(part.read())
                 self.kept.append(kept)
 
@@ -193,6 +198,7 @@ class Bundle:
 
     Attributes:
       number: the same in all processes.
+      scope: beginning of its variables' names.
       held: what the function cuts.
       key: of which variables it is, and how they are cut.
       version: how many steps have ended.
@@ -216,6 +222,7 @@ class Bundle:
           reader: of all replicas.
         """
         self.number, self.held = number, tuple(held)
+        self.scope = scope_of(number, reader.cluster.devices)
         self.key = key_of(held, handles)
         self.version = 0
         self.is_parted = False
@@ -223,11 +230,11 @@ class Bundle:
         self._reader = reader
         self._cluster = reader.cluster
         self._replicas = [
-            _Replica(number, self.held, handles[rank], rank, self._cluster.devices[rank])
+            _Replica(self.scope, self.held, handles[rank], rank, self._cluster.devices[rank])
             for rank in sorted(handles)
         ]
         self._device = self._replicas[0].device
-        self._marks = {mark: Named(mark_name(number, mark), "int64", [], self._device)
+        self._marks = {mark: Named(mark_name(self.scope, mark), "int64", [], self._device)
                        for mark in _MARKS}  # fmt: skip
         for mark in self._marks.values():
             mark.assign(_int64(-1))
@@ -267,7 +274,7 @@ class Bundle:
         """Gives the parts the variables' values, which stay where they are for now."""
         if self.version:
             for replica in self._replicas:
-                replica.keep(self.version)
+                replica.keep()
             self._marks["overwritten"].assign(_int64(self.version))
         for replica in self._replicas:
             replica.cut()
@@ -279,6 +286,8 @@ class Bundle:
     def ended(self) -> None:
         """A step has ended well: the variables' own values are of the past."""
         self.version += 1
+        # Before what was kept is gone: a step without an all-reduce waits for nobody.
+        self._marks["overwritten"].assign(_int64(-1))
         for replica in self._replicas:
             replica.free()
         self._part()
@@ -355,16 +364,23 @@ class Bundle:
         own = {replica.rank for replica in self._replicas}
         overwritten: tuple[int, ...] = ()
         while True:
-            key = (self.number, tuple(chunk), overwritten, self.version if overwritten else 0)
+            key = (self.scope, tuple(chunk), overwritten)
             build = functools.partial(self._whole, chunk, overwritten)
-            marks = self._reader.run(key, build)
+            try:
+                marks = self._reader.run(key, build)
+            except (errors.NotFoundError, errors.FailedPreconditionError):
+                if not overwritten:
+                    raise
+                # Their step has ended without waiting for this process: it had no all-reduce.
+                overwritten = ()
+                continue
             late = tuple(r for r in devices if marks[r] == self.version and r not in own)
             if late == overwritten:
                 break
             overwritten = late
         for i in chunk:
             one = self.held[i]
-            whole = Named(_whole_name(self.number, i), one.dtype, one.shape, self._device)
+            whole = Named(_whole_name(self.scope, i), one.dtype, one.shape, self._device)
             for replica in self._replicas:
                 replica.assign(i, whole.read())
             whole.destroy()
@@ -383,9 +399,9 @@ class Bundle:
                 if own[0] == own[1]:
                     continue
                 begin, end = one.range(rank)
-                name = part_name(self.number, i)
+                name = part_name(self.scope, i)
                 if rank in overwritten:
-                    name = f"{name}@{self.version}"
+                    name = f"{name}{_KEPT}"
                 with tf.device(self._cluster.devices[rank]):
                     dtype = one.dtype
                     handle = raw.VarHandleOp(dtype=dtype, shape=[end - begin], shared_name=name)
@@ -395,13 +411,13 @@ class Bundle:
             with tf.device(self._device):
                 parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
                 whole = tf.reshape(tf.concat(parts, 0), one.shape)
-                name = _whole_name(self.number, i)
+                name = _whole_name(self.scope, i)
                 handle = raw.VarHandleOp(dtype=one.dtype, shape=one.shape, shared_name=name)
                 assigned.append(raw.AssignVariableOp(resource=handle, value=whole))
         marks = []
         for rank, reads in by_rank.items():
             with tf.device(self._cluster.devices[rank]), tf.control_dependencies(reads):
-                name = mark_name(self.number, "overwritten")
+                name = mark_name(self.scope, "overwritten")
                 handle = raw.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
                 marks.append(raw.ReadVariableOp(resource=handle, dtype=tf.int64))
         with tf.control_dependencies(assigned), tf.device(self._device):
@@ -414,18 +430,24 @@ def key_of(held: Sequence[Held], handles: Mapping[int, Sequence[Any]]) -> tuple[
     return ids, tuple(held)
 
 
-def part_name(number: int, slot: int) -> str:
+def scope_of(number: int, devices: Sequence[str]) -> str:
+    """Beginning of a bundle's names: no other's, also where strategies share devices."""
+    digest = hashlib.sha256("\n".join(devices).encode()).hexdigest()[:12]
+    return f"tf_fuse/state/{digest}/{number}"
+
+
+def part_name(scope: str, slot: int) -> str:
     """Shared name of a part."""
-    return f"tf_fuse/state/{number}/{slot}"
+    return f"{scope}/{slot}"
 
 
-def _whole_name(number: int, slot: int) -> str:
-    return f"tf_fuse/state/{number}/{slot}/whole"
+def _whole_name(scope: str, slot: int) -> str:
+    return f"{scope}/{slot}/whole"
 
 
-def mark_name(number: int, mark: str) -> str:
+def mark_name(scope: str, mark: str) -> str:
     """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of."""
-    return f"tf_fuse/state/{number}/{mark}"
+    return f"{scope}/{mark}"
 
 
 def _int64(value: int) -> Any:

@@ -50,6 +50,8 @@ class Cluster:
             for task, address in job.tasks.items()
             if job.name in _JOBS
         )
+        if context.list_logical_devices("GPU"):
+            return "its workers have GPUs, and only CPUs are supported"
         if len(tasks) < 2:
             return "there is one replica"
         devices = tuple(f"/job:{job}/replica:0/task:{task}/device:CPU:0" for job, task, _ in tasks)

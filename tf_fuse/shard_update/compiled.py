@@ -97,7 +97,7 @@ class Compiler:
         places = {a.name: t.device for a, t in zip(arguments, inputs, strict=True)}
         try:
             twin = self._compiled(context, name, graph, places)
-        except (KeyError, ValueError) as error:
+        except Exception as error:  # An error of ours is no reason not to train.
             _log.warning("tf_fuse: the function %s cannot be compiled and stays: %s", name, error)
             return None
         return None if twin == name else twin.encode()

@@ -47,13 +47,6 @@ class Decision:
     variables: dict[str, str] = field(default_factory=dict)
     element_bytes: dict[str, int] = field(default_factory=dict)
 
-    def in_words(self) -> str:
-        """Why the function is left alone; "" if it is not."""
-        if self.reason is None:
-            return ""
-        words = FUNCTION_REASONS[self.reason]
-        return f"{words}: {self.detail}" if self.detail else words
-
     def describe(self, graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> None:
         """Adds what the report says of the function's variables.
 

@@ -118,7 +118,10 @@ class Updates:
         use([tensor for tensor in inputs if id(tensor) not in own], name)
         with twin.world.state.step(twin.bundle, _user(name)):
             try:
-                return call(context, twin.name, inputs, num)
+                outputs = call(context, twin.name, inputs, num)
+                if context.is_async():
+                    context.executor.wait()  # The state is that of a step that has ended.
+                return outputs
             except errors.OpError as error:
                 error._message = error.message.replace(twin.name.decode(), name.decode())
                 raise
@@ -127,7 +130,9 @@ class Updates:
         """Drops the twin of a function that is gone."""
         twin = self._twins.pop(name, None)
         if isinstance(twin, Twin):
-            for one in [twin.name, *(f.signature.name for f in twin.plan.functions)]:
+            # (The report keeps the plan.)
+            functions, twin.plan.functions, twin.plan.function = twin.plan.functions, [], None
+            for one in [twin.name, *(f.signature.name for f in functions)]:
                 if context.has_function(one):
                     context.remove_function(one)
 
@@ -135,6 +140,9 @@ class Updates:
         try:
             twin = self._twins[name]
         except KeyError:
+            if not _has_op(context, name.decode(), {REDUCE}, set()):
+                self._twins[name] = None
+                return None
             # Another thread that calls it waits: it must not do what no other replica does.
             with self._deciding:
                 if name not in self._twins:
@@ -147,8 +155,6 @@ class Updates:
     def _decide(
         self, context: Any, name: str, inputs: Sequence[Any]
     ) -> Twin | errors.OpError | None:
-        if not _has_op(context, name, {REDUCE}, set()):
-            return None
         graph = _graphs.get(name)
         if graph is None:
             self._note(Decision(name, None, "traced_before"))
@@ -167,8 +173,8 @@ class Updates:
         decision.describe(graph, inputs, arguments)
         twin = None
         try:
-            words = decision.in_words()
-            world.agreement.reach(name, decision.plan, words, compiles_updates(context))
+            is_compiled = compiles_updates(context)
+            world.agreement.reach(name, decision.plan, decision.reason, is_compiled)
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)
                 decision.bundle = twin.bundle
@@ -261,7 +267,7 @@ class Updates:
                     shared = node.attr["shared_name"].s.decode()
                     if shared.startswith(_PREFIX):
                         index = index_of[int(shared.removeprefix(_PREFIX))]
-                        node.attr["shared_name"].s = part_name(bundle.number, index).encode()
+                        node.attr["shared_name"].s = part_name(bundle.scope, index).encode()
             context.add_function_def(made)
         twin = definition.signature.name.encode()
         _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
@@ -304,12 +310,13 @@ def _container(tensor: Any, graph: Any) -> Any | None:
 
 def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
     """The replicas that keep some variables equal; or why they are not known."""
-    if context._collective_ops_server_def is not None:
+    extended = {id(v._distribute_strategy): v._distribute_strategy.extended for v in variables}
+    if len(extended) != 1:
+        return f"its variables are of {len(extended)} strategies, not of one"
+    (one,) = extended.values()
+    if one._in_multi_worker_mode():
         return Cluster.of(context)
-    strategies = {v._distribute_strategy.extended.worker_devices for v in variables}
-    if len(strategies) != 1:
-        return f"its variables are of {len(strategies)} strategies, not of one"
-    return Cluster.here(next(iter(strategies)))
+    return Cluster.here(one.worker_devices)
 
 
 def _has_op(context: Any, name: str, ops: Collection[str], seen: set[str]) -> bool:

@@ -10,6 +10,7 @@ until each of the others ends too, has put the values together, or is gone.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import sys
@@ -84,21 +85,26 @@ class Leaving:
     def _may_need(self, rank: int, bundles: list[Bundle]) -> bool:
         from tensorflow.python.framework import errors
 
-        numbers = tuple(bundle.number for bundle in bundles)
-        try:
-            exiting, begun, taken = self._readers[rank].run(
-                ("leaving", rank, numbers), lambda: self._ask(rank, numbers), _ANSWER_S
-            )
-        except errors.OpError:
-            return False
-        if exiting:
-            return False
-        # It waits for a step that will not come; in stock TensorFlow it would hear of the end now.
-        if any(step >= bundle.version for step, bundle in zip(begun, bundles, strict=True)):
-            return False
-        return any(step != bundle.version for step, bundle in zip(taken, bundles, strict=True))
+        needs = False
+        for bundle in bundles:
+            build = functools.partial(self._ask, rank, bundle.scope)
+            try:
+                run = self._readers[rank].run
+                exiting, begun, taken = run(("leaving", bundle.scope), build, _ANSWER_S)
+            except (errors.FailedPreconditionError, errors.NotFoundError):
+                continue  # It has no variables of this bundle any more.
+            except errors.DeadlineExceededError:
+                return True  # It may answer later.
+            except errors.OpError:
+                return False
+            # If it has begun, it waits for a step that will not come; in stock TensorFlow it would
+            # hear of the end now.
+            if exiting or begun >= bundle.version:
+                return False
+            needs = needs or taken != bundle.version
+        return needs
 
-    def _ask(self, rank: int, numbers: tuple[int, ...]) -> list[object]:
+    def _ask(self, rank: int, scope: str) -> list[object]:
         import tensorflow as tf
 
         def read(name: str, dtype: tf.DType) -> object:
@@ -108,6 +114,6 @@ class Leaving:
         with tf.device(self._cluster.devices[rank]):
             return [
                 read(_EXITING, tf.bool),
-                [read(mark_name(number, "begun"), tf.int64) for number in numbers],
-                [read(mark_name(number, "taken"), tf.int64) for number in numbers],
+                read(mark_name(scope, "begun"), tf.int64),
+                read(mark_name(scope, "taken"), tf.int64),
             ]

@@ -19,6 +19,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from tensorflow.python.framework import errors
+
 from tf_fuse.shard_update.bundle import Bundle, Held, key_of
 from tf_fuse.shard_update.cluster import Reader
 
@@ -52,6 +54,7 @@ class State:
 
     def bundle(self, held: Sequence[Held], handles: Mapping[int, Sequence[Any]]) -> Bundle:
         """The bundle of some variables that are cut in a way; made when it is first asked for."""
+        self._bury()
         key = key_of(held, handles)
         found = self._bundles.get(key)
         if found is None:
@@ -132,6 +135,15 @@ class State:
     def _alone(self, ids: Collection[int]) -> Iterator[None]:
         """Keeps other threads from some variables."""
         thread = threading.get_ident()
+        if any(self._busy.get(i) == thread for i in ids):
+            # As a handler of a signal that comes in a step. It would wait for itself.
+            raise errors.FailedPreconditionError(
+                None,
+                None,
+                "tf_fuse: variables of the optimizer, of which each replica keeps a part, are used "
+                "in the middle of a step, by a signal's handler perhaps. Note the signal there, "
+                "and read or save them behind the step.",
+            )
         with self._changed:
             self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
             self._busy.update(dict.fromkeys(ids, thread))
@@ -159,8 +171,6 @@ class State:
 @contextlib.contextmanager
 def _explained(bundle: Bundle) -> Iterator[None]:
     """Says in an error what the values are of, and what to do."""
-    from tensorflow.python.framework import errors
-
     try:
         yield
     except errors.OpError as error:
