@@ -12,6 +12,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks import output
 from benchmarks.rank_group import Measurement
 from examples.compare import spread
 
@@ -168,8 +169,8 @@ def render(result: Mapping[str, Any]) -> Table:
 def _cells(entry: Mapping[str, Any], name: str, copies: bool) -> list[str]:
     ratio = entry["ratio"].get(f"stock/{name}")
     cells = [
-        _span(entry["ms"][name], ".3f" if entry["bytes"] < 1 << 20 else ".1f"),
-        _span(ratio, ".2f") if ratio else "",
+        output.span(entry["ms"][name], ".3f" if entry["bytes"] < 1 << 20 else ".1f"),
+        output.span(ratio, ".2f") if ratio else "",
         f"{entry['wire_bytes'][name] / 1e6:.3f}",
         f"{entry['cpu_ms'][name]:.2f}",
     ]
@@ -190,10 +191,6 @@ def _where(link: Mapping[str, Any] | None) -> str:
 def _paths_taken(entry: Mapping[str, Any], name: str) -> str:
     """The data paths over which bytes went, by our counters."""
     return ", ".join(path for path, count in entry["path_bytes"].get(name, {}).items() if count)
-
-
-def _span(values: Mapping[str, float], form: str) -> str:
-    return f"{values['median']:{form}} ({values['min']:{form}} to {values['max']:{form}})"
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:

@@ -22,10 +22,8 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,7 +38,7 @@ from rich.markup import escape
 from rich.progress import Progress
 
 from benchmarks import collective_numbers as numbers
-from benchmarks import fuse_recv, network
+from benchmarks import fuse_recv, network, output, rank_group
 from benchmarks.collective_rank import OPS
 from benchmarks.rank_group import LOOPBACK, Measurement, Network, RankError, RankGroup, Variant
 from examples import tun_relay, two_hosts
@@ -93,16 +91,7 @@ def variants(args: argparse.Namespace) -> list[Variant]:
 
 def why_no_gloo(python: str) -> str | None:
     """Why an interpreter has no gloo; None when it has."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _GLOO_PROBE], capture_output=True, text=True, check=False, timeout=300
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        return f"{python} cannot be run: {e}"
-    if done.returncode == 0:
-        return None
-    lines = done.stderr.strip().splitlines()
-    return f"{python}: {lines[-1] if lines else f'ended with status {done.returncode}'}"
+    return rank_group.why_not(python, _GLOO_PROBE)
 
 
 def check_path(variant: Variant, measurement: Measurement, apart: bool = False) -> None:
@@ -485,14 +474,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted: all ranks have been ended", file=sys.stderr)
         return _EXIT_INTERRUPTED
     console.print(numbers.render(result))
-    for path in (args.json, args.plot):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-        _tell(console, f"all numbers: {args.json}")
-    if args.plot:
-        numbers.plot(result, args.plot)
+    output.write(result, args, functools.partial(_tell, console), numbers.plot)
     return 0
 
 

@@ -132,6 +132,20 @@ def wire_bytes(interface: str, text: str) -> int:
     raise RankError(f"/proc/net/dev has no interface {interface}, over which the ranks are to talk")
 
 
+def why_not(python: str, probe: str) -> str | None:
+    """Why an interpreter cannot run a line of Python; None when it can."""
+    try:
+        done = subprocess.run(
+            [python, "-c", probe], capture_output=True, text=True, check=False, timeout=300
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return f"{python} cannot be run: {e}"
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return f"{python}: {lines[-1] if lines else f'ended with status {done.returncode}'}"
+
+
 class RankGroup:
     """The processes of one variant."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from benchmarks import collectives, fuse_recv
+from benchmarks import collectives, fuse_recv, output
 from benchmarks import shard_update_models as models
 from benchmarks import shard_update_numbers as numbers
 from benchmarks.rank_group import RankError
@@ -282,14 +282,7 @@ def report(result: dict[str, Any], args: argparse.Namespace, console: Console) -
     for name, found in result["losses_compared"].items():
         _tell(console, numbers.verdict(name, found, len(result["modes"][name]["losses"])))
         wrong |= MODES[name].same_bits and not found["equal"]
-    for path in (args.json, args.plot):
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
-        _tell(console, f"all numbers: {args.json}")
-    if args.plot:
-        numbers.plot(result, args.plot)
+    output.write(result, args, functools.partial(_tell, console), numbers.plot)
     return int(wrong)
 
 

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import rank_group
 from benchmarks.rank_group import Measurement, RankGroup, Variant
 
 _PROGRAM = Path(__file__).resolve().parent / "shard_update_rank.py"
@@ -111,13 +111,4 @@ class ModeGroup(RankGroup):
 
 def why_no_torch(python: str) -> str | None:
     """Why an interpreter cannot run PyTorch's modes; None when it can."""
-    try:
-        done = subprocess.run(
-            [python, "-c", _TORCH_PROBE], capture_output=True, text=True, check=False, timeout=300
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        return f"{python} cannot be run: {e}"
-    if done.returncode == 0:
-        return None
-    lines = done.stderr.strip().splitlines()
-    return f"{python}: {lines[-1] if lines else f'ended with status {done.returncode}'}"
+    return rank_group.why_not(python, _TORCH_PROBE)

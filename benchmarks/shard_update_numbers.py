@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks import output
 from benchmarks.shard_update_modes import MODES, Round
 from examples.compare import spread
 
@@ -128,8 +129,8 @@ def render(result: Mapping[str, Any]) -> Table:
         found = result["losses_compared"].get(name)
         table.add_row(
             name,
-            _span(mode["step_ms"], ".1f"),
-            _span(ratio, ".2f") if ratio else "",
+            output.span(mode["step_ms"], ".1f"),
+            output.span(ratio, ".2f") if ratio else "",
             f"{mode['update_ms']:.1f}",
             f"{mode['collective_bytes_per_step'] / 1e6:.2f}",
             f"{mode['optimizer_state_bytes'] / 1e6:.2f}",
@@ -137,10 +138,6 @@ def render(result: Mapping[str, Any]) -> Table:
             ("yes" if found["equal"] else "no") if found else "",
         )
     return table
-
-
-def _span(values: Mapping[str, float], form: str) -> str:
-    return f"{values['median']:{form}} ({values['min']:{form}} to {values['max']:{form}})"
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse._eager_calls import Call, extend
+
 _log = logging.getLogger("tf_fuse")
 
 # Below this many handles per call there is nothing to gain.
@@ -70,7 +72,7 @@ class HandlePacker:
     def call(
         self,
         context: Any,
-        call: Callable[[Any, bytes, Sequence[Any], int], Any],
+        call: Call,
         name: bytes,
         inputs: Sequence[Any],
         num_outputs: int,
@@ -306,30 +308,18 @@ def install(is_on: Callable[[Any], bool]) -> None:
     Args:
       is_on: whether handles are to be packed, given the context.
     """
-    from tensorflow.python.eager import context as context_module
 
-    cls = context_module.Context
-    if getattr(cls, "_tf_fuse_packs_handles", False):
-        return
-    stock_call = cls.call_function
-    stock_remove = cls.remove_function
+    def call(stock: Call, context: Any, name: bytes, inputs: Any, num_outputs: int) -> Any:
+        if len(inputs) < MIN_HANDLES or not is_on(context):
+            return stock(context, name, inputs, num_outputs)
+        return _packer_of(context).call(context, stock, name, inputs, num_outputs)
 
-    def call_function(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        if len(tensor_inputs) < MIN_HANDLES or not is_on(self):
-            return stock_call(self, name, tensor_inputs, num_outputs)
-        return _packer_of(self).call(self, stock_call, name, tensor_inputs, num_outputs)
-
-    def remove_function(self: Any, name: Any) -> None:
-        stock_remove(self, name)
-        packer = getattr(self, "_tf_fuse_packer", None)
+    def forget(context: Any, name: bytes) -> None:
+        packer = getattr(context, "_tf_fuse_packer", None)
         if packer is not None:
-            packer.forget(self, name if isinstance(name, bytes) else name.encode())
+            packer.forget(context, name)
 
-    call_function.__doc__ = stock_call.__doc__
-    remove_function.__doc__ = stock_remove.__doc__
-    cls.call_function = call_function
-    cls.remove_function = remove_function
-    cls._tf_fuse_packs_handles = True
+    extend("_tf_fuse_packs_handles", call, forget)
 
 
 def _packer_of(context: Any) -> HandlePacker:

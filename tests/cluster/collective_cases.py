@@ -18,7 +18,8 @@ from cluster.collective_member import usage
 from cluster.collective_op_cases import OpCases
 from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
-from cluster.shard_update_cases import ShardUpdateCases, ShardUpdateOptionCases
+from cluster.shard_update_cases import ShardUpdateCases
+from cluster.shard_update_option_cases import ShardUpdateOptionCases
 
 
 def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:

@@ -44,6 +44,11 @@ class OpCases(Base):
         with tf.device(self.device):
             return digest(self._all_reduce(Reduce(self.ranks, "float32", 0), self._key(), x))
 
+    def _keys(self) -> dict[str, int]:
+        """Of the next collective of all ranks."""
+        return {"group_size": self.ranks, "group_key": GROUP_KEY + self.ranks,
+                "instance_key": self._key()}  # fmt: skip
+
     def gather(self, dtype: str, shape: Sequence[int]) -> str:
         """CollectiveGatherV2."""
         x = values(dtype, int(np.prod(shape)), self.rank).reshape(shape)
@@ -51,9 +56,7 @@ class OpCases(Base):
             return digest(
                 tf.raw_ops.CollectiveGatherV2(
                     input=tf.constant(x),
-                    group_size=self.ranks,
-                    group_key=GROUP_KEY + self.ranks,
-                    instance_key=self._key(),
+                    **self._keys(),
                     ordering_token=[],
                     communication_hint="ring",
                 )
@@ -66,9 +69,7 @@ class OpCases(Base):
             return digest(
                 tf.raw_ops.CollectiveAllToAllV2(
                     input=tf.constant(x),
-                    group_size=self.ranks,
-                    group_key=GROUP_KEY + self.ranks,
-                    instance_key=self._key(),
+                    **self._keys(),
                     ordering_token=[],
                     communication_hint="ring",
                 )
@@ -76,8 +77,7 @@ class OpCases(Base):
 
     def broadcast(self, dtype: str, elements: int, source: int) -> str:
         """CollectiveBcastSendV2 in one rank, CollectiveBcastRecvV2 in the others."""
-        keys = {"group_size": self.ranks, "group_key": GROUP_KEY + self.ranks,
-                "instance_key": self._key()}  # fmt: skip
+        keys = self._keys()
         with tf.device(self.device):
             if self.rank == source:
                 x = tf.constant(values(dtype, elements, source))

@@ -43,6 +43,17 @@ def _adam(strategy: Any, keras: Any, variables: Any, **options: Any) -> Any:
     return optimizer
 
 
+def _trains(model: Any, variables: Any, optimizer: Any) -> Any:
+    """What a replica does in a plain step."""
+
+    def replica(x: Any, y: Any) -> Any:
+        loss, gradients = _gradients(model, x, y, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    return replica
+
+
 def _step(strategy: Any, replica: Any) -> Any:
     return tf.function(lambda x, y: strategy.run(replica, args=(x, y)))
 
@@ -54,12 +65,7 @@ def frozen(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    def replica(x: Any, y: Any) -> Any:
-        loss, gradients = _gradients(model, x, y, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
-    return _step(strategy, replica), model.variables
+    return _step(strategy, _trains(model, variables, optimizer)), model.variables
 
 
 def two_optimizers(strategy: Any) -> Any:
@@ -163,10 +169,7 @@ def loop(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    def replica(x: Any, y: Any) -> Any:
-        loss, gradients = _gradients(model, x, y, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
+    replica = _trains(model, variables, optimizer)
 
     @tf.function
     def steps(x: Any, y: Any) -> Any:
@@ -184,12 +187,7 @@ def nested(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    @tf.function
-    def replica(x: Any, y: Any) -> Any:
-        loss, gradients = _gradients(model, x, y, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
+    replica = tf.function(_trains(model, variables, optimizer))
     return _step(strategy, replica), variables
 
 
@@ -261,9 +259,4 @@ def constrained(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    def replica(x: Any, y: Any) -> Any:
-        loss, gradients = _gradients(model, x, y, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
-    return _step(strategy, replica), variables
+    return _step(strategy, _trains(model, variables, optimizer)), variables

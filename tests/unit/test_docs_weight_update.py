@@ -8,8 +8,8 @@ from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-from tf_fuse.shard_update.clusters import REASONS
 from tf_fuse.shard_update.decision import FUNCTION_REASONS
+from tf_fuse.shard_update.families import REASONS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT = (_ROOT / "docs" / "weight_update.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_fuse.shard_update.agreement import Agreement, describe
 from tf_fuse.shard_update.cluster import Cluster
-from tf_fuse.shard_update.clusters import Family, Pack
+from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.plan import Plan
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"

@@ -11,8 +11,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_fuse.shard_update.clusters import REASONS
-from tf_fuse.shard_update.plan import Replicas, make_plan
+from tf_fuse.shard_update.families import REASONS
+from tf_fuse.shard_update.plan import make_plan
+from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.rewrite import window
 
 _REPLICAS = 2

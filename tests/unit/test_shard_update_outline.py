@@ -20,8 +20,8 @@ from tensorflow.python.util import _pywrap_util_port
 import tf_fuse  # noqa: F401
 from tf_fuse.shard_update import compiled as compiled_module
 from tf_fuse.shard_update import hook, outline
+from tf_fuse.shard_update.functions import op_defs, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView, control_inputs
-from tf_fuse.shard_update.plan import op_defs, static_shapes
 
 _SHAPE = [4, 4]
 

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tf_fuse.shard_update.clusters import Family, Pack
+from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.profit import leave_unprofitable, profit
 
 

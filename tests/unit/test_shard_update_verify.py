@@ -10,7 +10,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
-from tf_fuse.shard_update.plan import Replicas, make_plan
+from tf_fuse.shard_update.plan import make_plan
+from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.verify import Original, verify
 
 _REPLICAS = 2

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.clusters import Family, Pack
-from tf_fuse.shard_update.named import Named
+from tf_fuse.shard_update.families import Family, Pack
+from tf_fuse.shard_update.named import Named, handle_in_graph, read_in_graph
 from tf_fuse.shard_update.plan import Plan
 
 _log = logging.getLogger("tf_fuse")
@@ -128,24 +128,17 @@ class Agreement:
                     "same way in all processes, before training begins.",
                 )
 
-    def _handle(self, name: str) -> Any:
-        import tensorflow as tf
-
-        return tf.raw_ops.VarHandleOp(dtype=tf.string, shape=[], shared_name=name)
-
     def _is_there(self, name: str, rank: int) -> Any:
         import tensorflow as tf
 
         with tf.device(self._cluster.devices[rank]):
-            return tf.raw_ops.VarIsInitializedOp(resource=self._handle(name))
+            return tf.raw_ops.VarIsInitializedOp(resource=handle_in_graph(name, tf.string))
 
     def _read(self, number: int, rank: int) -> Any:
         import tensorflow as tf
 
         with tf.device(self._cluster.devices[rank]):
-            return tf.raw_ops.ReadVariableOp(
-                resource=self._handle(_plan_name(number)), dtype=tf.string
-            )
+            return read_in_graph(_plan_name(number), tf.string)
 
     def _compare(self, mine: str, rank: int, theirs: str) -> None:
         if _keys(mine) == _keys(theirs):

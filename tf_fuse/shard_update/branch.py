@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_fuse.shard_update.clusters import Pack
+from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.rewrite import SCOPE, Rewriter
 

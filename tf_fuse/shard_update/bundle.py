@@ -28,7 +28,7 @@ from typing import Any
 from tensorflow.python.framework import errors
 
 from tf_fuse.shard_update.cluster import Reader
-from tf_fuse.shard_update.named import Named, aside
+from tf_fuse.shard_update.named import Named, aside, handle_in_graph, read_in_graph
 from tf_fuse.shard_update.rewrite import Slot, window
 
 # Values that are put together at once.
@@ -389,7 +389,6 @@ class Bundle:
         """Adds what puts slots together to a graph; fetches each replica's mark `overwritten`."""
         import tensorflow as tf
 
-        raw = tf.raw_ops
         by_rank: dict[int, list[Any]] = {r: [] for r in range(len(self._cluster.devices))}
         assigned = []
         for i in chunk:
@@ -403,23 +402,20 @@ class Bundle:
                 if rank in overwritten:
                     name = f"{name}{_KEPT}"
                 with tf.device(self._cluster.devices[rank]):
-                    dtype = one.dtype
-                    handle = raw.VarHandleOp(dtype=dtype, shape=[end - begin], shared_name=name)
-                    part = raw.ReadVariableOp(resource=handle, dtype=dtype)
+                    part = read_in_graph(name, one.dtype, [end - begin])
                     by_rank[rank].append(part.op)
                     pieces.append((own, part[own[0] - begin : own[1] - begin]))
             with tf.device(self._device):
                 parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
                 whole = tf.reshape(tf.concat(parts, 0), one.shape)
                 name = _whole_name(self.scope, i)
-                handle = raw.VarHandleOp(dtype=one.dtype, shape=one.shape, shared_name=name)
-                assigned.append(raw.AssignVariableOp(resource=handle, value=whole))
+                handle = handle_in_graph(name, one.dtype, one.shape)
+                assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=whole))
         marks = []
         for rank, reads in by_rank.items():
             with tf.device(self._cluster.devices[rank]), tf.control_dependencies(reads):
                 name = mark_name(self.scope, "overwritten")
-                handle = raw.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
-                marks.append(raw.ReadVariableOp(resource=handle, dtype=tf.int64))
+                marks.append(read_in_graph(name, tf.int64))
         with tf.control_dependencies(assigned), tf.device(self._device):
             return [tf.identity(mark) for mark in marks]
 

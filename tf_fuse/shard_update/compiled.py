@@ -8,20 +8,20 @@ The update may be in the function itself, in functions that it calls, or in bran
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_fuse.shard_update.clusters import Shape
+from tf_fuse._eager_calls import Call
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.cones import IsHere
+from tf_fuse.shard_update.functions import op_defs, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
-from tf_fuse.shard_update.outline import IsHere, Outline, outline
-from tf_fuse.shard_update.plan import op_defs, static_shapes
+from tf_fuse.shard_update.outline import Outline, outline
 
 _log = logging.getLogger("tf_fuse")
 
 _SUFFIX = "__tf_fuse_compiled"
-
-Call = Callable[[Any, bytes, Sequence[Any], int], Any]
 
 
 @dataclass

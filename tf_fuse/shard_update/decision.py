@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.bundle import Bundle
-from tf_fuse.shard_update.plan import Plan, operations
-
-REDUCE = "CollectiveReduceV2"
+from tf_fuse.shard_update.functions import REDUCE, operations
+from tf_fuse.shard_update.plan import Plan
 
 # Why a function with an all-reduce runs as it is.
 FUNCTION_REASONS = {

@@ -19,16 +19,20 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
+from tf_fuse._eager_calls import Call, extend
 from tf_fuse.options import compiles_updates, demands_bits, shards_anything
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
+from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.clusters import Pack, Shape
 from tf_fuse.shard_update.compiled import Compiler
-from tf_fuse.shard_update.decision import REDUCE, Decision
+from tf_fuse.shard_update.decision import Decision
+from tf_fuse.shard_update.families import Pack
+from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.leaving import Leaving
-from tf_fuse.shard_update.plan import Plan, Replicas, make_plan, operations
+from tf_fuse.shard_update.plan import Plan, make_plan
+from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.state import State
 from tf_fuse.shard_update.verify import Original, verify
 
@@ -44,8 +48,6 @@ _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 # Of twins, the shapes of their tensors.
 _shapes: dict[str, Mapping[str, Shape | None]] = {}
-
-Call = Callable[[Any, bytes, Sequence[Any], int], Any]
 
 
 class _World:
@@ -167,9 +169,11 @@ class Updates:
         if cluster not in self._worlds:
             self._worlds[cluster] = _World(cluster)
         world = self._worlds[cluster]
-        decision = self._plan(context, world, name, graph, sorted(containers))
+        definition = context.get_function_def(name)
+        arguments = [argument.name for argument in definition.signature.input_arg]
+        variables = [arguments[position] for position in sorted(containers)]
+        decision = self._plan(context, world, definition, graph, variables)
         decision.replicas = len(cluster.devices)
-        arguments = [a.name for a in context.get_function_def(name).signature.input_arg]
         decision.describe(graph, inputs, arguments)
         twin = None
         try:
@@ -199,8 +203,9 @@ class Updates:
             _log.log(level, "tf_fuse: the update of the weights in %s is %s.", base, line)
 
     def _plan(
-        self, context: Any, world: _World, name: str, graph: Any, mirrored: Sequence[int]
+        self, context: Any, world: _World, definition: Any, graph: Any, variables: Sequence[str]
     ) -> Decision:
+        name = definition.signature.name
         python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
         if python:
             return Decision(name, None, "python_code", python[0])
@@ -208,11 +213,8 @@ class Updates:
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
 
-        definition = context.get_function_def(name)
-        names = [argument.name for argument in definition.signature.input_arg]
         cluster = world.cluster
         replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
-        variables = [names[position] for position in mirrored]
         packs: list[Pack] = []
         try:
             plan = make_plan(
@@ -346,41 +348,29 @@ def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> No
       is_on: whether updates are to be cut, given the context.
       compiles: whether they are to be compiled, given the context.
     """
-    from tensorflow.python.eager import context as context_module
     from tensorflow.python.eager.polymorphic_function import transform
 
-    cls = context_module.Context
-    if getattr(cls, "_tf_fuse_shards_updates", False):
-        return
-    stock_call = cls.call_function
-    stock_remove = cls.remove_function
+    def call(stock: Call, context: Any, name: Any, inputs: Any, num_outputs: int) -> Any:
+        def run(context: Any, name: bytes, inputs: Any, num_outputs: int) -> Any:
+            if not compiles(context):
+                return stock(context, name, inputs, num_outputs)
+            return compiler_of(context).call(context, stock, name, inputs, num_outputs)
 
-    def run(self: Any, name: bytes, tensor_inputs: Any, num_outputs: int) -> Any:
-        if not compiles(self):
-            return stock_call(self, name, tensor_inputs, num_outputs)
-        return compiler_of(self).call(self, stock_call, name, tensor_inputs, num_outputs)
-
-    def call_function(self: Any, name: Any, tensor_inputs: Any, num_outputs: int) -> Any:
         key = name if isinstance(name, bytes) else name.encode()
-        if not is_on(self):
-            use(tensor_inputs, name)
-            return run(self, key, tensor_inputs, num_outputs)
-        return updates_of(self).call(self, run, key, tensor_inputs, num_outputs)
+        if not is_on(context):
+            use(inputs, name)
+            return run(context, key, inputs, num_outputs)
+        return updates_of(context).call(context, run, key, inputs, num_outputs)
 
-    def remove_function(self: Any, name: Any) -> None:
-        stock_remove(self, name)
-        key = name if isinstance(name, bytes) else name.encode()
-        _shapes.pop(key.decode(), None)
+    def forget(context: Any, name: bytes) -> None:
+        _shapes.pop(name.decode(), None)
         for twins in ("_tf_fuse_updates", "_tf_fuse_compiler"):
-            if (keeper := getattr(self, twins, None)) is not None:
-                keeper.forget(self, key)
+            if (keeper := getattr(context, twins, None)) is not None:
+                keeper.forget(context, name)
 
-    call_function.__doc__ = stock_call.__doc__
-    remove_function.__doc__ = stock_remove.__doc__
-    cls.call_function = call_function
-    cls.remove_function = remove_function
-    cls._tf_fuse_shards_updates = True
-    transform.CONCRETE_FUNCTION_CALLBACKS.append(_remember)
+    extend("_tf_fuse_shards_updates", call, forget)
+    if _remember not in transform.CONCRETE_FUNCTION_CALLBACKS:
+        transform.CONCRETE_FUNCTION_CALLBACKS.append(_remember)
 
 
 def updates_of(context: Any) -> Updates:

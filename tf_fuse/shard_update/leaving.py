@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from tf_fuse.shard_update.bundle import Bundle, mark_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.named import Named
+from tf_fuse.shard_update.named import Named, read_in_graph
 from tf_fuse.shard_update.state import State
 
 _log = logging.getLogger("tf_fuse")
@@ -107,13 +107,9 @@ class Leaving:
     def _ask(self, rank: int, scope: str) -> list[object]:
         import tensorflow as tf
 
-        def read(name: str, dtype: tf.DType) -> object:
-            handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], shared_name=name)
-            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-
         with tf.device(self._cluster.devices[rank]):
             return [
-                read(_EXITING, tf.bool),
-                read(mark_name(scope, "begun"), tf.int64),
-                read(mark_name(scope, "taken"), tf.int64),
+                read_in_graph(_EXITING, tf.bool),
+                read_in_graph(mark_name(scope, "begun"), tf.int64),
+                read_in_graph(mark_name(scope, "taken"), tf.int64),
             ]

@@ -19,6 +19,21 @@ def aside(device: str) -> Iterator[None]:
         yield
 
 
+def handle_in_graph(name: str, dtype: Any, shape: Sequence[int] = ()) -> Any:
+    """Adds the handle of a named variable to the default graph, on its device of now."""
+    from tensorflow.python.ops import gen_resource_variable_ops
+
+    return gen_resource_variable_ops.var_handle_op(dtype=dtype, shape=shape, shared_name=name)
+
+
+def read_in_graph(name: str, dtype: Any, shape: Sequence[int] = ()) -> Any:
+    """Adds the value of a named variable to the default graph, on its device of now."""
+    from tensorflow.python.ops import gen_resource_variable_ops
+
+    handle = handle_in_graph(name, dtype, shape)
+    return gen_resource_variable_ops.read_variable_op(handle, dtype)
+
+
 class Named:
     """A variable of this process that is not a Python variable of the program.
 

@@ -23,13 +23,22 @@ No optimizer is known by name here, and nothing about replicas.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_fuse.shard_update.clusters import ELEMENTWISE, Shape
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.cones import (
+    COMPILED,
+    CONTROL_FLOW,
+    FREE,
+    Cone,
+    Finder,
+    IsHere,
+    Left,
+    is_small_constant,
+    without_cycles,
+)
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 
 # Calls cost more than they save in smaller tensors.
@@ -39,18 +48,7 @@ MIN_PASSES = 2
 FUNCTION_PREFIX = "__tf_fuse_update_"
 CALL_PREFIX = "tf_fuse_compiled_"
 
-# Constants of up to so many elements become constants of the compiled function.
-_LARGEST_CONSTANT = 16
 _RESOURCE = 20  # DT_RESOURCE
-# DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BOOL. Of narrower floating types, XLA leaves out the
-# rounding between operations: that is not the same update any more.
-_TYPES = frozenset({1, 2, 3, 9, 10})
-_FREE = frozenset({"Identity", "Reshape", "StopGradient"})
-# What XLA computes elementwise, of each of the types, with a NaN where TensorFlow has one: of
-# infinity and NaN, the larger one may be infinity in XLA.
-COMPILED = (ELEMENTWISE - {"ClipByValue", "Maximum", "Minimum", "Round"}) | {"Reshape"}
-# Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
-_CONTROL_FLOW = frozenset({"Enter", "Merge", "NextIteration", "RefEnter", "RefSwitch", "Switch"})
 
 # Why an assignment is left as it is.
 REASONS = {
@@ -65,38 +63,6 @@ REASONS = {
     "waits_for_itself": "something in between waits for a part of the operations",
     "control_flow": "the function has conditionals or loops of TensorFlow 1",
 }
-
-
-@dataclass
-class Cone:
-    """Operations that are compiled together.
-
-    Attributes:
-      nodes: their names, in an order in which they can run.
-      variables: resources that they read or assign.
-      size: elements of each tensor.
-      device: that they are on; "" for any.
-    """
-
-    nodes: list[str]
-    variables: list[str]
-    size: int
-    device: str
-
-
-@dataclass
-class Left:
-    """An assignment that is left as it is.
-
-    Attributes:
-      node: its name.
-      reason: a key of REASONS.
-      detail: the node or tensor that is the reason.
-    """
-
-    node: str
-    reason: str
-    detail: str
 
 
 @dataclass
@@ -124,10 +90,6 @@ class Outline:
         return not self.cones
 
 
-# Whether a device, by the name in a node, is a CPU of this process, and has a variable, if any.
-IsHere = Callable[[str, str | None], bool]
-
-
 def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere) -> Outline:
     """Moves what lies in front of a function's assignments into functions to be compiled.
 
@@ -136,11 +98,11 @@ def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
       is_here: where the function runs.
     """
-    old = sorted(node.name for node in view.nodes.values() if node.op in _CONTROL_FLOW)
+    old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
         assigns = sorted(name for name, node in view.nodes.items() if node.op in ASSIGNS)
         return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
-    finder = _Finder(view, shapes, is_here)
+    finder = Finder(view, shapes, is_here)
     found = Outline(left=finder.left)
     kept = []
     for cone in finder.cones():
@@ -149,7 +111,7 @@ def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere
             kept.append(cone)
         else:
             found.left += [Left(n, *reason) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
-    for cone in _without_cycles(view, kept):
+    for cone in without_cycles(view, kept):
         found.left += [
             Left(n, "waits_for_itself", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS
         ]
@@ -165,7 +127,7 @@ def _reason(view: GraphView, cone: Cone, assigned: str | None) -> tuple[str, str
     """Why a cone is not worth to be compiled."""
     if cone.size < MIN_ELEMENTS:
         return "too_small", cone.nodes[-1]
-    passes = [n for n in cone.nodes if view.nodes[n].op not in _FREE | READS]
+    passes = [n for n in cone.nodes if view.nodes[n].op not in FREE | READS]
     if any(view.nodes[n].op not in ASSIGNS for n in passes) and len(passes) >= MIN_PASSES:
         return None
     if assigned is not None and len(passes) == 1:
@@ -174,206 +136,6 @@ def _reason(view: GraphView, cone: Cone, assigned: str | None) -> tuple[str, str
             return "read_elsewhere", assigned
         return "not_elementwise", assigned
     return "too_few", cone.nodes[-1]
-
-
-class _Finder:
-    """Finds the cones of a function, from their ends to their beginnings."""
-
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere):
-        self._view, self._shapes, self._is_here = view, shapes, is_here
-        self.left: list[Left] = []
-        # Cones that are one have one representative. They begin as variables, or as what is sent.
-        self._one_with: dict[str, str] = {}
-        self._size: dict[str, int] = {}
-        self._device: dict[str, str] = {}
-        self._cone: dict[str, str] = {}
-        self._order = list(view.in_order())
-        self._sent = set(_sent(view))
-        self._results = set(view.results)
-
-    def cones(self) -> list[Cone]:
-        """All that there are, by what they begin with."""
-        for variable, assigns in sorted(self._assigns().items()):
-            self._begin_variable(variable, assigns)
-        for node in reversed(self._order):
-            if node.name not in self._cone:
-                self._visit(node)
-        members: dict[str, list[str]] = defaultdict(list)
-        for node in self._order:
-            if node.name in self._cone:
-                members[self._find(self._cone[node.name])].append(node.name)
-        return [
-            Cone(nodes, self._variables(nodes), self._size[key], self._device[key])
-            for key, nodes in sorted(members.items())
-        ]
-
-    def assigned(self, cone: Cone) -> str | None:
-        """What the first assignment of a cone assigns."""
-        nodes = (self._view.nodes[name] for name in cone.nodes)
-        return next((data_inputs(node)[1] for node in nodes if node.op in ASSIGNS), None)
-
-    def _variables(self, nodes: Sequence[str]) -> list[str]:
-        found = {self._view.variable_of(self._view.nodes[name]) for name in nodes}
-        return sorted(str(variable) for variable in found if variable is not None)
-
-    def _assigns(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
-        for node in self._order:
-            if node.op in ASSIGNS:
-                found[str(self._view.variable_of(node))].append(node.name)
-        return found
-
-    def _begin_variable(self, variable: str, assigns: Sequence[str]) -> None:
-        """Takes all assignments of a variable, or none."""
-        nodes = [self._view.nodes[name] for name in assigns]
-        shape = self._variable_shape(variable)
-        reason = None
-        if shape is None:
-            reason = "unknown_shape", variable
-        elif any(node.attr["dtype"].type not in _TYPES for node in nodes):
-            reason = "type", variable
-        elif len({node.device for node in nodes}) > 1:
-            reason = "several_devices", variable
-        elif not self._is_here(nodes[0].device, variable):
-            reason = "device", nodes[0].device
-        if reason is not None or shape is None:
-            self.left += [Left(name, *reason) for name in assigns if reason is not None]
-            return
-        self._begin(variable, math.prod(shape), nodes[0].device)
-        self._cone.update(dict.fromkeys(assigns, variable))
-
-    def _begin(self, key: str, size: int, device: str) -> None:
-        self._one_with[key], self._size[key], self._device[key] = key, size, device
-
-    def _variable_shape(self, variable: str) -> Shape | None:
-        producer = self._view.producer(variable)
-        if producer is not None and producer.op == "VarHandleOp":
-            shape = producer.attr["shape"].shape
-            return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
-        return self._shapes.get(variable)
-
-    def _find(self, key: str) -> str:
-        while self._one_with[key] != key:
-            self._one_with[key] = key = self._one_with[self._one_with[key]]
-        return key
-
-    def _visit(self, node: Any) -> None:
-        """Has a node join the cone of all that read it, if there is one."""
-        if node.op in READS:
-            if node.attr["dtype"].type not in _TYPES:
-                return
-        elif not self._is_compiled(node):
-            return
-        outputs = self._view.outputs(node)
-        size = self._known_size(node)
-        if node.name in self._sent and size is not None and self._is_here(node.device, None):
-            self._begin(node.name, size, node.device)
-            self._cone[node.name] = node.name
-        elif any(tensor in self._results for tensor in outputs):
-            return
-        readers = {use.node for tensor in outputs for use in self._view.uses(tensor)}
-        keys = {self._find(self._cone[name]) for name in readers if name in self._cone}
-        if node.name in self._sent:
-            keys |= {self._find(self._cone[node.name])} if node.name in self._cone else set()
-        elif not readers or not readers <= self._cone.keys():
-            return
-        device = node.device
-        if node.op in READS:
-            variable = str(self._view.variable_of(node))
-            if variable in self._one_with:
-                keys.add(key := self._find(variable))
-                # (It runs where the variable is.)
-                device = device or self._device[key]
-            elif len(keys) > 1 or not self._is_here(device, variable):
-                return
-        self._join(node, keys, size, device)
-
-    def _join(self, node: Any, keys: Collection[str], size: int | None, device: str) -> None:
-        sizes = {self._size[key] for key in keys}
-        devices = {self._device[key] for key in keys}
-        if len(sizes) != 1 or devices != {device} or (size is not None and size not in sizes):
-            return
-        first, *others = sorted(keys)
-        for key in others:
-            self._one_with[key] = first
-        self._cone[node.name] = first
-
-    def _is_compiled(self, node: Any) -> bool:
-        view = self._view
-        if node.op not in COMPILED:
-            return False
-        if node.op == "Reshape" and not _is_small_constant(view, data_inputs(node)[1]):
-            return False
-        tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
-        return all(view.dtype(tensor) in _TYPES for tensor in [*tensors, *view.outputs(node)])
-
-    def _known_size(self, node: Any) -> int | None:
-        """Elements of a node's result; those of what it reads if that is all that is known."""
-        if node.op in READS:
-            shape = self._variable_shape(str(self._view.variable_of(node)))
-            return None if shape is None else math.prod(shape)
-        shape = self._shapes.get(self._view.outputs(node)[0])
-        if shape is not None:
-            return math.prod(shape)
-        known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
-        sizes = [math.prod(shape) for shape in known if shape is not None]
-        return max(sizes) if len(sizes) == len(known) or max(sizes, default=0) > 1 else None
-
-
-def _sent(view: GraphView) -> Iterator[str]:
-    """The nodes that make what other replicas get of a new weight."""
-    for node in view.nodes.values():
-        if node.op == "TfFuse>AllGather":
-            for tensor in data_inputs(node)[: node.attr["N"].i]:
-                producer = view.producer(tensor)
-                while producer is not None and producer.op in ("Slice", "Reshape"):
-                    producer = view.producer(data_inputs(producer)[0])
-                if producer is not None and producer.op in COMPILED:
-                    yield producer.name
-
-
-def _is_small_constant(view: GraphView, tensor: str) -> bool:
-    node = view.producer(tensor)
-    if node is None or node.op != "Const":
-        return False
-    shape = node.attr["value"].tensor.tensor_shape
-    return math.prod(dim.size for dim in shape.dim) <= _LARGEST_CONSTANT
-
-
-def _without_cycles(view: GraphView, cones: Sequence[Cone]) -> list[Cone]:
-    """The cones that cannot be one node each, since others are in between."""
-    if not _has_cycle(view, cones):
-        return []
-    good: list[Cone] = []
-    for cone in cones:
-        if not _has_cycle(view, [*good, cone]):
-            good.append(cone)
-    return [cone for cone in cones if cone not in good]
-
-
-def _has_cycle(view: GraphView, cones: Sequence[Cone]) -> bool:
-    """Whether nodes wait for each other once each cone is one node."""
-    group = {name: f"^{i}" for i, cone in enumerate(cones) for name in cone.nodes}
-    before: dict[str, set[str]] = {group.get(name, name): set() for name in view.nodes}
-    after: dict[str, list[str]] = defaultdict(list)
-    for name, node in view.nodes.items():
-        mine = group.get(name, name)
-        for tensor in node.input:
-            other = tensor.lstrip("^").partition(":")[0]
-            other = group.get(other, other)
-            if other in before and other != mine and other not in before[mine]:
-                before[mine].add(other)
-                after[other].append(mine)
-    missing = {name: len(others) for name, others in before.items()}
-    ready = [name for name, count in missing.items() if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for name in after[ready.pop()]:
-            missing[name] -= 1
-            if missing[name] == 0:
-                ready.append(name)
-    return done < len(missing)
 
 
 class _Builder:
@@ -505,7 +267,7 @@ class _Body:
             producer, _, output = tensor.partition(":")
             if producer in self._names:
                 self._inner[tensor] = f"{self._names[producer]}:{output}"
-            elif _is_small_constant(view, tensor):
+            elif is_small_constant(view, tensor):
                 self._inner[tensor] = self._constant(view.nodes[producer])
             else:
                 argument = self.function.signature.input_arg.add()

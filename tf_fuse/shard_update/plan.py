@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_fuse.collectives import packed_ranges
 from tf_fuse.shard_update.branch import (
     Branch,
     call_with_group,
@@ -17,9 +15,11 @@ from tf_fuse.shard_update.branch import (
     reduce_inside,
     with_group,
 )
-from tf_fuse.shard_update.builder import Range
-from tf_fuse.shard_update.clusters import Clusters, Pack, Shape
-from tf_fuse.shard_update.graph_view import GraphView, data_inputs, without_bundles
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.clusters import Clusters
+from tf_fuse.shard_update.families import Pack
+from tf_fuse.shard_update.functions import REDUCE, graph_of, op_defs, rename_called, static_shapes
+from tf_fuse.shard_update.graph_view import GraphView, without_bundles
 from tf_fuse.shard_update.order import Order
 from tf_fuse.shard_update.profit import leave_unprofitable
 from tf_fuse.shard_update.reductions import Place, levels, touched
@@ -32,33 +32,16 @@ from tf_fuse.shard_update.redundancy import (
     inside,
     is_loop,
 )
-from tf_fuse.shard_update.rewrite import Rewriter, Slot, window
+from tf_fuse.shard_update.replicas import (
+    Replicas,
+    cut_shapes,
+    ranges_of,
+    reduces_over,
+    slots_of,
+    width_of,
+)
+from tf_fuse.shard_update.rewrite import Rewriter, Slot
 from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
-
-_REDUCE = "CollectiveReduceV2"
-
-
-@dataclass(frozen=True)
-class Replicas:
-    """All replicas, and which of them the function is of.
-
-    Attributes:
-      count: of all.
-      ranks: those in the group of all that the function is of, by device.
-    """
-
-    count: int
-    ranks: Mapping[str, int]
-
-    def has(self, node: Any) -> bool:
-        """Whether it is known of which replica a node is."""
-        return len(self.ranks) == 1 or node.device in self.ranks
-
-    def rank(self, node: Any) -> int:
-        """Of which replica a node of the function is."""
-        if len(self.ranks) == 1:
-            return next(iter(self.ranks.values()))
-        return self.ranks[node.device]
 
 
 @dataclass
@@ -160,7 +143,7 @@ class _Planner:
         self._prefix = prefix
         self._exact = exact
         self._op_def = op_defs(function)
-        is_full_group = _reduces_over(replicas.count)
+        is_full_group = reduces_over(replicas.count)
         self._world = World(replicas.count, function, self._op_def, is_full_group)
         self.packs: list[Pack] = []
         self.slots: list[Slot] = []
@@ -186,7 +169,7 @@ class _Planner:
     def _plan_packs(
         self, view: GraphView, graph: Any, found: Redundancy, scope: _Scope
     ) -> Any | None:
-        reduces = [n for _, n in sorted(view.nodes.items()) if n.op == _REDUCE]
+        reduces = [n for _, n in sorted(view.nodes.items()) if n.op == REDUCE]
         if not reduces:
             return None
         shapes = static_shapes(view, graph)
@@ -200,7 +183,7 @@ class _Planner:
         settle(view, packs)
         if self._profitable:
             for pack in packs:
-                width = _width(pack.reduce.attr["T"].type)
+                width = width_of(pack.reduce.attr["T"].type)
                 leave_unprofitable([pack], shapes, width, self._replicas.count)
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
@@ -215,11 +198,11 @@ class _Planner:
                 last = [p for p in packs if is_sharded(p) and branches.get(p.node) is None][-1]
                 last.reason, last.detail = "cycle", last.node
                 continue
-            for slot in _slots(rewriter, self._replicas, packs):
+            for slot in slots_of(rewriter, self._replicas, packs):
                 self.slots.append(replace(slot, argument=scope.origins[slot.argument]))
             if not scope.name:
                 self.shapes.update(shapes)
-                self.shapes.update(_cut_shapes(shapes, self._replicas, packs))
+                self.shapes.update(cut_shapes(shapes, self._replicas, packs))
             for pack in filter(is_sharded, packs):
                 if (branch := branches.get(pack.node)) is not None:
                     self._carry_out(branch, pack, rewriter)
@@ -291,7 +274,7 @@ class _Planner:
         rewriter = self._rewrite(inner, shapes, [new])
         if _has_cycle(rewriter.function, self._op_def):
             return call.name
-        for slot in _slots(rewriter, self._replicas, [new]):
+        for slot in slots_of(rewriter, self._replicas, [new]):
             self.slots.append(replace(slot, argument=known.origins[slot.argument]))
         return Branch(node.name, new, call.name, inner, rewriter)
 
@@ -322,7 +305,7 @@ class _Planner:
         depths = levels(view, reductions)
         for pack in filter(is_sharded, packs):
             place = Place(self._replicas.count, self._replicas.rank(pack.reduce))
-            rewriter.shard(pack, place, _ranges(self._replicas, pack, place.rank), depths)
+            rewriter.shard(pack, place, ranges_of(self._replicas, pack, place.rank), depths)
         return rewriter
 
     def _plan_calls(
@@ -399,36 +382,9 @@ class _Planner:
         """Whether a function, or one that it calls, has an all-reduce."""
         definition = self._world.function(name)
         return definition is not None and any(
-            node.op == _REDUCE or any(map(self._reduces, called_functions(node)))
+            node.op == REDUCE or any(map(self._reduces, called_functions(node)))
             for node in definition.node_def
         )
-
-
-def graph_of(graph: Any, name: str) -> Any | None:
-    """The `FuncGraph` of a function that another one calls."""
-    atomic = getattr(graph, "_functions", {}).get(name)
-    return getattr(atomic, "graph", None)
-
-
-def operations(graph: Any) -> Iterator[Any]:
-    """The operations of a function, and of those that it calls."""
-    seen: set[int] = set()
-    waiting = [graph]
-    while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            yield from one.get_operations()
-            calls = getattr(one, "_functions", {}).values()
-            waiting += [getattr(call, "graph", None) for call in calls]
-
-
-def rename_called(node: Any, names: Mapping[str, str]) -> None:
-    """Has a node call other functions."""
-    for value in node.attr.values():
-        for function in [value.func, *value.list.func]:
-            if function.name in names:
-                function.name = names[function.name]
 
 
 def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
@@ -440,115 +396,7 @@ def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:
     return False
 
 
-def _slots(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[Slot]:
-    """The slots that have parts, with what each replica has of them."""
-    owns: dict[str, tuple[Range, ...]] = {}
-    ranks: dict[str, int] = {}
-    for pack in filter(is_sharded, packs):
-        ranges = [_ranges(replicas, pack, rank) for rank in range(replicas.count)]
-        for index, family in enumerate(pack.families):
-            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
-            ranks.update(dict.fromkeys(family.slots, replicas.rank(pack.reduce)))
-    return [
-        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument])
-        for slot in rewriter.slots
-    ]
-
-
-def _cut_shapes(
-    known: Mapping[str, Shape | None], replicas: Replicas, packs: list[Pack]
-) -> dict[str, Shape | None]:
-    """The shapes of the tensors of which a replica computes a window."""
-    shapes: dict[str, Shape | None] = {}
-    for pack in filter(is_sharded, packs):
-        ranges = _ranges(replicas, pack, replicas.rank(pack.reduce))
-        for own, family in zip(ranges, pack.families, strict=True):
-            begin, end = window(own, family.size)
-            for tensor in family.members if family.reason is None else ():
-                shape = known.get(tensor)
-                if shape is not None and math.prod(shape) == family.size:
-                    shapes[tensor] = (end - begin,)
-    return shapes
-
-
-def _ranges(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
-    """The elements of each part of a pack that are a replica's."""
-    sizes = [family.size for family in pack.families]
-    width = _width(pack.reduce.attr["T"].type)
-    return packed_ranges(sizes, width, replicas.count, rank)
-
-
 def _pack(clusters: Clusters, view: GraphView, world: World, replicas: Replicas, node: Any) -> Pack:
     if not world.is_full_group(view, node) or not replicas.has(node):
         return Pack(node.name, [], [], "not_all_replicas", node.name)
     return clusters.pack(node)
-
-
-def _reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
-    """Whether a node is a sum over all replicas."""
-
-    def is_full_group(view: GraphView, node: Any) -> bool:
-        if node.op != _REDUCE:
-            return False
-        size = view.producer(data_inputs(node)[1])
-        return (
-            (node.attr["merge_op"].s, node.attr["final_op"].s) == (b"Add", b"Id")
-            and size is not None
-            and size.op == "Const"
-            and list(size.attr["value"].tensor.int_val) == [count]
-        )
-
-    return is_full_group
-
-
-def static_shapes(view: GraphView, graph: Any) -> dict[str, Shape | None]:
-    """The shapes of a function's tensors, as far as TensorFlow inferred them.
-
-    Returns:
-      By tensor; for an argument that is a variable, the shape of its value. None: not all known.
-    """
-    from tensorflow.python.ops import handle_data_util
-
-    shapes: dict[str, Shape | None] = {}
-    # (A function may have been given more arguments.)
-    for argument, tensor in zip(view.arguments, graph.inputs, strict=False):
-        shapes[argument] = _static(tensor.shape)
-        data = handle_data_util.get_resource_handle_data(tensor)
-        if data is not None and data.is_set and data.shape_and_type:
-            shapes[argument] = _static(data.shape_and_type[0].shape)
-    for operation in graph.get_operations():
-        node = view.nodes.get(operation.name)
-        if node is not None:
-            outputs = view.outputs(node)
-            for name, tensor in zip(outputs, operation.outputs, strict=True):
-                shapes[name] = _static(tensor.shape)
-    return shapes
-
-
-def _static(shape: Any) -> Shape | None:
-    from tensorflow.python.framework import tensor_shape
-
-    shape = tensor_shape.TensorShape(shape)
-    return tuple(shape.as_list()) if shape.is_fully_defined() else None
-
-
-def _width(dtype: int) -> int:
-    from tensorflow.python.framework import dtypes
-
-    return int(dtypes.as_dtype(dtype).size)
-
-
-def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
-    """What knows the `OpDef` of each operation, and of each function that `function` knows."""
-    from tensorflow.python.framework import op_def_registry
-
-    def op_def(name: str) -> Any:
-        called = function(name)
-        if called is not None:
-            return called.signature
-        found = op_def_registry.get(name)
-        if found is None:
-            raise KeyError(name)
-        return found
-
-    return op_def

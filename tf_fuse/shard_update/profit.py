@@ -15,7 +15,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tf_fuse.shard_update.clusters import Pack, Shape
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.waiting import is_sharded
 
 # An elementwise operation, per byte of its result, on one of two cores.

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tf_fuse.shard_update.clusters import REASONS, Family, Pack
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
+from tf_fuse.shard_update.families import REASONS, Family, Pack
 
 # Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
 _NO_WARNING = frozenset({"no_profit", "no_update", "returned"})

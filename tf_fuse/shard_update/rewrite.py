@@ -26,7 +26,7 @@ from typing import Any
 
 from tf_fuse.shard_update import reductions
 from tf_fuse.shard_update.builder import Builder, Range, Shape
-from tf_fuse.shard_update.clusters import Family, Pack
+from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
 from tf_fuse.shard_update.reductions import Place, Reduction

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tf_fuse.shard_update.clusters import Family, Pack
+from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
 from tf_fuse.shard_update.order import Order, before
 from tf_fuse.shard_update.reductions import touched

@@ -1,0 +1,87 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorFlow knows of functions: their graphs, operations and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.graph_view import GraphView
+
+REDUCE = "CollectiveReduceV2"
+
+
+def graph_of(graph: Any, name: str) -> Any | None:
+    """The `FuncGraph` of a function that another one calls."""
+    atomic = getattr(graph, "_functions", {}).get(name)
+    return getattr(atomic, "graph", None)
+
+
+def operations(graph: Any) -> Iterator[Any]:
+    """The operations of a function, and of those that it calls."""
+    seen: set[int] = set()
+    waiting = [graph]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield from one.get_operations()
+            calls = getattr(one, "_functions", {}).values()
+            waiting += [getattr(call, "graph", None) for call in calls]
+
+
+def rename_called(node: Any, names: Mapping[str, str]) -> None:
+    """Has a node call other functions."""
+    for value in node.attr.values():
+        for function in [value.func, *value.list.func]:
+            if function.name in names:
+                function.name = names[function.name]
+
+
+def static_shapes(view: GraphView, graph: Any) -> dict[str, Shape | None]:
+    """The shapes of a function's tensors, as far as TensorFlow inferred them.
+
+    Returns:
+      By tensor; for an argument that is a variable, the shape of its value. None: not all known.
+    """
+    from tensorflow.python.ops import handle_data_util
+
+    shapes: dict[str, Shape | None] = {}
+    # (A function may have been given more arguments.)
+    for argument, tensor in zip(view.arguments, graph.inputs, strict=False):
+        shapes[argument] = _static(tensor.shape)
+        data = handle_data_util.get_resource_handle_data(tensor)
+        if data is not None and data.is_set and data.shape_and_type:
+            shapes[argument] = _static(data.shape_and_type[0].shape)
+    for operation in graph.get_operations():
+        node = view.nodes.get(operation.name)
+        if node is not None:
+            outputs = view.outputs(node)
+            for name, tensor in zip(outputs, operation.outputs, strict=True):
+                shapes[name] = _static(tensor.shape)
+    return shapes
+
+
+def _static(shape: Any) -> Shape | None:
+    from tensorflow.python.framework import tensor_shape
+
+    shape = tensor_shape.TensorShape(shape)
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
+
+
+def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
+    """What knows the `OpDef` of each operation, and of each function that `function` knows."""
+    from tensorflow.python.framework import op_def_registry
+
+    def op_def(name: str) -> Any:
+        called = function(name)
+        if called is not None:
+            return called.signature
+        found = op_def_registry.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    return op_def

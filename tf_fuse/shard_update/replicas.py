@@ -1,0 +1,103 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which replicas there are, and which elements are whose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tf_fuse.collectives import packed_ranges
+from tf_fuse.shard_update.builder import Range, Shape
+from tf_fuse.shard_update.families import Pack
+from tf_fuse.shard_update.functions import REDUCE
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.rewrite import Rewriter, Slot, window
+from tf_fuse.shard_update.waiting import is_sharded
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """All replicas, and which of them the function is of.
+
+    Attributes:
+      count: of all.
+      ranks: those in the group of all that the function is of, by device.
+    """
+
+    count: int
+    ranks: Mapping[str, int]
+
+    def has(self, node: Any) -> bool:
+        """Whether it is known of which replica a node is."""
+        return len(self.ranks) == 1 or node.device in self.ranks
+
+    def rank(self, node: Any) -> int:
+        """Of which replica a node of the function is."""
+        if len(self.ranks) == 1:
+            return next(iter(self.ranks.values()))
+        return self.ranks[node.device]
+
+
+def slots_of(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[Slot]:
+    """The slots that have parts, with what each replica has of them."""
+    owns: dict[str, tuple[Range, ...]] = {}
+    ranks: dict[str, int] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = [ranges_of(replicas, pack, rank) for rank in range(replicas.count)]
+        for index, family in enumerate(pack.families):
+            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
+            ranks.update(dict.fromkeys(family.slots, replicas.rank(pack.reduce)))
+    return [
+        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument])
+        for slot in rewriter.slots
+    ]
+
+
+def cut_shapes(
+    known: Mapping[str, Shape | None], replicas: Replicas, packs: list[Pack]
+) -> dict[str, Shape | None]:
+    """The shapes of the tensors of which a replica computes a window."""
+    shapes: dict[str, Shape | None] = {}
+    for pack in filter(is_sharded, packs):
+        ranges = ranges_of(replicas, pack, replicas.rank(pack.reduce))
+        for own, family in zip(ranges, pack.families, strict=True):
+            begin, end = window(own, family.size)
+            for tensor in family.members if family.reason is None else ():
+                shape = known.get(tensor)
+                if shape is not None and math.prod(shape) == family.size:
+                    shapes[tensor] = (end - begin,)
+    return shapes
+
+
+def ranges_of(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
+    """The elements of each part of a pack that are a replica's."""
+    sizes = [family.size for family in pack.families]
+    width = width_of(pack.reduce.attr["T"].type)
+    return packed_ranges(sizes, width, replicas.count, rank)
+
+
+def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
+    """Whether a node is a sum over all replicas."""
+
+    def is_full_group(view: GraphView, node: Any) -> bool:
+        if node.op != REDUCE:
+            return False
+        size = view.producer(data_inputs(node)[1])
+        return (
+            (node.attr["merge_op"].s, node.attr["final_op"].s) == (b"Add", b"Id")
+            and size is not None
+            and size.op == "Const"
+            and list(size.attr["value"].tensor.int_val) == [count]
+        )
+
+    return is_full_group
+
+
+def width_of(dtype: int) -> int:
+    """Bytes of an element of a type, by its number."""
+    from tensorflow.python.framework import dtypes
+
+    return int(dtypes.as_dtype(dtype).size)
