@@ -37,13 +37,16 @@ struct Piece {
   int64_t elements = 0;
 };
 
-// What `rank` owns, in pieces.
-std::vector<Piece> PiecesOf(const ShardLayout& layout,
+// What a member sums, or what it holds.
+using Ranges = ShardRange (ShardLayout::*)(size_t tensor, int member) const;
+
+// What is `rank`'s, in pieces.
+std::vector<Piece> PiecesOf(const ShardLayout& layout, Ranges ranges,
                             const DirectExchange& exchange, int rank) {
   const int64_t room = exchange.piece_bytes() / layout.element_bytes();
   std::vector<Piece> pieces;
   for (size_t i = 0; i < layout.sizes().size(); ++i) {
-    ShardRange shard = layout.Of(i, rank);
+    ShardRange shard = (layout.*ranges)(i, rank);
     while (shard.begin < shard.end) {
       if (pieces.empty() || pieces.back().elements == room) {
         pieces.emplace_back();
@@ -67,6 +70,9 @@ std::string Describe(const char* what, tensorflow::DataType type,
   std::string text =
       absl::StrCat(what, layout.packed() ? " of a pack" : "", " of ",
                    tensorflow::DataTypeString(type), " [");
+  if (layout.groups() > 1) {
+    text = absl::StrCat("in ", layout.groups(), " groups: ", text);
+  }
   for (size_t i = 0; i < std::min(sizes.size(), kMost); ++i) {
     absl::StrAppend(&text, i == 0 ? "" : ", ", sizes[i]);
   }
@@ -130,16 +136,18 @@ class Scatter {
     const int n = exchange_.size();
     const int rank = exchange_.rank();
     const std::vector<int64_t> from_zero(inputs_.size(), 0);
-    own_ = PiecesOf(layout_, exchange_, rank);
+    own_ = PiecesOf(layout_, &ShardLayout::SummedBy, exchange_, rank);
     for (int i = 1; i < n; ++i) {
       const int to = (rank + i) % n;
-      const std::vector<Piece> pieces = PiecesOf(layout_, exchange_, to);
+      const std::vector<Piece> pieces =
+          PiecesOf(layout_, &ShardLayout::SummedBy, exchange_, to);
       for (size_t k = 0; k < pieces.size(); ++k) {
         exchange_.Post(to, Name("rs", k),
                        Pack(pieces[k], inputs_, from_zero, element_bytes_));
       }
     }
-    // Of each own piece, what each other member has of it, in rank order.
+    // Of each own piece, what each other member has of it, by how far its rank
+    // is from this one.
     std::vector<std::vector<Borrowed>> terms(own_.size());
     size_t asked = 0;
     for (size_t next = 0; next < own_.size(); ++next) {
@@ -175,14 +183,18 @@ class Scatter {
   }
 
   absl::Status Sum(const Piece& piece, const std::vector<Borrowed>& terms) {
+    const int members = exchange_.size();
+    const int from = layout_.FirstTermOf(exchange_.rank());
     int64_t done = 0;
     for (const Range& range : piece.ranges) {
       const int64_t n = range.end - range.begin;
       // The ring's chunk r begins at rank r.
-      std::vector<const char*> values = {
-          At(inputs_[range.tensor], range.begin, element_bytes_)};
-      for (size_t i = 1; i < terms.size(); ++i) {
-        values.push_back(terms[i].loan.data() + done * element_bytes_);
+      std::vector<const char*> values;
+      for (int i = 0; i < members; ++i) {
+        const int term = (from - exchange_.rank() + i + members) % members;
+        values.push_back(
+            term == 0 ? At(inputs_[range.tensor], range.begin, element_bytes_)
+                      : terms[term].loan.data() + done * element_bytes_);
       }
       const int64_t first = layout_.Of(range.tensor, exchange_.rank()).begin;
       const absl::Status status = summing_.Merge(
@@ -203,25 +215,32 @@ class Scatter {
   std::vector<Piece> own_;
 };
 
+// What members have of tensors, each of which gets what the others have.
+struct Sharing {
+  std::vector<int> members;         // From this one on.
+  Ranges ranges;                    // What each of them has.
+  const std::vector<Tensor>& from;  // What this one has is in these,
+  std::vector<int64_t> first_from;  // whose first elements are these.
+  std::vector<Tensor>* to;          // And goes with all others to these,
+  std::vector<int64_t> first_to;    // whose first elements are these.
+};
+
 class Gather {
  public:
-  Gather(const std::shared_ptr<CollectiveContext>& context,
-         const ShardLayout& layout, const std::vector<Tensor>& shards,
-         std::vector<Tensor>* outputs)
+  Gather(const std::shared_ptr<CollectiveContext>& context, const char* what,
+         const ShardLayout& layout, Sharing sharing)
       : layout_(layout),
-        shards_(shards),
-        outputs_(outputs),
+        sharing_(std::move(sharing)),
         element_bytes_(layout.element_bytes()),
-        exchange_(context, Describe("all-gather", shards[0].dtype(), layout)) {}
+        exchange_(context, Describe(what, sharing_.from[0].dtype(), layout)) {}
 
   absl::Status Run() {
-    const int n = exchange_.size();
-    const int rank = exchange_.rank();
     PostOwn();
     std::vector<Wanted> wanted;
-    for (int i = 1; i < n; ++i) {
-      const int from = (rank + i) % n;
-      std::vector<Piece> pieces = PiecesOf(layout_, exchange_, from);
+    for (size_t i = 1; i < sharing_.members.size(); ++i) {
+      const int from = sharing_.members[i];
+      std::vector<Piece> pieces =
+          PiecesOf(layout_, sharing_.ranges, exchange_, from);
       for (size_t k = 0; k < pieces.size(); ++k) {
         wanted.push_back({from, k, std::move(pieces[k])});
       }
@@ -234,7 +253,7 @@ class Gather {
     std::deque<bool> taken(wanted.size(), false);
     size_t asked = 0;
     size_t done = 0;
-    const size_t ahead = kAhead * static_cast<size_t>(n);
+    const size_t ahead = kAhead * sharing_.members.size();
     CopyOwn();
     exchange_.RunUntil([&] {
       while (true) {
@@ -264,33 +283,33 @@ class Gather {
     Piece piece;
   };
 
-  ShardRange OwnShard(size_t tensor) const {
-    return layout_.Of(tensor, exchange_.rank());
-  }
-
   void PostOwn() {
-    std::vector<int64_t> offsets;
-    for (size_t i = 0; i < layout_.sizes().size(); ++i) {
-      offsets.push_back(OwnShard(i).begin);
-    }
     const std::vector<Piece> pieces =
-        PiecesOf(layout_, exchange_, exchange_.rank());
+        PiecesOf(layout_, sharing_.ranges, exchange_, exchange_.rank());
     for (size_t k = 0; k < pieces.size(); ++k) {
-      const Tensor packed = Pack(pieces[k], shards_, offsets, element_bytes_);
-      for (int i = 1; i < exchange_.size(); ++i) {
-        exchange_.Post((exchange_.rank() + i) % exchange_.size(), Name("ag", k),
-                       packed);
+      const Tensor packed =
+          Pack(pieces[k], sharing_.from, sharing_.first_from, element_bytes_);
+      for (size_t i = 1; i < sharing_.members.size(); ++i) {
+        exchange_.Post(sharing_.members[i], Name("ag", k), packed);
       }
     }
   }
 
+  // An element of a tensor, where it goes to.
+  char* To(size_t tensor, int64_t element) {
+    return At((*sharing_.to)[tensor], element - sharing_.first_to[tensor],
+              element_bytes_);
+  }
+
   void CopyOwn() {
     for (size_t i = 0; i < layout_.sizes().size(); ++i) {
-      const ShardRange own = OwnShard(i);
+      const ShardRange own = (layout_.*sharing_.ranges)(i, exchange_.rank());
       if (own.begin == own.end) continue;
-      std::memcpy(At((*outputs_)[i], own.begin, element_bytes_),
-                  At(shards_[i], 0, element_bytes_),
-                  (own.end - own.begin) * element_bytes_);
+      const char* const from = At(
+          sharing_.from[i], own.begin - sharing_.first_from[i], element_bytes_);
+      char* const to = To(i, own.begin);
+      if (from == to) continue;
+      std::memcpy(to, from, (own.end - own.begin) * element_bytes_);
     }
   }
 
@@ -302,26 +321,32 @@ class Gather {
       return;
     }
     const Range& range = wanted.piece.ranges[0];
-    exchange_.Take(wanted.from, name,
-                   At((*outputs_)[range.tensor], range.begin, element_bytes_),
-                   bytes, taken);
+    exchange_.Take(wanted.from, name, To(range.tensor, range.begin), bytes,
+                   taken);
   }
 
   void Unpack(const Piece& piece, const char* data) {
     for (const Range& range : piece.ranges) {
       const int64_t bytes = (range.end - range.begin) * element_bytes_;
-      std::memcpy(At((*outputs_)[range.tensor], range.begin, element_bytes_),
-                  data, bytes);
+      std::memcpy(To(range.tensor, range.begin), data, bytes);
       data += bytes;
     }
   }
 
   const ShardLayout& layout_;
-  const std::vector<Tensor>& shards_;
-  std::vector<Tensor>* const outputs_;
+  const Sharing sharing_;
   const int64_t element_bytes_;
   DirectExchange exchange_;
 };
+
+// Where what a member holds of each tensor begins.
+std::vector<int64_t> FirstHeld(const ShardLayout& layout, int member) {
+  std::vector<int64_t> first;
+  for (size_t i = 0; i < layout.sizes().size(); ++i) {
+    first.push_back(layout.Of(i, member).begin);
+  }
+  return first;
+}
 
 }  // namespace
 
@@ -332,11 +357,26 @@ absl::Status ReduceScatter(const std::shared_ptr<CollectiveContext>& context,
   return Scatter(context, layout, inputs, shards).Run();
 }
 
+absl::Status ShareSums(const std::shared_ptr<CollectiveContext>& context,
+                       const ShardLayout& layout, std::vector<Tensor>* shards) {
+  const int rank = context->col_params->default_rank;
+  const std::vector<int64_t> first = FirstHeld(layout, rank);
+  return Gather(context, "sums of reduce-scatter", layout,
+                {layout.HoldersOf(rank), &ShardLayout::SummedBy, *shards, first,
+                 shards, first})
+      .Run();
+}
+
 absl::Status AllGather(const std::shared_ptr<CollectiveContext>& context,
                        const ShardLayout& layout,
                        const std::vector<Tensor>& shards,
                        std::vector<Tensor>* outputs) {
-  return Gather(context, layout, shards, outputs).Run();
+  const int rank = context->col_params->default_rank;
+  return Gather(context, "all-gather", layout,
+                {layout.GroupOf(rank), &ShardLayout::Of, shards,
+                 FirstHeld(layout, rank), outputs,
+                 std::vector<int64_t>(layout.sizes().size(), 0)})
+      .Run();
 }
 
 }  // namespace tf_fuse

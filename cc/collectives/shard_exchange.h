@@ -19,13 +19,21 @@
 namespace tf_fuse {
 
 // Sums `inputs` (vectors, as `layout` has them) of all members into `shards`,
-// this member's part of each. Blocks. Errors: those of DirectExchange.
+// what this member holds of each; of that, what it sums is written. Blocks.
+// Errors: those of DirectExchange.
 absl::Status ReduceScatter(
     const std::shared_ptr<tensorflow::CollectiveContext>& context,
     const ShardLayout& layout, const std::vector<tensorflow::Tensor>& inputs,
     std::vector<tensorflow::Tensor>* shards);
 
-// Gathers the shards of all members into `outputs` (vectors). Blocks.
+// If there are groups, gets what other members that hold the same have summed
+// of `shards`. Blocks.
+absl::Status ShareSums(
+    const std::shared_ptr<tensorflow::CollectiveContext>& context,
+    const ShardLayout& layout, std::vector<tensorflow::Tensor>* shards);
+
+// Gathers the shards of all members of the group into `outputs` (vectors).
+// Blocks.
 absl::Status AllGather(
     const std::shared_ptr<tensorflow::CollectiveContext>& context,
     const ShardLayout& layout, const std::vector<tensorflow::Tensor>& shards,

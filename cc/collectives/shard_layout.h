@@ -4,6 +4,15 @@
 // Which elements of which tensor belong to which member of a group, in
 // reduce-scatter and all-gather. It is the layout of TensorFlow's ring, so both
 // together are its all-reduce, to the last bit.
+//
+// The members may be in several groups of as many consecutive ranks, each of
+// which holds everything once. Four members in two groups:
+//
+//   chunk of the ring   0   1   2   3
+//   summed by           0   2   1   3   (its additions begin at the chunk's
+//   rank) held by             0 and 2 1 and 3
+//
+// So each chunk is summed once, in the ring's order, by a member that holds it.
 
 #ifndef TF_FUSE_CC_COLLECTIVES_SHARD_LAYOUT_H_
 #define TF_FUSE_CC_COLLECTIVES_SHARD_LAYOUT_H_
@@ -23,22 +32,37 @@ struct ShardRange {
 class ShardLayout {
  public:
   // Of tensors with so many elements each. Each is cut by itself, or, if they
-  // are `packed`, all as one, in which they follow each other.
+  // are `packed`, all as one, in which they follow each other. `members` is a
+  // multiple of `groups`.
   ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes, int members,
-              bool packed);
+              bool packed, int groups = 1);
 
-  // Of tensor `tensor`, what is the member's.
+  // Of tensor `tensor`, what the member holds.
   ShardRange Of(size_t tensor, int member) const;
+  // What it sums: all that it holds, or a part of that if there are groups.
+  ShardRange SummedBy(size_t tensor, int member) const;
+  // The rank at which the additions of that begin.
+  int FirstTermOf(int member) const;
+  // The members of its group, or those that hold the same, from itself on.
+  std::vector<int> GroupOf(int member) const;
+  std::vector<int> HoldersOf(int member) const;
 
   const std::vector<int64_t>& sizes() const { return sizes_; }
   int64_t element_bytes() const { return element_bytes_; }
   bool packed() const { return packed_; }
+  int groups() const { return groups_; }
 
  private:
+  int place(int member) const { return member % (members_ / groups_); }
+  int group(int member) const { return member / (members_ / groups_); }
+  // Of a tensor, the chunks from `first` to `last`.
+  ShardRange Chunks(size_t tensor, int first, int last) const;
+
   const std::vector<int64_t> sizes_;
   const int64_t element_bytes_;
   const int members_;
   const bool packed_;
+  const int groups_;
   std::vector<int64_t> begins_;  // Of tensors in the pack.
 };
 

@@ -79,6 +79,7 @@ absl::Status InferGathered(InferenceContext* c) {
 REGISTER_OP("TfFuse>ReduceScatter")
     .Input("inputs: N * T")
     .Output("shards: N * T")
+    .Attr("groups: int >= 1 = 1")
     .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferShards)
     .Doc(R"doc(
 Sums each tensor over the members of a group, and gives each member its shard.
@@ -90,6 +91,9 @@ inputs: tensors of any shape, equal in all members.
 shards: vectors; of a tensor with few elements the last members' are empty.
 packed: whether all tensors are cut as one, in which they follow each other; a
   member's shard of a tensor is then what its chunk has of it.
+groups: a divisor of group_size. With more than one, the members of each of so
+  many groups of consecutive ranks get the whole sum together; each chunk is
+  still summed once, in the ring's order, and handed to those that hold it too.
 rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
@@ -114,6 +118,7 @@ REGISTER_OP("TfFuse>AllGather")
     .Input("shards: N * T")
     .Input("shapes: N * int64")
     .Output("outputs: N * T")
+    .Attr("groups: int >= 1 = 1")
     .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferGathered)
     .Doc(R"doc(
 Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
@@ -122,6 +127,7 @@ them.
 shards: vectors, this member's.
 shapes: of the whole tensors, equal in all members.
 packed: as in the reduce-scatter.
+groups: as in the reduce-scatter; a member gathers what its group has.
 outputs: the whole tensors.
 rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.

@@ -99,6 +99,7 @@ class ShardOp : public AsyncOpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("rank", &rank_));
     OP_REQUIRES_OK(c, c->GetAttr("tag", &tag_));
     OP_REQUIRES_OK(c, c->GetAttr("timeout_seconds", &timeout_seconds_));
+    if (c->HasAttr("groups")) OP_REQUIRES_OK(c, c->GetAttr("groups", &groups_));
     tensorflow::NodeDef merge;
     merge.set_name(absl::StrCat(c->def().name(), "_merge"));
     merge.set_op("Add");
@@ -142,6 +143,12 @@ class ShardOp : public AsyncOpKernel {
                           name(), ": group_size is ", values[kGroupSize],
                           ", expected 1 or more")),
                       done);
+    OP_REQUIRES_ASYNC(
+        c, values[kGroupSize] % groups_ == 0,
+        absl::InvalidArgumentError(absl::StrCat(
+            name(), ": ", values[kGroupSize], " members cannot be in ", groups_,
+            " groups of one size; choose a divisor")),
+        done);
     auto execution = std::make_shared<Execution>();
     executor->Ref();
     execution->context = c;
@@ -197,7 +204,7 @@ class ShardOp : public AsyncOpKernel {
   ShardLayout LayoutOf(std::vector<int64_t> sizes,
                        const CollectiveContext& context) const {
     return ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type_),
-                       context.col_params->group.group_size, packed_);
+                       context.col_params->group.group_size, packed_, groups_);
   }
   // Elements of a tensor that are this member's.
   static int64_t OwnElements(const ShardLayout& layout, size_t tensor,
@@ -253,6 +260,7 @@ class ShardOp : public AsyncOpKernel {
   int tensors_ = 0;
   tensorflow::DataType type_ = tensorflow::DT_INVALID;
   bool packed_ = false;
+  int groups_ = 1;
   int rank_ = -1;
   std::string tag_;
   float timeout_seconds_ = 0;
@@ -300,7 +308,11 @@ class ReduceScatterOp : public ShardOp {
           AllocateOutput(c, i, TensorShape({own}), &shards[i]);
       if (!status.ok()) return status;
     }
-    return ReduceScatter(context, layout, inputs, &shards);
+    const absl::Status status = ReduceScatter(context, layout, inputs, &shards);
+    if (!status.ok() || layout.groups() == 1) return status;
+    return ShareSums(ContextOf(c, context->col_exec, context->col_params.get(),
+                               absl::StrCat(context->exec_key, ":sums")),
+                     layout, &shards);
   }
 };
 
