@@ -25,6 +25,8 @@ OPTIMIZER_NAME = "tf_fuse"
 class Option:
     """One key: its type, what it does, which values it takes (None: any), where it has a use.
 
+    A whole number is 0 or more, and none of `none_of`.
+
     What is not `in_config` is carried out by the process that calls functions, and by no other.
     """
 
@@ -34,6 +36,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     in_sessions: bool = True
     in_config: bool = True
+    none_of: tuple[int, ...] = ()
 
 
 OPTIONS: dict[str, Option] = {
@@ -112,6 +115,17 @@ OPTIONS: dict[str, Option] = {
             in_config=False,
         ),
         Option(
+            "shard_weight_update_group_size",
+            int,
+            "Together with shard_weight_update: how many replicas share one copy of the "
+            "optimizer's state, a divisor of their number. 0, the default: all of them. With less, "
+            "each group of so many consecutive replicas has a copy, so that the state outlives a "
+            "replica that dies, and fewer of them exchange weights.",
+            in_sessions=False,
+            in_config=False,
+            none_of=(1,),
+        ),
+        Option(
             "compile_weight_update",
             bool,
             "Have XLA compile the elementwise operations of each weight's update, whether it is "
@@ -174,9 +188,16 @@ def validate(options: Mapping[str, Any]) -> None:
         if option is not None:
             # A whole number is a number, but True is not.
             if type(value) is not option.type and (type(value), option.type) != (int, float):
+                article = "an" if option.type is int else "a"
                 raise TypeError(
-                    f"the option {key!r} of tf_fuse takes a {option.type.__name__}, got "
+                    f"the option {key!r} of tf_fuse takes {article} {option.type.__name__}, got "
                     f"{value!r} of type {type(value).__name__}"
+                )
+            if option.type is int and (value < 0 or value in option.none_of):
+                others = "".join(f" but {one}" for one in option.none_of)
+                raise ValueError(
+                    f"the option {key!r} of tf_fuse is a whole number from 0 on{others}, got "
+                    f"{value!r}"
                 )
             if option.choices is not None and value not in option.choices:
                 raise ValueError(
@@ -235,6 +256,8 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
             parameter.b = value
         elif OPTIONS[key].type is float:
             parameter.f = value
+        elif OPTIONS[key].type is int:
+            parameter.i = value
         else:
             parameter.s = value.encode()
 
@@ -253,6 +276,11 @@ def shards_anything(context: Any) -> bool:
 def demands_bits(context: Any) -> bool:
     """Whether updates are left alone that would not have the bits of whole ones."""
     return bool(context._optimizer_experimental_options.get("shard_weight_update_exact"))
+
+
+def group_size(context: Any) -> int:
+    """How many replicas share one copy of the optimizer's state; 0: all."""
+    return int(context._optimizer_experimental_options.get("shard_weight_update_group_size", 0))
 
 
 def shards_updates(context: Any) -> bool:

@@ -83,6 +83,49 @@ class LibraryCases(Base):
                 "lengths": [int(x.shape[0]) for x in shards],
                 "ranges": [end - begin for begin, end in ranges]}  # fmt: skip
 
+    def grouped(self, dtype: str, lengths: Sequence[int], groups: int) -> dict[str, Any]:
+        """Reduce-scatter and all-gather of vectors that are cut as one, in groups that hold all.
+
+        Returns:
+          Digests of the concatenated results and of their all-reduce over all ranks; and of each
+          shard its length and whether it has the elements that it should.
+        """
+        from tf_fuse import _native, collectives
+
+        group = collectives.Group(self.ranks)
+        size = self.ranks // groups
+        held = range(self.rank % size * groups, (self.rank % size + 1) * groups)
+
+        @tf.function(autograph=False)
+        def function(pack: Any) -> Any:
+            xs = tf.split(pack, lengths)
+            sums = collectives.all_reduce(xs, group, packed=True)
+            library = _native.load()
+            shards = library.tf_fuse_reduce_scatter(
+                inputs=xs, packed=True, groups=groups, **collectives._parameters(group)
+            )
+            whole = library.tf_fuse_all_gather(
+                shards=shards, shapes=[tf.shape(x, tf.int64) for x in xs], packed=True,
+                groups=groups, **collectives._parameters(group),
+            )  # fmt: skip
+            return shards, tf.concat(whole, 0), tf.concat(sums, 0), sums
+
+        with tf.device(self.device):
+            pack = tf.constant(values(dtype, sum(lengths), self.rank))
+            shards, whole, total, sums = function(pack)
+        ranges = [
+            collectives.packed_ranges(lengths, pack.dtype.size, self.ranks, chunk) for chunk in held
+        ]
+        wanted = [
+            tf.concat([x[slice(*chunk[i])] for chunk in ranges], 0) for i, x in enumerate(sums)
+        ]
+        return {
+            "whole": digest(whole),
+            "sums": digest(total),
+            "lengths": [int(x.shape[0]) for x in shards],
+            "right": [digest(a) == digest(b) for a, b in zip(shards, wanted, strict=True)],
+        }
+
     def two_levels(self, elements: int) -> dict[str, Any]:
         """Reduce-scatter within pairs of ranks, all-reduce across; exact whole numbers."""
         from tf_fuse import collectives

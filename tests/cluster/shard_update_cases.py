@@ -18,6 +18,11 @@ class ShardUpdateCases:
 
     rank: int
     ranks: int
+    _groups = 1
+
+    def in_groups(self, groups: int) -> None:
+        """Has cases that follow cut updates in so many groups of replicas."""
+        self._groups = groups
 
     def update(
         self,
@@ -128,9 +133,12 @@ class ShardUpdateCases:
         x = tf.constant(rng.standard_normal([16, 10]), tf.float32)
         y = tf.constant(rng.standard_normal([16, 1]), tf.float32)
         function = step.get_concrete_function(x, y)
+        from tf_fuse.shard_update.replicas import Replicas
+
         told: dict[str, Any] = {"reasons": [], "inexact": 0, "whole": 0, "own": 0}
         if sharded:
-            told = _carry_out(function, self.ranks, self.rank, name, exact)
+            replicas = Replicas(self.ranks, {"": self.rank}, self._groups)
+            told = _carry_out(function, replicas, f"{name}{self._groups}/", exact)
         return {"losses": [float(step(x, y)).hex() for _ in range(steps)], **told}
 
 
@@ -169,13 +177,12 @@ def _optimizer(keras: Any, library: str, name: str, options: dict[str, Any]) -> 
     return getattr(module, name)(0.05, **options)
 
 
-def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -> dict[str, Any]:
+def _carry_out(function: Any, replicas: Any, prefix: str, exact: bool) -> dict[str, Any]:
     """Gives a function its new body, and its slots their parts."""
     from tensorflow.python.eager import context as context_module
     from tensorflow.python.ops import handle_data_util
 
     from tf_fuse.shard_update.plan import make_plan
-    from tf_fuse.shard_update.replicas import Replicas
 
     context = context_module.context()
     definition = function.function_def
@@ -190,7 +197,7 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -
 
     graph = function.graph
     mirrored = [n for n, t in zip(names, graph.inputs, strict=True) if is_variable(t)]
-    plan = make_plan(definition, graph, body, Replicas(count, {"": rank}), mirrored, prefix, exact)
+    plan = make_plan(definition, graph, body, replicas, mirrored, prefix, exact)
     captures = dict(
         zip(names[-len(function.captured_inputs) :], function.captured_inputs, strict=True)
     )
@@ -212,10 +219,13 @@ def _carry_out(function: Any, count: int, rank: int, prefix: str, exact: bool) -
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
         whole += int(np.prod(slot.shape))
         own += slot.own[1] - slot.own[0]
+    made = [*plan.functions, plan.function] if plan.function is not None else []
+    nodes = [node.name for one in made for node in one.node_def]
     families = [family for pack in plan.packs for family in pack.families]
     reasons = [pack.reason for pack in plan.packs] + [family.reason for family in families]
     return {
         "reasons": sorted({reason for reason in reasons if reason}),
+        "early": any(name.endswith("_early") for name in nodes),
         "inexact": sum(not family.exact for family in families),
         "whole": whole,
         "own": own,

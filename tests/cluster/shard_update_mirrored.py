@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with MirroredStrategy on logical devices; `test_shard_update_mirrored.py` runs it.
 
-python tests/cluster/shard_update_mirrored.py REPLICAS OPTIMIZER ...
+python tests/cluster/shard_update_mirrored.py REPLICAS GROUP_SIZE OPTIMIZER ...
 
 Prints a line of JSON for each optimizer: what training gives with the option off and on, and what
-is held.
+is held. GROUP_SIZE is that of the option; 0 is its default.
 """
 
 from __future__ import annotations
@@ -20,15 +20,19 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-import tf_fuse  # noqa: F401  (adds the option)
+import tf_fuse
 
 _STEPS = 4
 
 
-def train(strategy: tf.distribute.Strategy, name: str, on: bool) -> dict[str, Any]:
+def train(strategy: tf.distribute.Strategy, name: str, on: bool, group_size: int) -> dict[str, Any]:
     """Trains a small model, and reads the optimizer's variables after two of the steps."""
     tf.config.optimizer.set_experimental_options(
-        {"shard_weight_update": on, "shard_weight_update_always": True}
+        {
+            "shard_weight_update": on,
+            "shard_weight_update_always": True,
+            "shard_weight_update_group_size": group_size,
+        }
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -59,23 +63,29 @@ def train(strategy: tf.distribute.Strategy, name: str, on: bool) -> dict[str, An
     held = [(*b.bytes(), b.is_parted, b.version) for b in updates.bundles()] if on else []
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
     every += [v for mirrored in model.trainable_variables for v in mirrored._value.values]
-    return {"losses": losses, "reads": [*reads, _digest(every)], "held": held[-1:]}
+    return {
+        "losses": losses,
+        "reads": [*reads, _digest(every)],
+        "values": [v.numpy().tolist() for v in model.trainable_variables],
+        "held": held[-1:],
+        "functions": tf_fuse.weight_update_report()["functions"][-1:],
+    }
 
 
 def _digest(variables: list[Any]) -> str:
     return hashlib.sha256(b"".join(v.numpy().tobytes() for v in variables)).hexdigest()
 
 
-def main(replicas: int, names: list[str]) -> None:
+def main(replicas: int, group_size: int, names: list[str]) -> None:
     """Trains with each optimizer."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, devices)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
     for name in names:
-        off, on = train(strategy, name, False), train(strategy, name, True)
+        off, on = (train(strategy, name, on, group_size) for on in (False, True))
         print(json.dumps({"optimizer": name, "off": off, "on": on}), flush=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

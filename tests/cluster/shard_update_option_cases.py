@@ -29,6 +29,7 @@ class ShardUpdateOptionCases:
         restored: str = "",
         compiled: bool = False,
         always: bool = True,
+        group_size: int = 0,
         **args: Any,
     ) -> dict[str, Any]:
         """Trains a model of uneven layers, with the option on or off.
@@ -42,6 +43,7 @@ class ShardUpdateOptionCases:
           restored: a checkpoint to begin with.
           compiled: whether the update is compiled, however small its variables are.
           always: whether it is cut however small they are.
+          group_size: how many replicas share one copy of the state; 0: all.
           args: of the optimizer.
 
         Returns:
@@ -56,6 +58,7 @@ class ShardUpdateOptionCases:
                 "shard_weight_update": on,
                 "shard_weight_update_always": always,
                 "compile_weight_update": compiled,
+                "shard_weight_update_group_size": group_size,
             }
         )
         strategy = self._strategy = getattr(self, "_strategy", None) or (

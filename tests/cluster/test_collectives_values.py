@@ -304,6 +304,27 @@ def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
     assert [sum(counts) for counts in of_ranks] == lengths
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+@pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
+def test_groups_that_each_hold_everything(ours, groups, dtype, lengths):
+    results = ours.values("grouped", dtype=dtype, lengths=lengths, groups=groups)
+    for result in results:
+        assert result["whole"] == result["sums"]
+        assert all(result["right"])
+    size = len(results) // groups
+    for first in range(0, len(results), size):
+        of_group = zip(*(one["lengths"] for one in results[first : first + size]), strict=True)
+        assert [sum(counts) for counts in of_group] == lengths
+
+
+@pytest.mark.parametrize("groups", [3, 8])
+def test_groups_of_different_sizes_are_an_error(ours, groups):
+    for error in ours.run("grouped", dtype="float32", lengths=[100], groups=groups):
+        assert error.kind == "InvalidArgumentError", error
+        assert f"4 members cannot be in {groups} groups of one size" in error.text
+
+
 def test_shapes_of_gathered_tensors(ours):
     shapes = [[], [3, 5], [0, 4], [2, 1, 64]]
     results = ours.values("scatter_gather", tensors=[("float32", shape) for shape in shapes])

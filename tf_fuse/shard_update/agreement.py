@@ -201,10 +201,18 @@ def describe(
         made = [*plan.functions, plan.function]
         nodes = [node for one in made for node in one.node_def if node.op.startswith(_COLLECTIVES)]
         lines += sorted(
-            (f"{node.op} {len(node.input)}", f"{node.op} {node.name} of {len(node.input)} inputs")
+            (
+                f"{node.op} {len(node.input)}{_groups(node)}",
+                f"{node.op} {node.name} of {len(node.input)} inputs{_groups(node)}",
+            )
             for node in nodes
         )
     return "\n".join(f"{key}{_BEHIND_KEY}{' '.join(words.split())}" for key, words in lines)
+
+
+def _groups(node: Any) -> str:
+    """In how many groups the members of a collective are."""
+    return f" in {node.attr['groups'].i} groups" if "groups" in node.attr else ""
 
 
 def _why(one: Pack | Family) -> str:

@@ -12,6 +12,8 @@ one, and what they wrote in the last one was written before it ended (the gather
 waits for it). But another one may have put its values together too, and cut them again, changed
 perhaps, for the step that it now waits in. So it keeps what it had (`/kept`) until that step has
 ended, and says so beforehand (`overwritten`).
+
+Replicas may be in groups, each of which has everything once (`Copies`).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
-from tf_fuse.shard_update.cluster import Reader
+from tf_fuse.shard_update.copies import Copies
 from tf_fuse.shard_update.named import Named, aside, handle_in_graph, read_in_graph
 from tf_fuse.shard_update.rewrite import Slot, window
 
@@ -46,18 +48,20 @@ class Held:
       shape: of the whole.
       dtype: of it.
       owns: of each replica, its first element, and the one behind its last.
+      groups: of consecutive replicas, as many in each, that have all elements once.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     owns: tuple[tuple[int, int], ...]
+    groups: int = 1
 
     @classmethod
     def of(cls, slot: Slot) -> Held:
         """What is held of a slot."""
         from tensorflow.python.framework import dtypes
 
-        return cls(slot.shape, dtypes.as_dtype(slot.dtype), slot.owns)
+        return cls(slot.shape, dtypes.as_dtype(slot.dtype), slot.owns, slot.groups)
 
     @property
     def size(self) -> int:
@@ -211,7 +215,7 @@ class Bundle:
         number: int,
         held: Sequence[Held],
         handles: Mapping[int, Sequence[Any]],
-        reader: Reader,
+        copies: Copies,
     ):
         """Makes the parts, without values.
 
@@ -219,16 +223,21 @@ class Bundle:
           number: the same in all processes.
           held: what is cut, in the same order in all processes.
           handles: of the variables, by rank of this process's replicas.
-          reader: of all replicas.
+          copies: of what replicas have.
         """
         self.number, self.held = number, tuple(held)
-        self.scope = scope_of(number, reader.cluster.devices)
+        self.scope = scope_of(number, copies.cluster.devices)
         self.key = key_of(held, handles)
         self.version = 0
         self.is_parted = False
         self.joins = Joins()
-        self._reader = reader
-        self._cluster = reader.cluster
+        # How many joins have failed: what is left of them may still write where they would have.
+        self._failed = 0
+        self._copies = copies
+        self._cluster = copies.cluster
+        self._groups = held[0].groups if held else 1
+        # Replicas that have everything together.
+        self._sources = copies.own_group(self._groups)
         self._replicas = [
             _Replica(self.scope, self.held, handles[rank], rank, self._cluster.devices[rank])
             for rank in sorted(handles)
@@ -266,7 +275,7 @@ class Bundle:
         total = 0
         for i, one in enumerate(self.held):
             if any(replica.refs[i]() is not None for replica in self._replicas):
-                others = [own for rank, own in enumerate(one.owns) if rank not in here]
+                others = set(one.owns) - {one.owns[rank] for rank in here}
                 total += sum(end - begin for begin, end in others) * int(one.dtype.size)
         return total
 
@@ -287,7 +296,7 @@ class Bundle:
         """A step has ended well: the variables' own values are of the past."""
         self.version += 1
         # Before what was kept is gone: a step without an all-reduce waits for nobody.
-        self._marks["overwritten"].assign(_int64(-1))
+        self._marks["overwritten"].assign(_int64(-1 - self.version))
         for replica in self._replicas:
             replica.free()
         self._part()
@@ -350,7 +359,8 @@ class Bundle:
             one = self.held[i]
             with aside(self._device):
                 pieces = []
-                for replica in sorted(self._replicas, key=lambda r: one.owns[r.rank]):
+                first = self._replicas[: len(self._replicas) // self._groups]
+                for replica in sorted(first, key=lambda r: one.owns[r.rank]):
                     own, (begin, _) = one.owns[replica.rank], one.range(replica.rank)
                     part = array_ops.identity(replica.parts[i].read())
                     pieces.append(part[own[0] - begin : own[1] - begin])
@@ -360,41 +370,64 @@ class Bundle:
                     replica.assign(i, array_ops.identity(whole))
 
     def _join(self, chunk: Sequence[int]) -> None:
-        devices = range(len(self._cluster.devices))
+        why = "it did not answer before"
+        if self._sources == self._copies.own_group(self._groups):
+            try:
+                return self._join_from(chunk)
+            except errors.OpError as error:
+                if self._groups == 1:
+                    raise
+                self._failed += 1
+                why = error.message
+        # (A step may have ended since they were chosen, which this process has not waited for.)
+        mark = mark_name(self.scope, "overwritten")
+        self._sources = self._copies.others(self._groups, mark, self._has_ended, why)
+        return self._join_from(chunk)
+
+    def _has_ended(self, mark: int) -> bool:
+        """Whether a replica with a mark `overwritten` has ended this one's last step."""
+        return (mark if mark >= 0 else -1 - mark) >= self.version
+
+    def _join_from(self, chunk: Sequence[int]) -> None:
+        reader = self._copies.reader(self._sources)
         own = {replica.rank for replica in self._replicas}
         overwritten: tuple[int, ...] = ()
         while True:
-            key = (self.scope, tuple(chunk), overwritten)
+            key = (self.scope, tuple(chunk), self._sources, overwritten, self._failed)
             build = functools.partial(self._whole, chunk, overwritten)
             try:
-                marks = self._reader.run(key, build)
+                marks = dict(zip(self._sources, reader.run(key, build), strict=True))
             except (errors.NotFoundError, errors.FailedPreconditionError):
                 if not overwritten:
                     raise
                 # Their step has ended without waiting for this process: it had no all-reduce.
                 overwritten = ()
                 continue
-            late = tuple(r for r in devices if marks[r] == self.version and r not in own)
+            late = tuple(r for r in self._sources if marks[r] == self.version and r not in own)
             if late == overwritten:
                 break
             overwritten = late
         for i in chunk:
             one = self.held[i]
-            whole = Named(_whole_name(self.scope, i), one.dtype, one.shape, self._device)
+            whole = Named(self._whole_name(i), one.dtype, one.shape, self._device)
             for replica in self._replicas:
                 replica.assign(i, whole.read())
             whole.destroy()
+
+    def _whole_name(self, slot: int) -> str:
+        return f"{self.scope}/{slot}/whole/{self._failed}"
 
     def _whole(self, chunk: Sequence[int], overwritten: Sequence[int]) -> list[Any]:
         """Adds what puts slots together to a graph; fetches each replica's mark `overwritten`."""
         import tensorflow as tf
 
-        by_rank: dict[int, list[Any]] = {r: [] for r in range(len(self._cluster.devices))}
+        by_rank: dict[int, list[Any]] = {rank: [] for rank in self._sources}
         assigned = []
         for i in chunk:
             one = self.held[i]
             pieces = []
-            for rank, own in enumerate(one.owns):
+            for rank in self._sources:
+                own = one.owns[rank]
                 if own[0] == own[1]:
                     continue
                 begin, end = one.range(rank)
@@ -408,7 +441,7 @@ class Bundle:
             with tf.device(self._device):
                 parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
                 whole = tf.reshape(tf.concat(parts, 0), one.shape)
-                name = _whole_name(self.scope, i)
+                name = self._whole_name(i)
                 handle = handle_in_graph(name, one.dtype, one.shape)
                 assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=whole))
         marks = []
@@ -437,12 +470,11 @@ def part_name(scope: str, slot: int) -> str:
     return f"{scope}/{slot}"
 
 
-def _whole_name(scope: str, slot: int) -> str:
-    return f"{scope}/{slot}/whole"
-
-
 def mark_name(scope: str, mark: str) -> str:
-    """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of."""
+    """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of.
+
+    Where nothing is overwritten, that one is -1 - the steps that have ended.
+    """
     return f"{scope}/{mark}"
 
 

@@ -14,6 +14,7 @@ from tf_fuse.shard_update.plan import Plan
 
 # Why a function with an all-reduce runs as it is.
 FUNCTION_REASONS = {
+    "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
     "nothing_to_cut": "no gradient's update can be cut",
     "python_code": "an operation runs Python code in the step, which may use any variable",
@@ -32,6 +33,7 @@ class Decision:
       reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
       detail: the node that is the reason, or what is wrong.
       replicas: how many train together; 0 if that is not known.
+      groups: in how many groups they keep the state, each all of it; 0 as `replicas`.
       bundle: the parts that the function uses; None before it has them.
       variables: names of variables, by argument.
       element_bytes: of what is reduced, by all-reduce.
@@ -42,6 +44,7 @@ class Decision:
     reason: str | None = None
     detail: str = ""
     replicas: int = 0
+    groups: int = 0
     bundle: Bundle | None = None
     variables: dict[str, str] = field(default_factory=dict)
     element_bytes: dict[str, int] = field(default_factory=dict)

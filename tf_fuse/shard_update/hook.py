@@ -20,7 +20,7 @@ from typing import Any
 from tensorflow.python.framework import errors
 
 from tf_fuse._eager_calls import Call, extend
-from tf_fuse.options import compiles_updates, demands_bits, shards_anything
+from tf_fuse.options import compiles_updates, demands_bits, group_size, shards_anything
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
@@ -56,9 +56,9 @@ class _World:
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self.reader = Reader(cluster)
-        self.state = State(self.reader)
         others = set(range(len(cluster.devices))) - set(cluster.own)
         self.readers = {rank: Reader(cluster, [rank]) for rank in sorted(others)}
+        self.state = State(self.reader, self.readers)
         self.agreement = Agreement(cluster, self.readers)
         self._leaving: Leaving | None = None
         for each in [self.reader, *self.readers.values()]:
@@ -174,6 +174,7 @@ class Updates:
         variables = [arguments[position] for position in sorted(containers)]
         decision = self._plan(context, world, definition, graph, variables)
         decision.replicas = len(cluster.devices)
+        decision.groups = _groups(len(cluster.devices), group_size(context)) or 1
         decision.describe(graph, inputs, arguments)
         twin = None
         try:
@@ -214,7 +215,11 @@ class Updates:
             return context.get_function_def(called) if context.has_function(called) else None
 
         cluster = world.cluster
-        replicas = Replicas(len(cluster.devices), {cluster.devices[r]: r for r in cluster.own})
+        count, size = len(cluster.devices), group_size(context)
+        groups = _groups(count, size)
+        if groups is None:
+            return Decision(name, None, "group_size", _why_no_groups(count, size))
+        replicas = Replicas(count, {cluster.devices[r]: r for r in cluster.own}, groups)
         packs: list[Pack] = []
         try:
             plan = make_plan(
@@ -319,6 +324,18 @@ def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
     if one._in_multi_worker_mode():
         return Cluster.of(context)
     return Cluster.here(one.worker_devices)
+
+
+def _groups(replicas: int, size: int) -> int | None:
+    """In how many groups of a size (0: of all) replicas are; None if they are not."""
+    size = size or replicas
+    return None if replicas % size else replicas // size
+
+
+def _why_no_groups(replicas: int, size: int) -> str:
+    sizes = [str(one) for one in range(2, replicas) if replicas % one == 0]
+    better = f"{', '.join(sizes)}, or 0 for all of them" if sizes else "0, for all of them"
+    return f"it is {size}, which {replicas} replicas are no multiple of; set it to {better}"
 
 
 def _has_op(context: Any, name: str, ops: Collection[str], seen: set[str]) -> bool:

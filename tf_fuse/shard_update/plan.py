@@ -38,6 +38,7 @@ from tf_fuse.shard_update.replicas import (
     ranges_of,
     reduces_over,
     slots_of,
+    summed_of,
     width_of,
 )
 from tf_fuse.shard_update.rewrite import Rewriter, Slot
@@ -184,7 +185,9 @@ class _Planner:
         if self._profitable:
             for pack in packs:
                 width = width_of(pack.reduce.attr["T"].type)
-                leave_unprofitable([pack], shapes, width, self._replicas.count)
+                leave_unprofitable(
+                    [pack], shapes, width, self._replicas.count, self._replicas.groups
+                )
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
             for pack in packs
@@ -304,8 +307,10 @@ class _Planner:
         reductions = {name for family in cut_families(packs) for name in family.reductions}
         depths = levels(view, reductions)
         for pack in filter(is_sharded, packs):
-            place = Place(self._replicas.count, self._replicas.rank(pack.reduce))
-            rewriter.shard(pack, place, ranges_of(self._replicas, pack, place.rank), depths)
+            rank = self._replicas.rank(pack.reduce)
+            place = Place(self._replicas.count, rank, self._replicas.groups)
+            ranges = ranges_of(self._replicas, pack, rank)
+            rewriter.shard(pack, place, ranges, summed_of(self._replicas, pack, rank), depths)
         return rewriter
 
     def _plan_calls(

@@ -25,6 +25,8 @@ _OPERATION_S_PER_BYTE = 0.08e-9
 # is half of the vector, and a tensor of its own; between more it makes no difference.
 _WIRE_S_PER_BYTE = 0.15e-9
 _COLLECTIVE_S = 0.5e-3
+# One exchange more, if there are several groups: the sums go to all that hold them.
+_SHARE_S = 0.2e-3
 _GRADIENT_S = 30e-6
 
 
@@ -49,7 +51,9 @@ class Profit:
         return f"it would save {1e3 * self.saved:.2f} ms and cost {1e3 * self.cost:.2f} ms"
 
 
-def profit(pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas: int) -> Profit:
+def profit(
+    pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas: int, groups: int = 1
+) -> Profit:
     """Estimates what cutting a pack saves.
 
     Args:
@@ -57,6 +61,7 @@ def profit(pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas:
       shapes: of the function's tensors.
       width: of an element, in bytes.
       replicas: how many take part.
+      groups: in how many groups, each of which does the whole update once.
 
     Returns:
       The estimate. A pack that cannot be cut has none to make.
@@ -69,14 +74,19 @@ def profit(pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas:
             operations += width * family.size * (len(whole) + len(family.sinks))
     total = width * sum(family.size for family in pack.families)
     wire = _WIRE_S_PER_BYTE * total if replicas == 2 else 0.0
+    share = _SHARE_S if groups > 1 else 0.0
     return Profit(
-        saved=_OPERATION_S_PER_BYTE * operations * (1 - 1 / replicas),
-        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + wire,
+        saved=_OPERATION_S_PER_BYTE * operations * (1 - groups / replicas),
+        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + wire + share,
     )
 
 
 def leave_unprofitable(
-    packs: list[Pack], shapes: Mapping[str, Shape | None], width: int, replicas: int
+    packs: list[Pack],
+    shapes: Mapping[str, Shape | None],
+    width: int,
+    replicas: int,
+    groups: int = 1,
 ) -> None:
     """Leaves the packs alone that would take longer if they were cut.
 
@@ -85,9 +95,10 @@ def leave_unprofitable(
       shapes: of its tensors.
       width: of an element, in bytes.
       replicas: how many take part.
+      groups: as of `profit`.
     """
     for pack in filter(is_sharded, packs):
-        estimate = profit(pack, shapes, width, replicas)
+        estimate = profit(pack, shapes, width, replicas, groups)
         # (An update in a branch was not looked at from here.)
         if not estimate and not any(family.branches for family in pack.families):
             pack.reason, pack.detail = "no_profit", str(estimate)

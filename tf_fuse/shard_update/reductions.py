@@ -78,10 +78,12 @@ class Place:
     Attributes:
       count: of all replicas.
       rank: of this one.
+      groups: of the replicas; each has all elements once.
     """
 
     count: int
     rank: int
+    groups: int = 1
 
 
 class Reductions:

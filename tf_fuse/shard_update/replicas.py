@@ -25,10 +25,13 @@ class Replicas:
     Attributes:
       count: of all.
       ranks: those in the group of all that the function is of, by device.
+      groups: in how many groups of consecutive ranks they are, each of which has everything once;
+        a divisor of their number.
     """
 
     count: int
     ranks: Mapping[str, int]
+    groups: int = 1
 
     def has(self, node: Any) -> bool:
         """Whether it is known of which replica a node is."""
@@ -51,7 +54,7 @@ def slots_of(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[
             owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
             ranks.update(dict.fromkeys(family.slots, replicas.rank(pack.reduce)))
     return [
-        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument])
+        replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument], groups=replicas.groups)
         for slot in rewriter.slots
     ]
 
@@ -73,10 +76,25 @@ def cut_shapes(
 
 
 def ranges_of(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
-    """The elements of each part of a pack that are a replica's."""
+    """The elements of each part of a pack that are a replica's, in its group alone."""
+    first = rank % (replicas.count // replicas.groups) * replicas.groups
+    return _chunks(replicas, pack, first, first + replicas.groups - 1)
+
+
+def summed_of(replicas: Replicas, pack: Pack, rank: int) -> list[Range]:
+    """Those of `ranges_of` that are a replica's alone: it sums them for all who have them."""
+    group, place = divmod(rank, replicas.count // replicas.groups)
+    chunk = place * replicas.groups + group
+    return _chunks(replicas, pack, chunk, chunk)
+
+
+def _chunks(replicas: Replicas, pack: Pack, first: int, last: int) -> list[Range]:
+    """The elements of each part of a pack that are in some chunks of the all-reduce's ring."""
     sizes = [family.size for family in pack.families]
     width = width_of(pack.reduce.attr["T"].type)
-    return packed_ranges(sizes, width, replicas.count, rank)
+    begins = packed_ranges(sizes, width, replicas.count, first)
+    ends = packed_ranges(sizes, width, replicas.count, last)
+    return [(begin, max(begin, end)) for (begin, _), (_, end) in zip(begins, ends, strict=True)]
 
 
 def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:

@@ -31,7 +31,8 @@ def weight_update_report() -> dict[str, Any]:
       * `functions`: of each function with an all-reduce that was called with the option on, in that
         order (a `tf.function` that was traced several times is several), a dict:
 
-        * `function`: its name, and `replicas`, how many train together (0: not known);
+        * `function`: its name, and `replicas`, how many train together (0: not known), in how many
+          `groups`, each of which keeps the whole state;
         * `sharded`, and if it is not: `reason` (a key of `FUNCTION_REASONS`, else ""), `meaning`
           (the same in words) and `detail` (the operation, or what is wrong);
         * `variables`: how many variables of the optimizer are in parts;
@@ -101,12 +102,18 @@ def summary(decision: Decision) -> tuple[bool, str]:
     cut = sum(one["sharded"] for one in gradients)
     here, whole = data["state_bytes"], data["whole_state_bytes"]
     line = (
-        f"cut over {decision.replicas} replicas: {cut} of {len(gradients)} gradients, and "
+        f"cut over {_replicas(data)}: {cut} of {len(gradients)} gradients, and "
         f"{data['variables']} variables of the optimizer, which take {here} bytes here in place of "
         f"{whole} ({whole - here} saved)"
     )
     is_left = any(one["reason"] != "no_profit" for one in _alone(data["packs"]))
     return is_left, line + (f"; {left}" if left else "")
+
+
+def _replicas(function: Mapping[str, Any]) -> str:
+    """How many replicas, and how they share the work."""
+    count, groups = function["replicas"], function.get("groups", 1)
+    return f"{count} replicas" + (f" in {groups} groups" if groups > 1 else "")
 
 
 def _left(data: Mapping[str, Any]) -> str:
@@ -135,6 +142,7 @@ def _function(decision: Decision) -> dict[str, Any]:
     return {
         "function": decision.function,
         "replicas": decision.replicas,
+        "groups": decision.groups,
         "sharded": decision.reason is None,
         **_why(decision.reason, FUNCTION_REASONS, decision.detail),
         "variables": len(bundle.held) if bundle is not None else 0,
@@ -193,7 +201,7 @@ def _lines(function: Mapping[str, Any]) -> Iterator[str]:
         yield f"  not cut: {function['meaning']}{detail}"
         return
     yield (
-        f"  cut over {function['replicas']} replicas: {function['variables']} variables of the "
+        f"  cut over {_replicas(function)}: {function['variables']} variables of the "
         f"optimizer, {function['state_bytes']:,} of {function['whole_state_bytes']:,} bytes here; "
         f"{function['steps']} steps"
     )

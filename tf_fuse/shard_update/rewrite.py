@@ -8,6 +8,10 @@ and assigned to variables that have no more elements than that; new weights are 
 replicas and assigned. What is left alone gets its whole gradient by the same gather, or, where an
 update that is cut needs that, by a sum of all replicas' parts before it.
 
+Replicas may be in groups, each of which has everything once, and gathers what its own members have.
+Of what a replica has, it has summed a part, which no other replica has: the chunk of the ring that
+an all-reduce would have summed in the same order. Sums over all replicas are of these parts.
+
 Nodes that wait for others, by name, wait for the same ones as before.
 
 Vectorized kernels compute a tensor's last elements, which do not fill a vector register, by other
@@ -53,6 +57,7 @@ class Slot:
       dtype: number of the type.
       owns: as `own`, of each replica.
       rank: of the replica whose part it is.
+      groups: of the replicas; each has all elements once.
     """
 
     argument: str
@@ -64,6 +69,7 @@ class Slot:
     dtype: int
     owns: tuple[tuple[int, int], ...] = ()
     rank: int = 0
+    groups: int = 1
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
@@ -115,7 +121,12 @@ class Rewriter:
         return self._builder.function
 
     def shard(
-        self, pack: Pack, place: Place, ranges: Sequence[Range], levels: Mapping[str, int]
+        self,
+        pack: Pack,
+        place: Place,
+        ranges: Sequence[Range],
+        summed: Sequence[Range],
+        levels: Mapping[str, int],
     ) -> None:
         """Rewrites one pack.
 
@@ -124,6 +135,7 @@ class Rewriter:
           place: of the replica that the pack is of.
           ranges: of each part of the pack, the first element that is this replica's, and the one
             behind the last.
+          summed: as `ranges`, those of them that are no other replica's.
           levels: of the reductions of its families.
         """
         whole = pack.reduce
@@ -133,11 +145,11 @@ class Rewriter:
         for index, family in enumerate(pack.families):
             if family.reason is None:
                 self._cut(pack, index, ranges[index])
-        self._reduce(pack, ranges, levels)
+        self._reduce(pack, ranges, summed, levels)
         if any(family.branches for family in pack.families if family.reason is None):
             return  # What is behind it is another function's.
         early = early_gradients(self._view, pack)
-        self._bring_early(pack, ranges, sorted(early))
+        self._bring_early(pack, ranges, summed, sorted(early))
         gathered, shapes = [], []
         for index, family in enumerate(pack.families):
             part = f"{pack.node}:shards:{index}"
@@ -269,7 +281,13 @@ class Rewriter:
 
     # --- Reductions ------------------------------------------------------------------------------
 
-    def _reduce(self, pack: Pack, ranges: Sequence[Range], levels: Mapping[str, int]) -> None:
+    def _reduce(
+        self,
+        pack: Pack,
+        ranges: Sequence[Range],
+        summed: Sequence[Range],
+        levels: Mapping[str, int],
+    ) -> None:
         """Has replicas do the reductions together: those of a level and type in one collective."""
         batches: dict[tuple[int, int], list[tuple[int, Reduction]]] = defaultdict(list)
         for index, family in enumerate(pack.families):
@@ -279,20 +297,20 @@ class Rewriter:
                     batches[levels[name], reduction.wire_type].append((index, reduction))
         for level, dtype in sorted(batches):
             batch = batches[level, dtype]
-            sent = [self._send(pack, index, ranges[index], one) for index, one in batch]
+            sent = [self._send(pack, i, ranges[i], summed[i], one) for i, one in batch]
             name = f"{pack.node}/{SCOPE}_reduce_{level}_{dtype}"
             totals = self._all_reduce(pack, name, sent, dtype)
             for (_, reduction), total in zip(batch, totals, strict=True):
                 self._finish(reduction, total)
 
-    def _send(self, pack: Pack, index: int, own: Range, reduction: Reduction) -> str:
-        """What this replica's elements add to a reduction."""
+    def _send(self, pack: Pack, index: int, own: Range, summed: Range, reduction: Reduction) -> str:
+        """What this replica's elements add to a reduction, each of one replica alone."""
         builder, old = self._builder, self._view.nodes[reduction.node]
         scope = f"{reduction.node}/{SCOPE}"
         tensor = data_inputs(old)[0]
         range_ = window(own, pack.families[index].size)
-        tensor = self._own(scope, tensor, reduction.dtype, own, range_, old.device)
-        part = reductions.own_part(builder, scope, reduction, tensor, own, old.device)
+        tensor = self._own(scope, tensor, reduction.dtype, summed, range_, old.device)
+        part = reductions.own_part(builder, scope, reduction, tensor, summed, old.device)
         return reductions.placed(builder, scope, reduction, part, self._place, old.device)
 
     def _finish(self, reduction: Reduction, total: str) -> None:
@@ -316,7 +334,13 @@ class Rewriter:
         node.attr["tag"].s = f"{where}{name.rpartition('/')[2]}".encode()
         return [f"{name}:outputs:{i}" for i in range(len(tensors))]
 
-    def _bring_early(self, pack: Pack, ranges: Sequence[Range], indices: Sequence[int]) -> None:
+    def _bring_early(
+        self,
+        pack: Pack,
+        ranges: Sequence[Range],
+        summed: Sequence[Range],
+        indices: Sequence[int],
+    ) -> None:
         """Brings whole gradients before the new weights: zeros but for what is a replica's own."""
         if not indices:
             return
@@ -324,11 +348,12 @@ class Rewriter:
         dtype = whole.attr["T"].type
         parts = []
         for index in indices:
-            begin, end = ranges[index]
+            begin, end = summed[index]
             around = (begin, pack.families[index].size - end)
             # Adding it changes nothing, not even the sign of a zero.
             zero = -0.0 if dtype in _FLOATS else 0
             name, part = f"{_scope(pack, index)}/whole", f"{pack.node}:shards:{index}"
+            part = self._own(name, part, dtype, summed[index], ranges[index], whole.device)
             parts.append(self._builder.padded(name, part, dtype, around, 1, zero, whole.device))
         outputs = self._all_reduce(pack, f"{pack.node}/{SCOPE}_early", parts, dtype)
         for index, output in zip(indices, outputs, strict=True):
@@ -402,7 +427,7 @@ class Rewriter:
     def _own(
         self, scope: str, tensor: str, dtype: int, own: Range, range_: Range, device: str
     ) -> str:
-        """This replica's own elements of a window."""
+        """Some of a window's elements, which are this replica's own."""
         if own == range_:
             return tensor
         begin = own[0] - range_[0]
@@ -451,6 +476,8 @@ class Rewriter:
         node.attr["T"].type = whole.attr["T"].type
         node.attr["N"].i = len(inputs)
         node.attr["packed"].b = True
+        if self._place.groups > 1 and op != "TfFuse>AllReduce":
+            node.attr["groups"].i = self._place.groups
         node.attr["rank"].i = self._place.rank
         node.attr["timeout_seconds"].f = whole.attr["timeout_seconds"].f
 

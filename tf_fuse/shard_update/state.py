@@ -23,6 +23,7 @@ from tensorflow.python.framework import errors
 
 from tf_fuse.shard_update.bundle import Bundle, Held, key_of
 from tf_fuse.shard_update.cluster import Reader
+from tf_fuse.shard_update.copies import Copies
 
 # Handles, by id, of variables in parts. Looked at whenever a handle is used.
 _parted: dict[int, State] = {}
@@ -33,13 +34,14 @@ _LIBRARIES = frozenset({"contextlib", "keras", "tensorflow", "tf_fuse", "tf_kera
 class State:
     """The bundles of a program. Thread-safe."""
 
-    def __init__(self, reader: Reader):
+    def __init__(self, reader: Reader | None, readers: Mapping[int, Reader] | None = None):
         """Starts without bundles.
 
         Args:
-          reader: of all replicas.
+          reader: of all replicas; None where there will be no bundles.
+          readers: of each one of other processes, by rank.
         """
-        self._reader = reader
+        self._copies = None if reader is None else Copies(reader, readers or {})
         self._bundles: dict[Any, Bundle] = {}
         self._parted: dict[int, Bundle] = {}
         self._count = 0
@@ -53,12 +55,18 @@ class State:
         return sorted(self._bundles.values(), key=lambda bundle: bundle.number)
 
     def bundle(self, held: Sequence[Held], handles: Mapping[int, Sequence[Any]]) -> Bundle:
-        """The bundle of some variables that are cut in a way; made when it is first asked for."""
+        """The bundle of some variables that are cut in a way; made when it is first asked for.
+
+        Raises:
+          tf.errors.OpError: another replica has died or does not answer.
+        """
         self._bury()
         key = key_of(held, handles)
         found = self._bundles.get(key)
         if found is None:
-            found = Bundle(self._count, held, handles, self._reader)
+            assert self._copies is not None
+            self._copies.connect(held[0].groups if held else 1)
+            found = Bundle(self._count, held, handles, self._copies)
             self._count += 1
             self._bundles[key] = found
             for handle in found.handles():

@@ -413,6 +413,11 @@ def _check_meetings(
             if group != data_inputs(old.nodes[pack])[1:4]:
                 raise _WrongError(f"{one.name} is of another group than {pack}")
             if one.op == _GATHER:
+                if _groups(one) != _groups(new.nodes[pack]):
+                    raise _WrongError(
+                        f"{one.name} is in {_groups(one)} groups, and {pack} in "
+                        f"{_groups(new.nodes[pack])}"
+                    )
                 gathers.setdefault(pack, []).append(one.name)
                 if pack not in _before(new, name, {pack}):
                     raise _WrongError(f"{name} does not wait for {pack}")
@@ -449,6 +454,11 @@ def _check_meeting(old: Any, new: Any, gathers: Sequence[str]) -> None:
     is_same = old.op == new.op and len(data_inputs(old)) == len(data_inputs(new))
     if not is_same or (not calls and _attributes(old) != _attributes(new)):
         raise _WrongError(f"the collective {old.name} ({old.op}) is not what it was ({new.op})")
+
+
+def _groups(node: Any) -> int:
+    """In how many groups the members of a collective are."""
+    return int(node.attr["groups"].i) if "groups" in node.attr else 1
 
 
 def _attributes(node: Any) -> dict[str, Any]:
