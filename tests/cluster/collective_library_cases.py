@@ -93,8 +93,6 @@ class LibraryCases(Base):
         from tf_fuse import _native, collectives
 
         group = collectives.Group(self.ranks)
-        size = self.ranks // groups
-        held = range(self.rank % size * groups, (self.rank % size + 1) * groups)
 
         @tf.function(autograph=False)
         def function(pack: Any) -> Any:
@@ -113,6 +111,8 @@ class LibraryCases(Base):
         with tf.device(self.device):
             pack = tf.constant(values(dtype, sum(lengths), self.rank))
             shards, whole, total, sums = function(pack)
+        size = self.ranks // groups
+        held = range(self.rank % size * groups, (self.rank % size + 1) * groups)
         ranges = [
             collectives.packed_ranges(lengths, pack.dtype.size, self.ranks, chunk) for chunk in held
         ]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -18,10 +19,9 @@ _ELEMENTS = 10 * 37 + 37 + 37 * 5 + 5 + 5 * 1 + 1  # of all weights
 _SLOTS = {"Adam": 2, "Lion": 1}
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 8])
-def test_the_bits_in_a_part_of_the_memory(replicas):
+def _train(replicas, group_size, *optimizers):
     done = subprocess.run(
-        [sys.executable, str(_PROGRAM), str(replicas), *sorted(_SLOTS)],
+        [sys.executable, str(_PROGRAM), str(replicas), str(group_size), *optimizers],
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,
@@ -30,8 +30,16 @@ def test_the_bits_in_a_part_of_the_memory(replicas):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [result["optimizer"] for result in results] == sorted(_SLOTS)
-    for result in results:
+    assert [result["optimizer"] for result in results] == list(optimizers)
+    return results
+
+
+@pytest.mark.parametrize(
+    ("replicas", "group_size"), [(2, 0), (3, 0), (8, 0), (4, 2), (6, 2), (6, 3)]
+)
+def test_the_bits_in_a_part_of_the_memory(replicas, group_size):
+    groups = replicas // (group_size or replicas)
+    for result in _train(replicas, group_size, *sorted(_SLOTS)):
         on, off = result["on"], result["off"]
         assert len(set(on["losses"])) == len(on["losses"])
         assert (on["losses"], on["reads"]) == (off["losses"], off["reads"])
@@ -40,4 +48,22 @@ def test_the_bits_in_a_part_of_the_memory(replicas):
         assert version == 4
         assert whole == replicas * 4 * slots * _ELEMENTS
         # Each element once, and what fills registers: of each slot's parts the first and last.
-        assert 4 * slots * _ELEMENTS <= here <= 4 * slots * (_ELEMENTS + replicas * 6 * 2 * 64)
+        once = groups * 4 * slots * _ELEMENTS
+        assert once <= here <= once + 4 * slots * replicas * 6 * 2 * 64
+        assert [one["groups"] for one in on["functions"]] == [groups]
+
+
+def test_norms_in_groups():
+    (result,) = _train(6, 2, "Lamb")
+    on, off = result["on"], result["off"]
+    pairs = list(zip(on["values"], off["values"], strict=True))
+    assert 0 < max(np.max(np.abs(np.subtract(a, b))) for a, b in pairs) <= 1e-5
+    ((_, whole, _, _),) = on["held"]
+    assert whole == 6 * 4 * 2 * _ELEMENTS
+
+
+def test_groups_of_another_size_than_replicas_allow():
+    (result,) = _train(4, 3, "SGD")
+    (function,) = result["on"]["functions"]
+    assert (function["sharded"], function["reason"]) == (False, "group_size")
+    assert result["on"]["losses"] == result["off"]["losses"]

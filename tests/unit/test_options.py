@@ -196,6 +196,8 @@ def test_how_to_group_goes_with_the_fusing():
         ("fuse_rpc_us", float("nan"), "is a positive number, got nan"),
         ("fuse_gigabytes_per_s", float("inf"), "is a positive number, got inf"),
         ("fuse_gigabytes_per_s", -1, "is a positive number, got -1"),
+        ("shard_weight_update_group_size", -2, "is a whole number from 0 on but 1, got -2"),
+        ("shard_weight_update_group_size", 1, "is a whole number from 0 on but 1, got 1"),
     ],
 )
 def test_values_that_an_option_does_not_take(key, value, text):
@@ -203,9 +205,17 @@ def test_values_that_an_option_does_not_take(key, value, text):
         _set({key: value})
 
 
-@pytest.mark.parametrize(("key", "value"), [("fuse_rpc_us", True), ("fuse_grouping", 1)])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fuse_rpc_us", True),
+        ("fuse_grouping", 1),
+        ("shard_weight_update_group_size", True),
+        ("shard_weight_update_group_size", 2.0),
+    ],
+)
 def test_wrong_type_of_a_value(key, value):
-    with pytest.raises(TypeError, match=f"the option '{key}' of tf_fuse takes a "):
+    with pytest.raises(TypeError, match=f"the option '{key}' of tf_fuse takes an? "):
         _set({key: value})
 
 

@@ -32,6 +32,15 @@ def test_the_estimate_adds_up():
     assert estimate.cost == pytest.approx(0.5e-3 + 30e-6)
 
 
+def test_groups_save_less_and_exchange_once_more():
+    pack, shapes = _pack(elements=1_000_000, operations=14, sinks=3)
+    estimate = profit(pack, shapes, 4, 4, groups=2)
+    assert estimate.saved == pytest.approx(0.08e-9 * 4e6 * 17 / 2)
+    assert estimate.cost == pytest.approx(0.5e-3 + 30e-6 + 0.2e-3)
+    pack, shapes = _pack(elements=100_000, operations=14, sinks=3)
+    assert profit(pack, shapes, 4, 8).saved > profit(pack, shapes, 4, 8, groups=2).saved
+
+
 @pytest.mark.parametrize(
     ("elements", "operations", "sinks", "replicas", "pays"),
     [

@@ -197,6 +197,10 @@ def _gather_of_others(job):
     gather.input[2], gather.input[3] = gather.input[3], gather.input[2]
 
 
+def _gather_in_groups(job):
+    job.of("TfFuse>AllGather")[0].attr["groups"].i = 3
+
+
 def _scatter_of_others(job):
     (scatter,) = job.of("TfFuse>ReduceScatter")
     scatter.input[1], scatter.input[2] = scatter.input[2], scatter.input[1]
@@ -250,6 +254,7 @@ _MUTATIONS = [
     (_changed_reduce, r"the collective .* is not what it was"),
     (_no_gather, "is cut, and gathered 0 times"),
     (_gather_of_others, "is of another group than"),
+    (_gather_in_groups, "is in 3 groups, and .* in 1"),
     (_scatter_of_others, "is of another group than"),
     (_early_gather, "does not wait for"),
     (_stray_collective, "stray .TfFuse>AllGather. belongs to no all-reduce"),
