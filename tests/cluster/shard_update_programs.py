@@ -260,3 +260,22 @@ def constrained(strategy: Any) -> Any:
     optimizer = _adam(strategy, keras, variables)
 
     return _step(strategy, _trains(model, variables, optimizer)), variables
+
+
+def waited_for(strategy: Any) -> Any:
+    """All updates wait for a whole gradient, whose own update is left alone."""
+    _, model = _model(strategy)
+    variables = model.trainable_variables
+    with strategy.scope():
+        slots = [tf.Variable(tf.zeros(v.shape)) for v in variables]
+
+    def replica(x: Any, y: Any) -> Any:
+        loss, gradients = _gradients(model, x, y, variables)
+        gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        scale = tf.tanh(tf.cumsum(gradients[0])[-1, 0])
+        for variable, slot, gradient in zip(variables, slots, gradients, strict=True):
+            slot.assign(0.9 * slot + gradient)
+            variable.assign_sub(0.01 * scale * slot)
+        return loss
+
+    return _step(strategy, replica), variables

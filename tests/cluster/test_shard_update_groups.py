@@ -176,6 +176,7 @@ _KINDS = [
     *(("program", {"name": n}, True) for n in ("accumulation", "half", "loop", "scaled")),
     ("program", {"name": "constrained"}, False),
     ("program", {"name": "two_optimizers"}, True),
+    ("program", {"name": "waited_for"}, True),
     *(("reduction", {"name": n}, True) for n in ("all", "max", "max_of_columns", "max_of_rows")),
     *(("reduction", {"name": n}, False) for n in ("mean", "mean_of_rows", "norm", "product")),
 ]
@@ -188,7 +189,10 @@ def test_kinds_of_steps(ranks, case, args, is_exact):
     for groups in (1, 2):
         ranks.values("in_groups", groups=groups)
         cut.append(ranks.values(case, sharded=True, **args))
-    assert all(one["reasons"] == [] for one in cut[1])
+    is_waited_for = args == {"name": "waited_for"}
+    for one in cut[1]:
+        assert one["early"] == is_waited_for
+        assert one["reasons"] == ["not_elementwise"] * is_waited_for
     assert len({one["weights"] for one in cut[1]}) == 1
     if is_exact:
         assert [one["weights"] for one in whole] == [other["weights"] for other in cut[1]]
