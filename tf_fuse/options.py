@@ -120,6 +120,15 @@ OPTIONS: dict[str, Option] = {
             in_sessions=False,
             in_config=False,
         ),
+        Option(
+            "fuse_weight_update",
+            bool,
+            "Have one operation do the elementwise operations of each weight's update, whether it "
+            "is cut or not, in one pass over memory and under one lock; values have the same bits. "
+            "Applies to functions called from then on.",
+            in_sessions=False,
+            in_config=False,
+        ),
     )
 }
 
@@ -263,6 +272,11 @@ def shards_updates(context: Any) -> bool:
 def compiles_updates(context: Any) -> bool:
     """Whether updates of weights in functions that this context calls are compiled."""
     return bool(context._optimizer_experimental_options.get("compile_weight_update"))
+
+
+def fuses_updates(context: Any) -> bool:
+    """Whether each update of a weight in functions that this context calls is one operation."""
+    return bool(context._optimizer_experimental_options.get("fuse_weight_update"))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:
