@@ -337,7 +337,7 @@ def test_without_xla(monkeypatch, caplog):
             context,
             hook._graphs,
             {},
-            compiled_module.Way("compiled", xla.XlaMaker(), False, compiled_module.no_xla),
+            compiled_module.Way("compiled", xla.XlaMaker(), compiled_module.no_xla),
         )
     assert caplog.messages == [
         "tf_fuse: weight updates are not compiled: this TensorFlow is built without XLA."

@@ -29,13 +29,11 @@ class Way:
     Attributes:
       name: of the way, in the names of twins.
       maker: of the operations.
-      is_anywhere: whether they run on CPUs of other tasks, too.
       problem: why they cannot be had in a context; "" if they can.
     """
 
     name: str
     maker: Maker
-    is_anywhere: bool
     problem: Callable[[Any], str]
 
 
@@ -148,7 +146,7 @@ class Compiler:
         if any(node.op in ASSIGNS for node in definition.node_def):
             view = GraphView(definition, op_defs(body))
             shapes = self._shapes.get(name) or static_shapes(view, graph)
-            found = outline(view, shapes, self._place(context, places or {}), self._way.maker)
+            found = outline(view, shapes, _is_here(context, places or {}), self._way.maker)
             self.decisions.append(Compiled(name, found))
         function = found.function
         if function is None:
@@ -167,9 +165,6 @@ class Compiler:
         function.signature.name = name + self._suffix
         context.add_function_def(function)
         return name + self._suffix
-
-    def _place(self, context: Any, places: Mapping[str, str]) -> IsHere:
-        return _is_on_cpu(places) if self._way.is_anywhere else _is_here(context, places)
 
     def _inner(self, context: Any, definition: Any, graph: Any) -> dict[str, str]:
         """Of the functions that a function calls, those that have twins, and their names."""
@@ -197,11 +192,16 @@ def _is_compiled(node: Any) -> bool:
 
 
 def no_xla(context: Any) -> str:
-    """Why nothing can be compiled; "" if it can."""
+    """Why XLA cannot compile; "" if it can."""
     from tensorflow.python.util import _pywrap_util_port
 
     if not _pywrap_util_port.IsBuiltWithXLA():
         return "this TensorFlow is built without XLA"
+    return no_other_tasks(context)
+
+
+def no_other_tasks(context: Any) -> str:
+    """Why the operations may have to run elsewhere than in this process; "" if not."""
     if context._server_def is not None and context._collective_ops_server_def is None:
         return "the variables may be on other tasks than the one that runs the program"
     return ""
@@ -231,25 +231,5 @@ def _is_here(context: Any, places: Mapping[str, str]) -> IsHere:
             and spec.task in (None, own.task)
             and (len(local) == 1 or bool(device))
         )
-
-    return is_here
-
-
-def _is_on_cpu(places: Mapping[str, str]) -> IsHere:
-    """Tells what is on a CPU of any task.
-
-    Args:
-      places: by variable, the device that it is on.
-    """
-    from tensorflow.python.framework import device as device_module
-
-    def is_here(device: str, variable: str | None) -> bool:
-        wanted = device_module.DeviceSpec.from_string(device)
-        if variable is not None and variable in places:
-            its = device_module.DeviceSpec.from_string(places[variable])
-            if wanted.make_merged_spec(its) != its:
-                return False
-            wanted = its
-        return wanted.device_type in (None, "CPU")
 
     return is_here

@@ -26,7 +26,7 @@ from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.compiled import Compiler, Way, no_xla
+from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, operations
@@ -391,7 +391,7 @@ def updates_of(context: Any) -> Updates:
 
 def compiler_of(context: Any) -> Compiler:
     """The compiled twins of a context; made when first asked for."""
-    return _twins_of(context, "_tf_fuse_compiler", Way("compiled", XlaMaker(), False, no_xla))
+    return _twins_of(context, "_tf_fuse_compiler", Way("compiled", XlaMaker(), no_xla))
 
 
 def fuser_of(context: Any) -> Compiler:
@@ -399,7 +399,7 @@ def fuser_of(context: Any) -> Compiler:
     return _twins_of(
         context,
         "_tf_fuse_fuser",
-        Way("fused", ProgramMaker(lambda: context.config), True, lambda context: ""),
+        Way("fused", ProgramMaker(lambda: context.config), no_other_tasks),
     )
 
 
