@@ -292,8 +292,11 @@ class Ranks:
         self._ranks[rank].ended = True
 
     def pause(self, rank: int) -> None:
-        """SIGSTOP."""
-        os.kill(self._ranks[rank].pid, signal.SIGSTOP)
+        """SIGSTOP; returns when all of its threads have stopped."""
+        pid = self._ranks[rank].pid
+        os.kill(pid, signal.SIGSTOP)
+        # (It stays to be waited for, by who ends it.)
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self, rank: int) -> None:
         """SIGCONT."""
