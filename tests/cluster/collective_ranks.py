@@ -295,8 +295,9 @@ class Ranks:
         """SIGSTOP; returns when all of its threads have stopped."""
         pid = self._ranks[rank].pid
         os.kill(pid, signal.SIGSTOP)
-        # (It stays to be waited for, by who ends it.)
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        tasks = Path(f"/proc/{pid}/task")
+        while not all(_has_stopped(task) for task in tasks.iterdir()):
+            os.sched_yield()
 
     def resume(self, rank: int) -> None:
         """SIGCONT."""
@@ -319,3 +320,11 @@ class Ranks:
 def connect(address: str) -> Connection:
     """The rank's side of a connection."""
     return Client(address, family="AF_UNIX")
+
+
+def _has_stopped(task: Path) -> bool:
+    try:
+        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:  # The thread has ended.
+        return True
+    return state in "TZX"
