@@ -10,6 +10,7 @@
 #include "passes/offline_rewrite.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
 #include "transport/introspection.h"
+#include "update/block_ops.h"
 
 namespace {
 
@@ -49,6 +50,12 @@ char* tf_fuse_rewrite(const char* request, size_t request_size,
       tf_fuse::RewriteOffline(std::string(request, request_size));
   *result_size = result.size();
   return CopyOut(result);
+}
+
+bool tf_fuse_has_block_op(const char* op, int operand, int result) {
+  return tf_fuse::FindBlockOp(op, static_cast<tensorflow::DataType>(operand),
+                              static_cast<tensorflow::DataType>(result))
+             .function != nullptr;
 }
 
 void tf_fuse_free(char* memory) { std::free(memory); }

@@ -35,6 +35,12 @@ TF_FUSE_EXPORT char* tf_fuse_ask(const char* task, int question, int timeout_ms,
 TF_FUSE_EXPORT char* tf_fuse_rewrite(const char* request, size_t request_size,
                                      size_t* result_size);
 
+// Whether TfFuse>ElementwiseUpdate has TensorFlow's operation `op` that makes
+// elements of the type `result` of elements of the type `operand`
+// (tensorflow.DataType).
+TF_FUSE_EXPORT bool tf_fuse_has_block_op(const char* op, int operand,
+                                         int result);
+
 TF_FUSE_EXPORT void tf_fuse_free(char* memory);
 
 }  // extern "C"

@@ -38,7 +38,7 @@ if not _is_doctor:
 
     options.install()
     handle_packing.install(options.packs_handles)
-    _shard_update.install(options.shards_updates, options.compiles_updates)
+    _shard_update.install(options.shards_updates, options.compiles_updates, options.fuses_updates)
 
 __version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"
 

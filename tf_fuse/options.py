@@ -134,6 +134,16 @@ OPTIONS: dict[str, Option] = {
             in_sessions=False,
             in_config=False,
         ),
+        Option(
+            "fuse_weight_update",
+            bool,
+            "Have one operation do the elementwise operations of each weight's update, whether it "
+            "is cut or not, in one pass over memory and under one lock; values have the same bits. "
+            "On together with shard_weight_update unless set to False; of no effect together with "
+            "compile_weight_update. Applies to functions called from then on.",
+            in_sessions=False,
+            in_config=False,
+        ),
     )
 }
 
@@ -291,6 +301,12 @@ def shards_updates(context: Any) -> bool:
 def compiles_updates(context: Any) -> bool:
     """Whether updates of weights in functions that this context calls are compiled."""
     return bool(context._optimizer_experimental_options.get("compile_weight_update"))
+
+
+def fuses_updates(context: Any) -> bool:
+    """Whether each update of a weight in functions that this context calls is one operation."""
+    options = context._optimizer_experimental_options
+    return bool(options.get("fuse_weight_update", options.get("shard_weight_update")))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

@@ -292,8 +292,12 @@ class Ranks:
         self._ranks[rank].ended = True
 
     def pause(self, rank: int) -> None:
-        """SIGSTOP."""
-        os.kill(self._ranks[rank].pid, signal.SIGSTOP)
+        """SIGSTOP; returns when all of its threads have stopped."""
+        pid = self._ranks[rank].pid
+        os.kill(pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{pid}/task")
+        while not all(_has_stopped(task) for task in tasks.iterdir()):
+            os.sched_yield()
 
     def resume(self, rank: int) -> None:
         """SIGCONT."""
@@ -316,3 +320,11 @@ class Ranks:
 def connect(address: str) -> Connection:
     """The rank's side of a connection."""
     return Client(address, family="AF_UNIX")
+
+
+def _has_stopped(task: Path) -> bool:
+    try:
+        state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:  # The thread has ended.
+        return True
+    return state in "TZX"

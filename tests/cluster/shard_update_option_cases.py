@@ -50,9 +50,9 @@ class ShardUpdateOptionCases:
           Digests of the weights and of the optimizer's variables after training, the losses, and
           what the reads gave.
         """
-        from tf_fuse.shard_update import outline
+        from tf_fuse.shard_update import xla
 
-        outline.MIN_ELEMENTS = 2
+        xla.MIN_ELEMENTS = 2
         tf.config.optimizer.set_experimental_options(
             {
                 "shard_weight_update": on,

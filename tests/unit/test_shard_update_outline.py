@@ -19,7 +19,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 import tf_fuse  # noqa: F401
 from tf_fuse.shard_update import compiled as compiled_module
-from tf_fuse.shard_update import hook, outline
+from tf_fuse.shard_update import hook, outline, xla
 from tf_fuse.shard_update.functions import op_defs, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView, control_inputs
 
@@ -28,7 +28,7 @@ _SHAPE = [4, 4]
 
 @pytest.fixture(autouse=True)
 def _any_size(monkeypatch):
-    monkeypatch.setattr(outline, "MIN_ELEMENTS", 2)
+    monkeypatch.setattr(xla, "MIN_ELEMENTS", 2)
     yield
     _switch(False)
 
@@ -48,7 +48,9 @@ def _ones(value=1.0):
 def _outline(body, *specs, is_here=lambda device, variable: True):
     function = tf.function(body, autograph=False, input_signature=specs).get_concrete_function()
     view = GraphView(function.function_def, op_defs(lambda name: None))
-    return function, outline.outline(view, static_shapes(view, function.graph), is_here)
+    return function, outline.outline(
+        view, static_shapes(view, function.graph), is_here, xla.XlaMaker()
+    )
 
 
 class _Job:
@@ -116,7 +118,7 @@ def test_who_waited_for_an_operation_waits_for_the_call():
 
 
 def _small(job, g):
-    outline.MIN_ELEMENTS = 17
+    xla.MIN_ELEMENTS = 17
     job.update(g)
 
 
@@ -331,7 +333,12 @@ def test_without_xla(monkeypatch, caplog):
     context = context_module.context()
     monkeypatch.setattr(_pywrap_util_port, "IsBuiltWithXLA", lambda: False)
     with caplog.at_level(logging.WARNING, "tf_fuse"):
-        compiler = compiled_module.Compiler(context, hook._graphs, {})
+        compiler = compiled_module.Compiler(
+            context,
+            hook._graphs,
+            {},
+            compiled_module.Way("compiled", xla.XlaMaker(), compiled_module.no_xla),
+        )
     assert caplog.messages == [
         "tf_fuse: weight updates are not compiled: this TensorFlow is built without XLA."
     ]
@@ -374,7 +381,7 @@ def _samples(name, kind):
     return arguments
 
 
-@pytest.mark.parametrize("name", sorted(outline.COMPILED))
+@pytest.mark.parametrize("name", sorted(xla.COMPILED))
 def test_xla_has_each_operation(name):
     tried = 0
     for kind in sorted(_NUMBERS):
@@ -425,7 +432,6 @@ def test_optimizers(name, args):
     ours = _trained(name, True, **args)
     outlines = [d.outline for d in _decisions()[count:]]
     assert (sum(len(o.cones) for o in outlines) >= 2) == (name not in _LEFT)
-    assert [o.same_bits for o in outlines] == [not o.cones for o in outlines]
     for mine, theirs in zip(ours, stock, strict=True):
         # What the docs say: units in the last place of the variable's largest element.
         unit = np.spacing(np.abs(theirs).max()) if theirs.dtype == np.float32 else 0

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Gives functions that update weights a twin whose elementwise operations are compiled.
+"""Gives functions that update weights a twin whose elementwise operations are one operation.
 
 The update may be in the function itself, in functions that it calls, or in branches and loops.
 """
@@ -8,7 +8,7 @@ The update may be in the function itself, in functions that it calls, or in bran
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,24 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
 from tf_fuse.shard_update.functions import op_defs, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
-from tf_fuse.shard_update.outline import Outline, outline
+from tf_fuse.shard_update.outline import Maker, Outline, outline
 
 _log = logging.getLogger("tf_fuse")
 
-_SUFFIX = "__tf_fuse_compiled"
+
+@dataclass(frozen=True)
+class Way:
+    """How the operations become one.
+
+    Attributes:
+      name: of the way, in the names of twins.
+      maker: of the operations.
+      problem: why they cannot be had in a context; "" if they can.
+    """
+
+    name: str
+    maker: Maker
+    problem: Callable[[Any], str]
 
 
 @dataclass
@@ -48,6 +61,7 @@ class Compiler:
         context: Any,
         graphs: Mapping[str, Any],
         shapes: Mapping[str, Mapping[str, Shape | None]],
+        way: Way,
     ):
         """Starts without twins.
 
@@ -55,13 +69,15 @@ class Compiler:
           context: the eager context, initialized.
           graphs: of functions, by name.
           shapes: of the tensors of a function, by its name, where they are not those of its graph.
+          way: how operations become one.
         """
         self.decisions: list[Compiled] = []
         self._graphs, self._shapes = graphs, shapes
         self._twins: dict[bytes, bytes | None] = {}
-        self._problem = _problem(context)
+        self._way, self._suffix = way, f"__tf_fuse_{way.name}"
+        self._problem = way.problem(context)
         if self._problem:
-            _log.warning("tf_fuse: weight updates are not compiled: %s.", self._problem)
+            _log.warning("tf_fuse: weight updates are not %s: %s.", way.name, self._problem)
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Calls a function's twin if it has one, and the function itself otherwise."""
@@ -98,7 +114,10 @@ class Compiler:
         try:
             twin = self._compiled(context, name, graph, places)
         except Exception as error:  # An error of ours is no reason not to train.
-            _log.warning("tf_fuse: the function %s cannot be compiled and stays: %s", name, error)
+            _log.debug("tf_fuse: %s", name, exc_info=True)
+            _log.warning(
+                "tf_fuse: the function %s cannot be %s and stays: %s", name, self._way.name, error
+            )
             return None
         return None if twin == name else twin.encode()
 
@@ -116,8 +135,8 @@ class Compiler:
         definition = context.get_function_def(name)
         if _is_compiled(definition):
             return name
-        if context.has_function(name + _SUFFIX):
-            return name + _SUFFIX
+        if context.has_function(name + self._suffix):
+            return name + self._suffix
 
         def body(called: str) -> Any:
             return context.get_function_def(called) if context.has_function(called) else None
@@ -127,7 +146,7 @@ class Compiler:
         if any(node.op in ASSIGNS for node in definition.node_def):
             view = GraphView(definition, op_defs(body))
             shapes = self._shapes.get(name) or static_shapes(view, graph)
-            found = outline(view, shapes, _is_here(context, places or {}))
+            found = outline(view, shapes, _is_here(context, places or {}), self._way.maker)
             self.decisions.append(Compiled(name, found))
         function = found.function
         if function is None:
@@ -143,9 +162,9 @@ class Compiler:
         for made in found.bodies.values():
             if not context.has_function(made.signature.name):
                 context.add_function_def(made)
-        function.signature.name = name + _SUFFIX
+        function.signature.name = name + self._suffix
         context.add_function_def(function)
-        return name + _SUFFIX
+        return name + self._suffix
 
     def _inner(self, context: Any, definition: Any, graph: Any) -> dict[str, str]:
         """Of the functions that a function calls, those that have twins, and their names."""
@@ -172,12 +191,17 @@ def _is_compiled(node: Any) -> bool:
     return "_XlaMustCompile" in node.attr and bool(node.attr["_XlaMustCompile"].b)
 
 
-def _problem(context: Any) -> str:
-    """Why nothing can be compiled; "" if it can."""
+def no_xla(context: Any) -> str:
+    """Why XLA cannot compile; "" if it can."""
     from tensorflow.python.util import _pywrap_util_port
 
     if not _pywrap_util_port.IsBuiltWithXLA():
         return "this TensorFlow is built without XLA"
+    return no_other_tasks(context)
+
+
+def no_other_tasks(context: Any) -> str:
+    """Why the operations may have to run elsewhere than in this process; "" if not."""
     if context._server_def is not None and context._collective_ops_server_def is None:
         return "the variables may be on other tasks than the one that runs the program"
     return ""

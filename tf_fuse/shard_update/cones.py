@@ -8,27 +8,39 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
-from tf_fuse.shard_update.ops import ELEMENTWISE
 
 # Constants of up to so many elements become constants of the compiled function.
 _LARGEST_CONSTANT = 16
-
-
-# DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BOOL. Of narrower floating types, XLA leaves out the
-# rounding between operations: that is not the same update any more.
-TYPES = frozenset({1, 2, 3, 9, 10})
+_RESOURCE = 20  # DT_RESOURCE
 
 
 FREE = frozenset({"Identity", "Reshape", "StopGradient"})
 
 
-# What XLA computes elementwise, of each of the types, with a NaN where TensorFlow has one: of
-# infinity and NaN, the larger one may be infinity in XLA.
-COMPILED = (ELEMENTWISE - {"ClipByValue", "Maximum", "Minimum", "Round"}) | {"Reshape"}
+@dataclass(frozen=True)
+class Rules:
+    """What may be in a cone.
+
+    Attributes:
+      has: whether there is an operation, by its name, the type of its (last) input and that of its
+        result.
+      types: of variables.
+      is_flat: whether tensors must have the cone's size, or one element; else any broadcast is
+        computed.
+      needs_value: whether variables must have a value before.
+      least_elements: of a cone.
+    """
+
+    has: Callable[[str, int, int], bool]
+    types: frozenset[int]
+    is_flat: bool = False
+    needs_value: bool = False
+    least_elements: int = 1
 
 
 # Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
@@ -74,8 +86,14 @@ IsHere = Callable[[str, str | None], bool]
 class Finder:
     """Finds the cones of a function, from their ends to their beginnings."""
 
-    def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere):
-        self._view, self._shapes, self._is_here = view, shapes, is_here
+    def __init__(
+        self,
+        view: GraphView,
+        shapes: Mapping[str, Shape | None],
+        is_here: IsHere,
+        rules: Rules,
+    ):
+        self._view, self._shapes, self._is_here, self._rules = view, shapes, is_here, rules
         self.left: list[Left] = []
         # Cones that are one have one representative. They begin as variables, or as what is sent.
         self._one_with: dict[str, str] = {}
@@ -83,7 +101,7 @@ class Finder:
         self._device: dict[str, str] = {}
         self._cone: dict[str, str] = {}
         self._order = list(view.in_order())
-        self._sent = set(_sent(view))
+        self._sent = set(self._find_sent())
         self._results = set(view.results)
 
     def cones(self) -> list[Cone]:
@@ -125,17 +143,32 @@ class Finder:
         reason = None
         if shape is None:
             reason = "unknown_shape", variable
-        elif any(node.attr["dtype"].type not in TYPES for node in nodes):
+        elif any(node.attr["dtype"].type not in self._rules.types for node in nodes):
             reason = "type", variable
         elif len({node.device for node in nodes}) > 1:
             reason = "several_devices", variable
         elif not self._is_here(nodes[0].device, variable):
             reason = "device", nodes[0].device
+        elif self._rules.is_flat and any(self._is_other_shape(node, shape) for node in nodes):
+            reason = "unknown_shape", variable
+        elif self._rules.needs_value and not self._has_value(variable, nodes[0]):
+            reason = "not_read", variable
         if reason is not None or shape is None:
             self.left += [Left(name, *reason) for name in assigns if reason is not None]
             return
         self._begin(variable, math.prod(shape), nodes[0].device)
         self._cone.update(dict.fromkeys(assigns, variable))
+
+    def _is_other_shape(self, assign: Any, shape: Shape) -> bool:
+        assigned = self._shapes.get(data_inputs(assign)[1])
+        return assigned is None or tuple(assigned) != tuple(shape)
+
+    def _has_value(self, variable: str, first: Any) -> bool:
+        """Whether a variable is read before its first assignment."""
+        if first.op != "AssignVariableOp":
+            return True
+        before = takewhile(lambda node: node is not first, self._order)
+        return any(n.op in READS and self._view.variable_of(n) == variable for n in before)
 
     def _begin(self, key: str, size: int, device: str) -> None:
         self._one_with[key], self._size[key], self._device[key] = key, size, device
@@ -155,13 +188,13 @@ class Finder:
     def _visit(self, node: Any) -> None:
         """Has a node join the cone of all that read it, if there is one."""
         if node.op in READS:
-            if node.attr["dtype"].type not in TYPES:
+            if node.attr["dtype"].type not in self._rules.types:
                 return
-        elif not self._is_compiled(node):
+        elif not self.is_compiled(node):
             return
         outputs = self._view.outputs(node)
         size = self._known_size(node)
-        if node.name in self._sent and size is not None and self._is_here(node.device, None):
+        if size is not None and self._begins(node, size):
             self._begin(node.name, size, node.device)
             self._cone[node.name] = node.name
         elif any(tensor in self._results for tensor in outputs):
@@ -179,28 +212,62 @@ class Finder:
                 keys.add(key := self._find(variable))
                 # (It runs where the variable is.)
                 device = device or self._device[key]
+            elif self._rules.is_flat:
+                return  # A variable of all weights, such as a rate, is not locked for one.
             elif len(keys) > 1 or not self._is_here(device, variable):
                 return
         self._join(node, keys, size, device)
+
+    def _begins(self, node: Any, size: int) -> bool:
+        is_sent = node.name in self._sent
+        return is_sent and self._is_here(node.device, None) and self._fits(node, size)
 
     def _join(self, node: Any, keys: Collection[str], size: int | None, device: str) -> None:
         sizes = {self._size[key] for key in keys}
         devices = {self._device[key] for key in keys}
         if len(sizes) != 1 or devices != {device} or (size is not None and size not in sizes):
             return
+        if not self._fits(node, min(sizes)):
+            return
         first, *others = sorted(keys)
         for key in others:
             self._one_with[key] = first
         self._cone[node.name] = first
 
-    def _is_compiled(self, node: Any) -> bool:
-        view = self._view
-        if node.op not in COMPILED:
+    def _fits(self, node: Any, size: int | None) -> bool:
+        """Whether what a node reads and makes has so many elements; or one, of what it reads."""
+        if not self._rules.is_flat:
+            return True
+        if self._known_size(node) != size:
+            return False
+        inputs = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        known = [self._shapes.get(t) for t in inputs if self._view.dtype(t) != _RESOURCE]
+        return all(shape is not None and math.prod(shape) in (1, size) for shape in known)
+
+    def is_compiled(self, node: Any) -> bool:
+        """Whether a node is of an operation that may be in a cone."""
+        view, outputs = self._view, self._view.outputs(node)
+        if len(outputs) != 1 or not data_inputs(node):
             return False
         if node.op == "Reshape" and not is_small_constant(view, data_inputs(node)[1]):
             return False
         tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
-        return all(view.dtype(tensor) in TYPES for tensor in [*tensors, *view.outputs(node)])
+        operand = view.dtype(tensors[-1])
+        if any(view.dtype(t) not in self._rules.types for t in [*tensors, *outputs]):
+            return False
+        return self._rules.has(node.op, operand, view.dtype(outputs[0]))
+
+    def _find_sent(self) -> Iterator[str]:
+        """The nodes that make what other replicas get of a new weight."""
+        view = self._view
+        for node in view.nodes.values():
+            if node.op == "TfFuse>AllGather":
+                for tensor in data_inputs(node)[: node.attr["N"].i]:
+                    producer = view.producer(tensor)
+                    while producer is not None and producer.op in ("Slice", "Reshape"):
+                        producer = view.producer(data_inputs(producer)[0])
+                    if producer is not None and self.is_compiled(producer):
+                        yield producer.name
 
     def _known_size(self, node: Any) -> int | None:
         """Elements of a node's result; those of what it reads if that is all that is known."""
@@ -213,18 +280,6 @@ class Finder:
         known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
         sizes = [math.prod(shape) for shape in known if shape is not None]
         return max(sizes) if len(sizes) == len(known) or max(sizes, default=0) > 1 else None
-
-
-def _sent(view: GraphView) -> Iterator[str]:
-    """The nodes that make what other replicas get of a new weight."""
-    for node in view.nodes.values():
-        if node.op == "TfFuse>AllGather":
-            for tensor in data_inputs(node)[: node.attr["N"].i]:
-                producer = view.producer(tensor)
-                while producer is not None and producer.op in ("Slice", "Reshape"):
-                    producer = view.producer(data_inputs(producer)[0])
-                if producer is not None and producer.op in COMPILED:
-                    yield producer.name
 
 
 def is_small_constant(view: GraphView, tensor: str) -> bool:

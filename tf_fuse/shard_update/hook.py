@@ -26,15 +26,17 @@ from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.compiled import Compiler
+from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.plan import Plan, make_plan
+from tf_fuse.shard_update.program import ProgramMaker
 from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.state import State
 from tf_fuse.shard_update.verify import Original, verify
+from tf_fuse.shard_update.xla import XlaMaker
 
 _log = logging.getLogger("tf_fuse")
 
@@ -358,20 +360,26 @@ def _remember(function: Any) -> None:
     _graphs[name.decode() if isinstance(name, bytes) else name] = function.graph
 
 
-def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> None:
+def install(
+    is_on: Callable[[Any], bool],
+    compiles: Callable[[Any], bool],
+    fuses: Callable[[Any], bool],
+) -> None:
     """Extends TensorFlow's eager context, once per process.
 
     Args:
       is_on: whether updates are to be cut, given the context.
       compiles: whether they are to be compiled, given the context.
+      fuses: whether the operations of each are to be one, given the context.
     """
     from tensorflow.python.eager.polymorphic_function import transform
 
     def call(stock: Call, context: Any, name: Any, inputs: Any, num_outputs: int) -> Any:
         def run(context: Any, name: bytes, inputs: Any, num_outputs: int) -> Any:
-            if not compiles(context):
+            if not (compiles(context) or fuses(context)):
                 return stock(context, name, inputs, num_outputs)
-            return compiler_of(context).call(context, stock, name, inputs, num_outputs)
+            compiler = compiler_of(context) if compiles(context) else fuser_of(context)
+            return compiler.call(context, stock, name, inputs, num_outputs)
 
         key = name if isinstance(name, bytes) else name.encode()
         if not is_on(context):
@@ -381,7 +389,7 @@ def install(is_on: Callable[[Any], bool], compiles: Callable[[Any], bool]) -> No
 
     def forget(context: Any, name: bytes) -> None:
         _shapes.pop(name.decode(), None)
-        for twins in ("_tf_fuse_updates", "_tf_fuse_compiler"):
+        for twins in ("_tf_fuse_updates", "_tf_fuse_compiler", "_tf_fuse_fuser"):
             if (keeper := getattr(context, twins, None)) is not None:
                 keeper.forget(context, name)
 
@@ -400,8 +408,22 @@ def updates_of(context: Any) -> Updates:
 
 def compiler_of(context: Any) -> Compiler:
     """The compiled twins of a context; made when first asked for."""
-    compiler = getattr(context, "_tf_fuse_compiler", None)
-    if compiler is None:
+    return _twins_of(context, "_tf_fuse_compiler", Way("compiled", XlaMaker(), no_xla))
+
+
+def fuser_of(context: Any) -> Compiler:
+    """The twins of a context that have each update in one operation; made when first asked for."""
+    return _twins_of(
+        context,
+        "_tf_fuse_fuser",
+        Way("fused", ProgramMaker(lambda: context.config), no_other_tasks),
+    )
+
+
+def _twins_of(context: Any, attribute: str, way: Way) -> Compiler:
+    twins = getattr(context, attribute, None)
+    if twins is None:
         context.ensure_initialized()
-        compiler = context._tf_fuse_compiler = Compiler(context, _graphs, _shapes)
-    return compiler
+        twins = Compiler(context, _graphs, _shapes, way)
+        setattr(context, attribute, twins)
+    return twins

@@ -1,10 +1,11 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Has the elementwise operations of each weight's update run as one compiled kernel.
+"""Has the elementwise operations of each weight's update run as one operation.
 
 Point by point, an optimizer reads and writes each of its variables once; run one by one, its
 operations read and write a tensor of that size every time. So what lies in front of the assignments
-of variables is moved into a function that XLA compiles:
+of variables is moved into one operation: a call of a function that XLA compiles (`xla.py`), or our
+own, which has the same bits (`program.py`):
 
     g ─► Sub ─► Mul ─► AssignAdd(m) ··► Read(m) ─► Mul ─► AssignSub(w)
           ▲ Read(m)                                  ▲ rate
@@ -12,52 +13,44 @@ of variables is moved into a function that XLA compiles:
 
 Such a *cone* starts from an assignment and takes an operation if all that read its result are in
 it. So nothing in it is seen from outside but variables, and (in a function that updates a part of
-the weights) what is sent to other replicas. Variables are read and assigned inside: XLA then writes
-the new values where the old ones were, which takes two thirds of the time of assigning its results.
-
-Functions for weights of one shape are the same, and compiled once.
+the weights) what is sent to other replicas. Variables are read and assigned inside.
 
 No optimizer is known by name here, and nothing about replicas.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import (
-    COMPILED,
     CONTROL_FLOW,
     FREE,
     Cone,
     Finder,
     IsHere,
     Left,
-    is_small_constant,
+    Rules,
     without_cycles,
 )
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 
-# Calls cost more than they save in smaller tensors.
-MIN_ELEMENTS = 65536
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
 MIN_PASSES = 2
-FUNCTION_PREFIX = "__tf_fuse_update_"
-CALL_PREFIX = "tf_fuse_compiled_"
-
-_RESOURCE = 20  # DT_RESOURCE
+CALL_PREFIX = "tf_fuse_update_"
 
 # Why an assignment is left as it is.
 REASONS = {
-    "too_small": f"the variable has fewer than {MIN_ELEMENTS} elements",
+    "too_small": "the variable has fewer elements than are worth a call",
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
-    "type": "of the types of the operations, one is not computed alike when it is compiled",
-    "device": "the assignment or the variable is not on a CPU of this process, as far as is known",
+    "type": "of the types of the operations, one is not computed alike in one operation",
+    "device": "the assignment or the variable is not on a CPU where it can run, as far as is known",
     "several_devices": "the operations are on different devices",
-    "unknown_shape": "the shape of the variable is not known when the function is traced",
+    "unknown_shape": "a shape is not known when the function is traced, or not the variable's",
+    "optimizer": "TensorFlow's graph optimizer makes something else of the operations",
+    "not_read": "the variable may have no value before: it is assigned first",
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "read_elsewhere": "the assigned value is read by something else, too",
     "waits_for_itself": "something in between waits for a part of the operations",
@@ -81,32 +74,59 @@ class Outline:
     function: Any | None = None
     bodies: dict[str, Any] = field(default_factory=dict)
 
+
+@dataclass
+class Operation:
+    """What a cone becomes.
+
+    Attributes:
+      node: with all attributes and data inputs; it has neither a name nor control inputs.
+      results: tensors of the cone that are read elsewhere, in the order of the node's outputs.
+      output: name of its list of outputs.
+      body: the function that it calls, if it does.
+      constants: nodes that it reads, with names of their own kind.
+    """
+
+    node: Any
+    results: list[str]
+    output: str
+    body: Any | None = None
+    constants: list[Any] = field(default_factory=list)
+
+
+class Maker(Protocol):
+    """Makes one kind of operations of cones."""
+
     @property
-    def same_bits(self) -> bool:
-        """Whether values are those of the function as it was, to the last bit.
+    def rules(self) -> Rules:
+        """What may be in them."""
 
-        XLA rounds a product and a sum once where it computes both by one instruction.
-        """
-        return not self.cones
+    def make(
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]
+    ) -> Operation | None:
+        """Makes one; None if it cannot."""
 
 
-def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere) -> Outline:
-    """Moves what lies in front of a function's assignments into functions to be compiled.
+def outline(
+    view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere, maker: Maker
+) -> Outline:
+    """Moves what lies in front of a function's assignments into operations of their own.
 
     Args:
       view: of the function.
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
       is_here: where the function runs.
+      maker: of the operations.
     """
     old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
         assigns = sorted(name for name, node in view.nodes.items() if node.op in ASSIGNS)
         return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
-    finder = Finder(view, shapes, is_here)
+    finder = Finder(view, shapes, is_here, maker.rules)
     found = Outline(left=finder.left)
     kept = []
     for cone in finder.cones():
-        reason = _reason(view, cone, finder.assigned(cone))
+        reason = _reason(view, cone, finder, maker.rules)
         if reason is None:
             kept.append(cone)
         else:
@@ -116,33 +136,41 @@ def outline(view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere
             Left(n, "waits_for_itself", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS
         ]
         kept.remove(cone)
+    operations = {}
+    for i, cone in enumerate(kept):
+        made = maker.make(view, cone, shapes)
+        if made is not None:
+            operations[i] = made
+            continue
+        found.left += [Left(n, "optimizer", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
     found.left.sort(key=lambda left: left.node)
-    found.cones = kept
-    if kept:
-        _Builder(view, found).build()
+    found.cones = [kept[i] for i in operations]
+    if operations:
+        _Builder(view, found, list(operations.values())).build()
     return found
 
 
-def _reason(view: GraphView, cone: Cone, assigned: str | None) -> tuple[str, str] | None:
-    """Why a cone is not worth to be compiled."""
-    if cone.size < MIN_ELEMENTS:
+def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[str, str] | None:
+    """Why a cone is not worth an operation."""
+    assigned = finder.assigned(cone)
+    if cone.size < rules.least_elements:
         return "too_small", cone.nodes[-1]
     passes = [n for n in cone.nodes if view.nodes[n].op not in FREE | READS]
     if any(view.nodes[n].op not in ASSIGNS for n in passes) and len(passes) >= MIN_PASSES:
         return None
     if assigned is not None and len(passes) == 1:
         producer = view.producer(assigned)
-        if producer is not None and producer.op in COMPILED:
+        if producer is not None and finder.is_compiled(producer):
             return "read_elsewhere", assigned
         return "not_elementwise", assigned
     return "too_few", cone.nodes[-1]
 
 
 class _Builder:
-    """Makes the functions."""
+    """Makes the function."""
 
-    def __init__(self, view: GraphView, found: Outline):
-        self._view, self._found = view, found
+    def __init__(self, view: GraphView, found: Outline, operations: Sequence[Operation]):
+        self._view, self._found, self._operations = view, found, operations
         self._call_of: dict[str, str] = {}
         self._tensor_of: dict[str, str] = {}
 
@@ -150,7 +178,8 @@ class _Builder:
         from tensorflow.core.framework import function_pb2
 
         view = self._view
-        calls = [self._call(i, cone) for i, cone in enumerate(self._found.cones)]
+        pairs = zip(self._found.cones, self._operations, strict=True)
+        calls = [node for i, pair in enumerate(pairs) for node in self._call(i, *pair)]
         function = function_pb2.FunctionDef()
         function.CopyFrom(view.function)
         del function.node_def[:]
@@ -178,35 +207,41 @@ class _Builder:
             classes = [name for name in copy.attr["_class"].list.s if name not in gone]
             copy.attr["_class"].list.s[:] = classes
 
-    def _call(self, number: int, cone: Cone) -> Any:
-        """The call of a cone; its inputs are still those of the function as it was."""
-        from tensorflow.core.framework import node_def_pb2
-
+    def _call(self, number: int, cone: Cone, made: Operation) -> list[Any]:
+        """The operation of a cone; its inputs are still those of the function as it was."""
         view = self._view
         name = f"{CALL_PREFIX}{number}"
         while name in view.nodes:
             name += "_"
-        body = _Body(view, cone)
-        self._found.bodies[body.function.signature.name] = body.function
+        if made.body is not None:
+            self._found.bodies[made.body.signature.name] = made.body
         self._call_of.update(dict.fromkeys(cone.nodes, name))
-        for index, tensor in enumerate(body.results):
-            self._tensor_of[tensor] = f"{name}:output:{index}"
-        call = node_def_pb2.NodeDef(name=name, device=cone.device)
-        call.op = "StatefulPartitionedCall" if cone.variables else "PartitionedCall"
-        call.input.extend(body.arguments)
+        for index, tensor in enumerate(made.results):
+            self._tensor_of[tensor] = f"{name}:{made.output}:{index}"
+        made.node.name = name
+        for constant in made.constants:
+            old, constant.name = constant.name, f"{name}/{constant.name}"
+            constant.device = cone.device
+            inputs = list(made.node.input)
+            made.node.input[:] = [
+                f"{constant.name}:output:0" if one == f"{old}:output:0" else one for one in inputs
+            ]
         inside = set(cone.nodes)
         before = {b for n in cone.nodes for b in control_inputs(view.nodes[n])} - inside
-        call.input.extend(f"^{b}" for b in sorted(before))
-        signature = body.function.signature
-        call.attr["f"].func.name = signature.name
-        call.attr["Tin"].list.type.extend(argument.type for argument in signature.input_arg)
-        call.attr["Tout"].list.type.extend(result.type for result in signature.output_arg)
-        # (An empty list is a value, too.)
-        call.attr["Tout"].list.SetInParent()
-        for key in ("config", "config_proto", "executor_type"):
-            call.attr[key].s = b""
-        call.attr["_XlaMustCompile"].b = True
-        return call
+        made.node.input.extend(f"^{b}" for b in sorted(before))
+        return [*made.constants, made.node]
+
+
+def results_of(view: GraphView, cone: Cone) -> list[str]:
+    """The tensors of a cone that are read elsewhere."""
+    inside = set(cone.nodes)
+    return [
+        tensor
+        for name in cone.nodes
+        if view.nodes[name].op not in ASSIGNS
+        for tensor in view.outputs(view.nodes[name])
+        if tensor in view.results or not {use.node for use in view.uses(tensor)} <= inside
+    ]
 
 
 def _check(function: Any) -> None:
@@ -217,84 +252,3 @@ def _check(function: Any) -> None:
     used |= {*function.ret.values(), *function.control_ret.values()}
     if missing := sorted({name.lstrip("^").partition(":")[0] for name in used} - there):
         raise ValueError(f"{function.signature.name} has no {missing[:10]}, which it uses")
-
-
-class _Body:
-    """The function of a cone. Equal cones have equal functions, with the same name.
-
-    Attributes:
-      function: the `FunctionDef`.
-      arguments: what it is called with.
-      results: tensors of the cone that are read elsewhere.
-    """
-
-    def __init__(self, view: GraphView, cone: Cone):
-        from tensorflow.core.framework import function_pb2
-
-        self._view = view
-        self.function = function_pb2.FunctionDef()
-        self.arguments: list[str] = []
-        self.results: list[str] = []
-        self._inner: dict[str, str] = {}
-        self._names = {name: f"n{i}" for i, name in enumerate(cone.nodes)}
-        for name in cone.nodes:
-            self._add(view.nodes[name])
-        self._return(cone)
-        for key in ("_XlaMustCompile", "_noinline"):
-            self.function.attr[key].b = True
-        bits = self.function.SerializeToString(deterministic=True)
-        self.function.signature.name = FUNCTION_PREFIX + hashlib.sha256(bits).hexdigest()[:16]
-
-    def _add(self, node: Any) -> None:
-        copy = self.function.node_def.add()
-        copy.CopyFrom(node)
-        copy.name, copy.device = self._names[node.name], ""
-        copy.ClearField("experimental_debug_info")
-        for key in [key for key in copy.attr if key.startswith("_")]:
-            del copy.attr[key]
-        del copy.input[:]
-        inputs = [self._input(tensor) for tensor in data_inputs(node)]
-        copy.input.extend(inputs)
-        before = [self._names[b] for b in control_inputs(node) if b in self._names]
-        copy.input.extend(f"^{name}" for name in sorted(before))
-
-    def _input(self, tensor: str) -> str:
-        """What a tensor is called in the function."""
-        view = self._view
-        if view.dtype(tensor) == _RESOURCE:
-            tensor = view.resource(tensor)
-        if tensor not in self._inner:
-            producer, _, output = tensor.partition(":")
-            if producer in self._names:
-                self._inner[tensor] = f"{self._names[producer]}:{output}"
-            elif is_small_constant(view, tensor):
-                self._inner[tensor] = self._constant(view.nodes[producer])
-            else:
-                argument = self.function.signature.input_arg.add()
-                argument.name, argument.type = f"a{len(self.arguments)}", view.dtype(tensor)
-                self.arguments.append(tensor)
-                self._inner[tensor] = argument.name
-        return self._inner[tensor]
-
-    def _constant(self, node: Any) -> str:
-        copy = self.function.node_def.add(name=f"c{len(self._inner)}", op="Const")
-        for key in ("dtype", "value"):
-            copy.attr[key].CopyFrom(node.attr[key])
-        return f"{copy.name}:output:0"
-
-    def _return(self, cone: Cone) -> None:
-        view, signature = self._view, self.function.signature
-        for name in cone.nodes:
-            node = view.nodes[name]
-            if node.op in ASSIGNS:
-                signature.is_stateful = True
-                signature.control_output.append(self._names[name])
-                self.function.control_ret[self._names[name]] = self._names[name]
-                continue
-            for tensor in view.outputs(node):
-                readers = {use.node for use in view.uses(tensor)}
-                if tensor in view.results or not readers <= self._names.keys():
-                    result = signature.output_arg.add(name=f"r{len(self.results)}")
-                    result.type = view.dtype(tensor)
-                    self.function.ret[result.name] = self._input(tensor)
-                    self.results.append(tensor)

@@ -1,0 +1,269 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// An optimizer's update of a variable and its slots, in one pass over memory
+// and under one lock: to other steps it has happened, or not.
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/work_sharder.h"
+#include "tf_fuse/v1/update.pb.h"
+#include "update/program.h"
+
+namespace tf_fuse {
+
+using tensorflow::DataType;
+using tensorflow::DataTypeString;
+using tensorflow::OpInputList;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+using tensorflow::Var;
+using tensorflow::core::RefCountPtr;
+
+namespace {
+
+absl::Status InferResults(tensorflow::shape_inference::InferenceContext* c) {
+  std::vector<tensorflow::PartialTensorShape> shapes;
+  absl::Status status = c->GetAttr("shapes", &shapes);
+  if (!status.ok()) return status;
+  if (shapes.size() != static_cast<size_t>(c->num_outputs())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("TfFuse>ElementwiseUpdate: ", c->num_outputs(),
+                     " results, but ", shapes.size(), " shapes"));
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    tensorflow::shape_inference::ShapeHandle shape;
+    status = c->MakeShapeFromPartialTensorShape(shapes[i], &shape);
+    if (!status.ok()) return status;
+    c->set_output(i, shape);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+REGISTER_OP("TfFuse>ElementwiseUpdate")
+    .Input("variables: N * resource")
+    .Input("inputs: Tin")
+    .Output("results: Tout")
+    .Attr("N: int >= 0")
+    .Attr("Tin: list(type) >= 0")
+    .Attr("Tout: list(type) >= 0")
+    .Attr("shapes: list(shape) >= 0")
+    .Attr("program: string")
+    .SetIsStateful()
+    .SetShapeFn(InferResults)
+    .Doc(R"doc(
+Computes element by element, and reads and assigns variables, all under one lock.
+
+variables: Handles of variables of `size` elements each.
+inputs: Tensors of `size` elements, or of one that stands for all.
+results: What the program returns, of `size` elements.
+shapes: Of the results.
+program: A serialized tf_fuse.v1.UpdateProgram, which has `size`.
+)doc");
+
+namespace {
+
+class ElementwiseUpdateOp : public OpKernel {
+ public:
+  explicit ElementwiseUpdateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::string serialized;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("program", &serialized));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shapes", &shapes_));
+    v1::UpdateProgram message;
+    OP_REQUIRES(ctx, message.ParseFromString(serialized),
+                absl::InvalidArgumentError(
+                    "TfFuse>ElementwiseUpdate: the program does not parse"));
+    auto program = Program::Compile(message);
+    OP_REQUIRES_OK(ctx, program.status());
+    program_ = std::make_unique<Program>(*std::move(program));
+    OP_REQUIRES_OK(ctx, CheckSignature(ctx));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    ProgramMemory memory;
+    OP_REQUIRES_OK(ctx, GetInputs(ctx, &memory));
+    std::vector<RefCountPtr<Var>> variables;
+    OP_REQUIRES_OK(ctx, GetVariables(ctx, &variables));
+    const Locks locks(variables);
+    std::vector<Tensor> after(variables.size());
+    for (size_t i = 0; i < variables.size(); ++i) {
+      OP_REQUIRES_OK(ctx, Check(i, *variables[i]));
+      Tensor* before = variables[i]->tensor();
+      char* old = static_cast<char*>(before->data());
+      // Who has read the value keeps it as it was.
+      if (program_->assigns(i) && !before->RefCountIsOne()) {
+        OP_REQUIRES_OK(ctx, ctx->allocate_temp(before->dtype(), before->shape(),
+                                               &after[i]));
+        memory.variables.push_back({old, static_cast<char*>(after[i].data())});
+      } else {
+        memory.variables.push_back({old, old});
+      }
+    }
+    for (int i = 0; i < ctx->num_outputs(); ++i) {
+      Tensor* result = nullptr;
+      OP_REQUIRES_OK(ctx, ctx->allocate_output(i, shapes_[i], &result));
+      memory.results.push_back(static_cast<char*>(result->data()));
+    }
+    const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
+    const int64_t blocks =
+        (program_->size() + kBlockElements - 1) / kBlockElements;
+    tensorflow::Shard(
+        threads.num_threads, threads.workers, blocks,
+        kBlockElements * program_->cycles(),
+        [&](int64_t begin, int64_t end) { program_->Run(memory, begin, end); });
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const VariableMemory& moved = memory.variables[i];
+      if (moved.after != moved.before) *variables[i]->tensor() = after[i];
+    }
+  }
+
+ private:
+  // Of some variables, in the order that TensorFlow's kernels have.
+  class Locks {
+   public:
+    explicit Locks(const std::vector<RefCountPtr<Var>>& variables) {
+      for (const auto& variable : variables) mutexes_.push_back(variable->mu());
+      std::sort(mutexes_.begin(), mutexes_.end());
+      for (tensorflow::mutex* mutex : mutexes_) mutex->lock();
+    }
+    ~Locks() {
+      for (tensorflow::mutex* mutex : mutexes_) mutex->unlock();
+    }
+    Locks(const Locks&) = delete;
+    Locks& operator=(const Locks&) = delete;
+
+   private:
+    std::vector<tensorflow::mutex*> mutexes_;
+  };
+
+  absl::Status CheckSignature(OpKernelConstruction* ctx) const {
+    int variables = 0;
+    tensorflow::DataTypeVector inputs, results;
+    absl::Status status = ctx->GetAttr("N", &variables);
+    status.Update(ctx->GetAttr("Tin", &inputs));
+    status.Update(ctx->GetAttr("Tout", &results));
+    if (!status.ok()) return status;
+    const auto same = [](const auto& a, const auto& b) {
+      return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    };
+    if (static_cast<size_t>(variables) != program_->variable_types().size() ||
+        !same(inputs, program_->input_types()) ||
+        !same(results, program_->result_types()) ||
+        results.size() != shapes_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "TfFuse>ElementwiseUpdate: the program is of ",
+          program_->variable_types().size(), " variables, inputs of ",
+          DataTypes(program_->input_types()), " and results of ",
+          DataTypes(program_->result_types()), "; the operation has ",
+          variables, ", ", DataTypes(inputs), " and ", DataTypes(results),
+          " of ", shapes_.size(), " shapes"));
+    }
+    for (const TensorShape& shape : shapes_) {
+      if (shape.num_elements() != program_->size()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "TfFuse>ElementwiseUpdate: a result of shape ", shape.DebugString(),
+            ", but ", program_->size(), " elements"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  template <typename Types>
+  static std::string DataTypes(const Types& types) {
+    std::string text = "[";
+    for (const DataType type : types) {
+      absl::StrAppend(&text, text.size() > 1 ? ", " : "", DataTypeString(type));
+    }
+    return text + "]";
+  }
+
+  absl::Status GetInputs(OpKernelContext* ctx, ProgramMemory* memory) const {
+    OpInputList inputs;
+    absl::Status status = ctx->input_list("inputs", &inputs);
+    if (!status.ok()) return status;
+    for (int i = 0; i < inputs.size(); ++i) {
+      const Tensor& input = inputs[i];
+      const int64_t elements = input.NumElements();
+      if (elements != program_->size() && elements != 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name(), ": input ", i, " has the shape ",
+                         input.shape().DebugString(), ", but the update is of ",
+                         program_->size(), " elements"));
+      }
+      memory->inputs.push_back(
+          {input.data(), elements == 1 && program_->size() != 1});
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status GetVariables(OpKernelContext* ctx,
+                            std::vector<RefCountPtr<Var>>* variables) const {
+    const int count = static_cast<int>(program_->variable_types().size());
+    for (int i = 0; i < count; ++i) {
+      RefCountPtr<Var> variable;
+      const tensorflow::ResourceHandle& handle =
+          tensorflow::HandleFromInput(ctx, i);
+      absl::Status status = tensorflow::LookupResource(ctx, handle, &variable);
+      if (!status.ok()) return Unreadable(handle.name(), status.message());
+      for (const auto& other : *variables) {
+        if (other.get() == variable.get()) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              this->name(), ": two of its variables are ", handle.name()));
+        }
+      }
+      variables->push_back(std::move(variable));
+    }
+    return absl::OkStatus();
+  }
+
+  // As a read of it fails in TensorFlow.
+  static absl::Status Unreadable(const std::string& variable,
+                                 absl::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Error while reading resource variable ", variable,
+        ". This could mean that the variable has been deleted or is not "
+        "initialized. ",
+        why));
+  }
+
+  absl::Status Check(int index, Var& variable) const {
+    const Tensor& value = *variable.tensor();
+    if (!variable.is_initialized) {
+      return Unreadable(variable.DebugString(), "It has no value.");
+    }
+    if (value.dtype() != program_->variable_types()[index] ||
+        value.NumElements() != program_->size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), ": variable ", index, " is ", DataTypeString(value.dtype()),
+          " of shape ", value.shape().DebugString(), ", but the update is of ",
+          DataTypeString(program_->variable_types()[index]), " and ",
+          program_->size(), " elements"));
+    }
+    return absl::OkStatus();
+  }
+
+  std::unique_ptr<Program> program_;
+  std::vector<TensorShape> shapes_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("TfFuse>ElementwiseUpdate").Device(tensorflow::DEVICE_CPU),
+    ElementwiseUpdateOp);
+
+}  // namespace
+
+}  // namespace tf_fuse

@@ -1,0 +1,151 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Makes of a cone one operation of ours, which evaluates it in one pass over memory.
+
+It computes what TensorFlow's kernels do, block by block, with the same bits, and under one lock on
+all of the cone's variables: who reads or updates them at the same time finds all of the update
+done, or nothing (cc/kernels/elementwise_update_op.cc).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.cones import Cone, Rules
+from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.outline import Operation
+from tf_fuse.shard_update.simplify import Simple, simplify
+
+OP = "TfFuse>ElementwiseUpdate"
+
+# DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BOOL, DT_BFLOAT16, DT_HALF.
+_TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
+# What the operation does itself. (Reshape: it has no shapes inside.)
+_SAME = frozenset({"Identity", "Reshape", "StopGradient"})
+
+
+class ProgramMaker:
+    """Makes operations that carry out a program."""
+
+    def __init__(self, config: Callable[[], Any]):
+        """Takes what says how functions are optimized.
+
+        Args:
+          config: returns the `ConfigProto` that functions are called with.
+        """
+        self._config = config
+
+    @property
+    def rules(self) -> Rules:
+        """What may be in them."""
+        return Rules(_has, _TYPES, is_flat=True, needs_value=True)
+
+    def make(
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]
+    ) -> Operation | None:
+        """Makes one; None if Grappler makes something else of it."""
+        simple = simplify(view, cone, shapes, self._config())
+        for name in simple.nodes:
+            if not _can_be(simple.view, simple.view.nodes[name]):
+                return None
+        return _Writer(simple, cone).write(shapes)
+
+
+@functools.cache
+def _has(op: str, operand: int, result: int) -> bool:
+    if op in _SAME:
+        return operand == result
+    return _has_block_op("AddV2" if op == "AddN" else op, operand, result)
+
+
+def _has_block_op(op: str, operand: int, result: int) -> bool:
+    import ctypes
+
+    from tf_fuse import _native
+
+    function = _native.library().tf_fuse_has_block_op
+    function.restype = ctypes.c_bool
+    function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+    return bool(function(op.encode(), operand, result))
+
+
+def _can_be(view: GraphView, node: Any) -> bool:
+    """Whether a program can have a node."""
+    if node.op in READS | ASSIGNS or node.op == "Const":
+        return True
+    read, outputs = _read(node), view.outputs(node)
+    return (
+        len(outputs) == 1
+        and bool(read)
+        and _has(node.op, view.dtype(read[-1]), view.dtype(outputs[0]))
+    )
+
+
+def _read(node: Any) -> list[str]:
+    """What is read of a node's inputs."""
+    if node.op in READS or node.op == "Const":
+        return []
+    if node.op in ASSIGNS:
+        return data_inputs(node)[1:2]
+    return data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+
+
+class _Writer:
+    """Writes the program of a cone."""
+
+    def __init__(self, simple: Simple, cone: Cone):
+        from tf_fuse.v1 import update_pb2
+
+        self._simple, self._cone, self._view = simple, cone, simple.view
+        self._program = update_pb2.UpdateProgram(size=cone.size)
+        read = {t for name in simple.nodes for t in _read(self._view.nodes[name])}
+        constants = [n for n in simple.nodes if self._view.nodes[n].op == "Const"]
+        self._constants = [n for n in constants if f"{n}:output:0" in read]
+        arguments = sorted(argument for argument in simple.inputs if argument in read)
+        self._inputs = [*arguments, *(f"{name}:output:0" for name in self._constants)]
+        self._values = {tensor: i for i, tensor in enumerate(self._inputs)}
+        self._variables: dict[str, int] = {}
+
+    def write(self, shapes: Mapping[str, Shape | None]) -> Operation:
+        from tensorflow.core.framework import node_def_pb2
+
+        simple, program = self._simple, self._program
+        program.input_types.extend(map(self._view.dtype, self._inputs))
+        for name in simple.nodes:
+            if self._view.nodes[name].op != "Const":
+                self._add(self._view.nodes[name])
+        program.results.extend(self._values[tensor] for tensor in simple.results)
+        node = node_def_pb2.NodeDef(op=OP, device=self._cone.device)
+        node.input.extend(simple.variables[name] for name in self._variables)
+        node.input.extend(simple.inputs.get(tensor, tensor) for tensor in self._inputs)
+        node.attr["N"].i = len(self._variables)
+        node.attr["Tin"].list.type.extend(program.input_types)
+        node.attr["Tout"].list.type.extend(map(self._view.dtype, simple.results))
+        for tensor in simple.outer_results:
+            shape = node.attr["shapes"].list.shape.add()
+            for size in shapes[tensor] or ():
+                shape.dim.add(size=size)
+        for key in ("Tin", "Tout", "shapes"):  # (An empty list is a value, too.)
+            node.attr[key].list.SetInParent()
+        node.attr["program"].s = program.SerializeToString(deterministic=True)
+        constants = [self._view.nodes[name] for name in self._constants]
+        return Operation(node, simple.outer_results, "results", constants=constants)
+
+    def _add(self, node: Any) -> None:
+        view, program = self._view, self._program
+        number = len(self._inputs) + len(program.steps)
+        step = program.steps.add(op=node.op)
+        step.inputs.extend(self._values[tensor] for tensor in _read(node))
+        if node.op in READS | ASSIGNS:
+            variable = data_inputs(node)[0]
+            if variable not in self._variables:
+                self._variables[variable] = len(self._variables)
+                program.variable_types.append(node.attr["dtype"].type)
+            step.variable = self._variables[variable]
+        if node.op not in ASSIGNS:
+            (output,) = view.outputs(node)
+            step.type = view.dtype(output)
+            self._values[output] = number
