@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import itertools
 import shutil
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from cluster.collective_ranks import BEGUN
 
 
 class ShardUpdateReaderCases:
@@ -99,6 +102,60 @@ class ShardUpdateReaderCases:
         if saved and self.rank == 0:
             trained.checkpoint().write(saved)
         return {"parted": parted, **trained.state()}
+
+    def makes_steps(self, steps: int) -> None:
+        """Goes on with the training of `between_steps`, and reads nothing."""
+        for _ in range(steps):
+            self._reader.step()
+
+    def steps_without_end(self) -> None:
+        """Goes on until a step fails; says when it is in the middle of that."""
+        for done in itertools.count():
+            if done == 3:
+                print(BEGUN, file=sys.stderr, flush=True)
+            self._reader.step()
+
+    def imports_the_plugin(self) -> list[tuple[str, str]]:
+        """Imports tf_fuse in the middle of training, and goes on with that, and with another model.
+
+        Returns:
+          Of each function that trains, why it is not cut.
+        """
+        import tf_fuse
+
+        self._switch(True)
+        self._reader.step()
+        self._reader = _readers(self, "keras", "Adam", {})
+        self._reader.step()
+        functions = tf_fuse.weight_update_report()["functions"]
+        return [(function["reason"], function["detail"]) for function in functions]
+
+    def put_aside(self) -> None:
+        """Keeps what `between_steps` trains, which may then train another model."""
+        self._aside = self._reader
+
+    def reads_all(self, put_aside: bool = False) -> dict[str, Any]:
+        """The state of `between_steps`, or of what was put aside."""
+        return (self._aside if put_aside else self._reader).state()
+
+    def managed(self, folder: str) -> list[str]:
+        """Saves a checkpoint by a manager, if that goes well.
+
+        Args:
+          folder: of the checkpoints.
+
+        Returns:
+          The error's class and text, if it does not; and the number of the latest checkpoint.
+        """
+        if not hasattr(self, "_saved"):
+            self._saved = self._reader.checkpoint()
+        manager = tf.train.CheckpointManager(self._saved, folder, 5)
+        told = []
+        try:
+            manager.save()
+        except tf.errors.OpError as error:
+            told = [type(error).__name__, str(error)]
+        return [*told, (tf.train.latest_checkpoint(folder) or "").rpartition("-")[2]]
 
     def read_by_a_thread(self, on: bool, steps: int) -> dict[str, Any]:
         """Trains while another thread reads and assigns what is in parts.

@@ -87,6 +87,11 @@ def test_training_goes_on_without_the_plugin_and_with_it_again(ranks, tmp_path):
         plain.values("goes_on", steps=0, saved=two)
         expected = [_goes_on(result) for result in plain.values("goes_on", steps=2)]
         assert plain.values("plugin_loaded") == [False, False]
+        for reasons in plain.values("imports_the_plugin"):
+            assert reasons == [
+                ("traced_before", ""),
+                ("no_group", "the workers run the protocol 'grpc', not 'grpc+fuse'"),
+            ]
     results = ranks.values("between_steps", on=True, restored=two, **reads)
     assert [result["parted"] for result in results] == [[12, 12]] * 2
     assert [_goes_on(result) for result in results] == expected

@@ -227,6 +227,8 @@ class Bundle:
         self.version = 0
         self.is_parted = False
         self.joins = Joins()
+        # How many joins have failed: what is left of them may still write where they would have.
+        self._failed = 0
         self._reader = reader
         self._cluster = reader.cluster
         self._replicas = [
@@ -312,8 +314,12 @@ class Bundle:
         for chunk in self._chunks():
             if len(self._replicas) == len(self._cluster.devices):
                 self._join_here(chunk)
-            else:
+                continue
+            try:
                 self._join(chunk)
+            except errors.OpError:
+                self._failed += 1
+                raise
         self.is_parted = False
         self._marks["taken"].assign(_int64(self.version))
 
@@ -364,7 +370,7 @@ class Bundle:
         own = {replica.rank for replica in self._replicas}
         overwritten: tuple[int, ...] = ()
         while True:
-            key = (self.scope, tuple(chunk), overwritten)
+            key = (self.scope, tuple(chunk), overwritten, self._failed)
             build = functools.partial(self._whole, chunk, overwritten)
             try:
                 marks = self._reader.run(key, build)
@@ -380,10 +386,13 @@ class Bundle:
             overwritten = late
         for i in chunk:
             one = self.held[i]
-            whole = Named(_whole_name(self.scope, i), one.dtype, one.shape, self._device)
+            whole = Named(self._whole_name(i), one.dtype, one.shape, self._device)
             for replica in self._replicas:
                 replica.assign(i, whole.read())
             whole.destroy()
+
+    def _whole_name(self, slot: int) -> str:
+        return f"{self.scope}/{slot}/whole/{self._failed}"
 
     def _whole(self, chunk: Sequence[int], overwritten: Sequence[int]) -> list[Any]:
         """Adds what puts slots together to a graph; fetches each replica's mark `overwritten`."""
@@ -408,7 +417,7 @@ class Bundle:
             with tf.device(self._device):
                 parts = [piece for _, piece in sorted(pieces, key=lambda p: p[0])]
                 whole = tf.reshape(tf.concat(parts, 0), one.shape)
-                name = _whole_name(self.scope, i)
+                name = self._whole_name(i)
                 handle = handle_in_graph(name, one.dtype, one.shape)
                 assigned.append(tf.raw_ops.AssignVariableOp(resource=handle, value=whole))
         marks = []
@@ -435,10 +444,6 @@ def scope_of(number: int, devices: Sequence[str]) -> str:
 def part_name(scope: str, slot: int) -> str:
     """Shared name of a part."""
     return f"{scope}/{slot}"
-
-
-def _whole_name(scope: str, slot: int) -> str:
-    return f"{scope}/{slot}/whole"
 
 
 def mark_name(scope: str, mark: str) -> str:

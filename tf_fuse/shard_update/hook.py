@@ -44,6 +44,10 @@ _REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_LOST = (
+    "\ntf_fuse: if a task has died, its part of the optimizer's state is lost: restart the program "
+    "from its last checkpoint."
+)
 # A function with one of them waits for other processes.
 _COLLECTIVES = frozenset(
     {
@@ -137,6 +141,8 @@ class Updates:
                 return outputs
             except errors.OpError as error:
                 error._message = error.message.replace(twin.name.decode(), name.decode())
+                if isinstance(error, errors.UnavailableError):
+                    error._message += _LOST
                 raise
 
     def forget(self, context: Any, name: bytes) -> None:
