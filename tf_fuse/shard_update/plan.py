@@ -181,10 +181,9 @@ class _Planner:
             pack.function = scope.name
         self.packs += packs
         settle(view, packs)
-        if self._profitable:
-            for pack in packs:
-                width = width_of(pack.reduce.attr["T"].type)
-                leave_unprofitable([pack], shapes, width, self._replicas.count)
+        for pack in packs:
+            width = width_of(pack.reduce.attr["T"].type)
+            leave_unprofitable([pack], shapes, width, self._replicas.count, not self._profitable)
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
             for pack in packs
