@@ -9,6 +9,7 @@ here imports tf_fuse: ranks without the plugin run these cases as well.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import itertools
@@ -201,6 +202,48 @@ class ShardUpdateReaderCases:
             **trained.state(),
         }
 
+    def memory(self, on: bool, weights: int = 12) -> dict[str, int]:
+        """Makes a step with many weights, and looks how much memory is in use.
+
+        Args:
+          on: whether the option is.
+          weights: how many, of 330000 floats each. (Of few large ones, it depends on what was free
+            before: the allocator gives chunks of up to twice the size.)
+
+        Returns:
+          Bytes: `state`, of the optimizer's variables; and what is in use more than before, after
+          the first step, `stepped`, when the state was `read`, and after the second step, `again`.
+        """
+        import keras
+
+        self._switch(on)
+        strategy = self.the_strategy()
+        before = _bytes_in_use()
+        with strategy.scope():
+            variables = [keras.Variable(np.ones([330, 1000], np.float32)) for _ in range(weights)]
+            optimizer = keras.optimizers.Adam(0.01, amsgrad=True)
+            optimizer.build(variables)
+
+        def replica() -> None:
+            optimizer.apply_gradients([(one.value * 0.5 + 1.0, one) for one in variables])
+
+        step = tf.function(lambda: strategy.run(replica))
+        told = {"state": sum(v.value.values[0].shape.num_elements() * 4 for v in
+                             optimizer.variables[2:])}  # fmt: skip
+        step()
+        told["stepped"] = _bytes_in_use() - before
+        float(tf.reduce_sum(optimizer.variables[2].value))
+        told["read"] = _bytes_in_use() - before
+        step()
+        told["again"] = _bytes_in_use() - before
+        return told
+
+    def update_counters(self) -> dict[str, Any]:
+        """What `tf_fuse.metrics` has of weight updates."""
+        import tf_fuse
+
+        return tf_fuse.metrics()["weight_updates"]
+
     def backed_up(self, folder: str, on: bool) -> dict[str, Any]:
         """Trains by `fit` of tf_keras, is interrupted, and goes on from the backup.
 
@@ -239,6 +282,12 @@ class ShardUpdateReaderCases:
         updates = getattr(tf_context(), "_tf_fuse_updates", None)
         told["why"] = updates.decisions[-1].reason if on else None
         return told
+
+
+def _bytes_in_use() -> int:
+    """What TensorFlow's allocator has given out for tensors that still exist."""
+    gc.collect()
+    return int(tf.config.experimental.get_memory_info("CPU:0")["current"])
 
 
 def tf_context() -> Any:

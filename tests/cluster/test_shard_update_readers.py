@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who reads, saves, restores or assigns the optimizer's state: as without the option."""
 
+import json
+
 import pytest
 from cluster.collective_ranks import Ranks
 
@@ -126,3 +128,48 @@ def test_a_thread_reads_what_is_between_two_steps(ranks):
             assert set(read) <= set(after)
         for key in ("losses", "slots", "weights"):
             assert one[key] == other[key]
+
+
+def test_memory_in_use_is_less_by_the_state_that_others_have(ranks):
+    whole = ranks.values("memory", on=False)
+    parts = ranks.values("memory", on=True)
+    for one, other in zip(whole, parts, strict=True):
+        state = one["state"]
+        assert state == other["state"] == 3 * 12 * 330 * 1000 * 4
+        assert one["stepped"] > state
+        # A half, but for what is small beside that.
+        for when in ("stepped", "again"):
+            assert one[when] - other[when] > 0.45 * state
+        # Who reads has the whole state, until the next step.
+        assert other["read"] - other["stepped"] > 0.45 * state
+
+
+def test_counters_and_explain(ranks, tmp_path, capsys):
+    from tf_fuse import cli
+
+    before = ranks.values("update_counters")
+    _both(ranks, tmp_path, ["variables_are_read"] * 3, [12] * 3)
+    after = ranks.values("update_counters")
+    grown = [
+        {key: new[key] - old[key] for key in ("functions_cut", "join_bytes", "joins", "steps")}
+        for old, new in zip(before, after, strict=True)
+    ]
+    elements = 10 * 37 + 37 + 37 * 5 + 5 + 5 * 1 + 1
+    assert [one.pop("join_bytes") for one in grown] != [0, 0]
+    assert grown == [{"functions_cut": 1, "joins": 3, "steps": 3}] * 2
+    # Each has read the other's half of both slots, three times.
+    read = sum(
+        new["join_bytes"] - old["join_bytes"] for old, new in zip(before, after, strict=True)
+    )
+    assert read == 3 * 2 * 4 * elements
+    for counters in after:
+        assert counters["bundles"] >= 1
+        assert 0 < counters["state_bytes"] < counters["whole_state_bytes"]
+    report = ranks.values("report")[0]
+    report["functions"] = report["functions"][-1:]
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    assert cli.main(["explain", str(tmp_path / "report.json")]) == 0
+    out = capsys.readouterr().out
+    assert "Gradients: 6 updated in parts, 0 whole." in out
+    assert f"in place of {2 * 4 * elements:,}." in out
+    assert "cutting it saves 0.00 ms" in out
