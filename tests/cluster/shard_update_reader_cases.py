@@ -202,6 +202,14 @@ class ShardUpdateReaderCases:
             **trained.state(),
         }
 
+    def memory_is_counted(self) -> bool:
+        """Whether TensorFlow's allocator counts."""
+        self.the_strategy()
+        try:
+            return _bytes_in_use() >= 0
+        except ValueError:
+            return False
+
     def memory(self, on: bool, weights: int = 12) -> dict[str, int]:
         """Makes a step with many weights, and looks how much memory is in use.
 
@@ -242,6 +250,7 @@ class ShardUpdateReaderCases:
         """What `tf_fuse.metrics` has of weight updates."""
         import tf_fuse
 
+        self.the_strategy()
         return tf_fuse.metrics()["weight_updates"]
 
     def backed_up(self, folder: str, on: bool) -> dict[str, Any]:

@@ -131,6 +131,8 @@ def test_a_thread_reads_what_is_between_two_steps(ranks):
 
 
 def test_memory_in_use_is_less_by_the_state_that_others_have(ranks):
+    if ranks.values("memory_is_counted") != [True, True]:
+        pytest.skip("TensorFlow's allocator counts nothing here (it does with oneDNN)")
     whole = ranks.values("memory", on=False)
     parts = ranks.values("memory", on=True)
     for one, other in zip(whole, parts, strict=True):
