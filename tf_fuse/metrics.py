@@ -21,6 +21,8 @@ again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced),
 `packed_groups` (of the groups, those that the sender's graph packs) and `skipped`, receives left
 alone by reason (docs/fuse_recv.md).
+Of this process alone, which other tasks cannot be asked for: `weight_updates`, what the option
+`shard_weight_update` does (docs/watching.md).
 """
 
 from __future__ import annotations
@@ -96,11 +98,13 @@ GAUGES = frozenset(
 
 def metrics() -> dict[str, Any]:
     """Returns the counters of this process; they start at 0 and only grow (but for gauges)."""
+    from tf_fuse.shard_update.counters import weight_update_counters
     from tf_fuse.v1 import fuse_recv_pb2
 
     counters: dict[str, Any] = json.loads(
         _tasks.ask_this_process(fuse_recv_pb2.QUESTION_METRICS).decode()
     )
+    counters["weight_updates"] = weight_update_counters()
     return counters
 
 
@@ -115,7 +119,8 @@ def cluster_metrics(
         None for the cluster that the eager context is connected to, this process included.
 
     Returns:
-      A dict from task ("/job:worker/replica:0/task:0") to what `metrics` returns there. For a task
+      A dict from task ("/job:worker/replica:0/task:0") to what `metrics` returns there, without
+      `weight_updates`. For a task
       that runs without the plugin, or that does not answer, the dict has one key, "error".
 
     Raises:

@@ -10,8 +10,9 @@
 
 Every key of `tf_fuse.metrics()` becomes a metric: `fused_rpcs` the counter
 `tf_fuse_fused_rpcs_total`, `pending_requests` the gauge `tf_fuse_pending_requests`, and `skipped`
-the counter `tf_fuse_skipped_receives_total` with the label `reason`. All have the label `task`
-("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
+the counter `tf_fuse_skipped_receives_total` with the label `reason`. Of this process alone there
+are also those of `weight_updates`: `steps` is `tf_fuse_weight_update_steps_total`. All have the
+label `task` ("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 
 from tf_fuse import _tasks
 from tf_fuse.metrics import DESCRIPTIONS, GAUGES, cluster_metrics, metrics
+from tf_fuse.shard_update import counters as updates
 
 _INSTALL = (
     "tf_fuse's Prometheus metrics need the package prometheus_client, which is not installed; "
@@ -83,13 +85,8 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
     """One metric family per counter, with a sample per task."""
     answered = {task: counters for task, counters in tasks.items() if "error" not in counters}
     for name, text in DESCRIPTIONS.items():
-        family_type = (
-            client.core.GaugeMetricFamily if name in GAUGES else client.core.CounterMetricFamily
-        )
-        family = family_type(f"tf_fuse_{name}", text, labels=["task"])
-        for task, counters in answered.items():
-            family.add_metric([task], counters[name])
-        yield family
+        values = {task: counters[name] for task, counters in answered.items()}
+        yield _family(client, f"tf_fuse_{name}", text, name in GAUGES, values)
     skipped = client.core.CounterMetricFamily(
         "tf_fuse_skipped_receives", "Receives left alone, by reason.", labels=["task", "reason"]
     )
@@ -97,6 +94,8 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
         for reason, count in sorted(counters["skipped"].items()):
             skipped.add_metric([task, reason], count)
     yield skipped
+    if not cluster:
+        yield from _update_families(client, answered)
     if cluster:
         up = client.core.GaugeMetricFamily(
             "tf_fuse_up", "Whether the task told its counters.", labels=["task"]
@@ -104,6 +103,34 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
         for task in tasks:
             up.add_metric([task], int(task in answered))
         yield up
+
+
+def _family(client: Any, name: str, text: str, is_gauge: bool, values: Mapping[str, float]) -> Any:
+    """A metric with a sample per task."""
+    core = client.core
+    family = (core.GaugeMetricFamily if is_gauge else core.CounterMetricFamily)(
+        name, text, labels=["task"]
+    )
+    for task, value in values.items():
+        family.add_metric([task], value)
+    return family
+
+
+def _update_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    """What is counted of weight updates in parts."""
+    counted = {task: counters["weight_updates"] for task, counters in tasks.items()}
+    for name, text in updates.DESCRIPTIONS.items():
+        values = {task: counters[name] for task, counters in counted.items()}
+        yield _family(client, f"tf_fuse_weight_update_{name}", text, name in updates.GAUGES, values)
+    left = client.core.CounterMetricFamily(
+        "tf_fuse_weight_update_functions_left",
+        "Functions with an all-reduce whose update is not cut, by reason.",
+        labels=["task", "reason"],
+    )
+    for task, counters in counted.items():
+        for reason, count in counters["functions_left"].items():
+            left.add_metric([task, reason], count)
+    yield left
 
 
 def _this_task() -> str:

@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A variable of which each replica keeps a part has no value of its own until
-// someone reads it. An empty tensor in its place would be read as one.
+// someone asks for its handle. TensorFlow's kernels do not look whether a
+// variable is initialized: who has kept the handle reads a tensor without
+// elements. (One of no type would be an error there, and end the process
+// elsewhere.)
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
@@ -24,7 +27,7 @@ REGISTER_OP("TfFuse>ReleaseVariable")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
-Frees the memory of a variable's value. To read it is an error until it is assigned.
+Frees the memory of a variable's value. Until it is assigned, it has no elements.
 
 resource: Handle of the variable.
 )doc");

@@ -20,6 +20,7 @@ from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
 from cluster.shard_update_cases import ShardUpdateCases
 from cluster.shard_update_option_cases import ShardUpdateOptionCases
+from cluster.shard_update_reader_cases import ShardUpdateReaderCases
 
 
 def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
@@ -36,7 +37,13 @@ def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
 
 
 class Member(
-    OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases, ShardUpdateOptionCases
+    OpCases,
+    LibraryCases,
+    StrategyCases,
+    FaultCases,
+    ShardUpdateCases,
+    ShardUpdateOptionCases,
+    ShardUpdateReaderCases,
 ):
     """A rank: its server, and its cases."""
 

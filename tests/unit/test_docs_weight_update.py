@@ -27,6 +27,13 @@ def test_reasons():
     assert _table("function-reasons") == FUNCTION_REASONS
 
 
+def test_every_reason_has_a_test():
+    tests = [path for path in (_ROOT / "tests").glob("*/test_*.py") if path != Path(__file__)]
+    text = "".join(path.read_text(encoding="utf-8") for path in tests)
+    # (One that stands in a list of all is not tested by that.)
+    assert [r for r in sorted(REASONS | FUNCTION_REASONS) if f'"{r}"' not in text] == []
+
+
 def test_optimizers_that_are_left_alone_have_reasons_that_there_are():
     left = re.findall(r"no: `(\w+)`", " ".join(_table("optimizers").values()))
     assert set(left) <= REASONS.keys()

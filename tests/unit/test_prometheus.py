@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import tf_fuse
 import tf_fuse.prometheus
 from tf_fuse.metrics import DESCRIPTIONS, GAUGES
+from tf_fuse.shard_update import counters as updates
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PS = "/job:ps/replica:0/task:0"
@@ -24,6 +25,10 @@ def counters(monkeypatch):
     """Counters with a number of their own each, in place of this process's."""
     values = {name: number for number, name in enumerate(DESCRIPTIONS, 1)}
     values["skipped"] = {"alone": 3, "not_cpu": 4}
+    values["weight_updates"] = {
+        **{name: number for number, name in enumerate(updates.DESCRIPTIONS, 1000)},
+        "functions_left": {"no_group": 5, "nothing_to_cut": 6},
+    }
     monkeypatch.setattr(tf_fuse.prometheus, "metrics", lambda: values)
     monkeypatch.setattr(tf_fuse.prometheus, "_this_task", lambda: _PS)
     return values
@@ -39,8 +44,10 @@ def _samples(text):
 
 
 def test_every_counter_is_described():
-    assert [*DESCRIPTIONS, "skipped"] == list(tf_fuse.metrics())
+    assert [*DESCRIPTIONS, "skipped", "weight_updates"] == list(tf_fuse.metrics())
     assert set(DESCRIPTIONS) > GAUGES
+    assert [*updates.DESCRIPTIONS, "functions_left"] == list(tf_fuse.metrics()["weight_updates"])
+    assert set(updates.DESCRIPTIONS) > updates.GAUGES
 
 
 def test_the_docs_name_every_counter_and_every_gauge():
@@ -49,6 +56,11 @@ def test_the_docs_name_every_counter_and_every_gauge():
     watching = (_ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     (named,) = re.findall(r"The gauges have no `_total`: ([^.]+)\.", watching)
     assert set(re.findall(r"`(\w+)`", named)) == GAUGES
+    rows = re.findall(r"^\| `_(\w+)` \|(?: (gauge):)?", watching, re.MULTILINE)
+    assert dict(rows) == {
+        **{name: "gauge" if name in updates.GAUGES else "" for name in updates.DESCRIPTIONS},
+        "functions_left": "",
+    }
 
 
 def test_text_of_counters_and_gauges(counters):
@@ -79,6 +91,13 @@ def test_nothing_is_left_out(counters):
     for reason, count in counters["skipped"].items():
         labels = (("reason", reason), ("task", _PS))
         expected["tf_fuse_skipped_receives_total", labels] = count
+    for name in updates.DESCRIPTIONS:
+        suffix = "" if name in updates.GAUGES else "_total"
+        key = f"tf_fuse_weight_update_{name}{suffix}", (("task", _PS),)
+        expected[key] = counters["weight_updates"][name]
+    for reason, count in counters["weight_updates"]["functions_left"].items():
+        labels = (("reason", reason), ("task", _PS))
+        expected["tf_fuse_weight_update_functions_left_total", labels] = count
     assert _samples(tf_fuse.prometheus_text()) == expected
 
 
@@ -88,6 +107,7 @@ def test_process_without_a_server_has_an_empty_task():
 
 
 def test_cluster_has_a_sample_per_task(monkeypatch, counters):
+    del counters["weight_updates"]
     tasks = {_PS: counters, _WORKER: {"error": "no answer"}}
     asked = []
 

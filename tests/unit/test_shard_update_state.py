@@ -10,7 +10,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
-from tf_fuse.shard_update.bundle import scope_of
+from tf_fuse.shard_update import state as state_module
+from tf_fuse.shard_update.bundle import Joins, scope_of
 from tf_fuse.shard_update.state import State
 
 
@@ -47,3 +48,191 @@ def test_strategies_that_share_a_device_share_no_names():
     assert len(scopes) == 3
     assert scope_of(0, devices) != scope_of(1, devices)
     assert scope_of(0, devices) == scope_of(0, list(devices))
+
+
+class _Bundle:
+    """Variables whose values go into the parts, and come back, without other replicas."""
+
+    def __init__(self, number, held, handles, reader):
+        self.number, self.held, self.key = number, held, number
+        self._handles = [handle for one in handles.values() for handle in one]
+        self.version, self.is_parted, self.joins = 0, False, Joins()
+        self._values = []
+
+    def handles(self):
+        return self._handles
+
+    def bytes_of_others(self):
+        return 0
+
+    def cut(self):
+        self._values = [_read(handle) for handle in self._handles]
+
+    def begin(self):
+        pass
+
+    def ended(self):
+        from tf_fuse import _native
+
+        self.version += 1
+        self._values = [value + 1 for value in self._values]
+        self.is_parted = True
+        for handle in self._handles:
+            _native.load().tf_fuse_release_variable(handle)
+
+    def join(self):
+        for handle, value in zip(self._handles, self._values, strict=True):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        self.is_parted = False
+
+
+def _read(handle):
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+
+
+@pytest.fixture
+def parted(monkeypatch):
+    """A state, a bundle, and two variables of it; this thread has made a step."""
+    monkeypatch.setattr(state_module, "Bundle", _Bundle)
+    monkeypatch.setattr(state_module, "key_of", lambda held, handles: 0)
+    state_module.watch_handles()
+    state = State(None)
+    variables = [tf.Variable([1.0, 2.0]), tf.Variable([5.0])]
+    bundle = state.bundle([], {0: [variable.handle for variable in variables]})
+    with state.step(bundle):
+        pass
+    yield state, bundle, variables
+    for variable in variables:
+        state._gone(bundle, id(variable.__dict__["_handle"]))
+
+
+def _in_thread(work):
+    """Runs it in another thread; its result, or error."""
+    results = []
+
+    def run():
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    return results[0]
+
+
+def _steps(state, bundle, order):
+    """A thread that makes a step; returns when it waits for it, or has made it."""
+
+    def step():
+        with state.step(bundle):
+            order.append("step")
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    while thread.is_alive() and not state._wanted:
+        thread.join(0.001)
+    return thread
+
+
+def test_the_thread_that_steps_gets_no_copy(parted):
+    _, bundle, (variable, _) = parted
+    assert variable.handle is bundle.handles()[0]
+    assert variable.numpy().tolist() == [2.0, 3.0]
+
+
+def test_a_step_waits_for_another_threads_operation(parted):
+    state, bundle, variables = parted
+
+    def read():
+        order = []
+        handle = variables[0].handle
+        thread = _steps(state, bundle, order)
+        # Who has one on loan gets another one: the step waits for both.
+        order.append((_read(handle).numpy().tolist(), variables[1].numpy().tolist()))
+        del handle
+        thread.join(60)
+        return order, variables[0].numpy().tolist()
+
+    assert _in_thread(read) == ([([2.0, 3.0], [6.0]), "step"], [3.0, 4.0])
+
+
+def test_a_step_waits_for_another_threads_assignment(parted):
+    state, bundle, (variable, _) = parted
+
+    def assign():
+        handle = variable.handle
+        thread = _steps(state, bundle, [])
+        tf.raw_ops.AssignVariableOp(resource=handle, value=[10.0, 20.0])
+        del handle
+        thread.join(60)
+
+    _in_thread(assign)
+    assert variable.numpy().tolist() == [11.0, 21.0]
+
+
+def test_a_step_waits_for_another_threads_function(parted):
+    state, bundle, variables = parted
+
+    def call():
+        order = []
+        handles = [variable.__dict__["_handle"] for variable in variables]
+        with state_module.using(handles, "", lambda: True):
+            thread = _steps(state, bundle, order)
+            order.append([_read(handle).numpy().tolist() for handle in handles])
+        thread.join(60)
+        return order
+
+    assert _in_thread(call) == [[[2.0, 3.0], [6.0]], "step"]
+
+
+def test_a_step_does_not_wait_for_a_function_that_waits_for_others(parted):
+    state, bundle, variables = parted
+
+    def call():
+        order = []
+        with state_module.using([variables[0].__dict__["_handle"]], "", lambda: False):
+            _steps(state, bundle, order).join(60)
+            order.append("function")
+        return order
+
+    assert _in_thread(call) == ["step", "function"]
+
+
+def test_a_step_does_not_wait_for_a_handle_that_is_kept(parted, monkeypatch, caplog):
+    state, bundle, (variable, _) = parted
+    monkeypatch.setattr(state_module, "_LONGEST_LOAN_S", 0.0)
+
+    def keep():
+        handle = variable.handle
+        _steps(state, bundle, []).join(60)
+        return _read(handle).numpy().tolist(), variable.numpy().tolist()
+
+    with caplog.at_level("WARNING", "tf_fuse"):
+        assert _in_thread(keep) == ([], [3.0, 4.0])
+    assert "for another thread that uses a variable of the optimizer" in caplog.text
+
+
+def test_a_copy_is_known_as_the_handle(parted):
+    _, bundle, (variable, _) = parted
+
+    def kept():
+        handle = variable.handle
+        assert handle is not bundle.handles()[0]
+        return state_module.originals([handle, 3])
+
+    original, three = _in_thread(kept)
+    assert (original is bundle.handles()[0], three) == (True, 3)
+
+
+def test_a_tape_gets_the_handle_that_it_knows(parted):
+    _, _, (variable, _) = parted
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            tape.watch(variable)
+            total = tf.reduce_sum(variable * variable)
+        return tape.gradient(total, variable).numpy().tolist()
+
+    assert _in_thread(gradient) == [4.0, 6.0]

@@ -26,7 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     doctor.add_argument("--json", metavar="PATH", help="write the checks; - for standard output")
     explain = commands.add_parser("explain", help="show what is fused in a graph, and what is not")
     explain.add_argument(
-        "graph", nargs="?", help="GraphDef (.pb, .pbtxt) or SavedModel folder with devices"
+        "graph",
+        nargs="?",
+        help="GraphDef (.pb, .pbtxt) or SavedModel folder with devices; or a weight_update_report "
+        "(.json)",
     )
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
@@ -53,6 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return doctor_command.run(args.json)
     if (args.graph is None) == (args.example is None):
         parser.error("explain takes a file or --example, one of both")
+    if args.graph is not None and args.graph.endswith(".json"):
+        if args.pack_sends or args.grouping or args.gpu or args.session:
+            parser.error("a weight_update_report (.json) takes no option but --json")
+        from tf_fuse.cli import explain_updates
+
+        return explain_updates.run(args.graph, args.json)
     from tf_fuse.cli import explain as explain_command
 
     return explain_command.run(

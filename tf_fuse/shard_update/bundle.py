@@ -321,8 +321,12 @@ class Bundle:
         for chunk in self._chunks():
             if len(self._replicas) == len(self._cluster.devices):
                 self._join_here(chunk)
-            else:
+                continue
+            try:
                 self._join(chunk)
+            except errors.OpError:
+                self._failed += 1
+                raise
         self.is_parted = False
         self._marks["taken"].assign(_int64(self.version))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ PROTOCOL = "grpc+fuse"
 _JOBS = ("chief", "worker")
 _TIMEOUT_VARIABLE = "TF_FUSE_STATE_TIMEOUT_S"
 _TIMEOUT_S = 120.0
+# Behind TensorFlow's own time limits, which have better texts.
+_GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ class Reader:
         self._graph: Any = None
         self._session: Any = None
         self._fetches: dict[Hashable, Any] = {}
+        # What the tasks know already.
+        self._known: set[Hashable] = set()
 
     def run(self, key: Hashable, build: Callable[[], Any], seconds: float | None = None) -> Any:
         """Runs what `build` adds to the graph, which is asked once for each key.
@@ -106,20 +111,40 @@ class Reader:
             if key not in self._fetches:
                 with self._graph.as_default():
                     self._fetches[key] = build()
-            if self._session is None:
-                self._session = tf.compat.v1.Session(
-                    self.cluster.target, graph=self._graph, config=self._config()
-                )
             limit = timeout_seconds() if seconds is None else seconds
             options = config_pb2.RunOptions(timeout_in_ms=int(1000 * limit))
             try:
-                return self._session.run(self._fetches[key], options=options)
+                if self._session is None:
+                    self._known.clear()
+                    self._check_health(limit)
+                    self._session = _within(limit, self._connected)
+                session, fetch = self._session, self._fetches[key]
+                if key in self._known:
+                    return session.run(fetch, options=options)
+                # A task is told of what it did not know, for which there is no limit.
+                result = _within(limit, lambda: session.run(fetch, options=options))
+                self._known.add(key)
+                return result
             except tf.errors.OpError:
                 # The next one connects anew: a task may have come back.
                 self._session, session = None, self._session
-                # A task that does not answer would be waited for.
-                threading.Thread(target=_close, args=[session], daemon=True).start()
+                if session is not None:
+                    # A task that does not answer would be waited for.
+                    threading.Thread(target=_close, args=[session], daemon=True).start()
                 raise
+
+    def _connected(self) -> Any:
+        import tensorflow as tf
+
+        return tf.compat.v1.Session(self.cluster.target, graph=self._graph, config=self._config())
+
+    def _check_health(self, seconds: float) -> None:
+        """Raises an error if a task is not there: a session would wait until it is."""
+        from tensorflow.python.eager import context
+
+        for rank in sorted({*self._ranks} - {*self.cluster.own}):
+            task = self.cluster.devices[rank].partition("/device:")[0]
+            context.context().check_collective_ops_peer_health(task, int(1000 * seconds))
 
     def connect(self) -> None:
         """Connects now: a task that has died by then would be waited for.
@@ -162,6 +187,30 @@ def _close(session: Any) -> None:
 
     with contextlib.suppress(errors.OpError):
         session.close()
+
+
+def _within(seconds: float, work: Callable[[], Any]) -> Any:
+    """What `work` returns, if it does within a time; else it is left to itself."""
+    from tensorflow.python.framework import errors
+
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put((work(), None))
+        except BaseException as error:
+            results.put((None, error))
+
+    threading.Thread(target=run, name="tf_fuse reader", daemon=True).start()
+    try:
+        result, error = results.get(timeout=seconds + _GRACE_S)
+    except queue.Empty:
+        raise errors.DeadlineExceededError(
+            None, None, f"a task has not answered within {seconds:g} s ({_TIMEOUT_VARIABLE})"
+        ) from None
+    if error is not None:
+        raise error
+    return result
 
 
 def timeout_seconds() -> float:

@@ -9,6 +9,7 @@ parts, and which this process has not waited for: they have to say first that th
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import threading
@@ -50,6 +51,7 @@ class Copies:
         """What reads from some replicas, whether others live or not."""
         if ranks not in self._of:
             self._of[ranks] = Reader(self.cluster, ranks)
+            atexit.register(self._of[ranks].abandon)
         return self._of[ranks]
 
     def own_group(self, groups: int) -> tuple[int, ...]:

@@ -96,6 +96,7 @@ class Pack:
       detail: the node that is the reason.
       function: that it is in, if that is called by the one that is planned; else "".
       reduce: the all-reduce. In a branch behind it, a node that has its type, device and keys.
+      profit: what cutting it would save, a `profit.Profit`; None where that was not estimated.
     """
 
     node: str
@@ -105,3 +106,4 @@ class Pack:
     detail: str = ""
     function: str = ""
     reduce: Any = None
+    profit: Any = None

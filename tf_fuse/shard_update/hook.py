@@ -10,6 +10,7 @@ called with the option on, from the graph that it was traced to.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import threading
 import weakref
@@ -45,6 +46,19 @@ _REDUCE = "CollectiveReduceV2"
 _PREFIX = "tf_fuse/plan/"
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+_LOST = (
+    "\ntf_fuse: if a task has died, its part of the optimizer's state is lost: restart the program "
+    "from its last checkpoint."
+)
+# A function with one of them waits for other processes.
+_COLLECTIVES = frozenset(
+    {
+        "CollectiveAllToAllV2", "CollectiveAllToAllV3", "CollectiveBcastRecv",
+        "CollectiveBcastRecvV2", "CollectiveBcastSend", "CollectiveBcastSendV2", "CollectiveGather",
+        "CollectiveGatherV2", "CollectiveReduce", "CollectiveReduceScatterV2", "CollectiveReduceV2",
+        "CollectiveReduceV3", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>ReduceScatter",
+    }
+)  # fmt: skip
 
 # The graphs of functions, by name; of a twin, the one of the function that it was made of.
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
@@ -113,14 +127,15 @@ class Updates:
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Calls a function's twin if it has one, and the function itself otherwise."""
+        inputs = state_module.originals(inputs)
         twin = self._twin(context, name, inputs)
         if twin is None or not twin.is_of(inputs):
-            use(inputs, name)
-            return call(context, name, inputs, num)
+            with using(context, inputs, name):
+                return call(context, name, inputs, num)
         # (Variables of other functions' bundles, which this one reads as any.)
         own = {id(inputs[position]) for position, _ in twin.handles}
-        use([tensor for tensor in inputs if id(tensor) not in own], name)
-        with twin.world.state.step(twin.bundle, _user(name)):
+        others = [tensor for tensor in inputs if id(tensor) not in own]
+        with using(context, others, name), twin.world.state.step(twin.bundle, _user(name)):
             try:
                 outputs = call(context, twin.name, inputs, num)
                 if context.is_async():
@@ -128,6 +143,8 @@ class Updates:
                 return outputs
             except errors.OpError as error:
                 error._message = error.message.replace(twin.name.decode(), name.decode())
+                if isinstance(error, errors.UnavailableError):
+                    error._message += _LOST
                 raise
 
     def forget(self, context: Any, name: bytes) -> None:
@@ -284,16 +301,24 @@ class Updates:
         return Twin(twin, plan, world, bundle, taken)
 
 
-def use(tensors: Sequence[Any], name: str | bytes) -> None:
-    """Sees to it that variables have their values before a function gets their handles.
+def using(
+    context: Any, tensors: Sequence[Any], name: str | bytes
+) -> contextlib.AbstractContextManager[Any]:
+    """Sees to it that variables have their values while a function uses their handles.
 
     Args:
+      context: that runs it.
       tensors: that the function gets.
       name: of the function.
     """
-    if state_module.is_any_parted():
-        for tensor in tensors:
-            state_module.use(tensor, _user(name))
+    if not state_module.is_any_cut():
+        return contextlib.nullcontext()
+
+    def is_short() -> bool:
+        text = name.decode() if isinstance(name, bytes) else name
+        return not _has_op(context, text, _COLLECTIVES, set())
+
+    return state_module.using(tensors, _user(name), is_short)
 
 
 def _user(name: str | bytes) -> str:
@@ -383,8 +408,8 @@ def install(
 
         key = name if isinstance(name, bytes) else name.encode()
         if not is_on(context):
-            use(inputs, name)
-            return run(context, key, inputs, num_outputs)
+            with using(context, inputs, name):
+                return run(context, key, inputs, num_outputs)
         return updates_of(context).call(context, run, key, inputs, num_outputs)
 
     def forget(context: Any, name: bytes) -> None:

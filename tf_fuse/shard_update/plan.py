@@ -182,12 +182,12 @@ class _Planner:
             pack.function = scope.name
         self.packs += packs
         settle(view, packs)
-        if self._profitable:
-            for pack in packs:
-                width = width_of(pack.reduce.attr["T"].type)
-                leave_unprofitable(
-                    [pack], shapes, width, self._replicas.count, self._replicas.groups
-                )
+        for pack in packs:
+            width = width_of(pack.reduce.attr["T"].type)
+            leave_unprofitable(
+                [pack], shapes, width, self._replicas.count, self._replicas.groups,
+                always=not self._profitable,
+            )  # fmt: skip
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
             for pack in packs

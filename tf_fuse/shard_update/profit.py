@@ -37,10 +37,20 @@ class Profit:
     Attributes:
       saved: seconds of the update that others take.
       cost: seconds that are spent for that.
+      passes: bytes of all results and assignments of the update.
+      gradients: how many the pack has.
+      wire: bytes for which two collectives take longer than one.
+      replicas: how many take part.
+      groups: into how many groups they are divided.
     """
 
     saved: float
     cost: float
+    passes: int = 0
+    gradients: int = 0
+    wire: int = 0
+    replicas: int = 0
+    groups: int = 1
 
     def __bool__(self) -> bool:
         """Whether there is one."""
@@ -49,6 +59,17 @@ class Profit:
     def __str__(self) -> str:
         """With both figures."""
         return f"it would save {1e3 * self.saved:.2f} ms and cost {1e3 * self.cost:.2f} ms"
+
+    def arithmetic(self) -> str:
+        """How both figures come about."""
+        return (
+            f"saves {1e3 * self.saved:.2f} ms = {1e9 * _OPERATION_S_PER_BYTE:g} ns x "
+            f"{self.passes:,} bytes of the update x (1 - {self.groups}/{self.replicas}); "
+            f"costs {1e3 * self.cost:.2f} ms = {1e3 * _COLLECTIVE_S:g} ms + "
+            f"{1e6 * _GRADIENT_S:g} us x {self.gradients} gradients + "
+            f"{1e9 * _WIRE_S_PER_BYTE:g} ns x {self.wire:,} bytes on the wire"
+            + (f" + {1e3 * _SHARE_S:g} ms" if self.groups > 1 else "")
+        )
 
 
 def profit(
@@ -73,11 +94,16 @@ def profit(
             # What is assigned is a pass over memory, too.
             operations += width * family.size * (len(whole) + len(family.sinks))
     total = width * sum(family.size for family in pack.families)
-    wire = _WIRE_S_PER_BYTE * total if replicas == 2 else 0.0
+    wire = total if replicas == 2 else 0
     share = _SHARE_S if groups > 1 else 0.0
     return Profit(
         saved=_OPERATION_S_PER_BYTE * operations * (1 - groups / replicas),
-        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + wire + share,
+        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + _WIRE_S_PER_BYTE * wire + share,
+        passes=operations,
+        gradients=len(pack.families),
+        wire=wire,
+        replicas=replicas,
+        groups=groups,
     )
 
 
@@ -87,8 +113,9 @@ def leave_unprofitable(
     width: int,
     replicas: int,
     groups: int = 1,
+    always: bool = False,
 ) -> None:
-    """Leaves the packs alone that would take longer if they were cut.
+    """Notes what packs would save, and leaves those alone that would take longer if they were cut.
 
     Args:
       packs: of a function.
@@ -96,9 +123,12 @@ def leave_unprofitable(
       width: of an element, in bytes.
       replicas: how many take part.
       groups: as of `profit`.
+      always: whether to leave none alone.
     """
     for pack in filter(is_sharded, packs):
-        estimate = profit(pack, shapes, width, replicas, groups)
         # (An update in a branch was not looked at from here.)
-        if not estimate and not any(family.branches for family in pack.families):
+        if any(family.branches for family in pack.families):
+            continue
+        estimate = pack.profit = profit(pack, shapes, width, replicas, groups)
+        if not estimate and not always:
             pack.reason, pack.detail = "no_profit", str(estimate)

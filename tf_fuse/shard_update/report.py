@@ -45,11 +45,12 @@ def weight_update_report() -> dict[str, Any]:
         * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
           cut or not: twice the bytes of the gradients, but for its own part of them;
         * `packs`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
-          it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail` and
-          `gradients`. Of each gradient: `variable` (that it updates; "" if that is not known),
-          `gradient` (name of the tensor), `shape`, `bytes`, `slots` (the optimizer's variables that
-          are in parts), `exact` (whether the result has the bits of a whole update), and again
-          `sharded`, `reason`, `meaning` and `detail`.
+          it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail`, `profit` (an
+          estimate of what cutting it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
+          words; null if there is none) and `gradients`. Of each gradient: `variable` (that it
+          updates; "" if that is not known), `gradient` (name of the tensor), `shape`, `bytes`,
+          `slots` (the optimizer's variables that are in parts), `exact` (whether the result has the
+          bits of a whole update), and again `sharded`, `reason`, `meaning` and `detail`.
     """
     from tensorflow.python.eager import context as context_module
 
@@ -83,6 +84,10 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
         for line in _lines(function):
             console.print(line, markup=False, highlight=False)
         console.print(_table(function))
+        for pack in function["packs"]:
+            if pack["profit"]:
+                line = f"  {pack['node']}: cutting it {pack['profit']['arithmetic']}."
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(decision: Decision) -> tuple[bool, str]:
@@ -165,7 +170,18 @@ def _pack(pack: Pack, decision: Decision) -> dict[str, Any]:
         "bytes": sum(one["bytes"] for one in gradients),
         "sharded": any(one["sharded"] for one in gradients),
         **_why(pack.reason, REASONS, pack.detail),
+        "profit": _profit(pack.profit),
         "gradients": gradients,
+    }
+
+
+def _profit(profit: Any) -> dict[str, Any] | None:
+    if profit is None:
+        return None
+    return {
+        "saved_s": profit.saved,
+        "cost_s": profit.cost,
+        "arithmetic": profit.arithmetic(),
     }
 
 

@@ -4,31 +4,60 @@
 
 Whoever reads or assigns such a variable outside of the function that cuts it gets the full and
 fresh value: its handle, which everybody needs for that, is not given out before the values are put
-together. (What has a handle already and passes it to an operation by itself gets an error, as of a
-variable that is not initialized.)
+together. (What has a handle already, and passes it to an operation by itself, finds a variable
+without elements.)
+
+Between that and the operation, another thread may end a step, which takes the value away. So a
+thread that makes no steps gets a copy of the handle, on loan: the copy is gone when the operation
+has run, and a step waits for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 from tensorflow.python.framework import errors
 
 from tf_fuse.shard_update.bundle import Bundle, Held, key_of
-from tf_fuse.shard_update.cluster import Reader
+from tf_fuse.shard_update.cluster import Reader, timeout_seconds
 from tf_fuse.shard_update.copies import Copies
+from tf_fuse.shard_update.named import aside
 
-# Handles, by id, of variables in parts. Looked at whenever a handle is used.
-_parted: dict[int, State] = {}
+_log = logging.getLogger("tf_fuse")
+
+# Handles, by id, of variables that may be in parts. Looked at whenever a handle is used.
+_slots: dict[int, State] = {}
+# Copies of them that are on loan, by their ids.
+_copies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+# A copy of a handle that lives longer is kept by the program, and not by an operation.
+_LONGEST_LOAN_S = 10.0
 # Packages whose code uses variables for others.
 _LIBRARIES = frozenset({"contextlib", "keras", "tensorflow", "tf_fuse", "tf_keras", "threading"})
+
+
+@dataclass(frozen=True)
+class _Loan:
+    """Variables that a thread uses.
+
+    Attributes:
+      ids: of their handles.
+      thread: that uses them.
+      patience: for how many seconds a step waits for it.
+    """
+
+    ids: frozenset[int]
+    thread: int
+    patience: float
 
 
 class State:
@@ -49,6 +78,14 @@ class State:
         # Ids of handles that a step or a reader is busy with, and their threads.
         self._busy: dict[int, int] = {}
         self._changed = threading.Condition()
+        # Of each handle, the threads that have begun a step with it.
+        self._steppers: dict[int, set[int]] = {}
+        self._taped: set[int] = set()
+        # The collector takes loans away: nobody hears of it.
+        self._loans: dict[int, _Loan] = {}
+        self._numbers = itertools.count()
+        # Ids of handles that steps wait for, so that no new loans come in between.
+        self._wanted: list[Collection[int]] = []
 
     def bundles(self) -> list[Bundle]:
         """All that exist, by number."""
@@ -70,6 +107,8 @@ class State:
             self._count += 1
             self._bundles[key] = found
             for handle in found.handles():
+                self._steppers.setdefault(id(handle), set()).add(threading.get_ident())
+                _slots[id(handle)] = self
                 weakref.finalize(handle, self._gone, found, id(handle)).atexit = False
         return found
 
@@ -84,8 +123,10 @@ class State:
         Raises:
           tf.errors.OpError: values had to be put together first, and another replica died.
         """
-        ids = [id(handle) for handle in bundle.handles()]
-        with self._alone(ids):
+        ids = {id(handle) for handle in bundle.handles()}
+        for i in ids:
+            self._steppers[i].add(threading.get_ident())
+        with self._reserve(ids, for_step=True):
             self._bury()
             if not bundle.is_parted:
                 self._make_whole(ids, who)
@@ -111,13 +152,87 @@ class State:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
         """
         ids = {id(handle) for handle in handles} & self._parted.keys()
-        while ids:
-            bundle = self._parted.get(ids.pop())
-            if bundle is None:
-                continue
-            everything = [id(handle) for handle in bundle.handles()]
-            with self._alone(everything):
-                self._make_whole(everything, who)
+        if ids:
+            with self._reserve(ids):
+                self._make_whole(ids, who)
+
+    def lend(self, handle: Any, who: str = "") -> Any:
+        """The handle of a variable that has its value, for one operation.
+
+        Args:
+          handle: of the variable.
+          who: as of `whole`.
+
+        Returns:
+          The handle; or a copy of it, where another thread makes steps.
+
+        Raises:
+          tf.errors.OpError: as of `whole`.
+        """
+        from tensorflow.python.eager import record
+
+        # A tape knows a variable by its handle, which it is asked for behind it: a copy would be
+        # another one.
+        if record.could_possibly_record():
+            self._taped.add(id(handle))
+        if id(handle) in self._taped or not self._is_of_others(id(handle)):
+            self.whole([handle], who)
+            return handle
+        number = self._borrow([handle], who, _LONGEST_LOAN_S)
+        try:
+            copy = _copy_of(handle)
+        except BaseException:
+            self._loans.pop(number, None)
+            raise
+        weakref.finalize(copy, self._loans.pop, number, None).atexit = False
+        return copy
+
+    @contextlib.contextmanager
+    def using(self, handles: Sequence[Any], who: str, is_short: bool) -> Iterator[None]:
+        """For a function that reads or assigns variables: they have their values in it.
+
+        Args:
+          handles: of the variables.
+          who: as of `whole`.
+          is_short: whether it waits for no other process. A step does not wait for one that does:
+            the other one might wait for this step.
+
+        Raises:
+          tf.errors.OpError: as of `whole`.
+        """
+        if not is_short or not any(self._is_of_others(id(handle)) for handle in handles):
+            self.whole(handles, who)
+            yield
+            return
+        number = self._borrow(handles, who, timeout_seconds())
+        try:
+            yield
+        finally:
+            self._loans.pop(number, None)
+            with self._changed:
+                self._changed.notify_all()
+
+    def _is_of_others(self, handle: int) -> bool:
+        """Whether another thread than this one makes steps with a variable."""
+        return self._steppers.get(handle) != {threading.get_ident()}
+
+    def _borrow(self, handles: Iterable[Any], who: str, patience: float) -> int:
+        """Has steps of other threads wait for this one; the number of the loan."""
+        thread = threading.get_ident()
+        ids = frozenset(id(handle) for handle in handles)
+        with self._changed:
+            # Who has something on loan already goes on: the step waits for that.
+            self._changed.wait_for(
+                lambda: (
+                    any(loan.thread == thread for loan in tuple(self._loans.values()))
+                    or not any(i in wanted for wanted in self._wanted for i in ids)
+                )
+            )
+        with self._reserve(ids):
+            self._make_whole(ids, who)
+            number = next(self._numbers)
+            self._loans[number] = _Loan(ids, thread, patience)
+        return number
 
     def _make_whole(self, ids: Collection[int], who: str) -> None:
         for bundle in {
@@ -134,14 +249,29 @@ class State:
         for handle in bundle.handles():
             if bundle.is_parted:
                 self._parted[id(handle)] = bundle
-                _parted[id(handle)] = self
             elif self._parted.get(id(handle)) is bundle:
                 del self._parted[id(handle)]
-                _parted.pop(id(handle), None)
 
     @contextlib.contextmanager
-    def _alone(self, ids: Collection[int]) -> Iterator[None]:
-        """Keeps other threads from some variables."""
+    def _reserve(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
+        """Keeps other threads from some variables, and from what is put together with them."""
+        while True:
+            together = self._together(ids)
+            with self._alone(together, for_step):
+                if together == self._together(ids):
+                    yield
+                    return
+
+    def _together(self, ids: Collection[int]) -> set[int]:
+        """Some variables, and all others of the bundles in whose parts they are."""
+        found = set(ids)
+        for bundle in [self._parted[i] for i in ids if i in self._parted]:
+            found.update(id(handle) for handle in bundle.handles())
+        return found
+
+    @contextlib.contextmanager
+    def _alone(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
+        """Keeps other threads from some variables; for a step, also when they have them on loan."""
         thread = threading.get_ident()
         if any(self._busy.get(i) == thread for i in ids):
             # As a handler of a signal that comes in a step. It would wait for itself.
@@ -153,7 +283,10 @@ class State:
                 "and read or save them behind the step.",
             )
         with self._changed:
-            self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
+            if for_step:
+                self._wait_for_loans(ids, thread)
+            else:
+                self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
             self._busy.update(dict.fromkeys(ids, thread))
         try:
             yield
@@ -163,10 +296,42 @@ class State:
                     self._busy.pop(i, None)
                 self._changed.notify_all()
 
+    def _wait_for_loans(self, ids: Collection[int], thread: int) -> None:
+        """Returns when no other thread uses some variables; `_changed` is held."""
+        self._wanted.append(ids)
+        began, wait = time.monotonic(), 0.001
+        try:
+            while True:
+                self._changed.wait_for(lambda: not any(i in self._busy for i in ids))
+                late = {
+                    number: loan
+                    for number, loan in self._loans.copy().items()
+                    if loan.thread != thread and not loan.ids.isdisjoint(ids)
+                }
+                if not late:
+                    return
+                now = time.monotonic()
+                for number, loan in late.items():
+                    if now - began > loan.patience:
+                        self._loans.pop(number, None)
+                        _log.warning(
+                            "tf_fuse: a step has waited %d s for another thread that uses a "
+                            "variable of the optimizer, and goes on. If that thread keeps the "
+                            "variable's handle, it should ask the variable anew each time.",
+                            now - began,
+                        )
+                self._changed.wait(wait)
+                wait = min(2 * wait, 0.05)
+        finally:
+            self._wanted.remove(ids)
+            self._changed.notify_all()
+
     # The collector calls it, on any thread: it only takes notes.
     def _gone(self, bundle: Bundle, handle: int) -> None:
         self._parted.pop(handle, None)
-        _parted.pop(handle, None)
+        self._steppers.pop(handle, None)
+        self._taped.discard(handle)
+        _slots.pop(handle, None)
         if not bundle.handles():
             self._bundles.pop(bundle.key, None)
             self._dead.append(bundle)
@@ -202,24 +367,69 @@ def _caller() -> str:
     return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def use(handle: Any, who: str = "") -> None:
+def _copy_of(handle: Any) -> Any:
+    """Another handle of the same variable."""
+    from tensorflow.python.ops import gen_array_ops
+
+    with aside(handle.device):
+        copy = gen_array_ops.identity(handle)
+    copy._handle_data = handle._handle_data
+    copy._tf_fuse_copy_of = handle
+    _copies[id(copy)] = copy
+    return copy
+
+
+def use(handle: Any, who: str = "") -> Any:
     """Sees to it that a variable has its value before its handle is given out.
 
     Args:
       handle: of the variable.
       who: as of `State.whole`.
+
+    Returns:
+      What to give out.
     """
     from tensorflow.python.eager import context
 
-    state = _parted.get(id(handle))
+    state = _slots.get(id(handle))
     # A graph that is being made is not run yet; when it is, the handle is among its inputs.
-    if state is not None and context.executing_eagerly():
-        state.whole([handle], who)
+    if state is None or not context.executing_eagerly():
+        return handle
+    return state.lend(handle, who)
 
 
-def is_any_parted() -> bool:
-    """Whether any variable is in parts."""
-    return bool(_parted)
+def using(
+    tensors: Iterable[Any], who: str, is_short: Callable[[], bool]
+) -> contextlib.AbstractContextManager[Any]:
+    """For a function that gets tensors: variables whose handles they are have their values in it.
+
+    Args:
+      tensors: that the function gets.
+      who: as of `State.whole`.
+      is_short: as of `State.using`; asked where it matters.
+    """
+    found: dict[State, list[Any]] = {}
+    for tensor in tensors:
+        if (state := _slots.get(id(tensor))) is not None:
+            found.setdefault(state, []).append(tensor)
+    if not found:
+        return contextlib.nullcontext()
+    with contextlib.ExitStack() as stack:
+        for state, handles in found.items():
+            stack.enter_context(state.using(handles, who, is_short()))
+        return stack.pop_all()
+
+
+def originals(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Tensors, with the handles that copies on loan are of."""
+    if not _copies:
+        return tensors
+    return [getattr(tensor, "_tf_fuse_copy_of", tensor) for tensor in tensors]
+
+
+def is_any_cut() -> bool:
+    """Whether any variable may be in parts."""
+    return bool(_slots)
 
 
 class _Handle:
@@ -234,9 +444,7 @@ class _Handle:
             raise AttributeError(
                 f"{type(variable).__name__!r} object has no attribute '_handle'"
             ) from None
-        if _parted:
-            use(handle)
-        return handle
+        return use(handle) if _slots else handle
 
     def __set__(self, variable: Any, handle: Any) -> None:
         variable.__dict__["_handle"] = handle

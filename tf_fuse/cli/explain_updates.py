@@ -1,0 +1,116 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m tf_fuse explain REPORT.json`: the weight updates of a program that wrote a report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def run(path: str, json_path: str | None) -> int:
+    """Explains what `tf_fuse.weight_update_report()` returned; returns the exit status.
+
+    Args:
+      path: where it was written to as JSON.
+      json_path: where to write the report, with its sums, as JSON beside the tables; "-" for
+        standard output, in place of them.
+
+    Returns:
+      0; or 1 when the file was not to be had, or is no such report, said on standard error.
+    """
+    try:
+        data = describe(_load(Path(path)))
+        if json_path == "-":
+            print(json.dumps(data, indent=1))
+            return 0
+        if json_path:
+            Path(json_path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        _print(data)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        print(f"error: {_no_report(path, error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def describe(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds sums to a report.
+
+    Args:
+      report: of `tf_fuse.weight_update_report`.
+
+    Returns:
+      A dict with its keys, and `totals`: `functions_cut`, `functions_left` (by reason),
+      `gradients_cut`, `gradients_left` (by reason; that of the all-reduce where all of it is left,
+      and that of the function where all of that is), `state_bytes` and `whole_state_bytes`.
+
+    Raises:
+      ValueError: it is no such report.
+    """
+    functions_left: Counter[str] = Counter()
+    gradients_left: Counter[str] = Counter()
+    cut = here = whole = 0
+    try:
+        for function in report["functions"]:
+            if not function["sharded"]:
+                functions_left[function["reason"]] += 1
+            here += function["state_bytes"]
+            whole += function["whole_state_bytes"]
+            for pack in function["packs"]:
+                for one in pack["gradients"]:
+                    cut += one["sharded"]
+                    if not one["sharded"]:
+                        why = one["reason"] or pack["reason"] or function["reason"]
+                        gradients_left[why] += 1
+        totals = {
+            "functions_cut": sum(function["sharded"] for function in report["functions"]),
+            "functions_left": dict(sorted(functions_left.items())),
+            "gradients_cut": cut,
+            "gradients_left": dict(sorted(gradients_left.items())),
+            "state_bytes": here,
+            "whole_state_bytes": whole,
+        }
+        return {**report, "totals": totals}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(_no_report("the report", error)) from None
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: no JSON: {error}") from None
+    if not isinstance(report, dict) or "functions" not in report:
+        raise ValueError(_no_report(str(path), KeyError("functions")))
+    return report
+
+
+def _no_report(path: str, error: Exception) -> str:
+    return (
+        f"{path}: not what tf_fuse.weight_update_report() of this version returns "
+        f"({type(error).__name__}: {error}); write it with json.dump"
+    )
+
+
+def _print(data: Mapping[str, Any]) -> None:
+    from tf_fuse.shard_update.report import print_weight_update_report
+
+    print_weight_update_report(data)
+    totals = data["totals"]
+    left = sum(totals["gradients_left"].values())
+    print(f"Gradients: {totals['gradients_cut']} updated in parts, {left} whole.")
+    for reason, count in totals["gradients_left"].items():
+        print(f"  {reason}: {count}")
+    if totals["whole_state_bytes"]:
+        print(
+            f"The optimizer's variables in parts: {totals['state_bytes']:,} bytes here, in place "
+            f"of {totals['whole_state_bytes']:,}."
+        )
