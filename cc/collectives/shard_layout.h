@@ -27,18 +27,26 @@ class ShardLayout {
   ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes, int members,
               bool packed);
 
+  // Of tensors of which the caller says what is whose: of each in turn, where
+  // the members' parts begin, by rank, and where the last one ends.
+  ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes, int members,
+              std::vector<int64_t> bounds);
+
   // Of tensor `tensor`, what is the member's.
   ShardRange Of(size_t tensor, int member) const;
 
   const std::vector<int64_t>& sizes() const { return sizes_; }
   int64_t element_bytes() const { return element_bytes_; }
   bool packed() const { return packed_; }
+  // Empty if the ring says what is whose.
+  const std::vector<int64_t>& bounds() const { return bounds_; }
 
  private:
   const std::vector<int64_t> sizes_;
   const int64_t element_bytes_;
   const int members_;
   const bool packed_;
+  const std::vector<int64_t> bounds_;
   std::vector<int64_t> begins_;  // Of tensors in the pack.
 };
 

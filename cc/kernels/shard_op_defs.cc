@@ -114,6 +114,7 @@ REGISTER_OP("TfFuse>AllGather")
     .Input("shards: N * T")
     .Input("shapes: N * int64")
     .Output("outputs: N * T")
+    .Attr("bounds: list(int) = []")
     .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferGathered)
     .Doc(R"doc(
 Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
@@ -121,6 +122,8 @@ them.
 
 shards: vectors, this member's.
 shapes: of the whole tensors, equal in all members.
+bounds: if there are any, they say what is whose: of each tensor in turn, where
+  the members' shards begin, by rank, and where the last one ends.
 packed: as in the reduce-scatter.
 outputs: the whole tensors.
 rank: what the graph takes this member's rank to be; -1 if it does not matter.

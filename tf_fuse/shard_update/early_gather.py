@@ -1,0 +1,232 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which weights can be in parts between steps too, and be gathered right before their first use.
+
+The second placement of section 4.2 of Xu et al. (2020). A weight whose update is cut is then held
+as slots are; the reads in front of the update get what an all-gather makes of the parts when the
+step begins, and the assignments are of parts. So all that uses the variable in the step has to be
+known: reads in front of the update, reads that the update makes of its own, and its assignments.
+
+What only casts a weight to a narrower type gets the same bits whether it is cast before it travels
+or behind; so then the narrow type may travel, if that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from tf_fuse.shard_update.builder import Builder, Range
+from tf_fuse.shard_update.families import Family, Pack
+from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs
+from tf_fuse.shard_update.ops import RESOURCE_APPLY
+from tf_fuse.shard_update.order import Order
+from tf_fuse.shard_update.redundancy import called_functions
+from tf_fuse.shard_update.waiting import cut_families, is_sharded
+
+# Why a weight is gathered at the end of the step.
+GATHER_REASONS = {
+    "assigned_elsewhere": "something else than the update assigns the weight",
+    "cycle": "parts of the function would wait for one another",
+    "escapes": "an operation other than reads and assignments gets the weight",
+    "in_branch": "the update is in a branch of a conditional",
+    "not_read": "nothing reads the weight in front of its update",
+    "read_after_update": "the weight is read whole behind its update",
+    "read_in_function": "a function that is called, a branch or a loop gets the weight",
+    "returned": "the function returns the weight",
+    "used_outside": "others than the function that updates the weight use it in the step",
+}
+
+_FLOAT = 1  # DT_FLOAT
+_NARROW = frozenset({14, 19})  # DT_BFLOAT16, DT_HALF
+_ALIASES = frozenset({"Identity", "IdentityN"})
+
+
+def settle_gathers(
+    view: GraphView,
+    packs: Iterable[Pack],
+    inside: Collection[str],
+    carried: Collection[str],
+    narrow: bool,
+) -> None:
+    """Decides for each weight whose update is cut where it is gathered, and in which type.
+
+    Args:
+      view: of the function.
+      packs: of it.
+      inside: its arguments that are variables which only it uses.
+      carried: arguments that it returns as they are, for its next iteration.
+      narrow: whether a narrower type may travel.
+    """
+    packs = list(filter(is_sharded, packs))
+    if not packs:
+        return
+    order = Order(view)
+    for pack in packs:
+        for family in cut_families([pack]):
+            if family.branches:
+                family.gather.stay("in_branch", min(family.branches)[0])
+            elif family.weights:
+                _settle(view, order, pack, family, inside, carried)
+                if narrow and family.gather.is_first:
+                    _settle_type(view, pack, family)
+
+
+def stay_all(packs: Iterable[Pack]) -> bool:
+    """Leaves all weights at the end of the step, for a cycle; returns whether any was not there."""
+    first = [(pack, f) for pack in packs for f in cut_families([pack]) if f.gather.is_first]
+    for pack, family in first:
+        family.gather.stay("cycle", pack.node)
+    return bool(first)
+
+
+def _settle(
+    view: GraphView,
+    order: Order,
+    pack: Pack,
+    family: Family,
+    inside: Collection[str],
+    carried: Collection[str],
+) -> None:
+    gather, (weight,) = family.gather, family.weights
+    if weight not in inside:
+        gather.stay("used_outside", weight)
+        return
+    reads = []
+    for node in _users(view, weight):
+        if node is None:
+            if weight not in carried:
+                gather.stay("returned", weight)
+                return
+        elif node.op in READS:
+            if node.name in family.versions:
+                continue
+            (value,) = view.outputs(node)
+            if not any(order.behind(sink, [node.name]) for sink in family.chain):
+                if value in view.results:
+                    gather.stay("returned", value)
+                    return
+                reads.append(node.name)
+            elif view.uses(value) or value in view.results:
+                gather.stay("read_after_update", node.name)
+                return
+        elif called_functions(node):
+            gather.stay("read_in_function", node.name)
+            return
+        elif node.op not in ASSIGNS | RESOURCE_APPLY:
+            gather.stay("escapes", f"{node.name} ({node.op})")
+            return
+        elif node.name not in family.chain:
+            gather.stay("assigned_elsewhere", node.name)
+            return
+    if not reads:
+        gather.stay("not_read", weight)
+    elif order.behind(family.chain[0], [pack.node]):
+        # The first assignment is to wait for the all-reduce.
+        gather.stay("cycle", family.chain[0])
+    else:
+        gather.reads = sorted(reads)
+
+
+def _users(view: GraphView, resource: str) -> list[Any]:
+    """All nodes that get a variable, by name; behind them None if the function returns it."""
+    found, returned = set(), False
+    waiting = [resource]
+    while waiting:
+        tensor = waiting.pop()
+        returned |= tensor in view.results
+        for use in view.uses(tensor):
+            node = view.nodes[use.node]
+            if node.op in _ALIASES:
+                waiting.append(view.outputs(node)[use.index])
+            else:
+                found.add(node.name)
+    return [*(view.nodes[name] for name in sorted(found)), *([None] if returned else [])]
+
+
+# --- Types ---------------------------------------------------------------------------------------
+
+
+def _settle_type(view: GraphView, pack: Pack, family: Family) -> None:
+    """Has the type travel that all that read the weight cast it to."""
+    gather = family.gather
+    if pack.reduce.attr["T"].type != _FLOAT:
+        return
+    types = set()
+    for name in _readers(view, family)[1]:
+        node = view.nodes[name]
+        types.add(node.attr["DstT"].type if _is_narrow(node) else _FLOAT)
+        if _FLOAT in types or len(types) > 1:
+            gather.wide = f"{name} ({node.op})"
+            return
+    if types:
+        (gather.dtype,) = types
+
+
+def _is_narrow(node: Any) -> bool:
+    # (One that truncates does not round as the one that is done before it travels.)
+    return (
+        node.op == "Cast"
+        and node.attr["SrcT"].type == _FLOAT
+        and node.attr["DstT"].type in _NARROW
+        # (Looking for a key that is not there would add it.)
+        and not ("Truncate" in node.attr and node.attr["Truncate"].b)
+    )
+
+
+def _readers(view: GraphView, family: Family) -> tuple[list[str], list[str]]:
+    """The nodes that get what is gathered of a weight: those that hand it on, and all others."""
+    handing, others = set(), set()
+    waiting = [f"{read}:value:0" for read in family.gather.reads or ()]
+    while waiting:
+        for use in view.uses(waiting.pop()):
+            node = view.nodes[use.node]
+            if _takes_part(view, family, use.node):
+                continue
+            if node.op == "Identity" and not set(view.outputs(node)) & set(view.results):
+                handing.add(use.node)
+                waiting += view.outputs(node)
+            else:
+                others.add(use.node)
+    return sorted(handing), sorted(others)
+
+
+def _takes_part(view: GraphView, family: Family, node: str) -> bool:
+    """Whether what a node reads of the family's weight is the part, and not what is gathered."""
+    is_sink = node in family.sinks and view.nodes[node].op in ASSIGNS
+    return node in family.nodes or is_sink
+
+
+# --- What is done --------------------------------------------------------------------------------
+
+
+def hand_out(builder: Builder, family: Family, tensor: str) -> None:
+    """Has all that read a weight in front of its update get what was gathered.
+
+    Args:
+      builder: of the function.
+      family: with the weight; what its own nodes read is the part already.
+      tensor: that was gathered.
+    """
+    gather = family.gather
+    handing, others = _readers(builder.view, family)
+    for read in gather.reads or ():
+        node = builder.nodes[read]
+        # It waits for what it waited for, and who waits for it does so.
+        before, device, dtype = control_inputs(node), node.device, node.attr["dtype"].type
+        builder.replace(f"{read}:value:0", f"{read}:output:0")
+        node.Clear()
+        node.name, node.op, node.device = read, "Identity", device
+        node.input.extend([tensor, *(f"^{name}" for name in before)])
+        node.attr["T"].type = gather.dtype or dtype
+    if gather.dtype:
+        for name in handing:
+            builder.nodes[name].attr["T"].type = gather.dtype
+        for name in others:
+            # A cast to the type that it has.
+            builder.nodes[name].attr["SrcT"].type = gather.dtype
+
+
+def bounds_of(everyone: Sequence[Sequence[Range]], index: int, size: int) -> list[int]:
+    """Where the replicas' elements of a tensor begin, and where the last one's end."""
+    return [*(ranges[index][0] for ranges in everyone), size]
