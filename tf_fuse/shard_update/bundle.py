@@ -9,9 +9,10 @@ none (`TfFuse>ReleaseVariable`).
 Any process may put the values together alone, by reading the others' parts from their servers. They
 are of its own last step: a replica that is not in a step keeps all others from finishing the next
 one, and what they wrote in the last one was written before it ended (the gather of the new weights
-waits for it; where weights are gathered in the next step, a reader waits for the mark `ended`). But another one may have put its values together too, and cut them again, changed
-perhaps, for the step that it now waits in. So it keeps what it had (`/kept`) until that step has
-ended, and says so beforehand (`overwritten`).
+waits for it; where weights are gathered in the next step, a reader waits for the mark `ended` of
+each). But another one may have put its values together too, and cut them again, changed perhaps,
+for the step that it now waits in. So it keeps what it had (`/kept`) until that step has ended, and
+says so beforehand (`overwritten`).
 """
 
 from __future__ import annotations

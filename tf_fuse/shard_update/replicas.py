@@ -96,6 +96,13 @@ def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
     return is_full_group
 
 
+def name_of(dtype: int) -> str:
+    """The name of a type, by its number."""
+    from tensorflow.python.framework import dtypes
+
+    return str(dtypes.as_dtype(dtype).name)
+
+
 def width_of(dtype: int) -> int:
     """Bytes of an element of a type, by its number."""
     from tensorflow.python.framework import dtypes

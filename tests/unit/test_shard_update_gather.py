@@ -1,0 +1,453 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which weights are gathered right before their first use, and what the verifier finds in that."""
+
+import os
+import re
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+import tensorflow as tf
+
+from tf_fuse.shard_update.early_gather import GATHER_REASONS
+from tf_fuse.shard_update.plan import make_plan
+from tf_fuse.shard_update.replicas import Replicas
+from tf_fuse.shard_update.verify import Original, verify
+
+_REPLICAS = 2
+_FLOAT, _BFLOAT16, _HALF = 1, 14, 19
+
+
+def _reduce(x, key=1):
+    return tf.raw_ops.CollectiveReduceV2(
+        input=x, group_size=_REPLICAS, group_key=1, instance_key=key, ordering_token=[],
+        merge_op="Add", final_op="Id",
+    )  # fmt: skip
+
+
+class _Job:
+    """Two weights and a slot, and a step of their gradients."""
+
+    def __init__(self, body, narrow=False, rank=0):
+        self.w, self.v = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([5]))
+        self.m, self.flag = tf.Variable(tf.zeros([4, 3])), tf.Variable(True)
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([4, 3]), tf.TensorSpec([5])])
+        def function(x, y):
+            return body(self, x, y)
+
+        concrete = self.concrete = function.get_concrete_function()
+        names = [argument.name for argument in concrete.function_def.signature.input_arg]
+        by_handle = {id(t): n for n, t in zip(names[2:], concrete.captured_inputs, strict=True)}
+        self.name_of = {
+            key: by_handle.get(id(getattr(self, key).handle)) for key in ("w", "v", "m")
+        }
+        library = {f.signature.name: f for f in concrete.graph.as_graph_def().library.function}
+        self.original = Original(concrete.function_def, concrete.graph, library.get)
+        mirrored = [n for key, n in self.name_of.items() if n]
+        self.plan = make_plan(
+            concrete.function_def, concrete.graph, library.get, Replicas(_REPLICAS, {"": rank}),
+            mirrored, "parts/", first_use=True, narrow=narrow,
+        )  # fmt: skip
+        self.twin = self.plan.function
+
+    def verify(self):
+        return verify(self.original, self.twin, self.plan.slots, self.plan.functions)
+
+    def of(self, op, variable=""):
+        """The twin's nodes of an operation, of the part of a variable if one is named."""
+        handle = f"tf_fuse_shard/{self.name_of.get(variable)}:resource:0"
+        nodes = [node for node in self.twin.node_def if node.op == op]
+        return [node for node in nodes if not variable or node.input[0] == handle]
+
+    def gather_of(self, variable):
+        """Where a weight is gathered."""
+        families = [family for pack in self.plan.packs for family in pack.families]
+        (found,) = [f for f in families if f.weights == [self.name_of[variable]]]
+        return found.gather
+
+
+def _update(job, dw, dv, packed=True):
+    """Momentum for one weight, a decay for the other."""
+    if packed:
+        both = _reduce(tf.concat([tf.reshape(dw, [-1]), dv], 0))
+        dw, dv = tf.split(both, [12, 5])
+        dw = tf.reshape(dw, [4, 3])
+    job.m.assign(0.9 * job.m + dw)
+    job.v.assign_sub(0.01 * job.v)
+    job.w.assign_sub(0.1 * job.m)
+    job.v.assign_sub(0.1 * dv)
+
+
+def _plain(job, x, y):
+    loss = tf.cumsum(job.w) * x, tf.cumsum(job.v) * y
+    _update(job, x + job.w, y + job.v)
+    return loss
+
+
+def test_weights_are_in_parts():
+    job = _Job(_plain)
+    assert job.verify() == ""
+    assert [(slot.argument, slot.is_weight, slot.shape) for slot in job.plan.slots] == [
+        (job.name_of["m"], False, (4, 3)),
+        (job.name_of["w"], True, (4, 3)),
+        (job.name_of["v"], True, (5,)),
+    ]
+    (gather,) = job.of("TfFuse>AllGather")
+    (scatter,) = job.of("TfFuse>ReduceScatter")
+    assert f"^{gather.name}" in scatter.input
+    assert gather.attr["tag"].s
+    # All in one: nothing says more than the pack what is whose.
+    assert "bounds" not in gather.attr
+    assert gather.attr["packed"].b
+    # Nobody changes a part before all replicas are there, nor before it is read.
+    for variable in ("w", "v"):
+        writes = job.of("AssignSubVariableOp", variable)
+        first = [node for node in writes if f"^{scatter.name}" in node.input]
+        reads = job.of("ReadVariableOp", variable)
+        (gathered,) = [n.name for n in reads if n.name.endswith("/first/part")]
+        assert any(f"^{gathered}" in node.input for node in first), variable
+    # The decay is of the part.
+    (held,) = [n for n in job.of("ReadVariableOp", "v") if n.name.endswith("/held")]
+    (decay,) = [n for n in job.twin.node_def if f"{held.name}:value:0" in n.input]
+    assert decay.op == "Mul"
+    # What is read in front of the update is what was gathered.
+    sums = job.of("Cumsum")
+    assert len(sums) == 2
+    for node in sums:
+        read = {n.name: n for n in job.twin.node_def}[node.input[0].partition(":")[0]]
+        assert read.op == "Identity"
+        assert read.input[0].startswith(f"{gather.name}:outputs:")
+
+
+def test_both_ranks_know_whose_elements_are_whose():
+    one, other = _Job(_plain, rank=0), _Job(_plain, rank=1)
+    assert [slot.owns for slot in one.plan.slots] == [slot.owns for slot in other.plan.slots]
+    assert [slot.own for slot in one.plan.slots] == [slot.owns[0] for slot in one.plan.slots]
+    assert [slot.own for slot in other.plan.slots] == [slot.owns[1] for slot in one.plan.slots]
+    assert other.verify() == ""
+
+
+def _one_is_read_behind(job, x, y):
+    loss = tf.cumsum(job.w) * x, tf.cumsum(job.v) * y
+    _update(job, x, y)
+    return loss, tf.cumsum(job.w)
+
+
+def test_what_is_gathered_at_the_end_is_cut_as_the_pack():
+    job = _Job(_one_is_read_behind)
+    assert job.verify() == ""
+    assert (job.gather_of("v").is_first, job.gather_of("w").is_first) == (True, False)
+    first, last = job.of("TfFuse>AllGather")
+    assert ("_first" in first.name, "_gather" in last.name) == (True, True)
+    # All 17 elements fill one chunk of the ring, which is the first rank's.
+    assert list(first.attr["bounds"].list.i) == [0, 5, 5]
+    assert list(last.attr["bounds"].list.i) == [0, 12, 12]
+    assert [node.attr["N"].i for node in (first, last)] == [1, 1]
+
+
+def _left_gradient(job, x, y):
+    loss = tf.cumsum(job.w) * x, tf.cumsum(job.v) * y
+    both = _reduce(tf.concat([tf.reshape(x, [-1]), y], 0))
+    dw, dv = tf.split(both, [12, 5])
+    dw = tf.reshape(dw, [4, 3])
+    job.w.assign_sub(0.1 * dw)
+    job.v.assign_sub(tf.cumsum(dv))
+    return loss
+
+
+def test_gradients_that_are_left_alone_come_at_the_end():
+    job = _Job(_left_gradient)
+    assert job.verify() == ""
+    first, last = job.of("TfFuse>AllGather")
+    assert job.gather_of("w").is_first
+    assert list(first.attr["bounds"].list.i) == [0, 12, 12]
+    assert list(last.attr["bounds"].list.i) == [0, 5, 5]
+    (scatter,) = job.of("TfFuse>ReduceScatter")
+    assert last.input[0] == f"{scatter.name}:shards:1"
+
+
+# --- Reasons -------------------------------------------------------------------------------------
+
+
+def _read_behind(job, x, y):
+    loss = tf.cumsum(job.w)
+    _update(job, x, y)
+    return loss + tf.cumsum(job.w)
+
+
+def _not_read(job, x, y):
+    _update(job, x, y)
+
+
+def _called(job, x, y):
+    @tf.function(autograph=False)
+    def inner(z):
+        return tf.cumsum(job.w) * z
+
+    loss = inner(x)
+    _update(job, x, y)
+    return loss
+
+
+def _in_branch(job, x, y):
+    loss = tf.cumsum(job.w)
+    total = _reduce(x)
+    finite = tf.reduce_all(total < 1e9)
+
+    def apply():
+        job.m.assign(0.9 * job.m + total)
+        job.w.assign_sub(0.1 * job.m)
+        return 0.0
+
+    tf.cond(finite, apply, lambda: 0.0)
+    return loss
+
+
+def _shape_is_read(job, x, y):
+    loss = tf.cumsum(job.w)
+    shape = tf.raw_ops.VariableShape(input=job.w.handle)
+    _update(job, x, y)
+    return loss, shape
+
+
+def _is_asked_for(job, x, y):
+    loss = tf.cumsum(job.w)
+    known = tf.raw_ops.VarIsInitializedOp(resource=job.w.handle)
+    _update(job, x, y)
+    return loss, known
+
+
+def _returned(job, x, y):
+    value = job.w.read_value()
+    with tf.control_dependencies([value]):
+        _update(job, x, y)
+    return tf.raw_ops.ReadVariableOp(resource=job.w.handle, dtype=tf.float32), value
+
+
+def _value_is_returned(job, x, y):
+    value = tf.raw_ops.ReadVariableOp(resource=job.w.handle, dtype=tf.float32)
+    with tf.control_dependencies([value]):
+        _update(job, x, y)
+    return value
+
+
+def _scaled_before(job, x, y):
+    loss = tf.cumsum(job.w)
+    # Of as many elements, but not by elements: no part of the update.
+    job.w.assign(tf.cumsum(job.w) * 0.5)
+    _update(job, x, y)
+    return loss
+
+
+def _waits(job, x, y):
+    loss = tf.cumsum(job.w)
+    job.w.assign(job.w * 0.9)
+    with tf.control_dependencies([job.w.assign(job.w * 1.0)]):
+        x = tf.identity(x)
+    total = _reduce(x)
+    job.w.assign_sub(0.1 * total)
+    return loss
+
+
+def _read_outside(job, x, y):
+    loss = tf.cumsum(job.w)
+
+    @tf.function(autograph=False)
+    def update(x, y):
+        seen = tf.cumsum(job.w)
+        _update(job, x, y)
+        return seen
+
+    return update(x, y) + loss
+
+
+_REASONS = {
+    "assigned_elsewhere": (_scaled_before, "w"),
+    "cycle": (_waits, "w"),
+    "escapes": (_is_asked_for, "w"),
+    "not_read": (_not_read, "w"),
+    "read_after_update": (_read_behind, "w"),
+    "read_in_function": (_called, "w"),
+    "returned": (_value_is_returned, "w"),
+    "used_outside": (_read_outside, "w"),
+}
+
+
+@pytest.mark.parametrize("reason", sorted(GATHER_REASONS.keys() - {"in_branch"}))
+def test_reasons(reason):
+    body, variable = _REASONS[reason]
+    job = _Job(body)
+    assert job.verify() == ""
+    gather = job.gather_of(variable)
+    assert (gather.is_first, gather.reason) == (False, reason), gather
+    assert gather.detail
+    # It is whole, and assigned so.
+    assert job.name_of[variable] not in {slot.argument for slot in job.plan.slots}
+
+
+def test_shapes_that_are_read_of_a_variable():
+    gather = _Job(_shape_is_read).gather_of("w")
+    assert (gather.reason, gather.detail) == ("escapes", "VariableShape (VariableShape)")
+
+
+def test_an_update_in_a_branch():
+    job = _Job(_in_branch)
+    assert job.verify() == ""
+    (family,) = job.plan.packs[0].families
+    assert (family.gather.is_first, family.gather.reason) == (False, "in_branch")
+    assert family.reason is None
+
+
+def test_a_function_that_is_called_can_have_all_of_it():
+    def body(job, x, y):
+        @tf.function(autograph=False)
+        def update(x, y):
+            seen = tf.cumsum(job.w)
+            _update(job, x, y)
+            return seen
+
+        return update(x, y)
+
+    job = _Job(body)
+    assert job.verify() == ""
+    assert job.gather_of("w").is_first
+    assert job.name_of["w"] in {slot.argument for slot in job.plan.slots}
+
+
+def test_two_packs_that_would_wait_for_each_other():
+    def body(job, x, y):
+        loss = tf.cumsum(job.w) * x, tf.cumsum(job.v) * y
+        one, other = job.w.assign(job.w * 0.9), job.v.assign(job.v * 0.9)
+        with tf.control_dependencies([one]):
+            dv = _reduce(tf.identity(y), 1)
+        with tf.control_dependencies([other]):
+            dw = _reduce(tf.identity(x), 2)
+        job.w.assign_sub(dw)
+        job.v.assign_sub(dv)
+        return loss
+
+    job = _Job(body)
+    assert job.verify() == ""
+    # The first assignment of each would wait for its all-reduce, which waits for the other's.
+    assert {job.gather_of(v).reason for v in "wv"} == {"cycle"}
+
+
+# --- Types ---------------------------------------------------------------------------------------
+
+
+def _cast(*types, truncate=False):
+    def body(job, x, y):
+        loss = [
+            tf.cumsum(tf.raw_ops.Cast(x=job.w.read_value(), DstT=dtype, Truncate=truncate))
+            for dtype in types
+        ]
+        _update(job, x, y)
+        return loss
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("types", "number"), [([tf.bfloat16] * 2, _BFLOAT16), ([tf.float16], _HALF)]
+)
+def test_what_is_only_cast_travels_in_the_narrow_type(types, number):
+    job = _Job(_cast(*types), narrow=True)
+    assert job.verify() == ""
+    assert (job.gather_of("w").dtype, job.gather_of("w").wide) == (number, "")
+    (gather,) = [n for n in job.of("TfFuse>AllGather") if "_first" in n.name]
+    assert gather.attr["T"].type == number
+    assert list(gather.attr["bounds"].list.i) == [0, 12, 12]
+    casts = [n for n in job.of("Cast") if n.attr["SrcT"].type == n.attr["DstT"].type]
+    assert len(casts) == len(types)
+    # The update is of the part, in its own type.
+    (slot,) = [slot for slot in job.plan.slots if slot.is_weight and slot.shape == (4, 3)]
+    assert slot.dtype == _FLOAT
+
+
+def test_nothing_travels_in_a_narrow_type_that_was_not_asked_for():
+    job = _Job(_cast(tf.bfloat16))
+    assert (job.gather_of("w").dtype, job.gather_of("w").wide) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "wide"),
+    [
+        (_cast(tf.bfloat16, tf.float16), "Cast"),
+        (_cast(tf.bfloat16, tf.float64), "Cast"),
+        (_cast(tf.bfloat16, truncate=True), "Cast"),
+        (_plain, "AddV2"),
+    ],
+)
+def test_what_needs_more_than_a_narrow_type(body, wide):
+    job = _Job(body, narrow=True)
+    assert job.verify() == ""
+    gather = job.gather_of("w")
+    assert (gather.is_first, gather.dtype) == (True, 0)
+    assert re.fullmatch(rf".*\({wide}\)", gather.wide)
+
+
+# --- The verifier --------------------------------------------------------------------------------
+
+
+def _gathered_twice(job):
+    (gather,) = job.of("TfFuse>AllGather")
+    node = job.twin.node_def.add()
+    node.CopyFrom(gather)
+    node.name = f"{gather.name}_again"
+    job.of("TfFuse>ReduceScatter")[0].input.append(f"^{node.name}")
+
+
+def _not_waited_for(job):
+    (gather,), (scatter,) = job.of("TfFuse>AllGather"), job.of("TfFuse>ReduceScatter")
+    scatter.input.remove(f"^{gather.name}")
+    # Nor by what is reduced.
+    scatter.input[0] = scatter.input[1] = "y"
+
+
+def _changed_early(job):
+    (scatter,) = job.of("TfFuse>ReduceScatter")
+    for node in job.of("AssignSubVariableOp", "v"):
+        if f"^{scatter.name}" in node.input:
+            node.input.remove(f"^{scatter.name}")
+
+
+def _gathered_late(job):
+    (read,) = [n for n in job.of("ReadVariableOp", "v") if n.name.endswith("/first/part")]
+    late = job.twin.node_def.add(name="late", op="NoOp")
+    del late
+    for node in job.of("AssignSubVariableOp", "v"):
+        if f"^{read.name}" in node.input:
+            node.input.remove(f"^{read.name}")
+            node.input.remove(f"^{job.of('TfFuse>ReduceScatter')[0].name}")
+            for one in list(node.input):
+                if one.startswith("^"):
+                    node.input.remove(one)
+            read.input.append(f"^{node.name}")
+
+
+def _gathers_another(job):
+    (gather,) = job.of("TfFuse>AllGather")
+    gather.input[0] = gather.input[1]
+
+
+def _cuts_otherwise(job):
+    (gather,) = job.of("TfFuse>AllGather")
+    gather.attr["bounds"].list.i.extend([0, 6, 12, 0, 5, 5])
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_gathered_twice, "is in parts, and gathered 2 times"),
+        (_gathers_another, "is in parts, and gathered [02] times"),
+        (_cuts_otherwise, r"cuts \w+ at \[0, 6, 12\], not at \[0, 12, 12\]"),
+        (_changed_early, "changes .* before all replicas are in the step"),
+    ],
+)
+def test_the_verifier_finds(change, wrong):
+    job = _Job(_plain)
+    assert job.verify() == ""
+    change(job)
+    assert re.search(wrong, job.verify()), job.verify()
