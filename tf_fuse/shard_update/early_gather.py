@@ -227,6 +227,22 @@ def hand_out(builder: Builder, family: Family, tensor: str) -> None:
             builder.nodes[name].attr["SrcT"].type = gather.dtype
 
 
+def free_group(builder: Builder, gather: Any) -> None:
+    """Has a collective wait for nothing that tells its group.
+
+    The constants of an all-reduce wait for what the program has it wait for.
+    """
+    first = 2 * gather.attr["N"].i
+    for position, tensor in enumerate(gather.input[first:], first):
+        node = builder.view.producer(tensor)
+        if node is not None and node.op == "Const" and control_inputs(node):
+            name = f"{gather.name}/group_{position - first}"
+            copy = builder.add(name, "Const", [], node.device)
+            for key, value in node.attr.items():
+                copy.attr[key].CopyFrom(value)
+            gather.input[position] = f"{name}:output:0"
+
+
 def bounds_of(everyone: Sequence[Sequence[Range]], index: int, size: int) -> list[int]:
     """Where the replicas' elements of a tensor begin, and where the last one's end."""
     return [*(ranges[index][0] for ranges in everyone), size]

@@ -26,7 +26,7 @@ from typing import Any
 
 from tf_fuse.shard_update import reductions
 from tf_fuse.shard_update.builder import Builder, Range, Shape
-from tf_fuse.shard_update.early_gather import bounds_of, hand_out
+from tf_fuse.shard_update.early_gather import bounds_of, free_group, hand_out
 from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
@@ -469,6 +469,7 @@ class Rewriter:
             parts = {index: self._old_part(pack, index, own[index]) for index in indices}
             outputs = self._gather(pack, name, parts, everyone, dtype)
             node = self._builder.nodes[name]
+            free_group(self._builder, node)
             node.attr["tag"].s = name.rpartition("/")[2].encode()
             # Nobody is in the next step's gather before all have what they wanted of this one's.
             self._builder.nodes[pack.node].input.append(f"^{name}")

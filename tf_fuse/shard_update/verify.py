@@ -25,6 +25,8 @@ _LOOPS = frozenset({"While", "StatelessWhile"})
 # Whose first input is no argument of the functions that they call.
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
+_RESOURCE = 20  # DT_RESOURCE
+
 _REDUCE = "CollectiveReduceV2"
 _SCATTER, _GATHER = "TfFuse>ReduceScatter", "TfFuse>AllGather"
 _OURS = frozenset({_SCATTER, _GATHER, "TfFuse>AllReduce"})
@@ -414,7 +416,7 @@ def _check_meetings(
                 continue  # (The caller's; looked at there.)
             if pack not in cut or pack == one.name:
                 raise _WrongError(f"{one.name} ({one.op}) belongs to no all-reduce that is cut")
-            if group != data_inputs(old.nodes[pack])[1:4]:
+            if _values(new, group) != _values(old, data_inputs(old.nodes[pack])[1:4]):
                 raise _WrongError(f"{one.name} is of another group than {pack}")
             if one.op == _GATHER and _before(new, pack, {name}):
                 first.add(pack)
@@ -427,6 +429,15 @@ def _check_meetings(
         if lost := sorted(_before(old, name, was) - _before(new, name, was)):
             raise _WrongError(f"{name} does not wait for {lost[0]} any more")
     return cut
+
+
+def _values(view: GraphView, tensors: Sequence[str]) -> list[Any]:
+    """Tensors, constants by their values."""
+    nodes = [view.producer(tensor) for tensor in tensors]
+    return [
+        node.attr["value"] if node is not None and node.op == "Const" else tensor
+        for node, tensor in zip(nodes, tensors, strict=True)
+    ]
 
 
 def _made(after: _Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[str]]]:
@@ -513,7 +524,7 @@ def _check_writers(
     """Other variables have the writers that they had; of several, one at least is left."""
     cut = {slot.argument for slot in slots}
     for argument in old.signature.input_arg:
-        if argument.name in cut:
+        if argument.name in cut or argument.type != _RESOURCE:
             continue
         was = before.writers(before.view(old), argument.name)
         now = after.writers(after.view(new), argument.name)
