@@ -93,6 +93,36 @@ class ShardUpdateGatherCases:
         """The weights of `gathered`."""
         return self._trained.weights(0)
 
+    def bounded(
+        self, dtype: str, sizes: Sequence[int], bounds: Sequence[int], given: Sequence[int] = ()
+    ) -> list[list[float]]:
+        """All-gathers counts from 0, of tensors that are cut at given places.
+
+        Args:
+          dtype: of the tensors.
+          sizes: of them.
+          bounds: of each, where the ranks' parts begin, and where the last one ends.
+          given: what the operation is told instead, if anything.
+        """
+        from tf_fuse import _native
+
+        shards = []
+        for i, size in enumerate(sizes):
+            first = i * (self.ranks + 1) + self.rank
+            whole = tf.cast(tf.range(size), dtype)
+            shards.append(whole[bounds[first] : bounds[first + 1]])
+        keys = {"group_size": self.ranks, "group_key": 9100 + self.ranks}
+        key = self._key()  # type: ignore[attr-defined]
+        with tf.device(self.device):  # type: ignore[attr-defined]
+            outputs = _native.load().tf_fuse_all_gather(
+                shards=shards,
+                shapes=[tf.constant([size], tf.int64) for size in sizes],
+                bounds=list(given or bounds),
+                instance_key=key,
+                **keys,
+            )
+        return [[float(x) for x in output.numpy()] for output in outputs]
+
     def unwritten(self, steps: int) -> list[list[bool]]:
         """Of some steps, whether weights have values of their own behind them."""
         found = []

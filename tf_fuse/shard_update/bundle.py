@@ -261,11 +261,16 @@ class Bundle:
                 here += (end - begin) * int(one.dtype.size)
         return here, len(self._replicas) * sum(one.bytes for one in self.held)
 
-    def allocated(self) -> int:
-        """Bytes of the buffers that the parts have."""
+    def allocated(self, weights: bool = True) -> int:
+        """Bytes of the buffers that the parts have, those of weights too or not."""
         from tensorflow.python.ops import array_ops
 
-        values = [part.read() for replica in self._replicas for part in replica.parts]
+        values = [
+            part.read()
+            for replica in self._replicas
+            for part, one in zip(replica.parts, self.held, strict=True)
+            if weights or not one.is_weight
+        ]
         return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
 
     def bytes_of_others(self) -> int:
