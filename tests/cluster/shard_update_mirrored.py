@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with MirroredStrategy on logical devices; `test_shard_update_mirrored.py` runs it.
 
-python tests/cluster/shard_update_mirrored.py REPLICAS OPTIMIZER ...
+python tests/cluster/shard_update_mirrored.py REPLICAS [--first-use] OPTIMIZER ...
 
 Prints a line of JSON for each optimizer: what training gives with the option off and on, and what
-is held.
+is held. With --first-use, weights are gathered before their first use.
 """
 
 from __future__ import annotations
@@ -20,15 +20,21 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-import tf_fuse  # noqa: F401  (adds the option)
+import tf_fuse  # (It adds the option.)
 
 _STEPS = 4
 
 
-def train(strategy: tf.distribute.Strategy, name: str, on: bool) -> dict[str, Any]:
+def train(
+    strategy: tf.distribute.Strategy, name: str, on: bool, gather: str = "end"
+) -> dict[str, Any]:
     """Trains a small model, and reads the optimizer's variables after two of the steps."""
     tf.config.optimizer.set_experimental_options(
-        {"shard_weight_update": on, "shard_weight_update_always": True}
+        {
+            "shard_weight_update": on,
+            "shard_weight_update_always": True,
+            "shard_weight_update_gather": gather,
+        }
     )
     keras.utils.set_random_seed(1)
     with strategy.scope():
@@ -59,7 +65,10 @@ def train(strategy: tf.distribute.Strategy, name: str, on: bool) -> dict[str, An
     held = [(*b.bytes(), b.is_parted, b.version) for b in updates.bundles()] if on else []
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
     every += [v for mirrored in model.trainable_variables for v in mirrored._value.values]
-    return {"losses": losses, "reads": [*reads, _digest(every)], "held": held[-1:]}
+    functions = tf_fuse.weight_update_report()["functions"][-1:] if on else []
+    gathers = [g["gather"] for f in functions for pack in f["packs"] for g in pack["gradients"]]
+    reads.append(_digest(every))
+    return {"losses": losses, "reads": reads, "held": held[-1:], "gathers": gathers}
 
 
 def _digest(variables: list[Any]) -> str:
@@ -68,12 +77,15 @@ def _digest(variables: list[Any]) -> str:
 
 def main(replicas: int, names: list[str]) -> None:
     """Trains with each optimizer."""
+    gather = "end"
+    if names[0] == "--first-use":
+        gather, names = "first_use", names[1:]
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, devices)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
     for name in names:
-        off, on = train(strategy, name, False), train(strategy, name, True)
+        off, on = train(strategy, name, False), train(strategy, name, True, gather)
         print(json.dumps({"optimizer": name, "off": off, "on": on}), flush=True)
 
 
