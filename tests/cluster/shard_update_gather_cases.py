@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,12 +29,14 @@ class ShardUpdateGatherCases:
         reads: Sequence[str] = (),
         restored: str = "",
         compiled: bool = False,
+        batch: int = 1 << 20,
+        library: str = "keras",
         **args: Any,
     ) -> dict[str, Any]:
         """Trains as `trained`.
 
         Args:
-          optimizer: name of the class, of Keras 3.
+          optimizer: name of the class; "legacy.Adam" and such are of `tf_keras` alone.
           on: whether updates are cut.
           gather: "end" or "first_use".
           narrow: whether weights may travel in a narrower type.
@@ -42,6 +45,8 @@ class ShardUpdateGatherCases:
           reads: what is done between the steps, names of methods of `_Gathered`.
           restored: a checkpoint to begin with.
           compiled: whether the update is compiled, however small its variables are.
+          batch: elements of what is gathered at once.
+          library: "keras" or "tf_keras".
           args: of the optimizer.
 
         Returns:
@@ -49,16 +54,17 @@ class ShardUpdateGatherCases:
         """
         import keras
 
-        from tf_fuse.shard_update import outline
+        from tf_fuse.shard_update import early_gather, outline
 
         outline.MIN_ELEMENTS = 2
+        early_gather._BATCH_ELEMENTS = batch
         self.options(on=on, gather=gather, narrow=narrow, compiled=compiled)
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )
         keras.config.set_dtype_policy(policy)
         try:
-            trained = self._trained = _Gathered(self, strategy, "keras", optimizer, args)
+            trained = self._trained = _Gathered(self, strategy, library, optimizer, args)
         finally:
             keras.config.set_dtype_policy("float32")
         if restored:
@@ -138,6 +144,18 @@ class ShardUpdateGatherCases:
 
 class _Gathered(_Trained):
     """A model in training, of any types, and what is done between steps."""
+
+    def __init__(self, member: Any, strategy: Any, library: str, optimizer: str, args: Any):
+        """As of `_Trained`; with a legacy optimizer too."""
+        legacy, _, name = optimizer.rpartition(".")
+        if not legacy:
+            super().__init__(member, strategy, library, optimizer, args)
+            return
+        super().__init__(member, strategy, library, "SGD", {})
+        optimizers = importlib.import_module(library).optimizers.legacy
+        with strategy.scope():
+            self.optimizer = getattr(optimizers, name)(0.05, **args)
+            self.optimizer._create_all_weights(self.model.trainable_variables)
 
     def _replica(self, x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:

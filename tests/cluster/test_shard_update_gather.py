@@ -70,6 +70,30 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
         assert "in parts, gathered before its first" in " ".join(ranks.log(rank).split())
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "args"),
+    [
+        ("Adam", {"amsgrad": True}),
+        # One operation updates the weight and its slots.
+        ("legacy.Adam", {}),
+        ("legacy.RMSprop", {"momentum": 0.5}),
+    ],
+    ids=str,
+)
+def test_optimizers_of_tf_keras(ranks, optimizer, args):
+    args = {"library": "tf_keras", "optimizer": optimizer, **args}
+    stock = ranks.values("gathered", on=False, **args)
+    _check_equal(stock, ranks.values("gathered", **args))
+    _check_all_first(ranks)
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_batches(ranks, batch):
+    args = {"policy": "mixed_bfloat16", "optimizer": "AdamW", "reads": ["evaluates"]}
+    stock = ranks.values("gathered", on=False, **args)
+    _check_equal(stock, ranks.values("gathered", batch=batch, narrow=True, **args))
+
+
 @pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
 def test_the_bits_of_the_end(ranks, optimizer):
     end = ranks.values("gathered", optimizer=optimizer, gather="end")

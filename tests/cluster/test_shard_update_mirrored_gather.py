@@ -36,7 +36,7 @@ def test_the_bits_with_weights_in_parts(replicas):
         assert len(set(on["losses"])) == len(on["losses"])
         assert (on["losses"], on["reads"]) == (off["losses"], off["reads"])
         held = _SLOTS[result["optimizer"]] + 1
-        ((here, whole, is_parted, version),) = on["held"]
+        ((here, whole, _, version),) = on["held"]
         assert version == 4
         assert whole == replicas * 4 * held * _ELEMENTS
         assert 4 * held * _ELEMENTS <= here <= 4 * held * (_ELEMENTS + replicas * 6 * 2 * 64)

@@ -10,7 +10,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
-from tf_fuse.shard_update.early_gather import GATHER_REASONS, stay_all
+from tf_fuse.shard_update import early_gather
+from tf_fuse.shard_update.early_gather import GATHER_REASONS, batches, stay_all
+from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.plan import make_plan
 from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.verify import Original, verify
@@ -31,7 +33,7 @@ class _Job:
 
     def __init__(self, body, narrow=False, rank=0):
         self.w, self.v = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([5]))
-        self.m, self.flag = tf.Variable(tf.zeros([4, 3])), tf.Variable(True)
+        self.m, self.s = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.ones([12]))
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([4, 3]), tf.TensorSpec([5])])
         def function(x, y):
@@ -41,7 +43,7 @@ class _Job:
         names = [argument.name for argument in concrete.function_def.signature.input_arg]
         by_handle = {id(t): n for n, t in zip(names[2:], concrete.captured_inputs, strict=True)}
         self.name_of = {
-            key: by_handle.get(id(getattr(self, key).handle)) for key in ("w", "v", "m")
+            key: by_handle.get(id(getattr(self, key).handle)) for key in ("w", "v", "m", "s")
         }
         library = {f.signature.name: f for f in concrete.graph.as_graph_def().library.function}
         self.original = Original(concrete.function_def, concrete.graph, library.get)
@@ -122,6 +124,33 @@ def test_weights_are_in_parts():
         assert read.input[0].startswith(f"{gather.name}:outputs:")
 
 
+@pytest.mark.parametrize(("elements", "expected"), [(5, [[1], [0]]), (17, [[0, 1]])])
+def test_weights_that_are_read_first_come_first(monkeypatch, elements, expected):
+    monkeypatch.setattr(early_gather, "_BATCH_ELEMENTS", elements)
+    job = _Job(_plain)
+    assert job.verify() == ""
+    gathers = job.of("TfFuse>AllGather")
+    (scatter,) = job.of("TfFuse>ReduceScatter")
+    shapes = [[12], [5]]
+    constants = {n.name: n.attr["value"].tensor for n in job.of("Const")}
+    for gather, following, indices in zip(gathers, [*gathers[1:], scatter], expected, strict=True):
+        assert f"^{gather.name}" in following.input
+        assert f"^{gather.name}" in scatter.input
+        wanted = gather.input[len(indices) : 2 * len(indices)]
+        found = [tf.make_ndarray(constants[name.partition(":")[0]]) for name in wanted]
+        assert [[one.prod()] for one in found] == [shapes[index] for index in indices]
+
+
+def test_types_have_batches_of_their_own(monkeypatch):
+    monkeypatch.setattr(early_gather, "_BATCH_ELEMENTS", 10)
+    families = [Family(f"gradient:{i}", (size,)) for i, size in enumerate([4, 20, 3, 9, 1, 5, 6])]
+    for family, dtype in zip(families, [0, 0, 14, 0, 14, 0, 0], strict=True):
+        family.gather.reads, family.gather.dtype = ["read"], dtype
+    families[3].gather.stay("escapes", "node")
+    families[6].leave("returned", "node")
+    assert batches(Pack("reduce", [], families)) == [(0, [1, 5]), (14, [2, 4]), (0, [0])]
+
+
 def test_both_ranks_know_whose_elements_are_whose():
     one, other = _Job(_plain, rank=0), _Job(_plain, rank=1)
     assert [slot.owns for slot in one.plan.slots] == [slot.owns for slot in other.plan.slots]
@@ -167,6 +196,43 @@ def test_gradients_that_are_left_alone_come_at_the_end():
     assert list(last.attr["bounds"].list.i) == [0, 4, 5]
     (scatter,) = job.of("TfFuse>ReduceScatter")
     assert last.input[0] == f"{scatter.name}:shards:1"
+
+
+def _checked(body):
+    job = _Job(body)
+    assert job.verify() == ""
+    assert all(f.reason is None for pack in job.plan.packs for f in pack.families)
+    return job
+
+
+def _two_packs(job, x, y):
+    loss = tf.cumsum(job.w), tf.cumsum(job.m)
+    # As many elements, and of two packs: one is rewritten when the other one has been.
+    job.w.assign_sub(_reduce(x, 1) * job.m)
+    job.m.assign_sub(_reduce(x + loss[1], 2) * loss[0])
+    return loss
+
+
+def test_the_update_of_a_weight_reads_another_one():
+    job = _checked(_two_packs)
+    assert [job.gather_of(name).is_first for name in "wm"] == [True, True]
+    assert len(job.of("TfFuse>AllGather")) == 2
+    # What each reads of the other one is a part of what was gathered.
+    cut = [n.name for n in job.of("Mul") if any("/part:output" in i for i in n.input)]
+    assert len(cut) == 2
+
+
+def test_the_update_reads_a_variable_in_another_shape():
+    def body(job, x, y):
+        loss = tf.cumsum(job.w)
+        job.w.assign_sub(_reduce(x) * tf.reshape(job.s, [4, 3]))
+        return loss
+
+    # (A reshape of a vector is the vector; of what is whole its part is to be taken.)
+    job = _checked(body)
+    (reshape,) = [n for n in job.twin.node_def if n.name == "Reshape"]
+    assert reshape.op == "Identity"
+    assert "/part:" in reshape.input[0]
 
 
 # --- Reasons -------------------------------------------------------------------------------------
@@ -415,6 +481,38 @@ def _gathers_another(job):
 def _cuts_otherwise(job):
     (gather,) = job.of("TfFuse>AllGather")
     gather.attr["bounds"].list.i.extend([0, 6, 12, 0, 5, 5])
+
+
+def test_the_verifier_finds_what_is_gathered_behind_the_update():
+    job = _Job(_two_packs)
+    assert job.verify() == ""
+    gather, _ = job.of("TfFuse>AllGather")
+    scatter, other = job.of("TfFuse>ReduceScatter")
+    (sink,) = job.of("AssignSubVariableOp", "w")
+    (read,) = [n for n in job.of("ReadVariableOp", "w") if n.name.endswith("/first/part")]
+    # The gather of the first pack goes behind its update, and in front of the second pack.
+    for node in list(job.twin.node_def):
+        if node.op == "Identity" and node.input[0].startswith(f"{gather.name}:"):
+            node.input[0] = "x"
+    sink.input.remove(f"^{read.name}")
+    scatter.input.remove(f"^{gather.name}")
+    read.input.append(f"^{sink.name}")
+    other.input.append(f"^{gather.name}")
+    assert re.search(rf"{gather.name} has \w+ as {sink.name} leaves it", job.verify())
+
+
+def test_the_verifier_finds_what_no_all_reduce_waits_for():
+    def body(job, x, y):
+        loss = tf.cumsum(job.w), tf.cumsum(job.v)
+        _update(job, x, y)
+        return loss
+
+    job = _Job(body)
+    assert job.verify() == ""
+    (gather,), (scatter,) = job.of("TfFuse>AllGather"), job.of("TfFuse>ReduceScatter")
+    scatter.input.remove(f"^{gather.name}")
+    gather.input.append(f"^{scatter.name}")
+    assert re.search(f"no all-reduce waits for {gather.name}", job.verify()), job.verify()
 
 
 @pytest.mark.parametrize(

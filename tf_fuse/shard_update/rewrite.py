@@ -26,7 +26,7 @@ from typing import Any
 
 from tf_fuse.shard_update import reductions
 from tf_fuse.shard_update.builder import Builder, Range, Shape
-from tf_fuse.shard_update.early_gather import bounds_of, free_group, hand_out
+from tf_fuse.shard_update.early_gather import batches, bounds_of, free_group, hand_out
 from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
@@ -459,18 +459,17 @@ class Rewriter:
         Returns:
           The indices of the families whose weights these are.
         """
-        by_type: dict[int, list[int]] = defaultdict(list)
-        for index, family in enumerate(pack.families):
-            if family.reason is None and family.gather.is_first:
-                by_type[family.gather.dtype].append(index)
-        for dtype, indices in sorted(by_type.items()):
-            name = f"{pack.node}/{SCOPE}_first" + (f"_{dtype}" if dtype else "")
-            own = everyone[self._place.rank]
+        first, own, before = batches(pack), everyone[self._place.rank], ""
+        for number, (dtype, indices) in enumerate(first):
+            name = f"{pack.node}/{SCOPE}_first_{number}"
             parts = {index: self._old_part(pack, index, own[index]) for index in indices}
             outputs = self._gather(pack, name, parts, everyone, dtype)
             node = self._builder.nodes[name]
             free_group(self._builder, node)
             node.attr["tag"].s = name.rpartition("/")[2].encode()
+            if before:
+                node.input.append(f"^{before}")
+            before = name
             # Nobody is in the next step's gather before all have what they wanted of this one's.
             self._builder.nodes[pack.node].input.append(f"^{name}")
             for index, output in outputs.items():
@@ -479,7 +478,7 @@ class Rewriter:
                 # What others may read between steps changes when all are in the next one.
                 sink = self._builder.nodes[family.chain[0]]
                 sink.input.append(f"^{pack.node}")
-        return {index for indices in by_type.values() for index in indices}
+        return {index for _, indices in first for index in indices}
 
     def _old_part(self, pack: Pack, index: int, own: Range) -> str:
         """This replica's part of a weight before the update, of the type that travels."""
