@@ -206,10 +206,11 @@ def _checked(body):
 
 
 def _two_packs(job, x, y):
-    loss = tf.cumsum(job.w), tf.cumsum(job.m)
+    before = tf.raw_ops.ReadVariableOp(resource=job.w.handle, dtype=tf.float32)
+    loss = tf.cumsum(before), tf.cumsum(job.m)
     # As many elements, and of two packs: one is rewritten when the other one has been.
     job.w.assign_sub(_reduce(x, 1) * job.m)
-    job.m.assign_sub(_reduce(x + loss[1], 2) * loss[0])
+    job.m.assign_sub(_reduce(x + loss[1], 2) * before)
     return loss
 
 
