@@ -253,3 +253,17 @@ def test_replicas_that_gather_otherwise_are_told():
             assert "the replicas cut the update of the weights in different ways" in error.text
             assert "gathered at first_use" in error.text
             assert "gathered at end" in error.text
+
+
+@pytest.mark.parametrize("execution", [1, 3])
+def test_fit(ranks, execution):
+    stock = ranks.values("fitted", on=False, execution=execution)
+    ranks.values("options", gather="first_use")
+    here = ranks.values("fitted", on=True, execution=execution)
+    for one, other in zip(stock, here, strict=True):
+        for key in ("losses", "weights", "slots"):
+            assert one[key] == other[key], key
+    for report in ranks.values("report"):
+        cut = [function for function in report["functions"] if function["sharded"]][-1]
+        gathers = [(g["gather"], g["gather_reason"]) for p in cut["packs"] for g in p["gradients"]]
+        assert gathers == [("first_use", "")] * 4

@@ -307,7 +307,8 @@ def test_modes():
     assert {name: dict(mode.options) for name, mode in MODES.items() if mode.options} == {
         "sharded": {"shard_weight_update": True},
         "sharded_first_use": {
-            "shard_weight_update": True, "shard_weight_update_gather": "first_use"
+            "shard_weight_update": True,
+            "shard_weight_update_gather": "first_use",
         },
         "sharded_compiled": {"shard_weight_update": True, "compile_weight_update": True},
     }

@@ -92,43 +92,58 @@ def _settle(
     carried: Collection[str],
 ) -> None:
     gather, (weight,) = family.gather, family.weights
+    users = _users(view, weight)
+    reads = [node.name for node in users if _is_in_front(order, family, node)]
+    obstacles = (_obstacle(view, family, reads, node) for node in users)
     if weight not in inside:
         gather.stay("used_outside", weight)
-        return
-    reads = []
-    for node in _users(view, weight):
-        if node is None:
-            if weight not in carried:
-                gather.stay("returned", weight)
-                return
-        elif node.op in READS:
-            if node.name in family.versions:
-                continue
-            (value,) = view.outputs(node)
-            if not any(order.behind(sink, [node.name]) for sink in family.chain):
-                if value in view.results:
-                    gather.stay("returned", value)
-                    return
-                reads.append(node.name)
-            elif view.uses(value) or value in view.results:
-                gather.stay("read_after_update", node.name)
-                return
-        elif called_functions(node):
-            gather.stay("read_in_function", node.name)
-            return
-        elif node.op not in ASSIGNS | RESOURCE_APPLY:
-            gather.stay("escapes", f"{node.name} ({node.op})")
-            return
-        elif node.name not in family.chain:
-            gather.stay("assigned_elsewhere", node.name)
-            return
-    if not reads:
+    elif None in users and weight not in carried:
+        gather.stay("returned", weight)
+    elif (found := next(filter(None, obstacles), None)) is not None:
+        gather.stay(*found)
+    elif not reads:
         gather.stay("not_read", weight)
     elif order.behind(family.chain[0], [pack.node]):
         # The first assignment is to wait for the all-reduce.
         gather.stay("cycle", family.chain[0])
     else:
-        gather.reads = sorted(reads)
+        gather.reads = reads
+
+
+def _is_in_front(order: Order, family: Family, node: Any) -> bool:
+    """Whether a node reads a weight as it is before the update."""
+    return (
+        node is not None
+        and node.op in READS
+        and node.name not in family.versions
+        and not any(order.behind(sink, [node.name]) for sink in family.chain)
+    )
+
+
+def _obstacle(
+    view: GraphView, family: Family, reads: Collection[str], node: Any
+) -> tuple[str, str] | None:
+    """Why a node that gets a weight keeps it from being in parts, and where; None if it does not.
+
+    Args:
+      view: of the function.
+      family: with the weight.
+      reads: nodes that read it in front of the update.
+      node: None if the weight is returned.
+    """
+    if node is None or node.name in family.versions or node.name in family.chain:
+        return None
+    if node.op in READS:
+        (value,) = view.outputs(node)
+        if node.name in reads:
+            return ("returned", value) if value in view.results else None
+        is_used = view.uses(value) or value in view.results
+        return ("read_after_update", node.name) if is_used else None
+    if called_functions(node):
+        return "read_in_function", node.name
+    if node.op in ASSIGNS | RESOURCE_APPLY:
+        return "assigned_elsewhere", node.name
+    return "escapes", f"{node.name} ({node.op})"
 
 
 def _users(view: GraphView, resource: str) -> list[Any]:
