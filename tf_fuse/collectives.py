@@ -332,6 +332,8 @@ def _reduce_scatter_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 @tf.RegisterGradient("TfFuse>AllGather")
 def _all_gather_gradient(op: Any, *gradients: Any) -> list[Any]:
+    if op.get_attr("bounds"):
+        raise LookupError(f"{op.name}: an all-gather with bounds has no gradient")
     shards = _native.load().tf_fuse_reduce_scatter(
         inputs=list(gradients), **_gradient_parameters(op)
     )

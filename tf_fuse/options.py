@@ -126,6 +126,24 @@ OPTIONS: dict[str, Option] = {
             none_of=(1,),
         ),
         Option(
+            "shard_weight_update_gather",
+            str,
+            "Together with shard_weight_update: gather the new weights at the end of a step "
+            "('end', the default), or right before their first use in the next one ('first_use'); "
+            "between steps they are in parts then, as the optimizer's state.",
+            ("end", "first_use"),
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
+            "shard_weight_update_gather_bfloat16",
+            bool,
+            "Together with shard_weight_update_gather='first_use': a weight that the step only "
+            "casts to bfloat16 (or float16) travels in that type.",
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
             "compile_weight_update",
             bool,
             "Have XLA compile the elementwise operations of each weight's update, whether it is "
@@ -291,6 +309,18 @@ def demands_bits(context: Any) -> bool:
 def group_size(context: Any) -> int:
     """How many replicas share one copy of the optimizer's state; 0: all."""
     return int(context._optimizer_experimental_options.get("shard_weight_update_group_size", 0))
+
+
+def gathers_first(context: Any) -> bool:
+    """Whether weights are gathered right before their first use."""
+    options = context._optimizer_experimental_options
+    return bool(options.get("shard_weight_update_gather") == "first_use")
+
+
+def gathers_narrow(context: Any) -> bool:
+    """Whether weights that are gathered before their first use may travel in a narrower type."""
+    options = context._optimizer_experimental_options
+    return bool(options.get("shard_weight_update_gather_bfloat16"))
 
 
 def shards_updates(context: Any) -> bool:

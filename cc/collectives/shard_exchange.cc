@@ -84,6 +84,13 @@ std::string Describe(const char* what, tensorflow::DataType type,
                            sizes.size() * sizeof(sizes[0])),
         ")");
   }
+  const std::vector<int64_t>& bounds = layout.bounds();
+  if (!bounds.empty()) {
+    absl::StrAppend(
+        &text, ", cut at ",
+        tensorflow::Hash64(reinterpret_cast<const char*>(bounds.data()),
+                           bounds.size() * sizeof(bounds[0])));
+  }
   return text;
 }
 

@@ -40,7 +40,20 @@ ShardLayout::ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes,
   begins_.push_back(begin);
 }
 
+ShardLayout::ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes,
+                         int members, std::vector<int64_t> bounds)
+    : sizes_(std::move(sizes)),
+      element_bytes_(element_bytes),
+      members_(members),
+      packed_(false),
+      groups_(1),
+      bounds_(std::move(bounds)) {}
+
 ShardRange ShardLayout::Of(size_t tensor, int member) const {
+  if (!bounds_.empty()) {
+    const size_t first = tensor * (members_ + 1) + member;
+    return {bounds_[first], bounds_[first + 1]};
+  }
   const int first = place(member) * groups_;
   return Chunks(tensor, first, first + groups_ - 1);
 }

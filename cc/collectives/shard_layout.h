@@ -37,6 +37,12 @@ class ShardLayout {
   ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes, int members,
               bool packed, int groups = 1);
 
+  // Of tensors of which the caller says what is whose: of each in turn, where
+  // the members' parts begin, by rank, and where the last one ends. There is
+  // one group then.
+  ShardLayout(std::vector<int64_t> sizes, int64_t element_bytes, int members,
+              std::vector<int64_t> bounds);
+
   // Of tensor `tensor`, what the member holds.
   ShardRange Of(size_t tensor, int member) const;
   // What it sums: all that it holds, or a part of that if there are groups.
@@ -51,6 +57,8 @@ class ShardLayout {
   int64_t element_bytes() const { return element_bytes_; }
   bool packed() const { return packed_; }
   int groups() const { return groups_; }
+  // Empty if the ring says what is whose.
+  const std::vector<int64_t>& bounds() const { return bounds_; }
 
  private:
   int place(int member) const { return member % (members_ / groups_); }
@@ -63,6 +71,7 @@ class ShardLayout {
   const int members_;
   const bool packed_;
   const int groups_;
+  const std::vector<int64_t> bounds_;
   std::vector<int64_t> begins_;  // Of tensors in the pack.
 };
 

@@ -119,6 +119,7 @@ REGISTER_OP("TfFuse>AllGather")
     .Input("shapes: N * int64")
     .Output("outputs: N * T")
     .Attr("groups: int >= 1 = 1")
+    .Attr("bounds: list(int) = []")
     .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferGathered)
     .Doc(R"doc(
 Puts the shards of all members of a group together, as TfFuse>ReduceScatter cuts
@@ -126,6 +127,8 @@ them.
 
 shards: vectors, this member's.
 shapes: of the whole tensors, equal in all members.
+bounds: if there are any, they say what is whose: of each tensor in turn, where
+  the members' shards begin, by rank, and where the last one ends.
 packed: as in the reduce-scatter.
 groups: as in the reduce-scatter; a member gathers what its group has.
 outputs: the whole tensors.

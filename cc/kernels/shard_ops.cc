@@ -7,6 +7,7 @@
 // aborts the collectives of its process, as those of TensorFlow do: so other
 // members hear of it.
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/algorithm.h"
 #include "collectives/borrowed_tensor.h"
 #include "collectives/memory.h"
@@ -347,7 +349,9 @@ class AllReduceOp : public ShardOp {
 
 class AllGatherOp : public ShardOp {
  public:
-  using ShardOp::ShardOp;
+  explicit AllGatherOp(OpKernelConstruction* c) : ShardOp(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("bounds", &bounds_));
+  }
 
  protected:
   absl::Status Exchange(
@@ -361,7 +365,13 @@ class AllGatherOp : public ShardOp {
     for (const TensorShape& shape : shapes) {
       sizes.push_back(shape.num_elements());
     }
-    const ShardLayout layout = LayoutOf(std::move(sizes), *context);
+    status = CheckBounds(sizes, context->col_params->group.group_size);
+    if (!status.ok()) return status;
+    const ShardLayout layout =
+        bounds_.empty()
+            ? LayoutOf(std::move(sizes), *context)
+            : ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type()),
+                          context->col_params->group.group_size, bounds_);
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
       const int64_t own = OwnElements(layout, i, *context);
@@ -395,6 +405,32 @@ class AllGatherOp : public ShardOp {
     }
     return absl::OkStatus();
   }
+
+  // Of each tensor, they go from 0 to its end, and never back.
+  absl::Status CheckBounds(const std::vector<int64_t>& sizes,
+                           int members) const {
+    if (bounds_.empty()) return absl::OkStatus();
+    const size_t each = static_cast<size_t>(members) + 1;
+    if (bounds_.size() != sizes.size() * each) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), ": there are ", bounds_.size(), " bounds; ", sizes.size(),
+          " tensors and ", members, " members have ", sizes.size() * each));
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const auto first = bounds_.begin() + i * each;
+      const auto last = first + members;
+      if (*first != 0 || *last != sizes[i] ||
+          !std::is_sorted(first, first + each)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name(), ": the bounds of tensor ", i, " of ", sizes[i],
+            " elements are [", absl::StrJoin(first, first + each, ", "),
+            "], which do not go from 0 to its end"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  std::vector<int64_t> bounds_;
 };
 
 }  // namespace

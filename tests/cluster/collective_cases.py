@@ -19,6 +19,7 @@ from cluster.collective_op_cases import OpCases
 from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
 from cluster.shard_update_cases import ShardUpdateCases
+from cluster.shard_update_gather_cases import ShardUpdateGatherCases
 from cluster.shard_update_option_cases import ShardUpdateOptionCases
 from cluster.shard_update_reader_cases import ShardUpdateReaderCases
 
@@ -44,6 +45,7 @@ class Member(
     ShardUpdateCases,
     ShardUpdateOptionCases,
     ShardUpdateReaderCases,
+    ShardUpdateGatherCases,
 ):
     """A rank: its server, and its cases."""
 

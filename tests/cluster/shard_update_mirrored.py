@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program with MirroredStrategy on logical devices; `test_shard_update_mirrored.py` runs it.
 
-python tests/cluster/shard_update_mirrored.py REPLICAS GROUP_SIZE OPTIMIZER ...
+python tests/cluster/shard_update_mirrored.py REPLICAS GROUP_SIZE [--first-use] OPTIMIZER ...
 
 Prints a line of JSON for each optimizer: what training gives with the option off and on, and what
-is held. GROUP_SIZE is that of the option; 0 is its default.
+is held. GROUP_SIZE is that of the option; 0 is its default. With --first-use, weights are gathered
+before their first use.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ import tf_fuse
 _STEPS = 4
 
 
-def train(strategy: tf.distribute.Strategy, name: str, on: bool, group_size: int) -> dict[str, Any]:
+def train(
+    strategy: tf.distribute.Strategy, name: str, on: bool, group_size: int = 0, gather: str = "end"
+) -> dict[str, Any]:
     """Trains a small model, and reads the optimizer's variables after two of the steps."""
     tf.config.optimizer.set_experimental_options(
         {
             "shard_weight_update": on,
             "shard_weight_update_always": True,
             "shard_weight_update_group_size": group_size,
+            "shard_weight_update_gather": gather,
         }
     )
     keras.utils.set_random_seed(1)
@@ -63,12 +67,15 @@ def train(strategy: tf.distribute.Strategy, name: str, on: bool, group_size: int
     held = [(*b.bytes(), b.is_parted, b.version) for b in updates.bundles()] if on else []
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
     every += [v for mirrored in model.trainable_variables for v in mirrored._value.values]
+    functions = tf_fuse.weight_update_report()["functions"][-1:]
+    gathers = [g["gather"] for f in functions for pack in f["packs"] for g in pack["gradients"]]
     return {
         "losses": losses,
         "reads": [*reads, _digest(every)],
         "values": [v.numpy().tolist() for v in model.trainable_variables],
         "held": held[-1:],
-        "functions": tf_fuse.weight_update_report()["functions"][-1:],
+        "functions": functions,
+        "gathers": gathers if on else [],
     }
 
 
@@ -78,12 +85,16 @@ def _digest(variables: list[Any]) -> str:
 
 def main(replicas: int, group_size: int, names: list[str]) -> None:
     """Trains with each optimizer."""
+    gather = "end"
+    if names[0] == "--first-use":
+        gather, names = "first_use", names[1:]
     cpu = tf.config.list_physical_devices("CPU")[0]
     devices = [tf.config.LogicalDeviceConfiguration()] * replicas
     tf.config.set_logical_device_configuration(cpu, devices)
     strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
     for name in names:
-        off, on = (train(strategy, name, on, group_size) for on in (False, True))
+        off = train(strategy, name, False)
+        on = train(strategy, name, True, group_size, gather)
         print(json.dumps({"optimizer": name, "off": off, "on": on}), flush=True)
 
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program of a worker that trains and ends; `test_shard_update_exit.py` runs it.
 
-python tests/cluster/shard_update_program.py {read,end,fail,train}
+python tests/cluster/shard_update_program.py {read,end,fail,train} [{end,first_use}]
 
-After three steps: "read" the optimizer's variables when a line comes, "end", "fail" by an
-exception, or "train" on.
+After three steps: "read" the variables when a line comes, "end", "fail" by an exception, or "train"
+on. The second word says where the new weight is gathered.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ import tensorflow as tf
 import tf_fuse  # noqa: F401  (adds the option)
 
 
-def main(what: str) -> None:
+def main(what: str, gather: str = "end") -> None:
     """Trains, then does what it is told."""
     tf.config.optimizer.set_experimental_options(
-        {"shard_weight_update": True, "shard_weight_update_always": True}
+        {
+            "shard_weight_update": True,
+            "shard_weight_update_always": True,
+            "shard_weight_update_gather": gather,
+        }
     )
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
@@ -46,7 +50,8 @@ def main(what: str) -> None:
     print("trained", flush=True)
     if what == "read":
         sys.stdin.readline()
-        print(hashlib.sha256(slot.numpy().tobytes()).hexdigest(), flush=True)
+        values = weight.numpy().tobytes() + slot.numpy().tobytes()
+        print(hashlib.sha256(values).hexdigest(), flush=True)
     if what == "fail":
         sys.stdin.readline()
         raise ValueError("on purpose")
@@ -55,4 +60,4 @@ def main(what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -39,7 +39,7 @@ def _programs(*roles):
             }
             programs.append(
                 subprocess.Popen(
-                    [sys.executable, str(_PROGRAM), role],
+                    [sys.executable, str(_PROGRAM), *role.split()],
                     env=env,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -55,7 +55,11 @@ def _programs(*roles):
 
 
 def test_the_last_one_may_read_what_the_first_ones_have():
-    with _programs("read", "end", "end") as programs:
+    assert _read_last("end") == _read_last("first_use")
+
+
+def _read_last(gather):
+    with _programs(*(f"{role} {gather}" for role in ("read", "end", "end"))) as programs:
         for program in programs:
             assert program.stdout.readline() == "trained\n", program.stderr.read()
         told, errors = programs[0].communicate("read\n", timeout=100)
@@ -64,6 +68,7 @@ def test_the_last_one_may_read_what_the_first_ones_have():
         for program in programs[1:]:
             _, errors = program.communicate(timeout=100)
             assert program.returncode == 0, errors
+    return told
 
 
 def test_nobody_waits_for_one_that_waits_itself():

@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 from tf_fuse.shard_update.decision import FUNCTION_REASONS
+from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +26,7 @@ def _table(name):
 def test_reasons():
     assert _table("reasons") == REASONS
     assert _table("function-reasons") == FUNCTION_REASONS
+    assert _table("gather-reasons") == GATHER_REASONS
 
 
 def test_every_reason_has_a_test():

@@ -31,7 +31,7 @@ from benchmarks.shard_update_modes import MODES, Round
         ("--timeout nan", "--timeout must be at least 1, got nan"),
         ("--learning-rate nan", "--learning-rate must be positive and finite, got nan"),
         ("--learning-rate inf", "--learning-rate must be positive and finite, got inf"),
-        ("--modes stock,fsdp", "--modes takes stock, unsharded, sharded, sharded_compiled, ddp, "),
+        ("--modes stock,fsdp", "--modes takes stock, unsharded, sharded, sharded_first_use, sha"),
         ("--modes ,", "--modes names nothing"),
         ("--modes stock --gloo-python p", "--gloo-python p is of no use: --modes lacks ddp and z"),
         ("--size width", "--size takes NAME=NUMBER, got 'width'"),
@@ -306,10 +306,14 @@ def test_what_cannot_be_had_is_reported(at_build):
 def test_modes():
     assert {name: dict(mode.options) for name, mode in MODES.items() if mode.options} == {
         "sharded": {"shard_weight_update": True},
+        "sharded_first_use": {
+            "shard_weight_update": True,
+            "shard_weight_update_gather": "first_use",
+        },
         "sharded_compiled": {"shard_weight_update": True, "compile_weight_update": True},
     }
     protocols = [mode.protocol for mode in MODES.values() if mode.backend == "tensorflow"]
-    assert protocols == ["grpc", *["grpc+fuse"] * 3]
+    assert protocols == ["grpc", *["grpc+fuse"] * 4]
 
 
 def test_the_peak_is_that_of_the_time_since_it_was_reset():

@@ -186,11 +186,13 @@ def describe(
         lines.append((f"pack {pack.reason}", f"all-reduce {pack.node}: {_why(pack)}"))
         for family in pack.families:
             counts = [len(part) for part in (family.nodes, family.sinks, family.slots)]
+            gather = ("first_use" if family.gather.is_first else "end", family.gather.dtype)
             lines.append(
                 (
-                    f"gradient {list(family.shape)} {family.reason} {counts}",
+                    f"gradient {list(family.shape)} {family.reason} {counts} {gather}",
                     f"gradient {family.root} {list(family.shape)}: {_why(family)}, {counts[0]} "
-                    f"operations, {counts[1]} assignments, {counts[2]} slots",
+                    f"operations, {counts[1]} assignments, {counts[2]} slots, the weight is "
+                    f"gathered at {gather[0]}{f' as type {gather[1]}' if gather[1] else ''}",
                 )
             )
     for slot in plan.slots if plan is not None else []:

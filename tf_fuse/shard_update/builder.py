@@ -89,6 +89,10 @@ class Builder:
             ):
                 node.input[use.index] = by
 
+    def now(self, tensor: str) -> str:
+        """What is read instead of a tensor; the tensor itself if that is."""
+        return self._replaced.get(tensor, tensor)
+
     def idle(self, name: str) -> None:
         """Leaves nothing of a node but that others wait for it, and it for what it read."""
         node = self.nodes[name]

@@ -9,9 +9,10 @@ none (`TfFuse>ReleaseVariable`).
 Any process may put the values together alone, by reading the others' parts from their servers. They
 are of its own last step: a replica that is not in a step keeps all others from finishing the next
 one, and what they wrote in the last one was written before it ended (the gather of the new weights
-waits for it). But another one may have put its values together too, and cut them again, changed
-perhaps, for the step that it now waits in. So it keeps what it had (`/kept`) until that step has
-ended, and says so beforehand (`overwritten`).
+waits for it; where weights are gathered in the next step, a reader waits for the mark `ended` of
+each). But another one may have put its values together too, and cut them again, changed perhaps,
+for the step that it now waits in. So it keeps what it had (`/kept`) until that step has ended, and
+says so beforehand (`overwritten`).
 
 Replicas may be in groups, each of which has everything once (`Copies`).
 """
@@ -21,6 +22,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,39 +32,45 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
+from tf_fuse.shard_update.cluster import timeout_seconds
 from tf_fuse.shard_update.copies import Copies
 from tf_fuse.shard_update.named import Named, aside, handle_in_graph, read_in_graph
 from tf_fuse.shard_update.rewrite import Slot, window
 
 # Values that are put together at once.
 _CHUNK_BYTES = 256 << 20
+# Between two looks at whether others have ended a step.
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.1
 # Behind the name of a part: what it was before it was cut anew.
 _KEPT = "/kept"
-_MARKS = ("begun", "overwritten", "taken")
+_MARKS = ("begun", "ended", "overwritten", "taken")
 
 
 @dataclass(frozen=True)
 class Held:
-    """What all replicas have of one variable of the optimizer.
+    """What all replicas have of one variable of the optimizer, or of a weight.
 
     Attributes:
       shape: of the whole.
       dtype: of it.
       owns: of each replica, its first element, and the one behind its last.
       groups: of consecutive replicas, as many in each, that have all elements once.
+      is_weight: whether it is a weight, and not of the optimizer.
     """
 
     shape: tuple[int, ...]
     dtype: Any
     owns: tuple[tuple[int, int], ...]
     groups: int = 1
+    is_weight: bool = False
 
     @classmethod
     def of(cls, slot: Slot) -> Held:
         """What is held of a slot."""
         from tensorflow.python.framework import dtypes
 
-        return cls(slot.shape, dtypes.as_dtype(slot.dtype), slot.owns, slot.groups)
+        dtype = dtypes.as_dtype(slot.dtype)
+        return cls(slot.shape, dtype, slot.owns, slot.groups, slot.is_weight)
 
     @property
     def size(self) -> int:
@@ -238,6 +247,7 @@ class Bundle:
         self._groups = held[0].groups if held else 1
         # Replicas that have everything together.
         self._sources = copies.own_group(self._groups)
+        self._has_weights = any(one.is_weight for one in self.held)
         self._replicas = [
             _Replica(self.scope, self.held, handles[rank], rank, self._cluster.devices[rank])
             for rank in sorted(handles)
@@ -262,11 +272,16 @@ class Bundle:
                 here += (end - begin) * int(one.dtype.size)
         return here, len(self._replicas) * sum(one.bytes for one in self.held)
 
-    def allocated(self) -> int:
-        """Bytes of the buffers that the parts have."""
+    def allocated(self, weights: bool = True) -> int:
+        """Bytes of the buffers that the parts have, those of weights too or not."""
         from tensorflow.python.ops import array_ops
 
-        values = [part.read() for replica in self._replicas for part in replica.parts]
+        values = [
+            part.read()
+            for replica in self._replicas
+            for part, one in zip(replica.parts, self.held, strict=True)
+            if weights or not one.is_weight
+        ]
         return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
 
     def bytes_of_others(self) -> int:
@@ -300,6 +315,8 @@ class Bundle:
         for replica in self._replicas:
             replica.free()
         self._part()
+        if self._has_weights:
+            self._marks["ended"].assign(_int64(self.version))
 
     def failed(self) -> None:
         """A step has failed. Where it has changed the parts before, they have the values."""
@@ -318,8 +335,11 @@ class Bundle:
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
         """
+        is_here = len(self._replicas) == len(self._cluster.devices)
+        if self._has_weights and not is_here:
+            self._wait_for_others()
         for chunk in self._chunks():
-            if len(self._replicas) == len(self._cluster.devices):
+            if is_here:
                 self._join_here(chunk)
                 continue
             try:
@@ -372,6 +392,41 @@ class Bundle:
             for replica in self._replicas:
                 with aside(replica.device):
                     replica.assign(i, array_ops.identity(whole))
+
+    def _wait_for_others(self) -> None:
+        """Returns when all replicas have ended the last step that this one has ended.
+
+        They write their parts when they have what they need of this one; nothing in a step waits
+        for that, since weights are gathered in the next one.
+        """
+        ranks = range(len(self._cluster.devices))
+        reader = self._copies.reader(tuple(ranks))
+
+        def build() -> list[Any]:
+            import tensorflow as tf
+
+            marks = []
+            for rank in ranks:
+                with tf.device(self._cluster.devices[rank]):
+                    marks.append(read_in_graph(mark_name(self.scope, "ended"), tf.int64))
+            return marks
+
+        began, wait, pause = time.monotonic(), _FIRST_WAIT_S, threading.Event()
+        limit = timeout_seconds()
+        while True:
+            ended = reader.run(("ended", self.scope), build)
+            late = [rank for rank in ranks if ended[rank] < self.version]
+            if not late:
+                return
+            if time.monotonic() - began > limit:
+                raise errors.DeadlineExceededError(
+                    None,
+                    None,
+                    f"{self._cluster.devices[late[0]]} has ended step {ended[late[0]]}, and not "
+                    f"step {self.version}, after {limit:g} s",
+                )
+            pause.wait(wait)
+            wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _join(self, chunk: Sequence[int]) -> None:
         why = "it did not answer before"
@@ -475,9 +530,9 @@ def part_name(scope: str, slot: int) -> str:
 
 
 def mark_name(scope: str, mark: str) -> str:
-    """Shared name of a bundle's mark: the version that "begun", "overwritten" or "taken" is of.
+    """Shared name of a bundle's mark, one of _MARKS: the version that it is of.
 
-    Where nothing is overwritten, that one is -1 - the steps that have ended.
+    Where nothing is overwritten, that of "overwritten" is -1 - the steps that have ended.
     """
     return f"{scope}/{mark}"
 

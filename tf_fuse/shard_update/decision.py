@@ -37,6 +37,7 @@ class Decision:
       bundle: the parts that the function uses; None before it has them.
       variables: names of variables, by argument.
       element_bytes: of what is reduced, by all-reduce.
+      element_types: names of the types of that.
     """
 
     function: str
@@ -48,6 +49,7 @@ class Decision:
     bundle: Bundle | None = None
     variables: dict[str, str] = field(default_factory=dict)
     element_bytes: dict[str, int] = field(default_factory=dict)
+    element_types: dict[str, str] = field(default_factory=dict)
 
     def describe(self, graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> None:
         """Adds what the report says of the function's variables.
@@ -65,9 +67,11 @@ class Decision:
             for argument, tensor in zip(arguments, inputs, strict=True)
             if id(tensor) in by_handle
         }
-        self.element_bytes = _element_bytes(graph)
+        types = _element_types(graph)
+        self.element_bytes = {name: int(dtype.size) for name, dtype in types.items()}
+        self.element_types = {name: str(dtype.name) for name, dtype in types.items()}
 
 
-def _element_bytes(graph: Any) -> dict[str, int]:
-    """The size of an element, by all-reduce, of a function and those that it calls."""
-    return {op.name: int(op.get_attr("T").size) for op in operations(graph) if op.type == REDUCE}
+def _element_types(graph: Any) -> dict[str, Any]:
+    """The type of what is reduced, by all-reduce, of a function and those that it calls."""
+    return {op.name: op.get_attr("T") for op in operations(graph) if op.type == REDUCE}

@@ -36,6 +36,38 @@ REASONS = {
 
 
 @dataclass
+class Gather:
+    """Where the new weight of a family is put together, for all replicas.
+
+    Attributes:
+      reads: nodes that read the weight in front of the update, and get what is gathered for them;
+        None if it is gathered at the end of the step.
+      dtype: number of the type that travels in place of the weight's own; 0 if that does.
+      reason: why at the end and not at its first use, a key of `GATHER_REASONS`; "" if it was not
+        asked for, or is done.
+      detail: the node or variable that is the reason.
+      wide: the node that needs the weight's own type; "" if none does, or a narrow one was not
+        asked for.
+    """
+
+    reads: list[str] | None = None
+    dtype: int = 0
+    reason: str = ""
+    detail: str = ""
+    wide: str = ""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is gathered right before its first use."""
+        return self.reads is not None
+
+    def stay(self, reason: str, detail: str) -> None:
+        """Leaves it at the end of the step."""
+        self.reads, self.dtype, self.wide = None, 0, ""
+        self.reason, self.detail = reason, detail
+
+
+@dataclass
 class Family:
     """The tensors that can be cut like one gradient.
 
@@ -54,6 +86,7 @@ class Family:
         a branch of that.
       exact: whether all that it assigns has the bits of a whole update: nothing in it is made of a
         sum that is added in another order.
+      gather: where its new weight is put together.
       reason: why it is left alone, a key of REASONS; None if it can be cut.
       detail: the node or tensor that is the reason.
     """
@@ -70,6 +103,7 @@ class Family:
     reductions: dict[str, Reduction] = field(default_factory=dict)
     branches: set[tuple[str, int]] = field(default_factory=set)
     exact: bool = True
+    gather: Gather = field(default_factory=Gather)
     reason: str | None = None
     detail: str = ""
 
@@ -77,6 +111,11 @@ class Family:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+    @property
+    def held(self) -> list[str]:
+        """Resources of the variables of which each replica keeps a part."""
+        return [*self.slots, *(self.weights if self.gather.is_first else [])]
 
     def leave(self, reason: str, detail: str) -> Family:
         """Leaves it alone."""

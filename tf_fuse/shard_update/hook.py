@@ -21,7 +21,14 @@ from typing import Any
 from tensorflow.python.framework import errors
 
 from tf_fuse._eager_calls import Call, extend
-from tf_fuse.options import compiles_updates, demands_bits, group_size, shards_anything
+from tf_fuse.options import (
+    compiles_updates,
+    demands_bits,
+    gathers_first,
+    gathers_narrow,
+    group_size,
+    shards_anything,
+)
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
@@ -244,6 +251,7 @@ class Updates:
             plan = make_plan(
                 definition, graph, body, replicas, variables, _PREFIX,
                 exact=demands_bits(context), profitable=not shards_anything(context),
+                first_use=gathers_first(context), narrow=gathers_narrow(context),
             )  # fmt: skip
             packs = plan.packs
             if plan.function is None:

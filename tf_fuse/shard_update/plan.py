@@ -17,6 +17,7 @@ from tf_fuse.shard_update.branch import (
 )
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.clusters import Clusters
+from tf_fuse.shard_update.early_gather import settle_gathers, stay_all
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, graph_of, op_defs, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import GraphView, without_bundles
@@ -74,6 +75,8 @@ def make_plan(
     prefix: str,
     exact: bool = False,
     profitable: bool = False,
+    first_use: bool = False,
+    narrow: bool = False,
 ) -> Plan:
     """Plans a function.
 
@@ -86,11 +89,14 @@ def make_plan(
       prefix: of the shared names of parts, no other plan's.
       exact: whether to leave alone what would not have the bits of a whole update.
       profitable: whether to leave alone what would make the step longer, by an estimate.
+      first_use: whether to gather weights right before their first use, where that is possible.
+      narrow: whether these may travel in a narrower type, where all that read them cast them to it.
 
     Returns:
       The plan. It has the function's name and signature.
     """
     planner = _Planner(function, graph, replicas, prefix, exact, profitable)
+    planner.first_use, planner.narrow = first_use, narrow
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
     scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
     new = planner.plan(definition, graph, scope)
@@ -127,7 +133,12 @@ class _Planner:
       slots: variables that have parts.
       functions: new ones that are called.
       shapes: of the tensors of the function itself.
+      first_use: as of `make_plan`.
+      narrow: as of `make_plan`.
     """
+
+    first_use = False
+    narrow = False
 
     def __init__(
         self,
@@ -188,6 +199,9 @@ class _Planner:
                 [pack], shapes, width, self._replicas.count, self._replicas.groups,
                 always=not self._profitable,
             )  # fmt: skip
+        if self.first_use:
+            inside = scope.origins.keys() - scope.outside
+            settle_gathers(view, packs, inside, scope.carried, self.narrow, self._replicas.groups)
         branches = {
             pack.node: self._plan_branch(view, pack, found, scope)
             for pack in packs
@@ -196,6 +210,8 @@ class _Planner:
         while any(map(is_sharded, packs)):
             rewriter = self._rewrite(view, shapes, packs)
             if _has_cycle(rewriter.function, self._op_def):
+                if stay_all(packs):
+                    continue
                 # (Each pack alone has none; two may wait for each other. Those whose weights are
                 # gathered in a branch wait for nobody there.)
                 last = [p for p in packs if is_sharded(p) and branches.get(p.node) is None][-1]
@@ -309,8 +325,8 @@ class _Planner:
         for pack in filter(is_sharded, packs):
             rank = self._replicas.rank(pack.reduce)
             place = Place(self._replicas.count, rank, self._replicas.groups)
-            ranges = ranges_of(self._replicas, pack, rank)
-            rewriter.shard(pack, place, ranges, summed_of(self._replicas, pack, rank), depths)
+            everyone = [ranges_of(self._replicas, pack, r) for r in range(self._replicas.count)]
+            rewriter.shard(pack, place, everyone, summed_of(self._replicas, pack, rank), depths)
         return rewriter
 
     def _plan_calls(

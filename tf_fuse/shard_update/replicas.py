@@ -51,8 +51,8 @@ def slots_of(rewriter: Rewriter, replicas: Replicas, packs: list[Pack]) -> list[
     for pack in filter(is_sharded, packs):
         ranges = [ranges_of(replicas, pack, rank) for rank in range(replicas.count)]
         for index, family in enumerate(pack.families):
-            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.slots})
-            ranks.update(dict.fromkeys(family.slots, replicas.rank(pack.reduce)))
+            owns.update({slot: tuple(one[index] for one in ranges) for slot in family.held})
+            ranks.update(dict.fromkeys(family.held, replicas.rank(pack.reduce)))
     return [
         replace(slot, owns=owns[slot.argument], rank=ranks[slot.argument], groups=replicas.groups)
         for slot in rewriter.slots
@@ -112,6 +112,13 @@ def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
         )
 
     return is_full_group
+
+
+def name_of(dtype: int) -> str:
+    """The name of a type, by its number."""
+    from tensorflow.python.framework import dtypes
+
+    return str(dtypes.as_dtype(dtype).name)
 
 
 def width_of(dtype: int) -> int:

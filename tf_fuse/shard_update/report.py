@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
+from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS, Family, Pack
+from tf_fuse.shard_update.replicas import name_of, width_of
 
 # Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
 _NO_WARNING = frozenset({"no_profit", "no_update", "returned"})
@@ -35,22 +37,30 @@ def weight_update_report() -> dict[str, Any]:
           `groups`, each of which keeps the whole state;
         * `sharded`, and if it is not: `reason` (a key of `FUNCTION_REASONS`, else ""), `meaning`
           (the same in words) and `detail` (the operation, or what is wrong);
-        * `variables`: how many variables of the optimizer are in parts;
-        * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones;
+        * `variables`: how many variables of the optimizer are in parts, and `weights`, how many
+          weights are, since they are gathered right before their first use;
+        * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones,
+          both with the weights that are in parts;
         * `steps`: how many have ended well, with all functions that share the parts;
         * `is_parted`: whether the values are in the parts now;
         * `joins`: how often they were put together: `count`, `bytes` that were read from other
           replicas, `seconds` it took in all, and `by`, how often for whom: the place in the program
           ("train.py:42") or the function ("function NAME");
         * `sent_bytes_per_step`: what its all-reduces make each replica send in a step, on average,
-          cut or not: twice the bytes of the gradients, but for its own part of them;
+          cut or not: twice the bytes of the gradients, but for its own part of them, and less where
+          weights travel in a narrower type;
         * `packs`: of each all-reduce a dict with `node` (its name), `bytes` (of the gradients in
           it), `sharded`, `reason` (a key of `REASONS`, else ""), `meaning`, `detail`, `profit` (an
           estimate of what cutting it saves in a step: `saved_s`, `cost_s` and `arithmetic`, in
           words; null if there is none) and `gradients`. Of each gradient: `variable` (that it
           updates; "" if that is not known), `gradient` (name of the tensor), `shape`, `bytes`,
           `slots` (the optimizer's variables that are in parts), `exact` (whether the result has the
-          bits of a whole update), and again `sharded`, `reason`, `meaning` and `detail`.
+          bits of a whole update), `gather` (where the new weight is put together: "end" of the
+          step, right before its "first_use" in the next one, or "" if it is not cut), `gather_type`
+          (the type that travels, or ""), `gather_reason` (a key of `GATHER_REASONS`, why not at its
+          first use, though that was asked for; else ""), `gather_meaning`, `gather_detail`,
+          `gather_wide` (the operation that keeps a narrower type from travelling, though that was
+          asked for; else ""), and again `sharded`, `reason`, `meaning` and `detail`.
     """
     from tensorflow.python.eager import context as context_module
 
@@ -108,8 +118,7 @@ def summary(decision: Decision) -> tuple[bool, str]:
     here, whole = data["state_bytes"], data["whole_state_bytes"]
     line = (
         f"cut over {_replicas(data)}: {cut} of {len(gradients)} gradients, and "
-        f"{data['variables']} variables of the optimizer, which take {here} bytes here in place of "
-        f"{whole} ({whole - here} saved)"
+        f"{_held(data)}, which take {here} bytes here in place of {whole} ({whole - here} saved)"
     )
     is_left = any(one["reason"] != "no_profit" for one in _alone(data["packs"]))
     return is_left, line + (f"; {left}" if left else "")
@@ -119,6 +128,12 @@ def _replicas(function: Mapping[str, Any]) -> str:
     """How many replicas, and how they share the work."""
     count, groups = function["replicas"], function.get("groups", 1)
     return f"{count} replicas" + (f" in {groups} groups" if groups > 1 else "")
+
+
+def _held(data: Mapping[str, Any]) -> str:
+    """What is in parts."""
+    weights = f" and {data['weights']} weights" if data["weights"] else ""
+    return f"{data['variables']} variables of the optimizer{weights}"
 
 
 def _left(data: Mapping[str, Any]) -> str:
@@ -142,29 +157,42 @@ def _alone(packs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _function(decision: Decision) -> dict[str, Any]:
     bundle = decision.bundle
     here, whole = bundle.bytes() if bundle is not None else (0, 0)
+    weights = sum(one.is_weight for one in bundle.held) if bundle is not None else 0
     packs = [_pack(pack, decision) for pack in (decision.plan.packs if decision.plan else [])]
-    total = sum(pack["bytes"] for pack in packs)
+    total = sum(pack["bytes"] for pack in packs) + _gathered(decision)
     return {
         "function": decision.function,
         "replicas": decision.replicas,
         "groups": decision.groups,
         "sharded": decision.reason is None,
         **_why(decision.reason, FUNCTION_REASONS, decision.detail),
-        "variables": len(bundle.held) if bundle is not None else 0,
+        "variables": len(bundle.held) - weights if bundle is not None else 0,
+        "weights": weights,
         "state_bytes": here,
         "whole_state_bytes": whole,
         "steps": bundle.version if bundle is not None else 0,
         "is_parted": bundle is not None and bundle.is_parted,
         "joins": bundle.joins.as_dict() if bundle is not None else None,
-        "sent_bytes_per_step": 2 * total * (decision.replicas - 1) // (decision.replicas or 1),
+        "sent_bytes_per_step": total * (decision.replicas - 1) // (decision.replicas or 1),
         "packs": packs,
     }
+
+
+def _gathered(decision: Decision) -> int:
+    """Bytes of what all-gathers bring, or the second halves of all-reduces."""
+    total = 0
+    for pack in decision.plan.packs if decision.plan else []:
+        size = decision.element_bytes.get(pack.node, 0)
+        for family in pack.families:
+            narrow = family.gather.dtype if decision.reason is None else 0
+            total += math.prod(family.shape) * (width_of(narrow) if narrow else size)
+    return total
 
 
 def _pack(pack: Pack, decision: Decision) -> dict[str, Any]:
     size = decision.element_bytes.get(pack.node, 0)
     is_whole = decision.reason is not None or pack.reason is not None
-    gradients = [_gradient(family, decision, size, is_whole) for family in pack.families]
+    gradients = [_gradient(family, decision, pack.node, size, is_whole) for family in pack.families]
     return {
         "node": pack.node,
         "bytes": sum(one["bytes"] for one in gradients),
@@ -185,7 +213,9 @@ def _profit(profit: Any) -> dict[str, Any] | None:
     }
 
 
-def _gradient(family: Family, decision: Decision, size: int, is_whole: bool) -> dict[str, Any]:
+def _gradient(
+    family: Family, decision: Decision, node: str, size: int, is_whole: bool
+) -> dict[str, Any]:
     names = decision.variables
     return {
         "variable": ", ".join(names.get(weight, weight) for weight in family.weights),
@@ -194,8 +224,24 @@ def _gradient(family: Family, decision: Decision, size: int, is_whole: bool) -> 
         "bytes": math.prod(family.shape) * size,
         "slots": [] if is_whole else [names.get(slot, slot) for slot in family.slots],
         "exact": bool(getattr(family, "exact", True)),
+        **_gather(family, decision.element_types.get(node, ""), is_whole),
         "sharded": family.reason is None and not is_whole,
         **_why(family.reason, REASONS, family.detail),
+    }
+
+
+def _gather(family: Family, dtype: str, is_whole: bool) -> dict[str, str]:
+    gather = family.gather
+    is_cut = family.reason is None and not is_whole
+    has_weight = is_cut and bool(family.weights or family.branches)
+    where = "first_use" if gather.is_first else "end"
+    return {
+        "gather": where if has_weight else "",
+        "gather_type": (name_of(gather.dtype) if gather.dtype else dtype) if has_weight else "",
+        "gather_reason": gather.reason if is_cut else "",
+        "gather_meaning": GATHER_REASONS[gather.reason] if is_cut and gather.reason else "",
+        "gather_detail": gather.detail if is_cut else "",
+        "gather_wide": gather.wide if is_cut else "",
     }
 
 
@@ -217,8 +263,8 @@ def _lines(function: Mapping[str, Any]) -> Iterator[str]:
         yield f"  not cut: {function['meaning']}{detail}"
         return
     yield (
-        f"  cut over {_replicas(function)}: {function['variables']} variables of the "
-        f"optimizer, {function['state_bytes']:,} of {function['whole_state_bytes']:,} bytes here; "
+        f"  cut over {_replicas(function)}: {_held(function)}, "
+        f"{function['state_bytes']:,} of {function['whole_state_bytes']:,} bytes here; "
         f"{function['steps']} steps"
     )
     joins = function["joins"]
@@ -229,6 +275,16 @@ def _lines(function: Mapping[str, Any]) -> Iterator[str]:
         )
         for who, count in sorted(joins["by"].items(), key=lambda item: (-item[1], item[0])):
             yield f"    {who} ({count})"
+
+
+def _gathering(one: Mapping[str, Any]) -> str:
+    """What the table says of the gather of a weight; nothing of one at the end of the step."""
+    if one["gather"] == "first_use":
+        wide = f" for {one['gather_wide']}" if one["gather_wide"] else ""
+        return f", gathered before its first use, in {one['gather_type']}{wide}"
+    if one["gather_reason"]:
+        return f", gathered at the end ({one['gather_meaning']}: {one['gather_detail']})"
+    return ""
 
 
 def _table(function: Mapping[str, Any]) -> Any:
@@ -248,6 +304,7 @@ def _table(function: Mapping[str, Any]) -> Any:
             update = "in parts" if one["sharded"] else "whole"
             if one["sharded"] and not one["exact"]:
                 update += ", not to the bit"
+            update += _gathering(one)
             if one["reason"]:
                 update = f"{one['meaning']}: {one['detail']}"
             name = one["variable"] or one["gradient"]

@@ -30,6 +30,7 @@ from typing import Any
 
 from tf_fuse.shard_update import reductions
 from tf_fuse.shard_update.builder import Builder, Range, Shape
+from tf_fuse.shard_update.early_gather import batches, bounds_of, free_group, hand_out
 from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
@@ -58,6 +59,7 @@ class Slot:
       owns: as `own`, of each replica.
       rank: of the replica whose part it is.
       groups: of the replicas; each has all elements once.
+      is_weight: whether it is a weight, and not of the optimizer.
     """
 
     argument: str
@@ -70,6 +72,7 @@ class Slot:
     owns: tuple[tuple[int, int], ...] = ()
     rank: int = 0
     groups: int = 1
+    is_weight: bool = False
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
@@ -114,6 +117,8 @@ class Rewriter:
         self._place = Place(1, 0)
         self._builder = Builder(view, shapes)
         self.slots: list[Slot] = []
+        # By variable that has a part, the handle of that.
+        self._handles: dict[str, str] = {}
 
     @property
     def function(self) -> Any:
@@ -124,7 +129,7 @@ class Rewriter:
         self,
         pack: Pack,
         place: Place,
-        ranges: Sequence[Range],
+        everyone: Sequence[Sequence[Range]],
         summed: Sequence[Range],
         levels: Mapping[str, int],
     ) -> None:
@@ -133,12 +138,12 @@ class Rewriter:
         Args:
           pack: of the function; `is_sharded`.
           place: of the replica that the pack is of.
-          ranges: of each part of the pack, the first element that is this replica's, and the one
-            behind the last.
-          summed: as `ranges`, those of them that are no other replica's.
+          everyone: of each replica and each part of the pack, the first element that is the
+            replica's, and the one behind the last.
+          summed: of each part of the pack, those of this replica's that no other one sums.
           levels: of the reductions of its families.
         """
-        whole = pack.reduce
+        whole, ranges = pack.reduce, everyone[place.rank]
         self._place = place
         if pack.node in self._view.nodes:
             self._reduce_scatter(pack, whole)
@@ -150,17 +155,16 @@ class Rewriter:
             return  # What is behind it is another function's.
         early = early_gradients(self._view, pack)
         self._bring_early(pack, ranges, summed, sorted(early))
-        gathered, shapes = [], []
+        first = self._gather_first(pack, everyone)
+        gathered = {}
         for index, family in enumerate(pack.families):
-            part = f"{pack.node}:shards:{index}"
-            shape: Shape = (family.size,)
-            if family.reason is None and family.weights:
-                shape = self._builder.shape(family.weights[0])
-                part = self._new_weight(_scope(pack, index), family, ranges[index])
-            gathered.append(part)
-            shapes.append(shape)
-        outputs = self._gather(pack, whole, gathered, shapes)
-        for index, (family, output) in enumerate(zip(pack.families, outputs, strict=True)):
+            if family.reason is None and family.weights and index not in first:
+                gathered[index] = self._new_weight(_scope(pack, index), family, ranges[index])
+            elif not first or (family.reason is not None and index not in early):
+                gathered[index] = f"{pack.node}:shards:{index}"
+        outputs = self._gather_last(pack, gathered, everyone)
+        for index, output in outputs.items():
+            family = pack.families[index]
             if family.reason is not None and index not in early:
                 self._builder.replace(family.root, output)
             elif family.reason is None and family.weights:
@@ -202,14 +206,14 @@ class Rewriter:
         self._cut_nodes(scope, family, range_, own)
 
     def _cut_nodes(self, scope: str, family: Family, range_: Range, own: Range) -> None:
-        for variable in family.slots:
-            self._hold(variable, range_, own)
+        for variable in family.held:
+            self._hold(variable, range_, own, variable in family.weights)
         cut: dict[tuple[str, Shape], str] = {}
         for name in sorted(family.nodes):
             self._cut_node(scope, family, name, range_, cut)
         for name in sorted(family.sinks):
             old, node = self._view.nodes[name], self._builder.nodes[name]
-            if node.op not in RESOURCE_APPLY and node.input[1] == old.input[1]:
+            if node.op not in RESOURCE_APPLY and self._is_whole(family, node, old, 1):
                 shape = self._builder.shape(old.input[1])
                 node.input[1] = self._cut_input(scope, family, old.input[1], shape, range_, cut)
 
@@ -219,13 +223,21 @@ class Rewriter:
         old, node = self._view.nodes[name], self._builder.nodes[name]
         node.attr.pop("_output_shapes", None)
         if node.op in SAME_ELEMENTS:
+            if self._is_whole(family, node, old, 0):
+                shape = self._builder.shape(old.input[0])
+                node.input[0] = self._cut_input(scope, family, old.input[0], shape, range_, cut)
             _make_identity(node)
         else:
             shape = self._builder.shape(self._view.outputs(old)[0])
             for position, tensor in enumerate(data_inputs(old)):
-                if node.input[position] == tensor:
+                if self._is_whole(family, node, old, position):
                     new = self._cut_input(scope, family, tensor, shape, range_, cut)
                     node.input[position] = new
+
+    def _is_whole(self, family: Family, node: Any, old: Any, position: int) -> bool:
+        """Whether a node reads a tensor that is no member as it read it in the function."""
+        tensor = old.input[position]
+        return tensor not in family.members and node.input[position] == self._builder.now(tensor)
 
     def _cut_input(
         self,
@@ -239,6 +251,8 @@ class Rewriter:
         """The window of a tensor, broadcast to a shape; a tensor of one element as it is."""
         if tensor in family.members:
             return tensor
+        if tensor in {f"{read}:value:0" for read in family.gather.reads or ()}:
+            return self._read_part(f"{scope}/held", family)
         builder = self._builder
         its = builder.shape(tensor)
         size = math.prod(its)
@@ -256,15 +270,17 @@ class Rewriter:
             cut[key] = new
         return cut[key]
 
-    def _hold(self, variable: str, range_: Range, own: Range) -> None:
-        """Has a slot's reads and assignments go to the variable of this replica's part."""
+    def _hold(self, variable: str, range_: Range, own: Range, is_weight: bool) -> None:
+        """Has a variable's reads and assignments go to the variable of this replica's part."""
         users = self._view.users(variable)
         user = next((node for node in users if node.op in READS), users[0])
         dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
         name = f"{self._prefix}{self._first + len(self.slots)}"
-        slot = Slot(variable, name, *range_, own, self._builder.shape(variable), dtype)
+        shape = self._builder.shape(variable)
+        slot = Slot(variable, name, *range_, own, shape, dtype, is_weight=is_weight)
         self.slots.append(slot)
         handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
+        self._handles[variable] = handle
         for user in users:
             node = self._builder.nodes[user.name]
             node.attr.pop("_output_shapes", None)
@@ -445,20 +461,105 @@ class Rewriter:
         sink.input.extend([weight, value, *(f"^{one}" for one in before)])
         sink.attr["dtype"].type = dtype
 
+    def _gather_last(
+        self, pack: Pack, parts: Mapping[int, str], everyone: Sequence[Sequence[Range]]
+    ) -> dict[int, str]:
+        """Gathers behind the update; returns the whole tensors."""
+        if not parts:
+            return {}
+        name = f"{pack.node}/{SCOPE}_gather"
+        outputs = self._gather(pack, name, parts, everyone)
+        # A replica that has the new weights knows that all others have written their slots.
+        node = self._builder.nodes[name]
+        node.input.extend(f"^{written}" for written in sorted(self._written(pack)))
+        return outputs
+
+    def _gather_first(self, pack: Pack, everyone: Sequence[Sequence[Range]]) -> set[int]:
+        """Has reads in front of the update get what is gathered of the weights' parts.
+
+        Returns:
+          The indices of the families whose weights these are.
+        """
+        first, own, before = batches(pack), everyone[self._place.rank], ""
+        for number, (dtype, indices) in enumerate(first):
+            name = f"{pack.node}/{SCOPE}_first_{number}"
+            parts = {index: self._old_part(pack, index, own[index]) for index in indices}
+            outputs = self._gather(pack, name, parts, everyone, dtype)
+            node = self._builder.nodes[name]
+            free_group(self._builder, node)
+            node.attr["tag"].s = name.rpartition("/")[2].encode()
+            if before:
+                node.input.append(f"^{before}")
+            before = name
+            # Nobody is in the next step's gather before all have what they wanted of this one's.
+            self._builder.nodes[pack.node].input.append(f"^{name}")
+            for index, output in outputs.items():
+                family = pack.families[index]
+                hand_out(self._builder, family, output)
+                # What others may read between steps changes when all are in the next one.
+                sink = self._builder.nodes[family.chain[0]]
+                sink.input.append(f"^{pack.node}")
+        return {index for _, indices in first for index in indices}
+
+    def _old_part(self, pack: Pack, index: int, own: Range) -> str:
+        """This replica's part of a weight before the update, of the type that travels."""
+        family, scope = pack.families[index], f"{_scope(pack, index)}/first"
+        part = self._read_part(f"{scope}/part", family)
+        dtype, device = pack.reduce.attr["T"].type, self._builder.nodes[family.chain[0]].device
+        part = self._own(scope, part, dtype, own, window(own, family.size), device)
+        if not family.gather.dtype:
+            return part
+        cast = self._builder.add(
+            f"{scope}/narrow", "Cast", [part], device, SrcT=dtype, DstT=family.gather.dtype
+        )
+        return f"{cast.name}:y:0"
+
+    def _read_part(self, name: str, family: Family) -> str:
+        """The window of a weight that has a part, as it is before the update."""
+        if name not in self._builder.nodes:
+            sink = self._builder.nodes[family.chain[0]]
+            handle = self._handles[family.weights[0]]
+            self._builder.add(name, "ReadVariableOp", [handle], sink.device, dtype=_type(sink))
+            sink.input.append(f"^{name}")
+        return f"{name}:value:0"
+
     def _gather(
-        self, pack: Pack, whole: Any, parts: Sequence[str], shapes: Sequence[Shape]
-    ) -> list[str]:
-        scope = f"{pack.node}/{SCOPE}_gather"
+        self,
+        pack: Pack,
+        name: str,
+        parts: Mapping[int, str],
+        everyone: Sequence[Sequence[Range]],
+        dtype: int = 0,
+    ) -> dict[int, str]:
+        """Gathers parts of a pack's weights or gradients.
+
+        Args:
+          pack: that they are of.
+          name: of the node.
+          parts: this replica's, by index of the family.
+          everyone: of each replica, its elements of each of the families' tensors.
+          dtype: number of their type; 0: the pack's.
+        """
+        whole, shapes = pack.reduce, []
+        for index in parts:
+            family = pack.families[index]
+            is_weight = family.reason is None and family.weights
+            shapes.append(self._builder.shape(family.weights[0]) if is_weight else (family.size,))
         wanted = [
-            self._builder.constant(f"{scope}/shape_{i}", list(shape), whole.device)
+            self._builder.constant(f"{name}/shape_{i}", list(shape), whole.device)
             for i, shape in enumerate(shapes)
         ]
-        node = self._builder.add(scope, "", [], whole.device)
-        self._collective(node, "TfFuse>AllGather", whole, [*parts, *wanted])
+        node = self._builder.add(name, "", [], whole.device)
+        self._collective(node, "TfFuse>AllGather", whole, [*parts.values(), *wanted])
         node.attr["N"].i = len(parts)
-        # A replica that has the new weights knows that all others have written their slots.
-        node.input.extend(f"^{name}" for name in sorted(self._written(pack)))
-        return [f"{scope}:outputs:{i}" for i in range(len(parts))]
+        node.attr["T"].type = dtype or whole.attr["T"].type
+        if dtype or len(parts) < len(pack.families):
+            # They are cut as the pack is, of which they are a part, or of another type.
+            node.attr["packed"].b = False
+            for index in parts:
+                bounds = bounds_of(everyone, index, pack.families[index].size)
+                node.attr["bounds"].list.i.extend(bounds)
+        return {index: f"{name}:outputs:{i}" for i, index in enumerate(parts)}
 
     def _written(self, pack: Pack) -> set[str]:
         """The nodes that assign the parts of a pack's slots."""

@@ -278,9 +278,9 @@ class State:
             raise errors.FailedPreconditionError(
                 None,
                 None,
-                "tf_fuse: variables of the optimizer, of which each replica keeps a part, are used "
-                "in the middle of a step, by a signal's handler perhaps. Note the signal there, "
-                "and read or save them behind the step.",
+                "tf_fuse: variables of the optimizer, or weights, of which each replica keeps a "
+                "part, are used in the middle of a step, by a signal's handler perhaps. Note the "
+                "signal there, and read or save them behind the step.",
             )
         with self._changed:
             if for_step:
@@ -347,11 +347,12 @@ def _explained(bundle: Bundle) -> Iterator[None]:
     try:
         yield
     except errors.OpError as error:
+        weights = " and weights" if any(one.is_weight for one in bundle.held) else ""
         error._message = (
-            f"tf_fuse: the values of {len(bundle.held)} variables of the optimizer, of which each "
-            f"replica keeps a part, could not be put together after step {bundle.version}: "
-            f"{error.message}\nIf a task has died, what it kept is lost: restart the program from "
-            "its last checkpoint."
+            f"tf_fuse: the values of {len(bundle.held)} variables of the optimizer{weights}, of "
+            f"which each replica keeps a part, could not be put together after step "
+            f"{bundle.version}: {error.message}\nIf a task has died, what it kept is lost: restart "
+            "the program from its last checkpoint."
         )
         raise
 

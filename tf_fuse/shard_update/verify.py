@@ -15,6 +15,7 @@ from typing import Any
 
 from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.rewrite import SCOPE, Slot
+from tf_fuse.shard_update.verify_gather import what_is_wrong
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 _READS_SHAPE = frozenset({"VariableShape", "VarIsInitializedOp"})
@@ -23,6 +24,8 @@ _HANDS_ON = frozenset({"Identity", "IdentityN"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 # Whose first input is no argument of the functions that they call.
 _BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+
+_RESOURCE = 20  # DT_RESOURCE
 
 _REDUCE = "CollectiveReduceV2"
 _SCATTER, _GATHER = "TfFuse>ReduceScatter", "TfFuse>AllGather"
@@ -73,8 +76,10 @@ def verify(
         _check_body(before, whole, after, _Body(twin, original.graph, inputs), frozenset())
         _check_slots(before, original.definition, after, twin, slots)
         _check_writers(before, original.definition, after, twin, slots)
-    except _WrongError as wrong:
-        return str(wrong)
+        if wrong := what_is_wrong(after, after.view(twin), slots, _before):
+            return wrong
+    except _WrongError as error:
+        return str(error)
     return ""
 
 
@@ -403,6 +408,7 @@ def _check_meetings(
         raise _WrongError(f"the collective {lost[0]} is gone")
     cut = frozenset(n for n in was if new.nodes[n].op != old.nodes[n].op == _REDUCE)
     gathers: dict[str, list[str]] = {}
+    first: set[str] = set()  # All-reduces that wait for gathers.
     for name in sorted(now - was):
         for one, group in _made(after, new, new.nodes[name]):
             pack = one.name.partition(f"/{SCOPE}")[0]
@@ -410,22 +416,33 @@ def _check_meetings(
                 continue  # (The caller's; looked at there.)
             if pack not in cut or pack == one.name:
                 raise _WrongError(f"{one.name} ({one.op}) belongs to no all-reduce that is cut")
-            if group != data_inputs(old.nodes[pack])[1:4]:
+            if _values(new, group) != _values(old, data_inputs(old.nodes[pack])[1:4]):
                 raise _WrongError(f"{one.name} is of another group than {pack}")
-            if one.op == _GATHER:
-                if _groups(one) != _groups(new.nodes[pack]):
-                    raise _WrongError(
-                        f"{one.name} is in {_groups(one)} groups, and {pack} in "
-                        f"{_groups(new.nodes[pack])}"
-                    )
+            if one.op == _GATHER and _groups(one) != _groups(new.nodes[pack]):
+                raise _WrongError(
+                    f"{one.name} is in {_groups(one)} groups, and {pack} in "
+                    f"{_groups(new.nodes[pack])}"
+                )
+            if one.op == _GATHER and _before(new, pack, {name}):
+                first.add(pack)
+            elif one.op == _GATHER:
                 gathers.setdefault(pack, []).append(one.name)
                 if pack not in _before(new, name, {pack}):
                     raise _WrongError(f"{name} does not wait for {pack}")
     for name in sorted(was):
-        _check_meeting(old.nodes[name], new.nodes[name], gathers.get(name, []))
+        _check_meeting(old.nodes[name], new.nodes[name], gathers.get(name, []), name in first)
         if lost := sorted(_before(old, name, was) - _before(new, name, was)):
             raise _WrongError(f"{name} does not wait for {lost[0]} any more")
     return cut
+
+
+def _values(view: GraphView, tensors: Sequence[str]) -> list[Any]:
+    """Tensors, constants by their values."""
+    nodes = [view.producer(tensor) for tensor in tensors]
+    return [
+        node.attr["value"] if node is not None and node.op == "Const" else tensor
+        for node, tensor in zip(nodes, tensors, strict=True)
+    ]
 
 
 def _made(after: _Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[str]]]:
@@ -442,10 +459,11 @@ def _made(after: _Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[st
     return found
 
 
-def _check_meeting(old: Any, new: Any, gathers: Sequence[str]) -> None:
+def _check_meeting(old: Any, new: Any, gathers: Sequence[str], is_first: bool) -> None:
     """A collective is as it was, or an all-reduce is cut."""
     if (old.op, new.op) == (_REDUCE, _SCATTER):
-        if len(gathers) != 1:
+        # (What is gathered in front of it need not be behind it.)
+        if len(gathers) != 1 and not (is_first and not gathers):
             raise _WrongError(f"{old.name} is cut, and gathered {len(gathers)} times")
         if data_inputs(new)[-3:] != data_inputs(old)[1:4]:
             raise _WrongError(f"{new.name} is of another group than it was")
@@ -516,7 +534,7 @@ def _check_writers(
     """Other variables have the writers that they had; of several, one at least is left."""
     cut = {slot.argument for slot in slots}
     for argument in old.signature.input_arg:
-        if argument.name in cut:
+        if argument.name in cut or argument.type != _RESOURCE:
             continue
         was = before.writers(before.view(old), argument.name)
         now = after.writers(after.view(new), argument.name)

@@ -1,0 +1,73 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Who puts weights together waits until all replicas have ended the step."""
+
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+import tensorflow as tf
+
+from tf_fuse.shard_update.bundle import Bundle, Held
+from tf_fuse.shard_update.cluster import Cluster
+
+_OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
+_OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
+
+
+class _Reader:
+    """Reads of another replica, which ends its steps while it is asked."""
+
+    def __init__(self, ended):
+        self.cluster = Cluster((_OWN, _OTHER), (0,), "")
+        self.ended, self.asked = list(ended), []
+
+    def run(self, key, build):
+        self.asked.append(key[0])
+        if key[0] == "ended":
+            return [2, self.ended.pop(0)]
+        # The other one's marks `overwritten`.
+        return [-1, -1]
+
+
+def _parted(reader, is_weight):
+    variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
+    held = [Held((4,), tf.float32, ((0, 2), (2, 4)), one) for one in (False, is_weight)]
+    bundle = Bundle(0, held, {0: [v.handle for v in variables]}, reader)
+    bundle.variables = variables
+    bundle._join = lambda chunk: reader.asked.append("values")
+    bundle.cut()
+    bundle.ended()
+    bundle.ended()
+    return bundle
+
+
+def test_values_are_read_when_all_have_ended_the_step():
+    reader = _Reader([0, 1, 2])
+    _parted(reader, True).join()
+    assert reader.asked == ["ended"] * 3 + ["values"]
+
+
+def test_a_replica_that_is_ahead_is_not_waited_for():
+    # A step without an all-reduce waits for nobody.
+    reader = _Reader([3])
+    _parted(reader, True).join()
+    assert reader.asked == ["ended", "values"]
+
+
+def test_slots_alone_are_there_when_the_weights_are():
+    reader = _Reader([])
+    _parted(reader, False).join()
+    assert reader.asked == ["values"]
+
+
+def test_a_replica_that_does_not_end_its_step_is_an_error(monkeypatch):
+    monkeypatch.setenv("TF_FUSE_STATE_TIMEOUT_S", "0")
+    reader = _Reader([1] * 1000)
+    bundle = _parted(reader, True)
+    with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+        bundle.join()
+    assert f"{_OTHER} has ended step 1, and not step 2, after 0 s" in str(caught.value)
+    assert "values" not in reader.asked
+    assert bundle.is_parted
