@@ -21,7 +21,7 @@ _SLOTS = {"Adam": 2, "Lion": 1}
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_the_bits_with_weights_in_parts(replicas):
     done = subprocess.run(
-        [sys.executable, str(_PROGRAM), str(replicas), "--first-use", *sorted(_SLOTS)],
+        [sys.executable, str(_PROGRAM), str(replicas), "0", "--first-use", *sorted(_SLOTS)],
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         capture_output=True,
         text=True,

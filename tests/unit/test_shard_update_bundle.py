@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tf_fuse.shard_update.bundle import Bundle, Held
 from tf_fuse.shard_update.cluster import Cluster
+from tf_fuse.shard_update.copies import Copies
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -33,8 +34,8 @@ class _Reader:
 
 def _parted(reader, is_weight):
     variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
-    held = [Held((4,), tf.float32, ((0, 2), (2, 4)), one) for one in (False, is_weight)]
-    bundle = Bundle(0, held, {0: [v.handle for v in variables]}, reader)
+    held = [Held((4,), tf.float32, ((0, 2), (2, 4)), is_weight=one) for one in (False, is_weight)]
+    bundle = Bundle(0, held, {0: [v.handle for v in variables]}, Copies(reader, {}))
     bundle.variables = variables
     bundle._join = lambda chunk: reader.asked.append("values")
     bundle.cut()

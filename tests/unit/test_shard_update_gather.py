@@ -31,7 +31,7 @@ def _reduce(x, key=1):
 class _Job:
     """Two weights and a slot, and a step of their gradients."""
 
-    def __init__(self, body, narrow=False, rank=0):
+    def __init__(self, body, narrow=False, rank=0, groups=1):
         self.w, self.v = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([5]))
         self.m, self.s = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.ones([12]))
 
@@ -49,7 +49,7 @@ class _Job:
         self.original = Original(concrete.function_def, concrete.graph, library.get)
         mirrored = [n for key, n in self.name_of.items() if n]
         self.plan = make_plan(
-            concrete.function_def, concrete.graph, library.get, Replicas(_REPLICAS, {"": rank}),
+            concrete.function_def, concrete.graph, library.get, Replicas(_REPLICAS, {"": rank}, groups),
             mirrored, "parts/", first_use=True, narrow=narrow,
         )  # fmt: skip
         self.twin = self.plan.function
@@ -329,7 +329,14 @@ _REASONS = {
 
 def test_each_reason_has_a_test():
     # Of "returned", nothing that `tf.function` traces: it returns what an `Identity` makes.
-    assert _REASONS.keys() | {"in_branch", "returned"} == GATHER_REASONS.keys()
+    assert _REASONS.keys() | {"in_branch", "in_groups", "returned"} == GATHER_REASONS.keys()
+
+
+def test_replicas_in_groups_gather_at_the_end():
+    job = _Job(_plain, groups=2)
+    assert job.verify() == ""
+    gather = job.gather_of("w")
+    assert (gather.is_first, gather.reason) == (False, "in_groups")
 
 
 @pytest.mark.parametrize("reason", sorted(_REASONS))

@@ -4,6 +4,7 @@
 
 import os
 import threading
+import types
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.bundle import Joins, scope_of
+from tf_fuse.shard_update.cluster import Cluster
 from tf_fuse.shard_update.state import State
 
 
@@ -96,7 +98,8 @@ def parted(monkeypatch):
     monkeypatch.setattr(state_module, "Bundle", _Bundle)
     monkeypatch.setattr(state_module, "key_of", lambda held, handles: 0)
     state_module.watch_handles()
-    state = State(None)
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    state = State(types.SimpleNamespace(cluster=Cluster((device,), (0,), "")))
     variables = [tf.Variable([1.0, 2.0]), tf.Variable([5.0])]
     bundle = state.bundle([], {0: [variable.handle for variable in variables]})
     with state.step(bundle):
