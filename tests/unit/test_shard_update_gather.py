@@ -49,9 +49,15 @@ class _Job:
         self.original = Original(concrete.function_def, concrete.graph, library.get)
         mirrored = [n for key, n in self.name_of.items() if n]
         self.plan = make_plan(
-            concrete.function_def, concrete.graph, library.get, Replicas(_REPLICAS, {"": rank}, groups),
-            mirrored, "parts/", first_use=True, narrow=narrow,
-        )  # fmt: skip
+            concrete.function_def,
+            concrete.graph,
+            library.get,
+            Replicas(_REPLICAS, {"": rank}, groups),
+            mirrored,
+            "parts/",
+            first_use=True,
+            narrow=narrow,
+        )
         self.twin = self.plan.function
 
     def verify(self):
