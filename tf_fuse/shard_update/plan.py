@@ -193,7 +193,7 @@ class _Planner:
             pack.function = scope.name
         self.packs += packs
         settle(view, packs)
-        for pack in packs:
+        for pack in filter(is_sharded, packs):
             width = width_of(pack.reduce.attr["T"].type)
             leave_unprofitable(
                 [pack], shapes, width, self._replicas.count, self._replicas.groups,
