@@ -19,6 +19,7 @@ from cluster.collective_op_cases import OpCases
 from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
 from cluster.shard_update_cases import ShardUpdateCases
+from cluster.shard_update_matrix_cases import ShardUpdateMatrixCases
 from cluster.shard_update_option_cases import ShardUpdateOptionCases
 
 
@@ -36,7 +37,13 @@ def outcome(member: Member, case: str, args: dict[str, Any]) -> Any:
 
 
 class Member(
-    OpCases, LibraryCases, StrategyCases, FaultCases, ShardUpdateCases, ShardUpdateOptionCases
+    OpCases,
+    LibraryCases,
+    StrategyCases,
+    FaultCases,
+    ShardUpdateCases,
+    ShardUpdateMatrixCases,
+    ShardUpdateOptionCases,
 ):
     """A rank: its server, and its cases."""
 
