@@ -13,7 +13,7 @@
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make faults   the tests of faults, and how long each took, into the table of docs/faults.md
-#   make updates  the tests of updates that are cut, on two and on three workers
+#   make updates  the tests of updates that are cut, all on two and on three workers
 #   make collectives  the tests of collectives with groups of 8, more sizes and longer loops, and
 #                 faults at random (SECONDS=60 SEED=1)
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
@@ -143,7 +143,8 @@ collectives: environment
 	  tests/fault/test_collective_loop.py $(ARGS)
 
 updates: environment
-	TF_FUSE_TEST_UPDATES=1 $(BIN)/python -m pytest tests/cluster/test_shard_update_rewrite.py $(ARGS)
+	TF_FUSE_TEST_UPDATES=1 $(BIN)/python -m pytest \
+	  tests/cluster/test_shard_update_rewrite.py tests/cluster/test_shard_update_matrix.py $(ARGS)
 
 # In one process: what runs beside would be in the times.
 faults: environment

@@ -20,6 +20,7 @@ from cluster.collective_ranks import Error
 from cluster.collective_strategy_cases import StrategyCases
 from cluster.shard_update_cases import ShardUpdateCases
 from cluster.shard_update_gather_cases import ShardUpdateGatherCases
+from cluster.shard_update_matrix_cases import ShardUpdateMatrixCases
 from cluster.shard_update_option_cases import ShardUpdateOptionCases
 from cluster.shard_update_reader_cases import ShardUpdateReaderCases
 
@@ -43,6 +44,7 @@ class Member(
     StrategyCases,
     FaultCases,
     ShardUpdateCases,
+    ShardUpdateMatrixCases,
     ShardUpdateOptionCases,
     ShardUpdateReaderCases,
     ShardUpdateGatherCases,

@@ -95,49 +95,6 @@ class ShardUpdateOptionCases:
             "seen": seen,
         }
 
-    def fitted(self, on: bool, optimizer: str = "Adam", execution: int = 1) -> dict[str, Any]:
-        """Trains by `fit` of tf_keras.
-
-        Args:
-          on: whether the option is.
-          optimizer: name of the class.
-          execution: steps per call of the function.
-
-        Returns:
-          The losses of epochs, digests of the weights and of the optimizer's variables, and how
-          many functions were cut.
-        """
-        from tensorflow.python.eager import context
-        from tf_keras import Input, Sequential, layers, optimizers, utils
-
-        tf.config.optimizer.set_experimental_options(
-            {"shard_weight_update": on, "shard_weight_update_always": True}
-        )
-        strategy = self._strategy = getattr(self, "_strategy", None) or (
-            tf.distribute.MultiWorkerMirroredStrategy()
-        )
-        utils.set_random_seed(3)
-        with strategy.scope():
-            model = Sequential([Input([10]), layers.Dense(37, activation="tanh"), layers.Dense(1)])
-            chosen = getattr(optimizers, optimizer)(0.05)
-            model.compile(chosen, "mse", steps_per_execution=execution)
-        rng = np.random.default_rng(7)
-        x, y = rng.standard_normal([72, 10]), rng.standard_normal([72, 1])
-        history = model.fit(x, y, batch_size=8 * self.ranks, epochs=2, verbose=0)
-        weights = b"".join(w.tobytes() for w in model.get_weights())
-        variables = chosen.variables
-        slots = b"".join(
-            v.numpy().tobytes() for v in (variables() if callable(variables) else variables)
-        )
-        updates = getattr(context.context(), "_tf_fuse_updates", None)
-        decisions = [] if updates is None else updates.decisions
-        return {
-            "losses": history.history["loss"],
-            "weights": hashlib.sha256(weights).hexdigest(),
-            "slots": hashlib.sha256(slots).hexdigest(),
-            "reasons": [decision.reason for decision in decisions],
-        }
-
     def only_steps(self, steps: int) -> list[str]:
         """Goes on with the training of `trained`; its losses."""
         for _ in range(steps):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -279,3 +280,67 @@ def waited_for(strategy: Any) -> Any:
         return loss
 
     return _step(strategy, replica), variables
+
+
+def half_scaled(strategy: Any) -> Any:
+    """Layers compute in float16, and the loss is scaled."""
+    keras, _ = _model(strategy)
+    with strategy.scope():
+        layers = [keras.layers.Dense(n, dtype="mixed_float16") for n in (37, 5, 1)]
+        model = keras.Sequential([keras.Input([10]), *layers])
+        variables = model.trainable_variables
+        optimizer = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.Adam(0.05), initial_scale=8.0, dynamic_growth_steps=2
+        )
+        optimizer.build(variables)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(model(x, training=True), tf.float32) - y) ** 2)
+            scaled_loss = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled_loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    return _step(strategy, replica), variables
+
+
+def tied(strategy: Any) -> Any:
+    """A table whose rows are gathered, and which the result is multiplied by."""
+    keras, _ = _model(strategy)
+    with strategy.scope():
+        table = keras.layers.Embedding(11, 6)
+        dense = keras.layers.Dense(6)
+        table.build([16]), dense.build([16, 6])
+    variables = table.trainable_variables + dense.trainable_variables
+    optimizer = _adam(strategy, keras, variables)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            rows = tf.cast(tf.abs(x[:, 0]) * 5.0, tf.int32)
+            products = tf.matmul(dense(table(rows)), table.embeddings.value, transpose_b=True)
+            loss = tf.reduce_mean((products - y) ** 2)
+        gradients = [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables)]
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    return _step(strategy, replica), variables
+
+
+def tiny(strategy: Any) -> Any:
+    """Weights with fewer elements than there are replicas."""
+    keras, _ = _model(strategy)
+    shapes = [[], [1], [2], [7, 1], [1, 1, 1]]
+    with strategy.scope():
+        weights = [keras.Variable(np.full(shape, 0.5, np.float32)) for shape in shapes]
+    optimizer = _adam(strategy, keras, weights)
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            numbers = tf.stack([tf.reduce_sum(tf.sin(weight.value)) for weight in weights])
+            loss = tf.reduce_mean((x[:, :5] @ numbers[:, None] - y) ** 2)
+        gradients = tape.gradient(loss, [weight.value for weight in weights])
+        optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return loss
+
+    return _step(strategy, replica), weights

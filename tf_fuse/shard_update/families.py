@@ -29,7 +29,7 @@ REASONS = {
     "shared": "the update of another gradient reads or makes a tensor of this one",
     "escapes": "an operation other than reads and assignments gets the variable",
     "nested": "the all-reduce is in a function that is called, and whose graph is not known",
-    "in_branch": "a part of the update is in a branch of a conditional, and another part is not",
+    "in_branch": "a branch has a part of the update, or the updates of several all-reduces",
     "cycle": "parts of the function would wait for one another",
     "no_profit": "the step would take longer by an estimate",
 }

@@ -35,10 +35,13 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
+from tf_fuse.shard_update.containers import container_of, is_of_one_replica, watch_containers
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, operations
+from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.leaving import Leaving
+from tf_fuse.shard_update.ops import RESOURCE_APPLY
 from tf_fuse.shard_update.plan import Plan, make_plan
 from tf_fuse.shard_update.program import ProgramMaker
 from tf_fuse.shard_update.replicas import Replicas
@@ -126,6 +129,7 @@ class Updates:
         self._worlds: dict[Cluster, _World] = {}
         self._twins: dict[bytes, Twin | errors.OpError | None] = {}
         self._told: set[tuple[str, str]] = set()
+        self._is_one_replica = False
         self._deciding = threading.RLock()
 
     def bundles(self) -> list[Bundle]:
@@ -169,6 +173,7 @@ class Updates:
             twin = self._twins[name]
         except KeyError:
             if not _has_op(context, name.decode(), {REDUCE}, set()):
+                self._note_one_replica(context, name.decode(), inputs)
                 self._twins[name] = None
                 return None
             # Another thread that calls it waits: it must not do what no other replica does.
@@ -187,7 +192,8 @@ class Updates:
         if graph is None:
             self._note(Decision(name, None, "traced_before"))
             return None
-        containers = {i: c for i, t in enumerate(inputs) if (c := _container(t, graph)) is not None}
+        found = {i: container_of(tensor, graph) for i, tensor in enumerate(inputs)}
+        containers = {i: container for i, container in found.items() if container is not None}
         cluster = _cluster(context, containers.values())
         if isinstance(cluster, str):
             self._note(Decision(name, None, "no_group", cluster))
@@ -215,6 +221,14 @@ class Updates:
         finally:
             self._note(decision)
         return twin
+
+    def _note_one_replica(self, context: Any, name: str, inputs: Sequence[Any]) -> None:
+        """Says once why nothing is cut where there is one replica, which reduces nothing."""
+        if self._is_one_replica or not any(map(is_of_one_replica, inputs)):
+            return
+        if _has_op(context, name, ASSIGNS | RESOURCE_APPLY, set()):
+            self._is_one_replica = True
+            self._note(Decision(name, None, "no_group", "there is one replica", replicas=1))
 
     def _note(self, decision: Decision) -> None:
         """Logs what was decided, once for all traces of a function that have it in common."""
@@ -334,22 +348,6 @@ def _user(name: str | bytes) -> str:
     return f"function {name.decode() if isinstance(name, bytes) else name}"
 
 
-def _container(tensor: Any, graph: Any) -> Any | None:
-    """The variable of a strategy, equal on all replicas, that a tensor is a handle of."""
-    from tensorflow.python.distribute import values
-    from tensorflow.python.framework import dtypes
-
-    if getattr(tensor, "dtype", None) != dtypes.resource:
-        return None
-    container = getattr(tensor, "_distributed_container", None)
-    if container is None:  # One that was made in a function has it itself.
-        for variable in graph.variables:
-            if variable.__dict__.get("_handle") is tensor:
-                container = getattr(variable, "_distributed_container", None)
-    found = None if container is None else container()
-    return found if type(found) is values.MirroredVariable else None
-
-
 def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
     """The replicas that keep some variables equal; or why they are not known."""
     extended = {id(v._distribute_strategy): v._distribute_strategy.extended for v in variables}
@@ -427,6 +425,7 @@ def install(
                 keeper.forget(context, name)
 
     extend("_tf_fuse_shards_updates", call, forget)
+    watch_containers()
     if _remember not in transform.CONCRETE_FUNCTION_CALLBACKS:
         transform.CONCRETE_FUNCTION_CALLBACKS.append(_remember)
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -199,6 +200,7 @@ class _Planner:
                 [pack], shapes, width, self._replicas.count, self._replicas.groups,
                 always=not self._profitable,
             )  # fmt: skip
+        _leave_shared_branches(packs)
         if self.first_use:
             inside = scope.origins.keys() - scope.outside
             settle_gathers(view, packs, inside, scope.carried, self.narrow, self._replicas.groups)
@@ -406,6 +408,25 @@ class _Planner:
             node.op == REDUCE or any(map(self._reduces, called_functions(node)))
             for node in definition.node_def
         )
+
+
+def _leave_shared_branches(packs: list[Pack]) -> None:
+    """Leaves updates alone that are in one branch with those of another pack.
+
+    So are those of all replicas of a process, where a strategy looks at all of their gradients.
+    """
+    cut = {
+        pack.node: [f for f in pack.families if f.reason is None and f.branches]
+        for pack in packs
+        if pack.reason is None
+    }
+    packs_of = Counter(
+        node for some in cut.values() for node in {name for f in some for name, _ in f.branches}
+    )
+    for family in (family for some in cut.values() for family in some):
+        shared = sorted(name for name, _ in family.branches if packs_of[name] > 1)
+        if shared:
+            family.leave("in_branch", shared[0])
 
 
 def _has_cycle(function: Any, op_def: Callable[[str], Any]) -> bool:

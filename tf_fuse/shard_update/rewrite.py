@@ -41,6 +41,8 @@ SCOPE = "tf_fuse_shard"
 # A multiple of what fills a vector register, of any type.
 _REGISTER = 64
 _OP_OF_ASSIGN = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+# What makes them is never a sum, whatever Grappler does with it.
+_NO_SUM = frozenset({"Mul", "Neg", "ReadVariableOp", "RealDiv", "Slice"})
 _FLOATS = frozenset({1, 2, 14, 19})  # DT_FLOAT, DT_DOUBLE, DT_BFLOAT16, DT_HALF
 
 
@@ -227,6 +229,10 @@ class Rewriter:
                 shape = self._builder.shape(old.input[0])
                 node.input[0] = self._cut_input(scope, family, old.input[0], shape, range_, cut)
             _make_identity(node)
+            if data_inputs(old)[0] == family.root:
+                # Grappler would drop an identity, and then see another name: it has products of
+                # tensors of the same size in an order that depends on their names.
+                _make_sized(node, range_)
         else:
             shape = self._builder.shape(self._view.outputs(old)[0])
             for position, tensor in enumerate(data_inputs(old)):
@@ -411,13 +417,12 @@ class Rewriter:
         """What an assignment makes of the window of a weight."""
         builder = self._builder
         if sink.op in _OP_OF_ASSIGN:
-            node = builder.add(
-                f"{scope}/new",
-                _OP_OF_ASSIGN[sink.op],
-                [old, sink.input[1]],
-                sink.device,
-                T=_type(sink),
-            )
+            op = _OP_OF_ASSIGN[sink.op]
+            terms = [
+                self._term(f"{scope}/before", old, sink, range_),
+                self._term(f"{scope}/change", sink.input[1], sink, range_),
+            ]
+            node = builder.add(f"{scope}/new", op, terms, sink.device, T=_type(sink))
             return f"{node.name}:z:0"
         # The operation wants a variable: one that is there as long as it runs.
         dtype, device = _type(sink), sink.device
@@ -439,6 +444,18 @@ class Rewriter:
         end.attr["ignore_lookup_error"].b = True
         sink.input.append(f"^{end.name}")
         return f"{read.name}:value:0"
+
+    def _term(self, name: str, tensor: str, sink: Any, range_: Range) -> str:
+        """What is added or subtracted, as one term.
+
+        Grappler makes one sum of a sum and the sums that are its terms, in an order of its own, and
+        adds what is negated and subtracted.
+        """
+        producer = self._builder.nodes.get(tensor.partition(":")[0])
+        op = "" if producer is None else producer.op
+        if op in _NO_SUM if sink.op == "AssignAddVariableOp" else op != "Neg":
+            return tensor
+        return self._builder.sized(name, tensor, _type(sink), range_, sink.device)
 
     def _own(
         self, scope: str, tensor: str, dtype: int, own: Range, range_: Range, device: str
@@ -600,3 +617,9 @@ def _make_identity(node: Any) -> None:
     node.attr.clear()
     node.op = "Identity"
     node.attr["T"].type = dtype
+
+
+def _make_sized(node: Any, range_: Range) -> None:
+    """Has an identity say how many elements there are."""
+    node.op = "EnsureShape"
+    node.attr["shape"].shape.dim.add(size=range_[1] - range_[0])
