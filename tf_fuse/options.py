@@ -157,8 +157,8 @@ OPTIONS: dict[str, Option] = {
             bool,
             "Have one operation do the elementwise operations of each weight's update, whether it "
             "is cut or not, in one pass over memory and under one lock; values have the same bits. "
-            "On together with shard_weight_update unless set to False; of no effect together with "
-            "compile_weight_update. Applies to functions called from then on.",
+            "Off unless set to True; of no effect together with compile_weight_update. Applies to "
+            "functions called from then on.",
             in_sessions=False,
             in_config=False,
         ),
@@ -335,8 +335,7 @@ def compiles_updates(context: Any) -> bool:
 
 def fuses_updates(context: Any) -> bool:
     """Whether each update of a weight in functions that this context calls is one operation."""
-    options = context._optimizer_experimental_options
-    return bool(options.get("fuse_weight_update", options.get("shard_weight_update")))
+    return bool(context._optimizer_experimental_options.get("fuse_weight_update"))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

@@ -54,9 +54,9 @@ class ShardUpdateGatherCases:
         """
         import keras
 
-        from tf_fuse.shard_update import early_gather, outline
+        from tf_fuse.shard_update import early_gather, xla
 
-        outline.MIN_ELEMENTS = 2
+        xla.MIN_ELEMENTS = 2
         early_gather._BATCH_ELEMENTS = batch
         self.options(on=on, gather=gather, narrow=narrow, compiled=compiled)
         strategy = self._strategy = getattr(self, "_strategy", None) or (

@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.ops import ELEMENTWISE
 
 # Constants of up to so many elements become constants of the compiled function.
 _LARGEST_CONSTANT = 16
@@ -93,7 +94,7 @@ class Finder:
         is_here: IsHere,
         rules: Rules,
     ):
-        self._view, self._shapes, self._is_here, self._rules = view, shapes, is_here, rules
+        self._view, self._is_here, self._rules = view, is_here, rules
         self.left: list[Left] = []
         # Cones that are one have one representative. They begin as variables, or as what is sent.
         self._one_with: dict[str, str] = {}
@@ -101,6 +102,8 @@ class Finder:
         self._device: dict[str, str] = {}
         self._cone: dict[str, str] = {}
         self._order = list(view.in_order())
+        self._shapes = dict(shapes)
+        self._infer()
         self._sent = set(self._find_sent())
         self._results = set(view.results)
 
@@ -119,6 +122,27 @@ class Finder:
             Cone(nodes, self._variables(nodes), self._size[key], self._device[key])
             for key, nodes in sorted(members.items())
         ]
+
+    @property
+    def shapes(self) -> Mapping[str, Shape | None]:
+        """Of all tensors, as far as they are known."""
+        return self._shapes
+
+    def _infer(self) -> None:
+        """Finds the shapes of what a rewrite has made of reads and elementwise operations."""
+        for node in self._order:
+            outputs = self._view.outputs(node)
+            if len(outputs) != 1 or self._shapes.get(outputs[0]) is not None:
+                continue
+            if node.op in READS:
+                self._shapes[outputs[0]] = self._variable_shape(str(self._view.variable_of(node)))
+            elif node.op in ELEMENTWISE:
+                known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
+                shapes = [shape for shape in known if shape is not None]
+                if len(shapes) == len(known) and all(
+                    min(shape, default=0) >= 0 for shape in shapes
+                ):
+                    self._shapes[outputs[0]] = _broadcast(shapes)
 
     def assigned(self, cone: Cone) -> str | None:
         """What the first assignment of a cone assigns."""
@@ -147,7 +171,7 @@ class Finder:
             reason = "type", variable
         elif len({node.device for node in nodes}) > 1:
             reason = "several_devices", variable
-        elif not self._is_here(nodes[0].device, variable):
+        elif not self._has_here(nodes[0].device, variable):
             reason = "device", nodes[0].device
         elif self._rules.is_flat and any(self._is_other_shape(node, shape) for node in nodes):
             reason = "unknown_shape", variable
@@ -158,6 +182,14 @@ class Finder:
             return
         self._begin(variable, math.prod(shape), nodes[0].device)
         self._cone.update(dict.fromkeys(assigns, variable))
+
+    def _has_here(self, device: str, variable: str) -> bool:
+        """Whether a node on a device and its variable are here."""
+        producer = self._view.producer(variable)
+        if producer is None:
+            return self._is_here(device, variable)
+        # (TensorFlow places one of the function's own where all are that get its handle.)
+        return producer.device in ("", device) and self._is_here(device, None)
 
     def _is_other_shape(self, assign: Any, shape: Shape) -> bool:
         assigned = self._shapes.get(data_inputs(assign)[1])
@@ -214,7 +246,7 @@ class Finder:
                 device = device or self._device[key]
             elif self._rules.is_flat:
                 return  # A variable of all weights, such as a rate, is not locked for one.
-            elif len(keys) > 1 or not self._is_here(device, variable):
+            elif len(keys) > 1 or not self._has_here(device, variable):
                 return
         self._join(node, keys, size, device)
 
@@ -280,6 +312,54 @@ class Finder:
         known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
         sizes = [math.prod(shape) for shape in known if shape is not None]
         return max(sizes) if len(sizes) == len(known) or max(sizes, default=0) > 1 else None
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    rank = max((len(shape) for shape in shapes), default=0)
+    padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    found = tuple(max(sizes) for sizes in zip(*padded, strict=True))
+    fits = all(
+        size in (1, most) for shape in padded for size, most in zip(shape, found, strict=True)
+    )
+    return found if fits else None
+
+
+_SUMS = frozenset({"Add", "AddN", "AddV2", "Sub"})
+_PRODUCTS = frozenset({"Div", "Mul", "RealDiv"})
+
+
+def crosses(view: GraphView, cone: Cone) -> str | None:
+    """An operation outside that Grappler may compute together with one inside, if there is one.
+
+    It puts sums and products of several operations in another order, hoists common factors, and
+    joins what is behind a negation or a square root with that, where nothing else reads what is in
+    between.
+    """
+    inside = set(cone.nodes)
+    for name in cone.nodes:
+        node = view.nodes[name]
+        producers = [view.producer(tensor) for tensor in data_inputs(node)]
+        ops = ["" if one is None else str(one.op) for one in producers]
+        for tensor, producer in zip(data_inputs(node), producers, strict=True):
+            if producer is None or producer.name in inside or len(view.uses(tensor)) > 1:
+                continue
+            if _may_join(node.op, producer.op, ops):
+                return str(producer.name)
+    return None
+
+
+def _may_join(op: str, behind: str, inputs: Sequence[str]) -> bool:
+    """Whether Grappler may compute an operation with one behind it, given what all inputs are."""
+    has_constant = "Const" in inputs
+    if op in _SUMS:
+        is_hoisted = set(inputs) <= {"Mul"} or set(inputs) <= {"Div", "RealDiv"}
+        is_sum = behind in _SUMS and (has_constant or (op != "Sub" and behind != "Sub"))
+        return is_sum or is_hoisted or behind == "Neg"
+    if op in _PRODUCTS:
+        if behind in _PRODUCTS:
+            return has_constant or (op == "Mul" and behind == "Mul")
+        return op != "Mul" and behind in ("Rsqrt", "Sqrt")
+    return op in ("Pow", "Sqrt", "Square") and behind in ("Pow", "Sqrt", "Square")
 
 
 def is_small_constant(view: GraphView, tensor: str) -> bool:

@@ -138,7 +138,7 @@ def outline(
         kept.remove(cone)
     operations = {}
     for i, cone in enumerate(kept):
-        made = maker.make(view, cone, shapes)
+        made = maker.make(view, cone, finder.shapes)
         if made is not None:
             operations[i] = made
             continue

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
-from tf_fuse.shard_update.cones import Cone, Rules
+from tf_fuse.shard_update.cones import Cone, Rules, crosses
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
 from tf_fuse.shard_update.outline import Operation
 from tf_fuse.shard_update.simplify import Simple, simplify
@@ -47,6 +47,8 @@ class ProgramMaker:
         self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]
     ) -> Operation | None:
         """Makes one; None if Grappler makes something else of it."""
+        if crosses(view, cone) is not None:
+            return None
         simple = simplify(view, cone, shapes, self._config())
         for name in simple.nodes:
             if not _can_be(simple.view, simple.view.nodes[name]):
