@@ -34,6 +34,7 @@ class Rules:
         computed.
       needs_value: whether variables must have a value before.
       least_elements: of a cone.
+      most_added: inputs of an AddN.
     """
 
     has: Callable[[str, int, int], bool]
@@ -41,6 +42,7 @@ class Rules:
     is_flat: bool = False
     needs_value: bool = False
     least_elements: int = 1
+    most_added: int = 1 << 31
 
 
 # Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
@@ -250,6 +252,8 @@ class Finder:
         if len(outputs) != 1 or not data_inputs(node):
             return False
         if node.op == "Reshape" and not is_small_constant(view, data_inputs(node)[1]):
+            return False
+        if node.op == "AddN" and len(data_inputs(node)) > self._rules.most_added:
             return False
         tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
         operand = view.dtype(tensors[-1])
