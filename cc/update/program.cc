@@ -66,10 +66,10 @@ class Compiler {
     if (message_.input_types_size() + message_.steps_size() > kMostValues) {
       return Wrong(absl::StrCat("more than ", kMostValues, " values"));
     }
-    absl::Status status =
-        Types(message_.variable_types(), "variable", &program_.variable_types_);
+    absl::Status status = Types(message_.variable_types(), "a variable",
+                                &program_.variable_types_);
     status.Update(
-        Types(message_.input_types(), "input", &program_.input_types_));
+        Types(message_.input_types(), "an input", &program_.input_types_));
     if (!status.ok()) return status;
     const int variables = static_cast<int>(program_.variable_types_.size());
     program_.assigned_.resize(variables, false);
@@ -113,7 +113,7 @@ class Compiler {
                      std::vector<DataType>* types) const {
     for (const int number : numbers) {
       if (!IsKnown(number)) {
-        return Wrong(absl::StrCat("a ", of, " of type ", number));
+        return Wrong(absl::StrCat(of, " of type ", number));
       }
       types->push_back(static_cast<DataType>(number));
     }
