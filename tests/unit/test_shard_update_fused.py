@@ -129,13 +129,15 @@ def test_optimizers(name, returns):
     ours, outlines = _outlines(lambda: _trained(_MAKERS[name], returns))
     assert _bits(ours) == _bits(stock)
     if name not in _LEFT:
-        assert _cones(outlines) >= 4, _reasons(outlines)
+        assert _cones(outlines) >= 2, _reasons(outlines)
     assert _reasons(outlines) <= outline.REASONS.keys()
 
 
-# A sum of three, whose order depends on the memory of the summands.
-_LEFT = {"keras Nadam", "keras Lion", "keras clipvalue", "keras ema", "tf_keras Nadam",
-         "tf_keras Lion", "tf_keras Adadelta", "tf_keras ema"}  # fmt: skip
+# Mostly because of a sum of three, whose order depends on the memory of the summands.
+_LEFT = {
+    "keras Lion", "keras Nadam", "keras clipnorm", "keras clipvalue", "keras ema",
+    "keras global_clipnorm", "tf_keras Adadelta", "tf_keras Lion", "tf_keras Nadam", "tf_keras ema",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("returns", [True, False])
@@ -146,7 +148,7 @@ def test_one_weight(name, shape, returns):
     stock = _trained(_MAKERS[name], returns, [shape])
     ours, outlines = _outlines(lambda: _trained(_MAKERS[name], returns, [shape]))
     assert _bits(ours) == _bits(stock)
-    assert _cones(outlines) >= 1
+    assert _cones(outlines) == (shape != [1] and name not in _LEFT)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
@@ -164,7 +166,7 @@ def test_legacy_optimizers_have_one_operation_already(name):
     stock = _trained(make, True)
     ours, outlines = _outlines(lambda: _trained(make, True))
     assert _bits(ours) == _bits(stock)
-    assert _reasons(outlines) <= {"not_elementwise", "too_few"}
+    assert _cones(outlines) == 0
 
 
 @pytest.mark.parametrize("name", ["Adam", "GradientDescent", "Momentum", "RMSProp"])
@@ -312,7 +314,9 @@ def test_what_grappler_changes(body, returns):
         body(job, g)
         return g[0, 0, 0] if returns else None
 
-    assert _cones(_compared(whole)) >= 1
+    outlines = _compared(whole)
+    # (Where Grappler adds constants up, it is not known where they stay without results.)
+    assert (_cones(outlines) >= 1) == (returns or body is not _scalar_sum)
 
 
 def _nested(how, inner_returns, returns, scaled):
@@ -346,7 +350,7 @@ def _nested(how, inner_returns, returns, scaled):
 @pytest.mark.parametrize("how", ["call", "cond", "while", "loop variable"])
 def test_functions_in_functions(how, inner_returns, returns, scaled):
     outlines = _compared(_nested(how, inner_returns, returns, scaled))
-    if how == "call" and not scaled:
+    if how == "call" and returns and not scaled:
         assert _cones(outlines) == 1
     else:  # It depends on what is not in the function.
         assert _reasons(outlines) == {"optimizer"}
@@ -358,6 +362,7 @@ def test_a_function_that_is_called_in_two_ways():
             job.step = tf.function(job.update, autograph=False)
         job.step(g)
         job.step(0.3 * g)
+        return g
 
     outlines = _compared(body)
     assert (_cones(outlines), _reasons(outlines)) == (1, {"optimizer"})
@@ -525,7 +530,9 @@ def test_what_a_program_may_have():
 _numbers = st.integers(0, 30)
 _constants = st.sampled_from([0.1, 0.3, 0.7, 1.0, 2.0, 3.0, -1.0, 0.5])
 _steps = st.one_of(
-    st.tuples(st.sampled_from(["add", "subtract", "multiply", "divide", "max"]), _numbers, _numbers),
+    st.tuples(
+        st.sampled_from(["add", "subtract", "multiply", "divide", "max"]), _numbers, _numbers
+    ),
     st.tuples(st.sampled_from(["+c", "c+", "*c", "c*", "-c", "c-", "/c", "c/", "**c"]),
               _numbers, _constants),
     st.tuples(st.sampled_from(["sqrt", "square", "negative", "abs", "rsqrt", "sum"]), _numbers),
@@ -537,7 +544,8 @@ def _random_body(steps, returns):
     two = {"+c": lambda a, c: a + c, "c+": lambda a, c: c + a, "*c": lambda a, c: a * c,
            "c*": lambda a, c: c * a, "-c": lambda a, c: a - c, "c-": lambda a, c: c - a,
            "/c": lambda a, c: a / c, "c/": lambda a, c: c / a, "**c": tf.pow,
-           "max": tf.maximum}  # fmt: skip
+           "max": tf.maximum, "divide": tf.divide, "add": tf.add,
+           "subtract": tf.subtract, "multiply": tf.multiply}  # fmt: skip
 
     def body(job, g):
         made = [g, job.w.read_value(), job.m.read_value(), job.s.read_value()]
@@ -551,7 +559,7 @@ def _random_body(steps, returns):
                     made.append(variable.read_value())
             elif kind == "sum":
                 made.append(tf.reduce_sum(tensor))
-            elif "c" in kind:
+            elif kind.startswith("c") or kind.endswith("c"):
                 made.append(two[kind](tensor, other[0]))
             elif other:
                 made.append((two.get(kind) or getattr(tf, kind))(tensor, made[-1 - other[0] % 4]))

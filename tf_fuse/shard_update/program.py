@@ -46,7 +46,8 @@ class ProgramMaker:
     def rules(self) -> Rules:
         """What may be in them."""
         # (Of more, the order depends on the memory that they are in; see `_added`.)
-        return Rules(_has, _TYPES, is_flat=True, needs_value=True, most_added=2)
+        # (In what Grappler does, one element is as a number, and its order among them is unclear.)
+        return Rules(_has, _TYPES, is_flat=True, needs_value=True, least_elements=2, most_added=2)
 
     def make(
         self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site

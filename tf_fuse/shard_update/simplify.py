@@ -43,6 +43,7 @@ _READ = "ReadVariableOp"
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER_CPU = "/job:localhost/replica:0/task:0/device:CPU:1"
 _RESOURCE = 20  # DT_RESOURCE
+_COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 # Grappler's own nodes have names that begin with one of these.
 _MADE = ("ArithmeticOptimizer", "ConstantFolding")
 
@@ -123,9 +124,19 @@ def simplify(
       The function. Constants are nodes of it. None if there is no telling what the operations in
       front of the cone become.
     """
-    copy = _Copy(view, cone, shapes, twins, has_results)
-    copy.make_alike()
     options = config.graph_options.SerializeToString(deterministic=True)
+    simple = _simplified(_Copy(view, cone, shapes, twins, has_results), options)
+    copy = _Copy(view, cone, shapes, twins, has_results, early=True)
+    if simple is None or not copy.has_early_names:
+        return simple
+    # When Grappler takes an IdentityN away is not known here, and the name of what it hands on
+    # becomes another one then.
+    other = _simplified(copy, options)
+    return simple if other is not None and _signature(simple) == _signature(other) else None
+
+
+def _simplified(copy: _Copy, options: bytes) -> Simple | None:
+    copy.make_alike()
 
     def optimized(graph: Any, fetches: Iterable[str]) -> Any:
         return _optimize(graph.SerializeToString(deterministic=True), tuple(fetches), options)
@@ -194,12 +205,14 @@ class _Copy:
         shapes: Mapping[str, Shape | None],
         twins: Twins,
         has_results: bool,
+        early: bool = False,
     ):
         from tensorflow.core.framework import graph_pb2
 
         self.graph = graph_pb2.GraphDef()
         self.graph.versions.producer = _producer()
         self._view, self._shapes, self._has_results = view, shapes, has_results
+        self._early, self.has_early_names = early, False
         self._size = cone.size
         self.fronts: dict[str, str] = {}
         self.readers: list[str] = []
@@ -359,6 +372,10 @@ class _Copy:
         while (node := self._view.producer(tensor)) is not None:
             if node.op not in ("Identity", "IdentityN", "StopGradient"):
                 break
+            if node.op == "IdentityN":
+                self.has_early_names = True
+                if self._early:
+                    break
             tensor = data_inputs(node)[int(tensor.rpartition(":")[2])]
         return tensor
 
@@ -426,6 +443,8 @@ class _Copy:
             copy.device = ""
             if copy.op == "Const" and not self._set_constant(copy):
                 return None
+            if copy.op == "Const" and self._is_moved(nodes[name]):
+                return None
             del copy.input[:]
             copy.input.extend(tensor_of(text) for text in data_inputs(nodes[name]))
         view = GraphView(function, self._view.op_def)
@@ -466,6 +485,13 @@ class _Copy:
         seen = {node.input[0] for node in self.graph.node if node.name in self.readers}
         return all(t in tensors for t, name in self.fronts.items() if name in seen)
 
+    def _is_moved(self, constant: Any) -> bool:
+        """Whether a constant may be where Grappler would not have it in a function without results.
+
+        One that Grappler made of others is not on the device that has it stay.
+        """
+        return not self._has_results and constant.device != _OTHER_CPU
+
     def _set_constant(self, node: Any) -> bool:
         """Makes a constant a scalar if its elements are one; whether the operation can read it."""
         from tensorflow.python.framework import tensor_util
@@ -498,6 +524,31 @@ class _Expressions:
             return str(node.name).encode()
         parts = [str(node.op).encode(), _attributes(node), *map(self.get, data_inputs(node))]
         return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def _signature(simple: Simple) -> list[object]:
+    """What a function computes, whatever its nodes are called."""
+    view = simple.view
+    known: dict[str, object] = {name: tensor for name, tensor in simple.inputs.items()}
+    assigned: dict[str, int] = defaultdict(int)
+    ends: list[object] = []
+    for name in simple.nodes:
+        node = view.nodes[name]
+        read = data_inputs(node)
+        if node.op in READS | ASSIGNS:
+            variable = simple.variables[read.pop(0)]
+            made: object = (node.op, variable, assigned[variable], [known[t] for t in read])
+            if node.op in ASSIGNS:
+                assigned[variable] += 1
+                ends.append(made)
+        else:
+            made = [known[tensor] for tensor in read]
+            if node.op in _COMMUTATIVE:
+                made = sorted(made, key=repr)
+            made = (node.op, _attributes(node), made)
+        digest = hashlib.sha256(repr(made).encode()).hexdigest()
+        known.update(dict.fromkeys(view.outputs(node), digest))
+    return [sorted(map(repr, ends)), [known[tensor] for tensor in simple.results]]
 
 
 def _attributes(node: Any) -> bytes:
