@@ -294,6 +294,12 @@ def _accumulated(job, g):
     job.m.assign(job.m * (1 - good))
 
 
+def _read_by_no_one(job, g):
+    x = 0.3 * job.m
+    tf.square(x)
+    job.w.assign_sub(x * 0.1)
+
+
 def _unrolled(job, g):
     for _ in range(5):
         job.m.assign(0.9 * job.m + g * 0.1)
@@ -301,7 +307,7 @@ def _unrolled(job, g):
 
 
 _FUSED = [
-    _accumulated, _broadcasts, _hoisted, _ones, _powers, _product_read_elsewhere,
+    _accumulated, _broadcasts, _hoisted, _ones, _powers, _product_read_elsewhere, _read_by_no_one,
     _root_read_elsewhere, _scalar_product, _scalar_root, _scalar_root_of_two,
     _scalar_root_read_elsewhere, _scalar_sum, _unrolled,
 ]  # fmt: skip
@@ -316,7 +322,7 @@ def test_what_grappler_changes(body, returns):
 
     outlines = _compared(whole)
     # (Where Grappler adds constants up, it is not known where they stay without results.)
-    assert (_cones(outlines) >= 1) == (returns or body is not _scalar_sum)
+    assert (_cones(outlines) >= 1) == (returns or body not in (_read_by_no_one, _scalar_sum))
 
 
 def _nested(how, inner_returns, returns, scaled):
@@ -366,6 +372,21 @@ def test_a_function_that_is_called_in_two_ways():
 
     outlines = _compared(body)
     assert (_cones(outlines), _reasons(outlines)) == (1, {"optimizer"})
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_an_inner_function_returns(is_read):
+    def body(job, g):
+        @tf.function(autograph=False)
+        def step(g):
+            x = 0.3 * g
+            job.w.assign_sub(x * 0.1 - job.w * 0.2)
+            return x
+
+        x = step(g)
+        return x if is_read else g
+
+    assert _reasons(_compared(body)) == {"optimizer"}
 
 
 def test_a_gradient_from_a_call():

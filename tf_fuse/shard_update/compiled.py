@@ -17,7 +17,7 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
 from tf_fuse.shard_update.functions import op_defs, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
-from tf_fuse.shard_update.origins import Site
+from tf_fuse.shard_update.origins import Site, live
 from tf_fuse.shard_update.outline import Maker, Outline, outline
 
 _log = logging.getLogger("tf_fuse")
@@ -150,6 +150,7 @@ class Compiler:
             return name
         if context.has_function(twin):
             return twin
+        definition = _without_dead(definition, op_defs(site.body))
         view = GraphView(definition, op_defs(site.body))
         shapes = self._shapes.get(name) or static_shapes(view, graph)
         inner = self._inner(context, view, shapes, graph, site)
@@ -196,6 +197,16 @@ class Compiler:
                 if self._compiled(context, name, inner, its, twin) == twin:
                     found.setdefault(node.name, {})[name] = twin
         return found
+
+
+def _without_dead(definition: Any, op_def: Callable[[str], Any]) -> Any:
+    """A function without the nodes that TensorFlow leaves out, for which nothing is kept."""
+    kept = live(GraphView(definition, op_def), with_results=True)
+    pruned = type(definition)()
+    pruned.CopyFrom(definition)
+    del pruned.node_def[:]
+    pruned.node_def.extend(node for node in definition.node_def if node.name in kept)
+    return pruned
 
 
 def _bodies(context: Any) -> Callable[[str], Any]:

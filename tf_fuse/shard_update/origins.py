@@ -39,11 +39,13 @@ class Site:
       has_results: whether the program's own call returns anything; both if that is not all that
         counts, since the function is a branch or a loop's.
       open: arguments that Grappler sees behind.
+      is_inner: whether a function calls it: no one may read what it returns.
       body: the `FunctionDef` of a function, by name, or None.
     """
 
     has_results: tuple[bool, ...] = (True,)
     open: frozenset[str] = frozenset()
+    is_inner: bool = False
     body: Callable[[str], Any] = lambda name: None
 
     @property
@@ -69,7 +71,7 @@ class Site:
             seen = [not self.is_opaque(view, shapes, tensor) for tensor in data_inputs(node)]
         names = [] if called is None else [a.name for a in called.signature.input_arg]
         opened = frozenset(n for n, is_seen in zip(names, seen, strict=False) if is_seen)
-        return Site(has_results, opened, self.body)
+        return Site(has_results, opened, True, self.body)
 
     def reads(self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]) -> bool:
         """Whether a cone may become another one with what Grappler sees and we do not."""
@@ -116,6 +118,26 @@ class Site:
         site = self.of_call(view, shapes, node)
         # (Shapes are not known there: all that may be left out is taken to be.)
         return site.is_opaque(inside, {}, inside.results[view.output_index(tensor)])
+
+
+def live(view: GraphView, *, with_results: bool) -> set[str]:
+    """The nodes of a function that TensorFlow does not leave out before it optimizes it.
+
+    Args:
+      view: of the function.
+      with_results: whether what it returns is read.
+    """
+    waiting = [name for name, node in view.nodes.items() if view.op_def(node.op).is_stateful]
+    waiting += view.function.control_ret.values()
+    if with_results:
+        waiting += [tensor.partition(":")[0] for tensor in view.results]
+    found: set[str] = set()
+    while waiting:
+        node = view.nodes.get(waiting.pop())
+        if node is not None and node.name not in found:
+            found.add(node.name)
+            waiting.extend(text.lstrip("^").partition(":")[0] for text in node.input)
+    return found
 
 
 def is_front(view: GraphView, node: Any) -> bool:

@@ -55,6 +55,8 @@ class ProgramMaker:
         """Makes one; or says why it cannot."""
         if site.reads(view, cone, shapes):
             return "optimizer"
+        if self._twins is None or self._twins[0] is not view:
+            self._twins = view, Twins(view, site.is_inner)
         written = [self._write(view, cone, shapes, has) for has in site.has_results]
         for one in written:
             # In a function that several call, what is the same for all.
@@ -65,8 +67,7 @@ class ProgramMaker:
     def _write(
         self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], has_results: bool
     ) -> Operation | str:
-        if self._twins is None or self._twins[0] is not view:
-            self._twins = view, Twins(view)
+        assert self._twins is not None
         simple = simplify(
             view, cone, shapes, self._config(), twins=self._twins[1], has_results=has_results
         )

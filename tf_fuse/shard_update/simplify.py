@@ -35,7 +35,7 @@ from tf_fuse.shard_update.graph_view import (
     data_inputs,
 )
 from tf_fuse.shard_update.ops import ELEMENTWISE
-from tf_fuse.shard_update.origins import is_front
+from tf_fuse.shard_update.origins import is_front, live
 from tf_fuse.shard_update.outline import results_of
 
 _END = "end"
@@ -72,9 +72,17 @@ class Simple:
 class Twins:
     """Finds nodes of a function that are one node for Grappler: they compute the same."""
 
-    def __init__(self, view: GraphView):
-        """Takes the function; it is looked at when first asked."""
+    def __init__(self, view: GraphView, is_inner: bool):
+        """Takes the function; it is looked at when first asked.
+
+        Args:
+          view: of the function.
+          is_inner: whether a function calls it, so that no one may read what it returns.
+        """
         self._view = view
+        #: Names of nodes that are there for sure.
+        self.is_inner = is_inner
+        self.sure = live(view, with_results=not is_inner)
         self._keys: dict[str, object] = {}
         self._numbers: dict[object, int] = {}
         self._twins: dict[object, list[str]] = {}
@@ -136,6 +144,8 @@ def simplify(
 
 
 def _simplified(copy: _Copy, options: bytes) -> Simple | None:
+    if copy.is_unclear:
+        return None
     copy.make_alike()
 
     def optimized(graph: Any, fetches: Iterable[str]) -> Any:
@@ -217,6 +227,8 @@ class _Copy:
         self.fronts: dict[str, str] = {}
         self.readers: list[str] = []
         self._front: set[str] = set()
+        #: Whether it is not known if others read the front.
+        self.is_unclear = False
         self._inside = set(cone.nodes)
         self._taken = set(cone.nodes)
         self._inputs: dict[str, str] = {}
@@ -241,7 +253,10 @@ class _Copy:
             same = [self._view.nodes[twin] for twin in twins.of(name)]
             tensors = [tensor for node in same for tensor in self._view.outputs(node)]
             users = {use.node for tensor in tensors for use in self._view.uses(tensor)}
-            if not users <= there or set(tensors) & set(self._view.results):
+            others, is_result = users - there, bool(set(tensors) & set(self._view.results))
+            if others or is_result:
+                is_read = others & twins.sure or (is_result and not twins.is_inner)
+                self.is_unclear = self.is_unclear or not is_read
                 self.readers.append(self._identity(name, self._view.outputs(same[0])[0]))
 
     def _identity(self, name: str, tensor: str) -> str:
