@@ -22,7 +22,8 @@ struct BlockOperand {
 
 // Computes `n` elements. The output may be one of the operands, but not overlap
 // one otherwise. The bits are those of TensorFlow's kernel if all calls for a
-// tensor but the last have a multiple of kBlockElements.
+// tensor but the last have a multiple of kBlockElements; of NaNs, though, the
+// sign and the payload may be another operand's, as C++ compilers choose.
 using BlockFunction = void (*)(const BlockOperand* operands, void* output,
                                int64_t n);
 

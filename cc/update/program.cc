@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/types.h"
 
 namespace tf_fuse {
@@ -30,9 +31,6 @@ bool IsAssign(const std::string& op) {
   return op == "AssignVariableOp" || op == "AssignAddVariableOp" ||
          op == "AssignSubVariableOp";
 }
-
-// TensorFlow adds up to so many from left to right.
-constexpr int kMostAdded = 9;
 
 constexpr int kMostValues = 10000;
 
@@ -68,10 +66,10 @@ class Compiler {
     if (message_.input_types_size() + message_.steps_size() > kMostValues) {
       return Wrong(absl::StrCat("more than ", kMostValues, " values"));
     }
-    absl::Status status =
-        Types(message_.variable_types(), "variable", &program_.variable_types_);
+    absl::Status status = Types(message_.variable_types(), "a variable",
+                                &program_.variable_types_);
     status.Update(
-        Types(message_.input_types(), "input", &program_.input_types_));
+        Types(message_.input_types(), "an input", &program_.input_types_));
     if (!status.ok()) return status;
     const int variables = static_cast<int>(program_.variable_types_.size());
     program_.assigned_.resize(variables, false);
@@ -115,7 +113,7 @@ class Compiler {
                      std::vector<DataType>* types) const {
     for (const int number : numbers) {
       if (!IsKnown(number)) {
-        return Wrong(absl::StrCat("a ", of, " of type ", number));
+        return Wrong(absl::StrCat(of, " of type ", number));
       }
       types->push_back(static_cast<DataType>(number));
     }
@@ -182,7 +180,7 @@ class Compiler {
   }
 
   absl::Status AddRead(const v1::UpdateStep& step) {
-    DataType type;
+    DataType type = tensorflow::DT_INVALID;
     absl::Status status = Variable(step, &type);
     if (status.ok() && step.inputs_size() != 0) {
       status = WrongStep(absl::StrCat("with ", step.inputs_size(), " inputs"));
@@ -194,7 +192,7 @@ class Compiler {
   }
 
   absl::Status AddAssign(const v1::UpdateStep& step) {
-    DataType type;
+    DataType type = tensorflow::DT_INVALID;
     absl::Status status = Variable(step, &type);
     if (!status.ok()) return status;
     if (step.inputs_size() != 1 || At(step.inputs(0)).type != type) {
@@ -258,32 +256,54 @@ class Compiler {
 
   absl::Status AddSum(const v1::UpdateStep& step) {
     const int count = step.inputs_size();
-    if (count < 1 || count > kMostAdded) {
-      return WrongStep(
-          absl::StrCat("with ", count, " inputs, not 1 to ", kMostAdded));
-    }
+    if (count == 0) return WrongStep("without inputs");
     const DataType type = At(step.inputs(0)).type;
     const BlockOp add = FindBlockOp("AddV2", type, type);
     if (type != step.type() || add.function == nullptr) {
       return WrongStep(
           absl::StrCat("of ", DataTypeString(type), " to type ", step.type()));
     }
-    const Place output = NewRegister(type);
-    Emit(CopyOf(output.bytes), {*At(step.inputs(0)).place}, output);
-    for (int i = 1; i < count; ++i) {
+    absl::InlinedVector<Place, 9> added;
+    for (int i = 0; i < count; ++i) {
       const Value& value = At(step.inputs(i));
       if (value.type != type) {
         return WrongStep(absl::StrCat("whose input ", i, " is ",
                                       DataTypeString(value.type), ", not ",
                                       DataTypeString(type)));
       }
-      Emit(add.function, {output, *value.place}, output);
+      added.push_back(*value.place);
+    }
+    // TensorFlow adds up to 9 from left to right, and then sums of 8 each.
+    const int first = (count + 6) % 8 + 2;
+    const Place output = NewRegister(type);
+    Sum(add, added, 0, std::min(count, first), output);
+    if (count > first) {
+      const Place part = NewRegister(type);
+      for (int i = first; i < count; i += 8) {
+        Sum(add, added, i, i + 8, part);
+        Emit(add.function, {output, part}, output);
+      }
+      free_.push_back(part.index);
     }
     values_.push_back({type, output});
     return absl::OkStatus();
   }
 
+  void Sum(const BlockOp& add, absl::Span<const Place> added, int begin,
+           int end, const Place& output) {
+    Emit(CopyOf(output.bytes), {added[begin]}, output);
+    for (int i = begin + 1; i < end; ++i) {
+      Emit(add.function, {output, added[i]}, output);
+    }
+  }
+
   absl::Status AddResults() {
+    const auto& assigned = program_.assigned_;
+    // (Nothing in memory would bound the size, nor the time.)
+    if (message_.results().empty() &&
+        std::find(assigned.begin(), assigned.end(), true) == assigned.end()) {
+      return Wrong("neither assignments nor results");
+    }
     int index = 0;
     for (const int result : message_.results()) {
       const Value& value = At(result);

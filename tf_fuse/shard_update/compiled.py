@@ -15,8 +15,9 @@ from typing import Any
 from tf_fuse._eager_calls import Call
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
-from tf_fuse.shard_update.functions import op_defs, static_shapes
+from tf_fuse.shard_update.functions import op_defs, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
+from tf_fuse.shard_update.origins import Site, live
 from tf_fuse.shard_update.outline import Maker, Outline, outline
 
 _log = logging.getLogger("tf_fuse")
@@ -112,7 +113,9 @@ class Compiler:
         arguments = context.get_function_def(name).signature.input_arg
         places = {a.name: t.device for a, t in zip(arguments, inputs, strict=True)}
         try:
-            twin = self._compiled(context, name, graph, places)
+            returns = bool(context.get_function_def(name).signature.output_arg)
+            site = Site((returns,), body=_bodies(context))
+            twin = self._compiled(context, name, graph, site, name + self._suffix, places)
         except Exception as error:  # An error of ours is no reason not to train.
             _log.debug("tf_fuse: %s", name, exc_info=True)
             _log.warning(
@@ -122,7 +125,13 @@ class Compiler:
         return None if twin == name else twin.encode()
 
     def _compiled(
-        self, context: Any, name: str, graph: Any, places: Mapping[str, str] | None = None
+        self,
+        context: Any,
+        name: str,
+        graph: Any,
+        site: Site,
+        twin: str,
+        places: Mapping[str, str] | None = None,
     ) -> str:
         """The name of the function to call instead of another one; it may be the same.
 
@@ -130,23 +139,23 @@ class Compiler:
           context: the eager context.
           name: of the function.
           graph: that it was made of.
+          site: how it is called.
+          twin: the name for it.
           places: the devices that its arguments are on, if they are known.
         """
         definition = context.get_function_def(name)
         if _is_compiled(definition):
             return name
-        if context.has_function(name + self._suffix):
-            return name + self._suffix
-
-        def body(called: str) -> Any:
-            return context.get_function_def(called) if context.has_function(called) else None
-
-        inner = self._inner(context, definition, graph)
+        if context.has_function(twin):
+            return twin
+        definition = _without_dead(definition, op_defs(site.body))
+        view = GraphView(definition, op_defs(site.body))
+        shapes = self._shapes.get(name) or static_shapes(view, graph)
+        inner = self._inner(context, view, shapes, graph, site)
         found = Outline()
         if any(node.op in ASSIGNS for node in definition.node_def):
-            view = GraphView(definition, op_defs(body))
-            shapes = self._shapes.get(name) or static_shapes(view, graph)
-            found = outline(view, shapes, _is_here(context, places or {}), self._way.maker)
+            is_here = _is_here(context, places or {})
+            found = outline(view, shapes, is_here, self._way.maker, site)
             self.decisions.append(Compiled(name, found))
         function = found.function
         if function is None:
@@ -154,35 +163,58 @@ class Compiler:
                 return name
             function = definition
         for node in function.node_def:
-            for key in node.attr:
-                if (new := inner.get(node.attr[key].func.name)) is not None:
-                    node.attr[key].func.name = new
-                for branch in node.attr[key].list.func:
-                    branch.name = inner.get(branch.name, branch.name)
+            rename_called(node, inner.get(node.name, {}))
         for made in found.bodies.values():
             if not context.has_function(made.signature.name):
                 context.add_function_def(made)
-        function.signature.name = name + self._suffix
+        function.signature.name = twin
         context.add_function_def(function)
-        return name + self._suffix
+        return twin
 
-    def _inner(self, context: Any, definition: Any, graph: Any) -> dict[str, str]:
-        """Of the functions that a function calls, those that have twins, and their names."""
-        named = {
-            function.name
-            for node in definition.node_def
-            if not _is_compiled(node)
-            for attribute in node.attr.values()
-            for function in [attribute.func, *attribute.list.func]
-        }
-        found = {}
-        for name in sorted(named & graph._functions.keys()):
-            inner = getattr(graph._functions[name], "graph", None)
-            if inner is not None and context.has_function(name):
-                twin = self._compiled(context, name, inner)
-                if twin != name:
-                    found[name] = twin
+    def _inner(
+        self,
+        context: Any,
+        view: GraphView,
+        shapes: Mapping[str, Shape | None],
+        graph: Any,
+        site: Site,
+    ) -> dict[str, dict[str, str]]:
+        """By node that calls functions: those of them that have twins, and their names."""
+        found: dict[str, dict[str, str]] = {}
+        for node in view.function.node_def:
+            called = {f.name for a in node.attr.values() for f in [a.func, *a.list.func]}
+            for name in sorted(called & graph._functions.keys()):
+                inner = getattr(graph._functions[name], "graph", None)
+                if inner is None or not context.has_function(name) or _is_compiled(node):
+                    continue
+                its = site.of_call(view, shapes, node)
+                twin = name + self._suffix + its.suffix
+                if self._compiled(context, name, inner, its, twin) == twin:
+                    found.setdefault(node.name, {})[name] = twin
         return found
+
+
+def _without_dead(definition: Any, op_def: Callable[[str], Any]) -> Any:
+    """A function without the nodes that TensorFlow leaves out, for which nothing is kept."""
+    kept = live(GraphView(definition, op_def), with_results=True)
+    pruned = type(definition)()
+    pruned.CopyFrom(definition)
+    del pruned.node_def[:]
+    pruned.node_def.extend(node for node in definition.node_def if node.name in kept)
+    return pruned
+
+
+def _bodies(context: Any) -> Callable[[str], Any]:
+    """The definitions of functions, by name; None for others."""
+    definitions: dict[str, Any] = {}
+
+    def body(name: str) -> Any:
+        if name not in definitions:
+            has = bool(name) and context.has_function(name)
+            definitions[name] = context.get_function_def(name) if has else None
+        return definitions[name]
+
+    return body
 
 
 def _is_compiled(node: Any) -> bool:

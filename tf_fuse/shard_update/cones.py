@@ -35,6 +35,7 @@ class Rules:
         computed.
       needs_value: whether variables must have a value before.
       least_elements: of a cone.
+      most_added: inputs of an AddN.
     """
 
     has: Callable[[str, int, int], bool]
@@ -42,6 +43,7 @@ class Rules:
     is_flat: bool = False
     needs_value: bool = False
     least_elements: int = 1
+    most_added: int = 1 << 31
 
 
 # Of conditionals and loops that are not functions: nodes of them may not run, or more than once.
@@ -283,6 +285,8 @@ class Finder:
             return False
         if node.op == "Reshape" and not is_small_constant(view, data_inputs(node)[1]):
             return False
+        if node.op == "AddN" and len(data_inputs(node)) > self._rules.most_added:
+            return False
         tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
         operand = view.dtype(tensors[-1])
         if any(view.dtype(t) not in self._rules.types for t in [*tensors, *outputs]):
@@ -322,44 +326,6 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape | None:
         size in (1, most) for shape in padded for size, most in zip(shape, found, strict=True)
     )
     return found if fits else None
-
-
-_SUMS = frozenset({"Add", "AddN", "AddV2", "Sub"})
-_PRODUCTS = frozenset({"Div", "Mul", "RealDiv"})
-
-
-def crosses(view: GraphView, cone: Cone) -> str | None:
-    """An operation outside that Grappler may compute together with one inside, if there is one.
-
-    It puts sums and products of several operations in another order, hoists common factors, and
-    joins what is behind a negation or a square root with that, where nothing else reads what is in
-    between.
-    """
-    inside = set(cone.nodes)
-    for name in cone.nodes:
-        node = view.nodes[name]
-        producers = [view.producer(tensor) for tensor in data_inputs(node)]
-        ops = ["" if one is None else str(one.op) for one in producers]
-        for tensor, producer in zip(data_inputs(node), producers, strict=True):
-            if producer is None or producer.name in inside or len(view.uses(tensor)) > 1:
-                continue
-            if _may_join(node.op, producer.op, ops):
-                return str(producer.name)
-    return None
-
-
-def _may_join(op: str, behind: str, inputs: Sequence[str]) -> bool:
-    """Whether Grappler may compute an operation with one behind it, given what all inputs are."""
-    has_constant = "Const" in inputs
-    if op in _SUMS:
-        is_hoisted = set(inputs) <= {"Mul"} or set(inputs) <= {"Div", "RealDiv"}
-        is_sum = behind in _SUMS and (has_constant or (op != "Sub" and behind != "Sub"))
-        return is_sum or is_hoisted or behind == "Neg"
-    if op in _PRODUCTS:
-        if behind in _PRODUCTS:
-            return has_constant or (op == "Mul" and behind == "Mul")
-        return op != "Mul" and behind in ("Rsqrt", "Sqrt")
-    return op in ("Pow", "Sqrt", "Square") and behind in ("Pow", "Sqrt", "Square")
 
 
 def is_small_constant(view: GraphView, tensor: str) -> bool:

@@ -36,14 +36,17 @@ from tf_fuse.shard_update.cones import (
     without_cycles,
 )
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
+from tf_fuse.shard_update.origins import Site
 
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
 MIN_PASSES = 2
 CALL_PREFIX = "tf_fuse_update_"
+_OWN_CALL = Site()
 
 # Why an assignment is left as it is.
 REASONS = {
     "too_small": "the variable has fewer elements than are worth a call",
+    "too_many": "there are more operations than one operation can have",
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
     "type": "of the types of the operations, one is not computed alike in one operation",
     "device": "the assignment or the variable is not on a CPU where it can run, as far as is known",
@@ -102,13 +105,17 @@ class Maker(Protocol):
         """What may be in them."""
 
     def make(
-        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]
-    ) -> Operation | None:
-        """Makes one; None if it cannot."""
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
+    ) -> Operation | str:
+        """Makes one; or says why it cannot: a key of REASONS."""
 
 
 def outline(
-    view: GraphView, shapes: Mapping[str, Shape | None], is_here: IsHere, maker: Maker
+    view: GraphView,
+    shapes: Mapping[str, Shape | None],
+    is_here: IsHere,
+    maker: Maker,
+    site: Site = _OWN_CALL,
 ) -> Outline:
     """Moves what lies in front of a function's assignments into operations of their own.
 
@@ -117,6 +124,7 @@ def outline(
       shapes: of its tensors and, by argument, of its variables, as far as they are known.
       is_here: where the function runs.
       maker: of the operations.
+      site: how the function is called.
     """
     old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
@@ -138,11 +146,11 @@ def outline(
         kept.remove(cone)
     operations = {}
     for i, cone in enumerate(kept):
-        made = maker.make(view, cone, finder.shapes)
-        if made is not None:
+        made = maker.make(view, cone, finder.shapes, site)
+        if isinstance(made, Operation):
             operations[i] = made
             continue
-        found.left += [Left(n, "optimizer", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
+        found.left += [Left(n, made, n) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
     found.left.sort(key=lambda left: left.node)
     found.cones = [kept[i] for i in operations]
     if operations:

@@ -14,15 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
-from tf_fuse.shard_update.cones import Cone, Rules, crosses
+from tf_fuse.shard_update.cones import Cone, Rules
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.shard_update.origins import Site
 from tf_fuse.shard_update.outline import Operation
-from tf_fuse.shard_update.simplify import Simple, simplify
+from tf_fuse.shard_update.simplify import Simple, Twins, simplify
 
 OP = "TfFuse>ElementwiseUpdate"
 
 # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BOOL, DT_BFLOAT16, DT_HALF.
 _TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
+# As in cc/update/program.cc.
+_MOST_VALUES = 10000
 # What the operation does itself. (Reshape: it has no shapes inside.)
 _SAME = frozenset({"Identity", "Reshape", "StopGradient"})
 
@@ -37,22 +40,44 @@ class ProgramMaker:
           config: returns the `ConfigProto` that functions are called with.
         """
         self._config = config
+        self._twins: tuple[GraphView, Twins] | None = None
 
     @property
     def rules(self) -> Rules:
         """What may be in them."""
-        return Rules(_has, _TYPES, is_flat=True, needs_value=True)
+        # (Of more, the order depends on the memory that they are in; see `_added`.)
+        # (In what Grappler does, one element is as a number, and its order among them is unclear.)
+        return Rules(_has, _TYPES, is_flat=True, needs_value=True, least_elements=2, most_added=2)
 
     def make(
-        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]
-    ) -> Operation | None:
-        """Makes one; None if Grappler makes something else of it."""
-        if crosses(view, cone) is not None:
-            return None
-        simple = simplify(view, cone, shapes, self._config())
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
+    ) -> Operation | str:
+        """Makes one; or says why it cannot."""
+        if site.reads(view, cone, shapes):
+            return "optimizer"
+        if self._twins is None or self._twins[0] is not view:
+            self._twins = view, Twins(view, site.is_inner)
+        written = [self._write(view, cone, shapes, has) for has in site.has_results]
+        for one in written:
+            # In a function that several call, what is the same for all.
+            if isinstance(one, str) or one != written[0]:
+                return one if isinstance(one, str) else "optimizer"
+        return written[0]
+
+    def _write(
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], has_results: bool
+    ) -> Operation | str:
+        assert self._twins is not None
+        simple = simplify(
+            view, cone, shapes, self._config(), twins=self._twins[1], has_results=has_results
+        )
+        if simple is None:
+            return "optimizer"
         for name in simple.nodes:
             if not _can_be(simple.view, simple.view.nodes[name]):
-                return None
+                return "optimizer"
+        if len(simple.nodes) + len(simple.inputs) > _MOST_VALUES:
+            return "too_many"
         return _Writer(simple, cone).write(shapes)
 
 
@@ -79,11 +104,34 @@ def _can_be(view: GraphView, node: Any) -> bool:
     if node.op in READS | ASSIGNS or node.op == "Const":
         return True
     read, outputs = _read(node), view.outputs(node)
+    if node.op == "AddN" and _added(view, node) is None:
+        return False
     return (
         len(outputs) == 1
         and bool(read)
         and _has(node.op, view.dtype(read[-1]), view.dtype(outputs[0]))
     )
+
+
+def _added(view: GraphView, node: Any) -> list[str] | None:
+    """The inputs of an AddN in the order in which TensorFlow adds them; None if it may differ.
+
+    It adds to the first one whose memory no one else has, and that one has the place of the first.
+    """
+    tensors = data_inputs(node)
+    if len(tensors) <= 2:
+        return tensors
+    for index, tensor in enumerate(tensors):
+        producer = view.producer(tensor)
+        if producer is None or producer.op in _SAME | READS | {"AddN", "Cast"}:
+            return None
+        if producer.op == "Const":
+            continue
+        if len(view.uses(tensor)) > 1:
+            return None
+        tensors[0], tensors[index] = tensors[index], tensors[0]
+        break
+    return tensors
 
 
 def _read(node: Any) -> list[str]:
@@ -140,7 +188,8 @@ class _Writer:
         view, program = self._view, self._program
         number = len(self._inputs) + len(program.steps)
         step = program.steps.add(op=node.op)
-        step.inputs.extend(self._values[tensor] for tensor in _read(node))
+        read = (_added(view, node) if node.op == "AddN" else None) or _read(node)
+        step.inputs.extend(self._values[tensor] for tensor in read)
         if node.op in READS | ASSIGNS:
             variable = data_inputs(node)[0]
             if variable not in self._variables:

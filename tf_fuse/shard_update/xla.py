@@ -19,6 +19,7 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import Cone, Rules, is_small_constant
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.ops import ELEMENTWISE
+from tf_fuse.shard_update.origins import Site
 from tf_fuse.shard_update.outline import Operation, results_of
 
 # Calls cost more than they save in smaller tensors.
@@ -44,7 +45,9 @@ class XlaMaker:
         """What may be in them."""
         return Rules(lambda op, *types: op in COMPILED, TYPES, least_elements=MIN_ELEMENTS)
 
-    def make(self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]) -> Operation:
+    def make(
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
+    ) -> Operation:
         """Makes one."""
         from tensorflow.core.framework import node_def_pb2
 

@@ -1,0 +1,174 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorFlow's graph optimizer, Grappler, sees behind the tensors that a function gets.
+
+It optimizes a function after the functions that it calls have become a part of it. So what makes
+an argument, or what a call returns, may be changed together with what reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.cones import Cone, is_small_constant
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.ops import ELEMENTWISE, REDUCTIONS, SAME_ELEMENTS
+
+_RESOURCE = 20  # DT_RESOURCE
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+# Constants, if shapes are known.
+_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size", "VariableShape"})
+# Left out by Grappler where they change nothing.
+_LEFT_OUT = (
+    SAME_ELEMENTS
+    | REDUCTIONS
+    | {"BroadcastTo", "CheckNumerics", "ConcatV2", "Identity", "IdentityN", "Pad", "PadV2"}
+    | {"PreventGradient", "Reverse", "ReverseV2", "Slice", "Snapshot", "StridedSlice", "Tile"}
+    | {"StopGradient", "Transpose"}
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """How a function is called.
+
+    Attributes:
+      has_results: whether the program's own call returns anything; both if that is not all that
+        counts, since the function is a branch or a loop's.
+      open: arguments that Grappler sees behind.
+      is_inner: whether a function calls it: no one may read what it returns.
+      body: the `FunctionDef` of a function, by name, or None.
+    """
+
+    has_results: tuple[bool, ...] = (True,)
+    open: frozenset[str] = frozenset()
+    is_inner: bool = False
+    body: Callable[[str], Any] = lambda name: None
+
+    @property
+    def suffix(self) -> str:
+        """Differs where a function has to be another one."""
+        if len(self.has_results) > 1:
+            kind = "_inside"
+        else:
+            kind = "_called" if self.has_results[0] else "_called_only"
+        return kind + "".join(f"_{argument}" for argument in sorted(self.open))
+
+    def of_call(self, view: GraphView, shapes: Mapping[str, Shape | None], node: Any) -> Site:
+        """How a node calls its functions."""
+        called = self.body(node.attr["f"].func.name) if node.op in _CALLS else None
+        if called is None:
+            called = self.body(_functions_of(node)[0])
+            has_results: tuple[bool, ...] = (True, False)
+            seen = [is_constant(view, tensor) for tensor in data_inputs(node)]
+            if node.op in ("Case", "If", "StatelessCase", "StatelessIf"):
+                seen = seen[1:]
+        else:
+            has_results = self.has_results
+            seen = [not self.is_opaque(view, shapes, tensor) for tensor in data_inputs(node)]
+        names = [] if called is None else [a.name for a in called.signature.input_arg]
+        opened = frozenset(n for n, is_seen in zip(names, seen, strict=False) if is_seen)
+        return Site(has_results, opened, True, self.body)
+
+    def reads(self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None]) -> bool:
+        """Whether a cone may become another one with what Grappler sees and we do not."""
+        waiting, seen = list(cone.nodes), set(cone.nodes)
+        while waiting:
+            node = view.nodes[waiting.pop()]
+            tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+            for tensor in tensors:
+                producer = view.producer(tensor)
+                if is_front(view, producer):
+                    if producer is not None and producer.name not in seen:
+                        seen.add(producer.name)
+                        waiting.append(producer.name)
+                elif view.dtype(tensor) == _RESOURCE or is_small_constant(view, tensor):
+                    continue
+                elif not self.is_opaque(view, shapes, tensor):
+                    return True
+        return False
+
+    def is_opaque(self, view: GraphView, shapes: Mapping[str, Shape | None], tensor: str) -> bool:
+        """Whether a tensor is made by what Grappler never changes with what reads it."""
+        node = view.producer(tensor)
+        if node is None:
+            return tensor not in self.open
+        if node.op in _CALLS:
+            return self._is_opaque_result(view, shapes, node, tensor)
+        if node.op in ELEMENTWISE - {"Identity", "StopGradient"} or is_constant(view, tensor):
+            return False
+        if node.op in _LEFT_OUT:
+            index = int(tensor.rpartition(":")[2]) if node.op == "IdentityN" else 0
+            read = data_inputs(node)[index]
+            shape = shapes.get(read)
+            if shape is None or shape == shapes.get(tensor):
+                return self.is_opaque(view, shapes, read)
+        return True
+
+    def _is_opaque_result(
+        self, view: GraphView, shapes: Mapping[str, Shape | None], node: Any, tensor: str
+    ) -> bool:
+        called = self.body(node.attr["f"].func.name)
+        if called is None:
+            return False
+        inside = GraphView(called, view.op_def)
+        site = self.of_call(view, shapes, node)
+        # (Shapes are not known there: all that may be left out is taken to be.)
+        return site.is_opaque(inside, {}, inside.results[view.output_index(tensor)])
+
+
+def live(view: GraphView, *, with_results: bool) -> set[str]:
+    """The nodes of a function that TensorFlow does not leave out before it optimizes it.
+
+    Args:
+      view: of the function.
+      with_results: whether what it returns is read.
+    """
+    waiting = [name for name, node in view.nodes.items() if view.op_def(node.op).is_stateful]
+    waiting += view.function.control_ret.values()
+    if with_results:
+        waiting += [tensor.partition(":")[0] for tensor in view.results]
+    found: set[str] = set()
+    while waiting:
+        node = view.nodes.get(waiting.pop())
+        if node is not None and node.name not in found:
+            found.add(node.name)
+            waiting.extend(text.lstrip("^").partition(":")[0] for text in node.input)
+    return found
+
+
+def is_front(view: GraphView, node: Any) -> bool:
+    """Whether Grappler may take a node for a part of what reads it."""
+    if node is None or len(view.outputs(node)) != 1:
+        return False
+    if node.op == "Reshape":
+        return is_small_constant(view, data_inputs(node)[1])
+    return node.op in ELEMENTWISE
+
+
+def is_constant(view: GraphView, tensor: str) -> bool:
+    """Whether a tensor is made of constants alone."""
+    waiting, seen = [tensor], set()
+    while waiting:
+        node = view.producer(waiting.pop())
+        if node is None:
+            return False
+        if node.op == "Const" or node.op in _SHAPES or node.name in seen:
+            continue
+        seen.add(node.name)
+        if not data_inputs(node) or view.op_def(node.op).is_stateful:
+            return False
+        waiting.extend(data_inputs(node))
+    return True
+
+
+def _functions_of(node: Any) -> list[str]:
+    return [
+        function.name
+        for attribute in node.attr.values()
+        for function in [attribute.func, *attribute.list.func]
+        if function.name
+    ] or [node.op]
