@@ -14,9 +14,12 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 * `unsharded`: the same with `grpc+fuse`, and no option.
 * `sharded`: with the option `shard_weight_update`.
 * `sharded_first_use`: with `shard_weight_update_gather="first_use"` too.
+* `sharded_fused`: with `shard_weight_update` and `fuse_weight_update`.
 * `sharded_compiled`: with `shard_weight_update` and `compile_weight_update`.
 * `ddp`: PyTorch's DistributedDataParallel on gloo, with its fused optimizer.
 * `zero`: that with ZeroRedundancyOptimizer.
+
+`sharded_first_use` and `sharded_fused` only run if --modes names them.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ from benchmarks.rank_group import RankError
 from benchmarks.shard_update_modes import MODES, ModeGroup, Round, why_no_torch
 from examples.progress import display
 
-_SETTINGS = ("rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
+_DEFAULT_MODES = ("stock", "unsharded", "sharded", "sharded_compiled", "ddp", "zero")
+_SETTINGS = ("group_size", "rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
 _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
 _FILE_WIDTH = 132  # characters of the table in a file or a pipe
 # In memory_needed: of a process without a model; and in terms of all weights of the model, what an
@@ -110,7 +114,8 @@ def _started(
     bar: Any,
 ) -> list[ModeGroup]:
     """The modes that can be had, warm; started one after the other, as each wants all cores."""
-    spec = {key: getattr(args, key) for key in ("model", "sizes", "optimizer", "learning_rate")}
+    keys = ("model", "sizes", "optimizer", "learning_rate", "group_size")
+    spec = {key: getattr(args, key) for key in keys}
     groups = []
     for name in args.modes:
         progress.update(bar, description=f"starting {name}")
@@ -169,8 +174,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=models.MODELS, default="mlp")
     parser.add_argument("--optimizer", choices=sorted(models.OPTIMIZERS), default="adam")
     parser.add_argument("--replicas", type=int, default=2, help="processes, at least 2")
-    parser.add_argument("--modes", **several, default=[",".join(MODES)],
+    parser.add_argument("--modes", **several, default=[",".join(_DEFAULT_MODES)],
                         help=f"of {', '.join(MODES)}")  # fmt: skip
+    parser.add_argument("--group-size", type=int, default=0,
+                        help="replicas that share one copy of the state; 0: all")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=10, help="per round")
     parser.add_argument("--warm-up", type=int, default=3, help="steps before the first round")
@@ -195,7 +202,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if not args.modes:
         parser.error("--modes names nothing")
     for name, least in (("replicas", 2), ("rounds", 1), ("steps", 1), ("warm_up", 1),
-                        ("timeout", 1)):  # fmt: skip
+                        ("timeout", 1), ("group_size", 0)):  # fmt: skip
         value = getattr(args, name)
         if not value >= least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}, got {value:g}")

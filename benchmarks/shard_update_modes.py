@@ -59,6 +59,14 @@ MODES: Mapping[str, Mode] = {
 }
 
 
+def options_of(mode: Mode, group_size: int) -> dict[str, Any]:
+    """The options of a mode, if so many replicas share one copy of the state (0: all)."""
+    options = dict(mode.options)
+    if group_size and "shard_weight_update" in options:
+        options["shard_weight_update_group_size"] = group_size
+    return options
+
+
 @dataclasses.dataclass(frozen=True)
 class Round:
     """What a mode took in one round: whole steps, and steps that update nothing."""
@@ -80,7 +88,8 @@ class ModeGroup(RankGroup):
           python: the interpreter of PyTorch's modes.
           replicas: how many processes.
           timeout_s: seconds that a command, or the start, may take.
-          spec: "model", "sizes", "optimizer" and "learning_rate".
+          spec: "model", "sizes", "optimizer", "learning_rate" and, of the modes that cut updates,
+            "group_size".
         """
         self.name, mode = name, MODES[name]
         variant = Variant(
@@ -89,7 +98,8 @@ class ModeGroup(RankGroup):
             protocol=mode.protocol,
             python=python if mode.backend == "torch" else sys.executable,
         )
-        spec = {**spec, "options": dict(mode.options), "zero": mode.zero}
+        options = options_of(mode, spec.get("group_size", 0))
+        spec = {**spec, "options": options, "zero": mode.zero}
         super().__init__(variant, replicas, timeout_s, program=_PROGRAM, spec=spec)
 
     def build(self, warm_up: int) -> str | None:

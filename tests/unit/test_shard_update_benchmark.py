@@ -14,7 +14,7 @@ from benchmarks import collective_rank, shard_update, shard_update_modes, shard_
 from benchmarks import shard_update_models as models
 from benchmarks import shard_update_numbers as numbers
 from benchmarks.rank_group import Measurement
-from benchmarks.shard_update_modes import MODES, Round
+from benchmarks.shard_update_modes import MODES, Round, options_of
 
 # --- The command line ----------------------------------------------------------------------------
 
@@ -310,10 +310,20 @@ def test_modes():
             "shard_weight_update": True,
             "shard_weight_update_gather": "first_use",
         },
+        "sharded_fused": {"shard_weight_update": True, "fuse_weight_update": True},
         "sharded_compiled": {"shard_weight_update": True, "compile_weight_update": True},
     }
     protocols = [mode.protocol for mode in MODES.values() if mode.backend == "tensorflow"]
-    assert protocols == ["grpc", *["grpc+fuse"] * 4]
+    assert protocols == ["grpc", *["grpc+fuse"] * 5]
+
+
+def test_groups_are_of_modes_that_cut():
+    grouped = {name for name, mode in MODES.items() if options_of(mode, 2) != options_of(mode, 0)}
+    assert grouped == {"sharded", "sharded_first_use", "sharded_fused", "sharded_compiled"}
+    assert options_of(MODES["sharded"], 2) == {
+        "shard_weight_update": True,
+        "shard_weight_update_group_size": 2,
+    }
 
 
 def test_the_peak_is_that_of_the_time_since_it_was_reset():
