@@ -37,8 +37,8 @@ class ShardUpdateMatrixCases:
           switches: options of tf_fuse besides those that are on.
 
         Returns:
-          The losses, the values of all variables in the order in which they were made, and what
-          was decided about each function.
+          The losses, the values of all variables in the order in which they were made, what was
+          decided about each function, and how many updates are one operation.
         """
         return self._run(lambda s: step_of(s, library, name, options), steps, switches)
 
@@ -99,7 +99,7 @@ def train(strategy: Any, make: Callable[[Any], Any], steps: int) -> dict[str, An
     Returns:
       As `ShardUpdateMatrixCases.optimizer`.
     """
-    before = len(decisions())
+    before, fused = len(decisions()), _fused()
     x, y = (_per_replica(strategy, width) for width in (10, 1))
     losses = []
     with made_variables() as made:
@@ -110,7 +110,16 @@ def train(strategy: Any, make: Callable[[Any], Any], steps: int) -> dict[str, An
         "losses": losses,
         "values": [np.asarray(variable.numpy()) for variable in made],
         "decided": [told(decision) for decision in decisions()[before:]],
+        "fused": _fused() - fused,
     }
+
+
+def _fused() -> int:
+    """How many updates are one operation, of all functions so far."""
+    from tensorflow.python.eager import context
+
+    fuser = getattr(context.context(), "_tf_fuse_fuser", None)
+    return sum(len(d.outline.cones) for d in fuser.decisions) if fuser is not None else 0
 
 
 def fit(
@@ -156,6 +165,7 @@ def switch(**switches: bool) -> None:
     """Switches the option on; `switches` are others of tf_fuse."""
     options = {
         "compile_weight_update": False,
+        "fuse_weight_update": False,
         "shard_weight_update": True,
         "shard_weight_update_always": True,
         "shard_weight_update_exact": False,

@@ -263,6 +263,28 @@ def constrained(strategy: Any) -> Any:
     return _step(strategy, _trains(model, variables, optimizer)), variables
 
 
+def lars(strategy: Any) -> Any:
+    """Each layer has a rate by the norms of its weight and its gradient (LARS), and momentum."""
+    _, model = _model(strategy)
+    variables = model.trainable_variables
+    with strategy.scope():
+        slots = [tf.Variable(tf.zeros(v.shape)) for v in variables]
+
+    def replica(x: Any, y: Any) -> Any:
+        loss, gradients = _gradients(model, x, y, variables)
+        gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        for variable, slot, gradient in zip(variables, slots, gradients, strict=True):
+            weight = tf.convert_to_tensor(variable)
+            decayed = gradient + 0.001 * weight
+            norm, other = tf.norm(weight), tf.norm(decayed)
+            rate = 0.05 * tf.where((norm > 0) & (other > 0), norm / other, 1.0)
+            slot.assign(0.9 * slot + rate * decayed)
+            variable.assign_sub(slot)
+        return loss
+
+    return _step(strategy, replica), variables
+
+
 def waited_for(strategy: Any) -> Any:
     """All updates wait for a whole gradient, whose own update is left alone."""
     _, model = _model(strategy)

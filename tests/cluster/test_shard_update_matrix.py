@@ -187,6 +187,31 @@ def test_sums_are_added_in_another_order(groups, library, name, options, slots):
         assert [v.tobytes() for v in other["values"]] == [v.tobytes() for v in here[0]["values"]]
 
 
+# Each with options, and how many operations there are for the parts of the six weights on each
+# worker, by where these are gathered: of one element, none, and with "end" the slots of Adam have
+# some of their own. Nadam adds three tensors, whose order is TensorFlow's.
+_FUSED = [
+    ("Adam", {}, {"end": [6, 2], "first_use": [3, 1]}),
+    ("AdamW", {"weight_decay": 0.1}, {"end": [6, 2], "first_use": [3, 1]}),
+    ("Nadam", {}, {"end": [0, 0], "first_use": [0, 0]}),
+    ("RMSprop", {}, {"end": [3, 1], "first_use": [3, 1]}),
+    ("SGD", {"momentum": 0.9, "nesterov": True}, {"end": [3, 1], "first_use": [3, 1]}),
+]
+
+
+@_sizes(2)
+@pytest.mark.parametrize("gather", ["end", "first_use"])
+@pytest.mark.parametrize(("name", "options", "counts"), _FUSED)
+def test_updates_in_one_operation(groups, name, options, counts, gather):
+    switches = {"fuse_weight_update": True, "shard_weight_update_gather": gather}
+    args = {"library": "keras", "name": name, "options": options}
+    stock, here = _both(groups, "optimizer", **args, **switches)
+    _check_same(stock, here)
+    _check_decided(here, reason="", reasons=[], cut=_WEIGHTS, inexact=0)
+    if len(here) == 2:
+        assert [one["fused"] for one in here] == counts[gather]
+
+
 @_sizes(2)
 def test_matrices_of_muon_are_left_alone(groups):
     stock, here = _both(groups, "optimizer", library="keras", name="Muon", options={})
@@ -211,6 +236,13 @@ def test_a_constraint_behind_the_update(groups):
     stock, here = _both(groups, "step_of_program", name="constrained")
     assert _largest_difference(stock, here) <= _LIMIT
     _check_decided(here, reason="", reasons=[], cut=6, inexact=1, slots=12)
+
+
+@_sizes(3)
+def test_layers_have_rates_of_their_own(groups):
+    stock, here = _both(groups, "step_of_program", name="lars")
+    assert _largest_difference(stock, here) <= _LIMIT
+    _check_decided(here, reason="", reasons=[], cut=6, inexact=6, slots=6)
 
 
 # Of `fit`: library, optimizer, type of the layers, steps of a call, and how many slots.
@@ -341,4 +373,4 @@ def test_all_optimizers_of_the_documentation():
 
 def test_all_programs_of_the_documentation():
     named = {name for row in _rows("programs") for name in re.findall(r"`(\w+)`", row[-1])}
-    assert named == {*_PROGRAMS, "constrained"}
+    assert named == {*_PROGRAMS, "constrained", "lars"}

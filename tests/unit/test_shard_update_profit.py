@@ -32,6 +32,26 @@ def test_the_estimate_adds_up():
     assert estimate.cost == pytest.approx(0.5e-3 + 30e-6)
 
 
+def test_one_operation_leaves_less_to_save():
+    pack, shapes = _pack(elements=1_000_000, operations=14, sinks=3)
+    pack.families[0].weights, pack.families[0].slots = ["w"], ["m", "v"]
+    # The gradient is read, and three variables are read and written.
+    estimate = profit(pack, shapes, 4, 2, is_one=True)
+    assert estimate.passes == 4_000_000 * 7
+    assert estimate.saved == pytest.approx(0.08e-9 * 4e6 * 7 / 2)
+    assert estimate.cost == profit(pack, shapes, 4, 2).cost
+    # It saves less than it costs, as the whole chain does not.
+    leave_unprofitable([pack], shapes, 4, 2, is_one=True)
+    assert pack.reason == "no_profit"
+    pack.reason = None
+    leave_unprofitable([pack], shapes, 4, 2)
+    assert pack.reason is None
+    # Few operations are not more for that.
+    pack, shapes = _pack(elements=1_000_000, operations=2, sinks=1)
+    pack.families[0].weights = ["w"]
+    assert profit(pack, shapes, 4, 2, is_one=True) == profit(pack, shapes, 4, 2)
+
+
 def test_groups_save_less_and_exchange_once_more():
     pack, shapes = _pack(elements=1_000_000, operations=14, sinks=3)
     estimate = profit(pack, shapes, 4, 4, groups=2)

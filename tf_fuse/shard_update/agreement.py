@@ -182,6 +182,7 @@ def describe(
     is_cut = plan is not None and plan.function is not None
     lines = [(f"{is_cut} {is_compiled} {reason or ''}", f"{function}: {reason or 'sharded'}"
               f"{', compiled' if is_compiled else ''}")]  # fmt: skip
+    ops = _ops(plan)
     for pack in plan.packs if plan is not None else []:
         lines.append((f"pack {pack.reason}", f"all-reduce {pack.node}: {_why(pack)}"))
         for family in pack.families:
@@ -189,7 +190,8 @@ def describe(
             gather = ("first_use" if family.gather.is_first else "end", family.gather.dtype)
             lines.append(
                 (
-                    f"gradient {list(family.shape)} {family.reason} {counts} {gather}",
+                    f"gradient {list(family.shape)} {family.reason} {counts} {gather} "
+                    f"{_digest_of(family, ops)}",
                     f"gradient {family.root} {list(family.shape)}: {_why(family)}, {counts[0]} "
                     f"operations, {counts[1]} assignments, {counts[2]} slots, the weight is "
                     f"gathered at {gather[0]}{f' as type {gather[1]}' if gather[1] else ''}",
@@ -210,6 +212,20 @@ def describe(
             for node in nodes
         )
     return "\n".join(f"{key}{_BEHIND_KEY}{' '.join(words.split())}" for key, words in lines)
+
+
+def _ops(plan: Plan | None) -> dict[str, str]:
+    """The operations of what is run instead, by node."""
+    if plan is None or plan.function is None:
+        return {}
+    functions = [*plan.functions, plan.function]
+    return {node.name: node.op for function in functions for node in function.node_def}
+
+
+def _digest_of(family: Family, ops: Mapping[str, str]) -> str:
+    """Tells updates of as many operations, but other ones, apart."""
+    names = sorted(ops.get(name, "") for name in family.nodes)
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
 
 
 def _groups(node: Any) -> str:

@@ -24,6 +24,7 @@ from tf_fuse._eager_calls import Call, extend
 from tf_fuse.options import (
     compiles_updates,
     demands_bits,
+    fuses_updates,
     gathers_first,
     gathers_narrow,
     group_size,
@@ -266,6 +267,7 @@ class Updates:
                 definition, graph, body, replicas, variables, _PREFIX,
                 exact=demands_bits(context), profitable=not shards_anything(context),
                 first_use=gathers_first(context), narrow=gathers_narrow(context),
+                is_one=compiles_updates(context) or fuses_updates(context),
             )  # fmt: skip
             packs = plan.packs
             if plan.function is None:

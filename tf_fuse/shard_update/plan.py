@@ -78,6 +78,7 @@ def make_plan(
     profitable: bool = False,
     first_use: bool = False,
     narrow: bool = False,
+    is_one: bool = False,
 ) -> Plan:
     """Plans a function.
 
@@ -92,12 +93,13 @@ def make_plan(
       profitable: whether to leave alone what would make the step longer, by an estimate.
       first_use: whether to gather weights right before their first use, where that is possible.
       narrow: whether these may travel in a narrower type, where all that read them cast them to it.
+      is_one: whether one operation will do the update of a weight.
 
     Returns:
       The plan. It has the function's name and signature.
     """
     planner = _Planner(function, graph, replicas, prefix, exact, profitable)
-    planner.first_use, planner.narrow = first_use, narrow
+    planner.first_use, planner.narrow, planner.is_one = first_use, narrow, is_one
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
     scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
     new = planner.plan(definition, graph, scope)
@@ -136,10 +138,12 @@ class _Planner:
       shapes: of the tensors of the function itself.
       first_use: as of `make_plan`.
       narrow: as of `make_plan`.
+      is_one: as of `make_plan`.
     """
 
     first_use = False
     narrow = False
+    is_one = False
 
     def __init__(
         self,
@@ -198,7 +202,7 @@ class _Planner:
             width = width_of(pack.reduce.attr["T"].type)
             leave_unprofitable(
                 [pack], shapes, width, self._replicas.count, self._replicas.groups,
-                always=not self._profitable,
+                always=not self._profitable, is_one=self.is_one,
             )  # fmt: skip
         _leave_shared_branches(packs)
         if self.first_use:

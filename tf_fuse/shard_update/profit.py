@@ -5,8 +5,8 @@
 Section 3.2 of Xu et al. (2020), for CPUs: what is saved is the time of the update on the elements
 that others take; what it costs is that a reduce-scatter and an all-gather take longer than an
 all-reduce, and that there are more operations. The figures are fixed, so that all replicas decide
-alike; they are rounded from measurements on one machine (docs/benchmarks.md), to the side on which
-nothing is cut.
+alike; they are rounded from measurements on a machine with two cores, to the side on which nothing
+is cut.
 """
 
 from __future__ import annotations
@@ -73,7 +73,12 @@ class Profit:
 
 
 def profit(
-    pack: Pack, shapes: Mapping[str, Shape | None], width: int, replicas: int, groups: int = 1
+    pack: Pack,
+    shapes: Mapping[str, Shape | None],
+    width: int,
+    replicas: int,
+    groups: int = 1,
+    is_one: bool = False,
 ) -> Profit:
     """Estimates what cutting a pack saves.
 
@@ -83,6 +88,7 @@ def profit(
       width: of an element, in bytes.
       replicas: how many take part.
       groups: in how many groups, each of which does the whole update once.
+      is_one: whether one operation does the update of a weight, in one pass over memory.
 
     Returns:
       The estimate. A pack that cannot be cut has none to make.
@@ -92,7 +98,10 @@ def profit(
         if family.reason is None:
             whole = [t for t in family.members if math.prod(shapes.get(t) or ()) == family.size]
             # What is assigned is a pass over memory, too.
-            operations += width * family.size * (len(whole) + len(family.sinks))
+            passes = len(whole) + len(family.sinks)
+            if is_one:  # The gradient is read; the weight and its slots are read and written.
+                passes = min(passes, 1 + 2 * len({*family.weights, *family.slots}))
+            operations += width * family.size * passes
     total = width * sum(family.size for family in pack.families)
     wire = total if replicas == 2 else 0
     share = _SHARE_S if groups > 1 else 0.0
@@ -114,6 +123,7 @@ def leave_unprofitable(
     replicas: int,
     groups: int = 1,
     always: bool = False,
+    is_one: bool = False,
 ) -> None:
     """Notes what packs would save, and leaves those alone that would take longer if they were cut.
 
@@ -124,11 +134,12 @@ def leave_unprofitable(
       replicas: how many take part.
       groups: as of `profit`.
       always: whether to leave none alone.
+      is_one: as of `profit`.
     """
     for pack in filter(is_sharded, packs):
         # (An update in a branch was not looked at from here.)
         if any(family.branches for family in pack.families):
             continue
-        estimate = pack.profit = profit(pack, shapes, width, replicas, groups)
+        estimate = pack.profit = profit(pack, shapes, width, replicas, groups, is_one)
         if not estimate and not always:
             pack.reason, pack.detail = "no_profit", str(estimate)
