@@ -92,9 +92,10 @@ OPTIONS: dict[str, Option] = {
         Option(
             "shard_weight_update",
             bool,
-            "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy, so "
-            "that each computes a part and keeps that part of the optimizer's state. Needs workers "
-            "that run the protocol 'grpc+fuse'. Applies to functions traced from then on.",
+            "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy or a "
+            "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
+            "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
+            "called for the first time from then on.",
             in_sessions=False,
             in_config=False,
         ),

@@ -37,6 +37,7 @@ from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
 from tf_fuse.shard_update.containers import container_of, is_of_one_replica, watch_containers
+from tf_fuse.shard_update.datasets import is_captured, watch_datasets
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, operations
@@ -205,7 +206,10 @@ class Updates:
         definition = context.get_function_def(name)
         arguments = [argument.name for argument in definition.signature.input_arg]
         variables = [arguments[position] for position in sorted(containers)]
-        decision = self._plan(context, world, definition, graph, variables)
+        # (Of all replicas' variables, where a dataset has that of one.)
+        read = {id(c) for position, c in containers.items() if is_captured(inputs[position])}
+        kept = [arguments[i] for i, c in sorted(containers.items()) if id(c) in read]
+        decision = self._plan(context, world, definition, graph, variables, kept)
         decision.replicas = len(cluster.devices)
         decision.groups = _groups(len(cluster.devices), group_size(context)) or 1
         decision.describe(graph, inputs, arguments)
@@ -245,7 +249,13 @@ class Updates:
             _log.log(level, "tf_fuse: the update of the weights in %s is %s.", base, line)
 
     def _plan(
-        self, context: Any, world: _World, definition: Any, graph: Any, variables: Sequence[str]
+        self,
+        context: Any,
+        world: _World,
+        definition: Any,
+        graph: Any,
+        variables: Sequence[str],
+        kept: Collection[str],
     ) -> Decision:
         name = definition.signature.name
         python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
@@ -267,7 +277,7 @@ class Updates:
                 definition, graph, body, replicas, variables, _PREFIX,
                 exact=demands_bits(context), profitable=not shards_anything(context),
                 first_use=gathers_first(context), narrow=gathers_narrow(context),
-                is_one=compiles_updates(context) or fuses_updates(context),
+                is_one=compiles_updates(context) or fuses_updates(context), kept=kept,
             )  # fmt: skip
             packs = plan.packs
             if plan.function is None:
@@ -427,6 +437,7 @@ def install(
                 keeper.forget(context, name)
 
     extend("_tf_fuse_shards_updates", call, forget)
+    watch_datasets()
     watch_containers()
     if _remember not in transform.CONCRETE_FUNCTION_CALLBACKS:
         transform.CONCRETE_FUNCTION_CALLBACKS.append(_remember)

@@ -79,6 +79,7 @@ def make_plan(
     first_use: bool = False,
     narrow: bool = False,
     is_one: bool = False,
+    kept: Collection[str] = (),
 ) -> Plan:
     """Plans a function.
 
@@ -94,6 +95,7 @@ def make_plan(
       first_use: whether to gather weights right before their first use, where that is possible.
       narrow: whether these may travel in a narrower type, where all that read them cast them to it.
       is_one: whether one operation will do the update of a weight.
+      kept: arguments that are variables which others use at any time.
 
     Returns:
       The plan. It has the function's name and signature.
@@ -101,7 +103,7 @@ def make_plan(
     planner = _Planner(function, graph, replicas, prefix, exact, profitable)
     planner.first_use, planner.narrow, planner.is_one = first_use, narrow, is_one
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
-    scope = _Scope("", [], list(mirrored), arguments, frozenset(), frozenset())
+    scope = _Scope("", [], list(mirrored), arguments, frozenset(kept), frozenset())
     new = planner.plan(definition, graph, scope)
     return Plan(planner.packs, new, planner.slots, planner.functions, planner.shapes)
 

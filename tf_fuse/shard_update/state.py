@@ -428,6 +428,11 @@ def originals(tensors: Sequence[Any]) -> Sequence[Any]:
     return [getattr(tensor, "_tf_fuse_copy_of", tensor) for tensor in tensors]
 
 
+def is_cut(handle: Any) -> bool:
+    """Whether a variable may be in parts, given its own handle."""
+    return id(handle) in _slots
+
+
 def is_any_cut() -> bool:
     """Whether any variable may be in parts."""
     return bool(_slots)
