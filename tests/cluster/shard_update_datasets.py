@@ -61,7 +61,8 @@ def main() -> None:
         numbers.map(lambda _: tf.reduce_sum(other.value))
     except tf.errors.FailedPreconditionError as e:
         error = e.message
-    later = numbers.map(lambda _, value=tf.constant(other.value): tf.reduce_sum(value))
+    value = tf.constant(other.value)
+    later = numbers.map(lambda _: tf.reduce_sum(value))
     print(
         json.dumps(
             {
