@@ -131,6 +131,20 @@ def test_what_a_dead_replica_had_is_read_from_another_group():
         assert "which has what" not in ranks.log(2) + ranks.log(3)
 
 
+def test_who_is_left_saves_all_that_stock_would(tmp_path):
+    path = str(tmp_path / "left")
+    with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
+        stock = ranks.values("trained", on=False, steps=_STEPS + 1)
+        ranks.values("trained", group_size=2)
+        ranks.values("only_steps", steps=1)
+        ranks.kill(1)
+        ranks.values("trained_on", [0], steps=0, saved=path)
+    with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
+        for restored in ranks.values("trained", on=False, steps=0, restored=path):
+            for key in ("weights", "slots"):
+                assert restored[key] == stock[0][key], key
+
+
 def test_what_all_that_had_it_took_along_is_an_error():
     with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
         ranks.values("trained", group_size=2)
