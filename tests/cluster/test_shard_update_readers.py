@@ -109,7 +109,7 @@ def test_training_goes_on_with_one_replica_and_with_two_again(ranks, tmp_path):
         (same,) = alone.values("between_steps", on=True, restored=one, **reads)
         assert whole == same
         # There is nothing to reduce.
-        assert alone.values("decided") == [[]]
+        assert alone.values("decided") == [[("no_group", [])]]
         alone.values("goes_on", steps=0, saved=two)
     whole = ranks.values("between_steps", on=False, restored=two, **reads)
     cut = ranks.values("between_steps", on=True, restored=two, **reads)
