@@ -104,15 +104,20 @@ def several_packs(strategy: Any) -> Any:
     return _step(strategy, replica), weights
 
 
-def embedding(strategy: Any) -> Any:
-    """Gradients of an embedding are sparse; they do not come with the dense ones."""
+def _table(strategy: Any, width: int) -> tuple[Any, Any, list[Any], Any]:
+    """A table, a layer of so many units, their variables, and an optimizer."""
     keras, _ = _model(strategy)
     with strategy.scope():
         table = keras.layers.Embedding(11, 6)
-        dense = keras.layers.Dense(1)
+        dense = keras.layers.Dense(width)
         table.build([16]), dense.build([16, 6])
     variables = table.trainable_variables + dense.trainable_variables
-    optimizer = _adam(strategy, keras, variables)
+    return table, dense, variables, _adam(strategy, keras, variables)
+
+
+def embedding(strategy: Any) -> Any:
+    """Gradients of an embedding are sparse; they do not come with the dense ones."""
+    table, dense, variables, optimizer = _table(strategy, 1)
 
     def replica(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -329,13 +334,7 @@ def half_scaled(strategy: Any) -> Any:
 
 def tied(strategy: Any) -> Any:
     """A table whose rows are gathered, and which the result is multiplied by."""
-    keras, _ = _model(strategy)
-    with strategy.scope():
-        table = keras.layers.Embedding(11, 6)
-        dense = keras.layers.Dense(6)
-        table.build([16]), dense.build([16, 6])
-    variables = table.trainable_variables + dense.trainable_variables
-    optimizer = _adam(strategy, keras, variables)
+    table, dense, variables, optimizer = _table(strategy, 6)
 
     def replica(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:

@@ -4,28 +4,19 @@
 
 import pytest
 from cluster.collective_ranks import Ranks
+from cluster.shard_update_checks import ELEMENTS, SIZES, check_equal
 
 from tf_fuse.collectives import packed_ranges
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-# Of the model's weights, in the order of the pack: the strategy reduces the last ones first.
-_SIZES = [1, 5 * 1, 5, 37 * 5, 37, 10 * 37]
-_ELEMENTS = sum(_SIZES)
 _STEPS = 4
-_SAME = ("losses", "seen", "slots", "weights")
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request):
     with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
         yield ranks
-
-
-def _check_equal(stock, here):
-    for one, other in zip(stock, here, strict=True):
-        for key in _SAME:
-            assert one[key] == other[key], key
 
 
 def _gradients(report):
@@ -55,12 +46,12 @@ def _check_all_first(ranks, dtype="float32"):
 def test_the_bits_of_stock(ranks, optimizer, args, slots):
     stock = ranks.values("gathered", on=False, optimizer=optimizer, **args)
     here = ranks.values("gathered", optimizer=optimizer, **args)
-    _check_equal(stock, here)
+    check_equal(stock, here)
     for result in here:
         held, whole, is_parted, version = result["held"][-1]
         # The weights are in parts like the optimizer's state.
-        assert (whole, is_parted, version) == (4 * (slots + 1) * _ELEMENTS, True, _STEPS)
-        assert held <= whole // ranks.size + (slots + 1) * len(_SIZES) * 2 * 64 * 4
+        assert (whole, is_parted, version) == (4 * (slots + 1) * ELEMENTS, True, _STEPS)
+        assert held <= whole // ranks.size + (slots + 1) * len(SIZES) * 2 * 64 * 4
     _check_all_first(ranks)
     for rank, report in enumerate(ranks.values("report")):
         function = report["functions"][-1]
@@ -83,7 +74,7 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
 def test_optimizers_of_tf_keras(ranks, optimizer, args):
     args = {"library": "tf_keras", "optimizer": optimizer, **args}
     stock = ranks.values("gathered", on=False, **args)
-    _check_equal(stock, ranks.values("gathered", **args))
+    check_equal(stock, ranks.values("gathered", **args))
     _check_all_first(ranks)
 
 
@@ -91,19 +82,19 @@ def test_optimizers_of_tf_keras(ranks, optimizer, args):
 def test_batches(ranks, batch):
     args = {"policy": "mixed_bfloat16", "optimizer": "AdamW", "reads": ["evaluates"]}
     stock = ranks.values("gathered", on=False, **args)
-    _check_equal(stock, ranks.values("gathered", batch=batch, narrow=True, **args))
+    check_equal(stock, ranks.values("gathered", batch=batch, narrow=True, **args))
 
 
 @pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
 def test_the_bits_of_the_end(ranks, optimizer):
     end = ranks.values("gathered", optimizer=optimizer, gather="end")
-    _check_equal(end, ranks.values("gathered", optimizer=optimizer))
+    check_equal(end, ranks.values("gathered", optimizer=optimizer))
     _check_all_first(ranks)
 
 
 def test_gradients_of_the_pack_that_are_left_alone(ranks):
     stock = ranks.values("gathered", on=False, optimizer="Muon")
-    _check_equal(stock, ranks.values("gathered", optimizer="Muon"))
+    check_equal(stock, ranks.values("gathered", optimizer="Muon"))
     for report in ranks.values("report"):
         gathers = [one["gather"] for one in _gradients(report)]
         # It multiplies matrices.
@@ -125,7 +116,7 @@ def test_gradients_of_the_pack_that_are_left_alone(ranks):
 )
 def test_who_reads_between_steps_gets_the_values(ranks, reads):
     stock = ranks.values("gathered", on=False, reads=reads)
-    _check_equal(stock, ranks.values("gathered", reads=reads))
+    check_equal(stock, ranks.values("gathered", reads=reads))
 
 
 def test_a_read_costs_a_transfer(ranks):
@@ -137,7 +128,7 @@ def test_a_read_costs_a_transfer(ranks):
         assert joins["count"] == _STEPS, joins
         assert all(who.startswith("function __inference_") for who in joins["by"]), joins
     others = sum(report["functions"][-1]["joins"]["bytes"] for report in reports)
-    assert others == _STEPS * (ranks.size - 1) * 3 * 4 * _ELEMENTS
+    assert others == _STEPS * (ranks.size - 1) * 3 * 4 * ELEMENTS
     ranks.values("only_steps", steps=3)
     for report in ranks.values("report"):
         assert report["functions"][-1]["joins"]["count"] == _STEPS
@@ -169,29 +160,29 @@ def test_casts_to_bfloat16_travel_in_it(ranks):
     end, bytes_at_the_end = run(gather="end", narrow=True)
     for report in ranks.values("report"):
         assert {one["gather"] for one in _gradients(report)} == {"end"}
-        sent = 2 * 4 * _ELEMENTS * (ranks.size - 1) // ranks.size
+        sent = 2 * 4 * ELEMENTS * (ranks.size - 1) // ranks.size
         assert report["functions"][-1]["sent_bytes_per_step"] == sent
     wide, bytes_of_float32 = run()
     _check_all_first(ranks)
     narrow, bytes_of_bfloat16 = run(narrow=True)
     _check_all_first(ranks, "bfloat16")
     for report in ranks.values("report"):
-        sent = (4 + 2) * _ELEMENTS * (ranks.size - 1) // ranks.size
+        sent = (4 + 2) * ELEMENTS * (ranks.size - 1) // ranks.size
         assert report["functions"][-1]["sent_bytes_per_step"] == sent
     # Rounding before and behind the way is the same.
     for result in (end, wide, narrow):
-        _check_equal(stock, result)
+        check_equal(stock, result)
     assert bytes_of_float32 == bytes_at_the_end
     for rank in range(ranks.size):
-        own = packed_ranges(_SIZES, 4, ranks.size, rank)
-        others = _ELEMENTS - sum(end - begin for begin, end in own)
+        own = packed_ranges(SIZES, 4, ranks.size, rank)
+        others = ELEMENTS - sum(end - begin for begin, end in own)
         assert bytes_of_float32[rank] - bytes_of_bfloat16[rank] == 2 * 2 * others
 
 
 def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
     args = {"policy": "mixed_bfloat16", "optimizer": "AdamW", "weight_decay": 0.1}
     stock = ranks.values("gathered", on=False, **args)
-    _check_equal(stock, ranks.values("gathered", narrow=True, **args))
+    check_equal(stock, ranks.values("gathered", narrow=True, **args))
     for report in ranks.values("report"):
         first, *others = _gradients(report)
         # The decay of one element is not cut.
@@ -201,7 +192,7 @@ def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
         assert {one["gather_type"] for one in others} == {"bfloat16"}
         assert {one["gather_wide"] for one in others} == {""}
     stock = ranks.values("gathered", on=False)
-    _check_equal(stock, ranks.values("gathered", narrow=True))
+    check_equal(stock, ranks.values("gathered", narrow=True))
     for report in ranks.values("report"):
         assert {one["gather_type"] for one in _gradients(report)} == {"float32"}
         assert all(one["gather_wide"] for one in _gradients(report))
@@ -211,7 +202,7 @@ def test_float16(ranks):
     # Without loss scaling, which would update in a branch.
     args = {"policy": "mixed_float16", "optimizer": "SGD"}
     stock = ranks.values("gathered", on=False, **args)
-    _check_equal(stock, ranks.values("gathered", narrow=True, **args))
+    check_equal(stock, ranks.values("gathered", narrow=True, **args))
     _check_all_first(ranks, "float16")
 
 
@@ -229,7 +220,7 @@ def test_checkpoints(tmp_path, before, after, first, then):
     with Ranks(["grpc+fuse"] * after, server=False) as ranks:
         restored = ranks.values("gathered", gather=then, steps=2, restored=path)
         stock = ranks.values("gathered", on=False, steps=2, restored=path)
-        _check_equal(stock, restored)
+        check_equal(stock, restored)
 
 
 def test_weights_that_died_with_their_replica_are_an_error():

@@ -5,24 +5,17 @@
 import numpy as np
 import pytest
 from cluster.collective_ranks import Error, Ranks
+from cluster.shard_update_checks import ELEMENTS, check_equal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_ELEMENTS = 10 * 37 + 37 + 37 * 5 + 5 + 5 * 1 + 1  # of all weights
 _STEPS = 4
-_SAME = ("losses", "seen", "slots", "weights")
 
 
 @pytest.fixture(scope="module")
 def ranks():
     with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
         yield ranks
-
-
-def _check_equal(stock, here):
-    for one, other in zip(stock, here, strict=True):
-        for key in _SAME:
-            assert one[key] == other[key], key
 
 
 @pytest.mark.parametrize(
@@ -37,10 +30,10 @@ def _check_equal(stock, here):
 def test_the_bits_of_whole_updates(ranks, optimizer, slots, reads):
     stock = ranks.values("trained", on=False, optimizer=optimizer, reads=reads)
     here = ranks.values("trained", optimizer=optimizer, reads=reads, group_size=2)
-    _check_equal(stock, here)
+    check_equal(stock, here)
     for result, report in zip(here, ranks.values("report"), strict=True):
         part, whole, _, version = result["held"][-1]
-        assert whole == 4 * slots * _ELEMENTS
+        assert whole == 4 * slots * ELEMENTS
         assert version == _STEPS * (2 if "other_batch" in reads else 1)
         # Of each slot half, and what fills its first and last vector register.
         assert part <= whole // 2 + slots * 6 * 2 * 64 * 4
@@ -53,7 +46,7 @@ def test_the_bits_of_whole_updates(ranks, optimizer, slots, reads):
     # Each replica has half, and of what others have it reads no copy.
     joins = [one["functions"][-1]["joins"] for one in ranks.values("report")]
     read = sum(join["bytes"] for join in joins)
-    assert read == joins[0]["count"] * 2 * 4 * slots * _ELEMENTS or "one_reads" in reads
+    assert read == joins[0]["count"] * 2 * 4 * slots * ELEMENTS or "one_reads" in reads
     assert "cut over 4 replicas in 2 groups: " in ranks.log(0)
 
 
@@ -78,13 +71,13 @@ def test_norms(ranks):
 def test_all_replicas_are_one_group(ranks):
     of_all = ranks.values("trained", group_size=0)
     here = ranks.values("trained", group_size=4)
-    _check_equal(of_all, here)
+    check_equal(of_all, here)
     assert [one["held"][-1][0] for one in of_all] == [one["held"][-1][0] for one in here]
 
 
 def test_groups_that_cannot_be_made(ranks):
     stock = ranks.values("trained", on=False)
-    _check_equal(stock, ranks.values("trained", group_size=3))
+    check_equal(stock, ranks.values("trained", group_size=3))
     for rank, report in enumerate(ranks.values("report")):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "group_size")

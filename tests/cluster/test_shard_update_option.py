@@ -4,12 +4,11 @@
 
 import pytest
 from cluster.collective_ranks import Error, Ranks
+from cluster.shard_update_checks import ELEMENTS, check_equal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_ELEMENTS = 10 * 37 + 37 + 37 * 5 + 5 + 5 * 1 + 1  # of all weights
 _STEPS = 4
-_SAME = ("losses", "seen", "slots", "weights")
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +17,10 @@ def ranks():
         yield ranks
 
 
-def _check_equal(stock, here):
-    for one, other in zip(stock, here, strict=True):
-        for key in _SAME:
-            assert one[key] == other[key], key
-
-
 def _both(ranks, **args):
     stock = ranks.values("trained", on=False, **args)
     here = ranks.values("trained", on=True, **args)
-    _check_equal(stock, here)
+    check_equal(stock, here)
     return here
 
 
@@ -36,7 +29,7 @@ def test_state_is_in_parts(ranks, optimizer, slots):
     for result in _both(ranks, optimizer=optimizer):
         held = result["held"][-1]
         here, whole, is_parted, version = held
-        assert (whole, is_parted, version) == (4 * slots * _ELEMENTS, True, _STEPS)
+        assert (whole, is_parted, version) == (4 * slots * ELEMENTS, True, _STEPS)
         # Of each slot a part, and what fills its first and last vector register.
         assert here <= whole // ranks.size + slots * 6 * 2 * 64 * 4
 
@@ -86,10 +79,10 @@ def test_report(ranks):
         assert (function["variables"], function["steps"]) == (6, 3)
         # (Afterwards, `trained` has read them.)
         assert not function["is_parted"]
-        assert function["whole_state_bytes"] == 4 * _ELEMENTS
+        assert function["whole_state_bytes"] == 4 * ELEMENTS
         assert function["state_bytes"] < function["whole_state_bytes"]
         (pack,) = function["packs"]
-        assert (pack["sharded"], pack["reason"], pack["bytes"]) == (True, "", 4 * _ELEMENTS)
+        assert (pack["sharded"], pack["reason"], pack["bytes"]) == (True, "", 4 * ELEMENTS)
         assert function["sent_bytes_per_step"] == 2 * pack["bytes"] * 2 // 3
         # (The strategy reduces the last ones first.)
         shapes = [[1], [5, 1], [5], [37, 5], [37], [10, 37]]
@@ -107,7 +100,7 @@ def test_report(ranks):
         assert "put together 3 times" in ranks.log(rank)
     # Each has read what the others have, each time.
     others = sum(r["functions"][-1]["joins"]["bytes"] for r in ranks.values("report"))
-    assert others == 3 * (ranks.size - 1) * 4 * _ELEMENTS
+    assert others == 3 * (ranks.size - 1) * 4 * ELEMENTS
 
 
 def test_report_says_why_an_update_is_left_alone(ranks):
@@ -125,7 +118,7 @@ def test_report_says_why_an_update_is_left_alone(ranks):
 def test_what_does_not_pay_is_left_alone(ranks):
     stock = ranks.values("trained", on=False)
     here = ranks.values("trained", always=False)
-    _check_equal(stock, here)
+    check_equal(stock, here)
     for report in ranks.values("report"):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "nothing_to_cut")
@@ -150,7 +143,7 @@ def test_checkpoints(tmp_path, before, after, on_before, on_after):
     with Ranks(["grpc+fuse"] * after, server=False) as ranks:
         restored = ranks.values("trained", on=on_after, steps=2, restored=path)
         stock = ranks.values("trained", on=False, steps=2, restored=path)
-        _check_equal(stock, restored)
+        check_equal(stock, restored)
 
 
 def test_restart_after_a_kill_goes_on_from_the_checkpoint(tmp_path):
@@ -207,7 +200,7 @@ def test_python_code_in_a_branch_keeps_a_step_whole(ranks):
 def test_what_is_cut_wrongly_is_not_run(ranks):
     stock = ranks.values("trained", on=False)
     here = ranks.values("wrongly_cut")
-    _check_equal(stock, here)
+    check_equal(stock, here)
     reports = ranks.values("report")
     for rank, (result, report) in enumerate(zip(here, reports, strict=True)):
         assert result["decided"][0] == "verification"
@@ -221,7 +214,7 @@ def test_what_is_cut_wrongly_is_not_run(ranks):
 def test_an_error_of_ours_is_no_reason_not_to_train(ranks):
     stock = ranks.values("trained", on=False)
     here = ranks.values("badly_planned")
-    _check_equal(stock, here)
+    check_equal(stock, here)
     for report in ranks.values("report"):
         function = report["functions"][-1]
         assert (function["sharded"], function["reason"]) == (False, "verification")

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from tf_fuse.cli import json_output
 
 #: Reason in a report to one sentence for people; docs/fuse_recv.md says more.
 REASONS = {
@@ -79,11 +80,8 @@ def run(
         else:
             graph = load_graph.load(Path(str(path)), signature)
         data = describe(rewrite(graph, **options))
-        if json_path == "-":
-            print(json.dumps(data, indent=1))
+        if json_output.write(data, json_path):
             return 0
-        if json_path:
-            Path(json_path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

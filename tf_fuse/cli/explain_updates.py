@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tf_fuse.cli import json_output
+
 
 def run(path: str, json_path: str | None) -> int:
     """Explains what `tf_fuse.weight_update_report()` returned; returns the exit status.
@@ -25,11 +27,8 @@ def run(path: str, json_path: str | None) -> int:
     """
     try:
         data = describe(_load(Path(path)))
-        if json_path == "-":
-            print(json.dumps(data, indent=1))
+        if json_output.write(data, json_path):
             return 0
-        if json_path:
-            Path(json_path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -110,11 +110,10 @@ class Compiler:
         graph = self._graphs.get(name)
         if self._problem or graph is None:
             return None
-        arguments = context.get_function_def(name).signature.input_arg
-        places = {a.name: t.device for a, t in zip(arguments, inputs, strict=True)}
+        signature = context.get_function_def(name).signature
+        places = {a.name: t.device for a, t in zip(signature.input_arg, inputs, strict=True)}
         try:
-            returns = bool(context.get_function_def(name).signature.output_arg)
-            site = Site((returns,), body=_bodies(context))
+            site = Site((bool(signature.output_arg),), body=_bodies(context))
             twin = self._compiled(context, name, graph, site, name + self._suffix, places)
         except Exception as error:  # An error of ours is no reason not to train.
             _log.debug("tf_fuse: %s", name, exc_info=True)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from tf_fuse.shard_update.inits import tell_of_each
+
 _MARK = "_tf_fuse_notes_handles"
 
 
@@ -21,22 +23,14 @@ def watch_containers() -> None:
     from tensorflow.python.distribute import values
     from tensorflow.python.framework import ops
 
-    cls = values.DistributedVariable
-    if getattr(cls, _MARK, False):
-        return
-    stock = cls.__init__
-
-    def init(self: Any, *args: Any, **more: Any) -> None:
-        stock(self, *args, **more)
-        for variable in self._values:
+    def tell(container: Any) -> None:
+        for variable in container._values:
             handle = getattr(variable, "__dict__", {}).get("_handle")
             is_noted = hasattr(handle, "_distributed_container")
             if isinstance(handle, ops.EagerTensor) and not is_noted:
-                handle._distributed_container = weakref.ref(self)
+                handle._distributed_container = weakref.ref(container)
 
-    init.__doc__ = stock.__doc__
-    cls.__init__ = init
-    setattr(cls, _MARK, True)
+    tell_of_each(values.DistributedVariable, _MARK, tell)
 
 
 def container_of(tensor: Any, graph: Any) -> Any | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_fuse.shard_update import state as state_module
+from tf_fuse.shard_update.inits import tell_of_each
 
 _MARK = "_tf_fuse_notes_captures"
 # Handles, by id, that functions of datasets have.
@@ -24,18 +25,10 @@ def watch_datasets() -> None:
     """Has each function of a dataset note the variables that it reads; once per process."""
     from tensorflow.python.data.ops import structured_function
 
-    cls = structured_function.StructuredFunctionWrapper
-    if getattr(cls, _MARK, False):
-        return
-    stock = cls.__init__
+    def tell(wrapper: Any) -> None:
+        _note(getattr(wrapper.function, "captured_inputs", ()))
 
-    def init(self: Any, *args: Any, **more: Any) -> None:
-        stock(self, *args, **more)
-        _note(getattr(self.function, "captured_inputs", ()))
-
-    init.__doc__ = stock.__doc__
-    cls.__init__ = init
-    setattr(cls, _MARK, True)
+    tell_of_each(structured_function.StructuredFunctionWrapper, _MARK, tell)
 
 
 def is_captured(handle: Any) -> bool:
