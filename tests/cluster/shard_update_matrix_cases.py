@@ -161,14 +161,18 @@ def _per_replica(strategy: Any, width: int) -> Any:
     return strategy.experimental_distribute_values_from_function(values)
 
 
-def switch(**switches: bool) -> None:
-    """Switches the option on; `switches` are others of tf_fuse."""
+def switch(**switches: Any) -> None:
+    """Switches the option on; `switches` are others of tf_fuse.
+
+    TensorFlow keeps options that are not given: all that any test sets must be named here.
+    """
     options = {
         "compile_weight_update": False,
         "fuse_weight_update": False,
         "shard_weight_update": True,
         "shard_weight_update_always": True,
         "shard_weight_update_exact": False,
+        "shard_weight_update_gather": "end",
     }
     tf.config.optimizer.set_experimental_options({**options, **switches})
 
