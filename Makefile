@@ -8,6 +8,7 @@
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs, SEED=1)
 #   make fuzz-requests  fuzz the request handler likewise (SECONDS=60 SEED=1)
 #   make fuzz-channels  data channels against members that lie, likewise (SECONDS=60 SEED=1)
+#   make fuzz-updates   programs of elementwise updates, likewise (SECONDS=60 SEED=1)
 #   make tsan     the transport under ThreadSanitizer (SECONDS=60 SEED=1); with clang++ also a check
 #                 of its thread annotations
 #   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
@@ -43,8 +44,8 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels tsan random
-.PHONY: dynamic faults collectives updates soak network bench clean
+.PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
+.PHONY: random dynamic faults collectives updates soak network bench clean
 .PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -124,6 +125,10 @@ fuzz-channels: environment
 	$(BIN)/python setup.py -q build_programs --sanitizer=address
 	build/address/channels_test $(SECONDS) $(SEED)
 	build/address/channel_fuzz $(SECONDS) $(SEED)
+
+fuzz-updates: environment
+	$(BIN)/python setup.py -q build_programs --sanitizer=address
+	build/address/program_fuzz $(SECONDS) $(SEED)
 
 tsan: environment
 	$(BIN)/python setup.py -q build_programs --sanitizer=thread

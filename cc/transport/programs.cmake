@@ -4,9 +4,9 @@
 # Programs that hold the transport, and are linked to the TensorFlow that is installed. Our code is
 # instrumented, TensorFlow is not:
 #   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channel_fuzz,
-#            channels_test
+#            channels_test, program_fuzz
 #   thread   races_test, channels_test
-# `make fuzz-requests` and `make tsan` build and run them.
+# `make fuzz-requests`, `make fuzz-channels`, `make fuzz-updates` and `make tsan` build and run them.
 
 file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc collectives/*.cc)
 # The server and its session need the passes; the programs have their own place of them.
@@ -51,15 +51,20 @@ function(add_instrumented target)
   endif()
 endfunction()
 
-# add_program(name [SOURCE...]): of the transport and these.
-function(add_program name)
-  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN} $<TARGET_OBJECTS:transport_objects>)
+# add_bare_program(name [SOURCE...]): of these alone.
+function(add_bare_program name)
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN})
   add_instrumented(${name})
   set_target_properties(${name} PROPERTIES BUILD_RPATH ${TENSORFLOW_DIR})
   target_link_options(${name} PRIVATE ${sanitize} -Wl,--no-as-needed)
   target_link_libraries(${name} PRIVATE ${TENSORFLOW_DIR}/libtensorflow_cc.so.2
                                         ${TENSORFLOW_DIR}/libtensorflow_framework.so.2)
   add_dependencies(programs ${name})
+endfunction()
+
+# add_program(name [SOURCE...]): of the transport and these.
+function(add_program name)
+  add_bare_program(${name} ${ARGN} $<TARGET_OBJECTS:transport_objects>)
 endfunction()
 
 add_custom_target(programs)
@@ -112,6 +117,13 @@ add_program(request_fuzz_standalone transport/request_main_fuzz.cc
             $<TARGET_OBJECTS:request_fuzz_objects>)
 add_program(channel_fuzz collectives/channel_fuzz.cc collectives/liar_fuzz.cc)
 add_program(channels_test collectives/channels_test.cc)
+add_bare_program(program_fuzz update/program_fuzz.cc update/program.cc update/block_ops.cc
+                 ${proto_sources})
+add_dependencies(program_fuzz transport_objects)  # The generated headers.
+# As in the plugin; and integers overflow there as they do in TensorFlow's kernels.
+set_source_files_properties(
+  update/block_ops.cc PROPERTIES COMPILE_OPTIONS
+                                 "-mavx;-fno-sanitize=signed-integer-overflow,float-cast-overflow")
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc "")
