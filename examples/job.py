@@ -11,8 +11,8 @@ Modes:
 * `count`: protocol `grpc+fuse` without the option: stock graphs, whose receives are counted;
 * `local`: no cluster.
 
-Commands come as JSON lines on stdin ({"run": STEPS}, {"evaluate": true} or {"metrics": true}),
-events go as JSON lines to stdout. The process ends when stdin does.
+Commands come as JSON lines on stdin ({"run": STEPS}, {"evaluate": true}, {"metrics": true} or
+{"placement": true}), events go as JSON lines to stdout. The process ends when stdin does.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     """The workload a specification names.
 
     Args:
-      spec: "workload" is features, dense, mixed, rfc, nothing, large, adult or criteo; "options"
-        are fields of its class; the last two take "data": {"path", "rows"}, a file written by
-        `encode_file`.
+      spec: "workload" is features, dense, mixed, rfc, nothing, large, adult, criteo or keras_KIND;
+        "options" are fields of its class; adult and criteo take "data": {"path", "rows"}, a file
+        written by `encode_file`.
 
     Raises:
       ValueError: no such workload.
@@ -67,9 +67,16 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     }
     if name in synthetic:
         return synthetic[name](**options)
+    if name.startswith("keras_"):
+        # (Not imported by others: Keras takes seconds.)
+        from examples.keras_models.model import KerasModel
+
+        return KerasModel(kind=name.removeprefix("keras_"), **options)
     if name in SCHEMAS:
         return FileWorkload(_encoded(spec["data"], name), **options)
-    raise ValueError(f"no workload {name!r}; there are {sorted([*synthetic, *SCHEMAS])}")
+    raise ValueError(
+        f"no workload {name!r}; there are {sorted([*synthetic, *SCHEMAS])} and keras_KIND"
+    )
 
 
 def _encoded(data: Mapping[str, Any], schema: str) -> Any:
@@ -180,9 +187,14 @@ def _serve(
             emit("evaluation", loss=result.loss, auc=result.auc, rows=result.rows)
         elif "metrics" in command:
             emit("metrics", tasks=_cluster_metrics() if "tf_fuse" in sys.modules else {})
+        elif "placement" in command:
+            from examples.workload import bytes_by_device
+
+            emit("placement", bytes=bytes_by_device(built.program))
         else:
             raise ValueError(
-                f'unknown command {dict(command)}; expected "run", "evaluate" or "metrics"'
+                f"unknown command {dict(command)}; expected one of "
+                '"evaluate", "metrics", "placement", "run"'
             )
 
 

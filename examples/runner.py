@@ -28,6 +28,7 @@ class Round:
       cpu_s: role ("coordinator", "worker", "ps") to CPU seconds of its processes; without a
         cluster the only role is "local".
       recv_rpcs: receive RPCs of all tasks; None when nothing counts them.
+      server_cpu_s: server ("ps:0") to CPU seconds of its process; empty without a cluster.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class Round:
     losses: list[float]
     cpu_s: dict[str, float]
     recv_rpcs: int | None = None
+    server_cpu_s: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """All fields and what follows from them: steps/s, CPU ms and receive RPCs per step."""
@@ -132,7 +134,7 @@ class ClusterRunner:
         losses: list[Any] = []
         chunk = 1 if self._synchronous else _chunk(steps) if on_steps else steps
         rpcs_before = self._count_rpcs()
-        cpu_before, start = self._cpu(), time.perf_counter()
+        before, start = self._cpu(), time.perf_counter()
         while len(losses) < steps:
             for _ in range(min(chunk, steps - len(losses))):
                 argument = next(self._batches) if self._synchronous else self._iterator
@@ -141,9 +143,20 @@ class ClusterRunner:
             if on_steps:
                 on_steps(len(losses))
         seconds = time.perf_counter() - start
-        cpu = {role: after - cpu_before[role] for role, after in self._cpu().items()}
+        cpu = {task: after - before[task] for task, after in self._cpu().items()}
         rpcs = self._recv_rpcs() - rpcs_before if self._recv_rpcs else None
-        return Round(steps, seconds, [float(loss.fetch()) for loss in losses], cpu, rpcs)
+        by_role: dict[str, float] = {}
+        for task, used in cpu.items():
+            role = task.partition(":")[0]
+            by_role[role] = by_role.get(role, 0.0) + used
+        return Round(
+            steps,
+            seconds,
+            [float(loss.fetch()) for loss in losses],
+            by_role,
+            rpcs,
+            {task: used for task, used in sorted(cpu.items()) if task.startswith("ps:")},
+        )
 
     def _count_rpcs(self) -> int:
         """Receive RPCs so far, those of a second look at the counters included.
@@ -156,11 +169,9 @@ class ClusterRunner:
         return second + (second - first)
 
     def _cpu(self) -> dict[str, float]:
-        by_role = {"coordinator": time.process_time()}
-        for task, seconds in (self._cpu_seconds() if self._cpu_seconds else {}).items():
-            role = task.partition(":")[0]
-            by_role[role] = by_role.get(role, 0.0) + seconds
-        return by_role
+        """Task ("ps:0", "coordinator") to CPU seconds so far."""
+        tasks = self._cpu_seconds() if self._cpu_seconds else {}
+        return {"coordinator": time.process_time(), **tasks}
 
 
 def _chunk(steps: int) -> int:

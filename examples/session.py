@@ -116,6 +116,15 @@ class Session:
         self._send({"metrics": True})
         return self._await("metrics")["tasks"]
 
+    def placement(self) -> dict[str, int]:
+        """Device to the bytes of the variables on it.
+
+        Raises:
+          SessionError: the process failed.
+        """
+        self._send({"placement": True})
+        return self._await("placement")["bytes"]
+
     def close(self) -> None:
         """Ends the process, and with it the cluster; may be repeated."""
         if self._process.stdin and not self._process.stdin.closed:

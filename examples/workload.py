@@ -95,3 +95,13 @@ def snapshot(program: Program) -> dict[str, np.ndarray]:
             np.concatenate([shard.numpy() for shard in shards]) if shards else variable.numpy()
         )
     return values
+
+
+def bytes_by_device(program: Program) -> dict[str, int]:
+    """Device to the bytes of the variables on it, optimizer state included."""
+    sizes: dict[str, int] = {}
+    for variable in program.variables().values():
+        for part in getattr(variable, "variables", [variable]):
+            elements = part.shape.num_elements()
+            sizes[part.device] = sizes.get(part.device, 0) + elements * part.dtype.size
+    return dict(sorted(sizes.items()))
