@@ -153,15 +153,14 @@ def within_range(measured: Mapping[str, float], origin: str) -> Costs:
       origin: of the result.
 
     Returns:
-      The figures, rounded; those that are not measured have their defaults. One that is not within
-      a range around its default is the next that is, and the origin says so.
+      The figures; those that are not measured have their defaults. One that is not within a range
+      around its default is the next that is, and the origin says so.
     """
     figures, beyond = {}, []
     for name in (name for name in NAMES if name in measured):
         default = getattr(DEFAULTS, name)
-        value = min(max(measured[name], default / RANGE), default * RANGE)
-        figures[name] = float(f"{value:.3g}")
-        if value != measured[name]:
+        figures[name] = min(max(measured[name], default / RANGE), default * RANGE)
+        if figures[name] != measured[name]:
             beyond.append(f"{name} was {measured[name]:.3g}")
     return _made(figures, "; ".join([origin, *beyond]))
 

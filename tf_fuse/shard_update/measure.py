@@ -72,13 +72,15 @@ def of_replica(measured: Measured, beside: int, task: str) -> Costs:
       task: that has measured.
     """
     share = measured.cores / beside
-    operation = measured.ns_per_byte / min(share, _MOST_CORES)
+    # (Rounded, for people; and before others are derived, so that they keep their relation.)
+    operation = float(f"{measured.ns_per_byte / min(share, _MOST_CORES):.3g}")
+    gradient = float(f"{_CALLS_PER_GRADIENT * measured.call_us / min(share, 1.0):.3g}")
     return within_range(
         {
             "operation_ns_per_byte": operation,
             # The bytes that travel are the same; what is added is copies, in memory too.
-            "wire_ns_per_byte": operation * _WIRE_OVER_OPERATION,
-            "gradient_us": _CALLS_PER_GRADIENT * measured.call_us / min(share, 1.0),
+            "wire_ns_per_byte": _WIRE_OVER_OPERATION * operation,
+            "gradient_us": gradient,
         },
         f"measured by {task}",
     )
