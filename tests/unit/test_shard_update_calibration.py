@@ -3,6 +3,7 @@
 """Whose figures a replica plans with; the other one is played here."""
 
 import os
+import types
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -111,6 +112,29 @@ def test_one_process_measures_for_all_its_replicas(measured):
     calibration, agreement = _made(Cluster.here(devices), {})
     assert calibration.costs(agreement) == _MEASURED
     assert measured == [(3, _HERE)]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "beside"),
+    [
+        (["a:1", "a:2", "b:1"], 2),
+        (["b:1", "a:2", "a:1"], 1),
+        (["[::1]:1", "[::1]:2", "[::2]:1"], 2),
+        # One host, for all that the addresses say, may be two.
+        (["a:1", "localhost:1", "127.0.0.1:1"], 1),
+    ],
+)
+def test_who_shares_a_machine_is_seen_by_the_addresses(addresses, beside):
+    server = tf.train.ServerDef(job_name="worker", task_index=0, protocol="grpc+fuse")
+    worker = server.cluster.job.add(name="worker")
+    for task, address in enumerate(addresses):
+        worker.tasks[task] = address
+    # It does not train.
+    server.cluster.job.add(name="ps").tasks[0] = addresses[0]
+    context = types.SimpleNamespace(
+        _collective_ops_server_def=server, list_logical_devices=lambda kind: []
+    )
+    assert Cluster.of(context).beside == beside
 
 
 def test_other_figures_are_an_error_on_both(monkeypatch):
