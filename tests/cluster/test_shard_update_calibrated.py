@@ -107,7 +107,12 @@ def test_a_first_one_that_is_gone_before_it_tells_is_an_error(gone, kind):
         (error,) = ranks.wait([1])
         assert error.kind == kind, error
         if gone == "pause":
+            # When it goes on, it does not wait for the one that has given up.
             ranks.resume(0)
+            ranks.start("only_steps", [0], steps=1)
+            (error,) = ranks.wait([0])
+            assert error.kind == "FailedPreconditionError", error
+            assert "the replicas cut the update of the weights in different ways" in error.text
 
 
 def test_a_first_one_with_the_option_off_is_an_error():

@@ -206,6 +206,8 @@ def test_a_first_replica_that_is_gone_is_an_error():
     calibration, agreement = _second(_Dead())
     with pytest.raises(tf.errors.UnavailableError, match="it is gone"):
         calibration.costs(agreement)
+    # If it comes back, it does not wait for this one.
+    assert agreement._published[0].read().numpy() == b"refused\tit is gone"
 
 
 def test_what_is_no_text_is_an_error():

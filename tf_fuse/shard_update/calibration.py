@@ -41,18 +41,26 @@ class Calibration:
         """The figures; waits for the first replica, unless this one has some.
 
         Args:
-          agreement: with other replicas.
+          agreement: with other replicas, which get an error too if this one does.
 
         Raises:
-          tf.errors.InvalidArgumentError: the environment pins no figures; others get an error too.
+          tf.errors.InvalidArgumentError: the environment has some that cannot be used.
           tf.errors.FailedPreconditionError: the first replica has none, or the option is off there,
             as far as can be seen.
           tf.errors.OpError: the first replica has died.
         """
         from tensorflow.python.framework import errors
 
+        try:
+            return self._found(agreement)
+        except errors.OpError as error:
+            agreement.refuse(error.message)
+            raise
+
+    def _found(self, agreement: Agreement) -> Costs:
+        from tensorflow.python.framework import errors
+
         if self._wrong:
-            agreement.refuse(self._wrong)
             raise errors.InvalidArgumentError(None, None, self._wrong)
         if self._costs is None:
             word = ""
