@@ -101,6 +101,7 @@ def measure(args: argparse.Namespace, console: Console, progress: Progress) -> d
         "modes": {name: numbers.entry(rounds[name], finished[name]) for name in finished},
         "ratio": numbers.ratios(rounds),
         "losses_compared": numbers.compared(finished),
+        "estimates": numbers.estimates(rounds, finished),
         "settings": {key: getattr(args, key) for key in _SETTINGS},
         "machine": fuse_recv.machine(),
     }
@@ -286,6 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(result: dict[str, Any], args: argparse.Namespace, console: Console) -> int:
     """Prints and writes a result; returns the command's status."""
     console.print(numbers.render(result))
+    for name, found in result["estimates"].items():
+        _tell(console, numbers.expected(name, found))
     wrong = False
     for name, found in result["losses_compared"].items():
         _tell(console, numbers.verdict(name, found, len(result["modes"][name]["losses"])))

@@ -124,7 +124,7 @@ class ModeGroup(RankGroup):
         return Round(self.measure("step", steps), gradients)
 
     def finish(self) -> list[dict[str, Any]]:
-        """By replica: "losses" (float.hex), "optimizer_state_bytes", "peak_rss_bytes".
+        """By replica: "losses" (float.hex), "optimizer_state_bytes", "peak_rss_bytes", "estimate".
 
         Raises:
           RankError: a replica failed.

@@ -16,6 +16,7 @@ from benchmarks.shard_update_modes import MODES, Round
 from examples.compare import spread
 
 _STOCK = "stock"
+_WHOLE = "unsharded"
 _SHM = "collective_bytes_shm"
 
 
@@ -61,6 +62,43 @@ def ratios(rounds: Mapping[str, Sequence[Round]]) -> dict[str, dict[str, float]]
         for name, of in rounds.items()
         if name != _STOCK
     }
+
+
+def estimates(
+    rounds: Mapping[str, Sequence[Round]], finished: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, dict[str, Any]]:
+    """What cutting was expected to save, and what it saves.
+
+    Args:
+      rounds: by mode, what it took.
+      finished: by mode, what its replicas say at the end.
+
+    Returns:
+      By mode that has an estimate: `cut_ms`, `left_ms` and `costs` of that, and `measured_ms`, by
+      how much a step of `unsharded` is longer, {median, min, max} of the rounds; None without it.
+    """
+    whole = _step_ms(rounds.get(_WHOLE, []))
+    return {
+        name: {
+            **estimate,
+            "measured_ms": spread(w - m for w, m in zip(whole, _step_ms(rounds[name]), strict=True))
+            if whole
+            else None,
+        }
+        for name, of in finished.items()
+        if (estimate := of[0]["estimate"]) is not None
+    }
+
+
+def expected(name: str, found: Mapping[str, Any]) -> str:
+    """An estimate as a sentence."""
+    measured = found["measured_ms"]
+    said = f"{name}: expected to save {found['cut_ms']:.1f} ms per step"
+    if found["left_ms"]:
+        said += f" (and {found['left_ms']:.1f} by what is left alone)"
+    if measured is not None:
+        said += "; saves {median:.1f} ({min:.1f} to {max:.1f})".format(**measured)
+    return said
 
 
 def compared(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,8 @@ that computes and reduces gradients, and updates nothing), and these in place of
 * {"do": "prepare", "warm_up": N}: build the model, make N steps and N calls of "gradients";
   "prepared", with the reason why the mode cannot be had here, or null;
 * {"do": "finish"}: "finished", with the loss of every step since the first (as float.hex), the
-  bytes of the optimizer's state, and the peak of the process's memory since "prepared".
+  bytes of the optimizer's state, the peak of the process's memory since "prepared", and the
+  estimate by which it was decided what to cut, or null.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Trainer(Protocol):
 
     def state_bytes(self) -> int:
         """Bytes of the buffers that hold this replica's part of the optimizer's state."""
+
+    def report(self) -> dict[str, Any] | None:
+        """What `tf_fuse.weight_update_report` returns; None without that."""
 
     def counters(self) -> dict[str, int]:
         """See `collective_rank.Backend`."""
@@ -131,7 +135,33 @@ class Replica(base.Rank):
             "losses": [trainer.loss(loss).hex() for loss in self._calls_of.losses],
             "optimizer_state_bytes": trainer.state_bytes(),
             "peak_rss_bytes": peak,
+            "estimate": estimate(trainer.report()),
         }
+
+
+def estimate(report: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What cutting was expected to save in a step.
+
+    Args:
+      report: of `weight_update_report`; None where there is none.
+
+    Returns:
+      None if nothing was weighed. Else `cut_ms`: of all-reduces that are cut; `left_ms`: what those
+      would save that are left alone; `costs`: the figures.
+    """
+    weighed = [
+        (function["costs"], pack)
+        for function in (report["functions"] if report else [])
+        for pack in function["packs"]
+        if pack["profit"]
+    ]
+    if not weighed:
+        return None
+    saved = {True: 0.0, False: 0.0}
+    for _, pack in weighed:
+        profit = pack["profit"]
+        saved[pack["sharded"]] += 1e3 * (profit["saved_s"] - profit["cost_s"])
+    return {"cut_ms": saved[True], "left_ms": saved[False], "costs": weighed[0][0]}
 
 
 def reset_peak() -> bool:

@@ -113,6 +113,14 @@ class TensorFlow:
         """See `shard_update_rank.Trainer`."""
         return state_bytes(self._strategy, self._optimizer)
 
+    def report(self) -> dict[str, Any] | None:
+        """See `shard_update_rank.Trainer`."""
+        if not self._ours:
+            return None
+        import tf_fuse
+
+        return tf_fuse.weight_update_report()
+
     def counters(self) -> dict[str, int]:
         """The counters of our collectives; stock TensorFlow counts nothing."""
         if not self._ours:

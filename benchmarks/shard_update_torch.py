@@ -102,6 +102,10 @@ class Torch:
             if isinstance(value, torch.Tensor)
         )
 
+    def report(self) -> dict[str, Any] | None:
+        """See `shard_update_rank.Trainer`."""
+        return None
+
     def counters(self) -> dict[str, int]:
         """Nothing: gloo does not count."""
         return {}

@@ -11,10 +11,13 @@ import pytest
 
 from tf_fuse import cli
 from tf_fuse.shard_update import report as report_module
+from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.families import REASONS, Family, Pack
 from tf_fuse.shard_update.plan import Plan
 from tf_fuse.shard_update.profit import profit
+
+_COSTS = Costs(operation_ns_per_byte=0.0812, gradient_us=35.5, origin="measured by someone")
 
 
 def _decision(name, *reasons, reason=None, pack_reason=None):
@@ -27,10 +30,10 @@ def _decision(name, *reasons, reason=None, pack_reason=None):
         if why is not None:
             family.leave(why, "some/node")
     pack = Pack("reduce", [], families)
-    pack.profit = profit(pack, shapes, 4, 2)
+    pack.profit = profit(pack, shapes, 4, 2, costs=_COSTS)
     if pack_reason:
         pack.reason, pack.detail = pack_reason, str(pack.profit)
-    decision = Decision(name, Plan([pack]), reason, "", 2)
+    decision = Decision(name, Plan([pack]), reason, "", 2, costs=_COSTS)
     decision.element_bytes = {"reduce": 4}
     return decision
 
@@ -73,9 +76,14 @@ def test_tables_and_sums(report, tmp_path, capsys, monkeypatch):
     assert "step_2" in lines
     # 4 MB, of two gradients two results and an assignment each; a half is saved.
     assert (
-        "reduce: cutting it saves 0.96 ms = 0.08 ns x 24,000,000 bytes of the update x (1 - 1/2); "
-        "costs 2.39 ms = 0.5 ms + 30 us x 3 gradients + 0.15 ns x 12,000,000 bytes on the wire."
+        "reduce: cutting it saves 0.97 ms = 0.0812 ns x 24,000,000 bytes of the update x (1 - 1/2);"
+        " costs 2.41 ms = 0.5 ms + 35.5 us x 3 gradients + 0.15 ns x 12,000,000 bytes on the wire."
     ) in lines
+    estimated = (
+        "Estimated by operation_ns_per_byte=0.0812, wire_ns_per_byte=0.15, gradient_us=35.5, "
+        "collective_us=500, share_us=200 (measured by someone)."
+    )
+    assert lines.count(estimated) == 3
     sums = lines[lines.index("Gradients: 2 updated in parts, 5 whole.") :]
     assert sums == [
         "Gradients: 2 updated in parts, 5 whole.",
@@ -103,11 +111,39 @@ def test_json(report, tmp_path, capsys):
     }
     assert data == json.loads(json.dumps(report))
     estimate = data["functions"][0]["packs"][0]["profit"]
-    assert estimate["saved_s"] == pytest.approx(0.08e-9 * 24e6 / 2)
-    assert estimate["cost_s"] == pytest.approx(0.5e-3 + 3 * 30e-6 + 0.15e-9 * 12e6)
+    assert estimate["saved_s"] == pytest.approx(0.0812e-9 * 24e6 / 2)
+    assert estimate["cost_s"] == pytest.approx(0.5e-3 + 3 * 35.5e-6 + 0.15e-9 * 12e6)
+    assert data["functions"][0]["costs"] == {
+        "operation_ns_per_byte": 0.0812,
+        "wire_ns_per_byte": 0.15,
+        "gradient_us": 35.5,
+        "collective_us": 500.0,
+        "share_us": 200.0,
+        "origin": "measured by someone",
+    }
     status, out, _ = _explain(capsys, path, "--json", other)
     assert (status, "Gradients: 2" in out) == (0, True)
     assert "totals" in json.loads(other.read_text())
+
+
+def test_a_function_without_an_estimate_has_no_figures(report, tmp_path, capsys):
+    decision = Decision("step_4", None, "no_group", "there is one replica", 1)
+    report["functions"] = [report_module._function(decision)]
+    assert report["functions"][0]["costs"] is None
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report))
+    status, out, _ = _explain(capsys, path)
+    assert (status, "Estimated by" in out) == (0, False)
+
+
+def test_figures_of_a_report_that_are_none_are_an_error(report, tmp_path, capsys):
+    path = tmp_path / "report.json"
+    for costs in ({"fast": 1}, 3, {"share_us": "slow"}):
+        report["functions"][0]["costs"] = costs
+        path.write_text(json.dumps(report))
+        status, _, err = _explain(capsys, path)
+        assert status == 1
+        assert "not what tf_fuse.weight_update_report() of this version returns" in err
 
 
 def test_a_program_without_the_option(tmp_path, capsys):

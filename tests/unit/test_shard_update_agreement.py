@@ -26,7 +26,7 @@ class _Other:
 
     def run(self, key, build):
         what, name = key
-        if what == "plan":
+        if what == "read":
             return self.text.encode()
         if name == "tf_fuse/plan/on":
             return self.is_on

@@ -113,11 +113,12 @@ def _round(step_s, gradients_s, wire=0, shm=0):
     )
 
 
-def _replica(losses, state=10, peak=100):
+def _replica(losses, state=10, peak=100, estimate=None):
     return {
         "losses": [loss.hex() for loss in losses],
         "optimizer_state_bytes": state,
         "peak_rss_bytes": peak,
+        "estimate": estimate,
     }
 
 
@@ -141,6 +142,46 @@ def test_ratios_are_by_round():
     }
     assert numbers.ratios(rounds) == {"stock/ddp": {"median": 3.0, "min": 2.0, "max": 4.0}}
     assert numbers.ratios({"ddp": rounds["ddp"]}) == {}
+
+
+def test_what_was_expected_is_beside_what_was_measured():
+    estimate = {"cut_ms": 12.25, "left_ms": 0.0, "costs": {"share_us": 200.0}}
+    rounds = {
+        "unsharded": [_round(4.0, 1.0), _round(8.0, 1.0)],
+        "sharded": [_round(3.0, 1.0), _round(9.0, 1.0)],
+    }
+    finished = {"unsharded": [_replica([])], "sharded": [_replica([], estimate=estimate)] * 2}
+    found = numbers.estimates(rounds, finished)
+    assert found == {
+        "sharded": {**estimate, "measured_ms": {"median": 0.0, "min": -250.0, "max": 250.0}}
+    }
+    assert numbers.expected("sharded", found["sharded"]) == (
+        "sharded: expected to save 12.2 ms per step; saves 0.0 (-250.0 to 250.0)"
+    )
+    del rounds["unsharded"], finished["unsharded"]
+    (alone,) = numbers.estimates(rounds, finished).values()
+    assert alone == {**estimate, "measured_ms": None}
+    assert numbers.expected("sharded", {**alone, "cut_ms": 0.0, "left_ms": -0.5}) == (
+        "sharded: expected to save 0.0 ms per step (and -0.5 by what is left alone)"
+    )
+
+
+def test_estimates_of_a_report():
+    def pack(sharded, saved, cost):
+        return {"sharded": sharded, "profit": {"saved_s": saved, "cost_s": cost}}
+
+    costs = {"share_us": 200.0}
+    functions = [
+        {"costs": None, "packs": []},
+        {"costs": costs, "packs": [{"sharded": False, "profit": None}, pack(True, 0.5, 0.25)]},
+        {"costs": costs, "packs": [pack(False, 0.25, 0.5), pack(True, 1.0, 0.5)]},
+    ]
+    estimate = shard_update_rank.estimate
+    assert estimate({"functions": functions}) == {
+        "cut_ms": 750.0, "left_ms": -250.0, "costs": costs
+    }  # fmt: skip
+    assert estimate({"functions": functions[:1]}) is None
+    assert estimate(None) is None
 
 
 def test_losses_are_compared_bit_by_bit_and_by_replica():
@@ -180,6 +221,7 @@ def _result(modes):
         "modes": {name: numbers.entry(rounds[name], finished[name]) for name in modes},
         "ratio": numbers.ratios(rounds),
         "losses_compared": numbers.compared(finished),
+        "estimates": numbers.estimates(rounds, finished),
         "settings": {"rounds": 1, "steps": 4, "parameters": 100},
     }
 
@@ -264,6 +306,9 @@ class _Trainer:
     def state_bytes(self):
         return 24
 
+    def report(self):
+        return None
+
     def counters(self):
         return {"collective_bytes_shm": 10 * len(self.log)}
 
@@ -283,6 +328,7 @@ def test_commands_of_a_replica():
     # Of all steps, in order.
     assert [float.fromhex(loss) for loss in done["losses"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert done["optimizer_state_bytes"] == 24
+    assert done["estimate"] is None
     assert done["peak_rss_bytes"] > 10 << 20
 
 

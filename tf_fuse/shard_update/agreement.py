@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.shard_update.cluster import Cluster, Reader
+from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.families import Family, Pack
 from tf_fuse.shard_update.named import Named, handle_in_graph, read_in_graph
 from tf_fuse.shard_update.plan import Plan
@@ -32,30 +33,55 @@ _NOTHING = f"{_BEHIND_KEY}(nothing)"
 _PATIENCE_S = 30.0
 _WAIT_VARIABLE = "TF_FUSE_PLAN_WAIT_S"
 _WAIT_S = 600.0
-# There as long as the option is on.
+# There as long as the option is on; its value is a word for others.
 _ON = "tf_fuse/plan/on"
 
 
 class Agreement:
     """What was decided here, and what others decided."""
 
-    def __init__(self, cluster: Cluster, readers: Mapping[int, Reader]):
+    def __init__(self, cluster: Cluster, readers: Mapping[int, Reader], word: str = ""):
         """Tells others that the option is on here; there are no decisions yet.
 
         Args:
           cluster: of all replicas.
           readers: of the others, by rank.
+          word: what `first_word` is for others, of the first replica.
         """
         self._cluster, self._readers = cluster, readers
         self._published: list[Named] = []
         self._agreed: set[str] = set()
         self._on = Named(_ON, "string", [], cluster.devices[self._own()])
-        self._on.assign("")
+        self._on.assign(word)
         # Of other replicas, those that have told so.
         self._seen: set[int] = set()
 
+    def first_word(self) -> str:
+        """What the first replica has told with the sign that the option is on there.
+
+        Waits until it has.
+
+        Raises:
+          tf.errors.FailedPreconditionError: the option is off there, as far as can be seen.
+          tf.errors.OpError: it has died.
+        """
+        return self._wait_for(_ON, 0)
+
+    def refuse(self, why: str) -> None:
+        """Tells others that there is no decision about a function here, so that none waits for it.
+
+        Args:
+          why: what their errors say.
+        """
+        self._publish(f"refused{_BEHIND_KEY}{' '.join(why.split())}")
+
     def reach(
-        self, function: str, plan: Plan | None, reason: str | None, is_compiled: bool = False
+        self,
+        function: str,
+        plan: Plan | None,
+        reason: str | None,
+        is_compiled: bool = False,
+        costs: Costs | None = None,
     ) -> None:
         """Waits until all replicas have decided alike about a function; at once if they have.
 
@@ -64,35 +90,40 @@ class Agreement:
           plan: what is cut; None if nothing was looked at.
           reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
           is_compiled: whether the update is compiled, which changes the last bits.
+          costs: by which it was decided; None if by none.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
             line in which they differ, of both. Or the option is off there, as far as can be seen.
           tf.errors.OpError: another one has died.
         """
-        text = describe(function, plan, reason, is_compiled)
+        text = describe(function, plan, reason, is_compiled, costs)
         key = _keys(text)
         # One replica may trace a function anew, as for a shorter batch, that others have not; what
         # is cut is the same, so all fits together.
         if key in self._agreed:
             return
-        number = len(self._published)
-        mine = Named(_plan_name(number), "string", [], self._cluster.devices[self._own()])
+        name = self._publish(text)
+        for rank in sorted(self._readers):
+            self._compare(text, rank, self._wait_for(name, rank))
+        self._agreed.add(key)
+
+    def _publish(self, text: str) -> str:
+        """Has others read a text; the name by which they do."""
+        name = _plan_name(len(self._published))
+        mine = Named(name, "string", [], self._cluster.devices[self._own()])
         mine.assign(text)
         self._published.append(mine)
-        for rank in sorted(self._readers):
-            self._compare(text, rank, self._wait_for(number, rank))
-        self._agreed.add(key)
+        return name
 
     def _own(self) -> int:
         return self._cluster.own[0]
 
-    def _wait_for(self, number: int, rank: int) -> str:
+    def _wait_for(self, name: str, rank: int) -> str:
         began = told = time.monotonic()
         wait = _FIRST_WAIT_S
         pause = threading.Event()
         run = self._readers[rank].run
-        name = _plan_name(number)
         while not run(("is there", name), lambda: self._is_there(name, rank)):
             now = time.monotonic()
             self._check_on(rank, now - began)
@@ -106,7 +137,7 @@ class Agreement:
                     self._cluster.devices[rank],
                     "" if rank in self._seen else "; is the option shard_weight_update on there?",
                 )
-        value = run(("plan", number), lambda: self._read(number, rank))
+        value = run(("read", name), lambda: self._read(name, rank))
         return str(value.decode())
 
     def _check_on(self, rank: int, waited: float) -> None:
@@ -134,11 +165,11 @@ class Agreement:
         with tf.device(self._cluster.devices[rank]):
             return tf.raw_ops.VarIsInitializedOp(resource=handle_in_graph(name, tf.string))
 
-    def _read(self, number: int, rank: int) -> Any:
+    def _read(self, name: str, rank: int) -> Any:
         import tensorflow as tf
 
         with tf.device(self._cluster.devices[rank]):
-            return read_in_graph(_plan_name(number), tf.string)
+            return read_in_graph(name, tf.string)
 
     def _compare(self, mine: str, rank: int, theirs: str) -> None:
         if _keys(mine) == _keys(theirs):
@@ -172,7 +203,11 @@ def digest(text: str) -> str:
 
 
 def describe(
-    function: str, plan: Plan | None, reason: str | None, is_compiled: bool = False
+    function: str,
+    plan: Plan | None,
+    reason: str | None,
+    is_compiled: bool = False,
+    costs: Costs | None = None,
 ) -> str:
     """What was decided about a function, in lines.
 
@@ -182,6 +217,9 @@ def describe(
     is_cut = plan is not None and plan.function is not None
     lines = [(f"{is_cut} {is_compiled} {reason or ''}", f"{function}: {reason or 'sharded'}"
               f"{', compiled' if is_compiled else ''}")]  # fmt: skip
+    if costs is not None:
+        # Near the edge, other figures decide otherwise: what differs then is their fault.
+        lines.insert(0, (f"costs {costs.text()}", f"it decides by {costs.text()}: {costs.origin}"))
     ops = _ops(plan)
     for pack in plan.packs if plan is not None else []:
         lines.append((f"pack {pack.reason}", f"all-reduce {pack.node}: {_why(pack)}"))

@@ -33,11 +33,13 @@ class Cluster:
       devices: full names, in the order in which collectives rank them.
       own: ranks of this process.
       target: of sessions on this process's server.
+      beside: how many replicas are on the host of this process, by the addresses.
     """
 
     devices: tuple[str, ...]
     own: tuple[int, ...]
     target: str
+    beside: int = 1
 
     @classmethod
     def of(cls, context: Any) -> Cluster | str:
@@ -61,7 +63,9 @@ class Cluster:
         here = [i for i, t in enumerate(tasks) if t[:2] == (server.job_name, server.task_index)]
         if not here:
             return f"/job:{server.job_name}/task:{server.task_index} does not train"
-        return cls(devices, tuple(here), f"{PROTOCOL}://{tasks[here[0]][2]}")
+        hosts = [address.rpartition(":")[0] for _, _, address in tasks]
+        beside = hosts.count(hosts[here[0]])
+        return cls(devices, tuple(here), f"{PROTOCOL}://{tasks[here[0]][2]}", beside)
 
     @classmethod
     def here(cls, devices: Sequence[str]) -> Cluster | str:
@@ -70,7 +74,7 @@ class Cluster:
             return "there is one replica"
         if not all("/device:CPU:" in device for device in devices):
             return f"its replicas are on {list(devices)}, and only CPUs are supported"
-        return cls(tuple(devices), tuple(range(len(devices))), "")
+        return cls(tuple(devices), tuple(range(len(devices))), "", len(devices))
 
 
 class Reader:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.shard_update.bundle import Bundle
+from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.plan import Plan
 
@@ -35,6 +36,7 @@ class Decision:
       replicas: how many train together; 0 if that is not known.
       groups: in how many groups they keep the state, each all of it; 0 as `replicas`.
       bundle: the parts that the function uses; None before it has them.
+      costs: the figures by which it was decided; None if there was nothing to decide.
       variables: names of variables, by argument.
       element_bytes: of what is reduced, by all-reduce.
       element_types: names of the types of that.
@@ -47,6 +49,7 @@ class Decision:
     replicas: int = 0
     groups: int = 0
     bundle: Bundle | None = None
+    costs: Costs | None = None
     variables: dict[str, str] = field(default_factory=dict)
     element_bytes: dict[str, int] = field(default_factory=dict)
     element_types: dict[str, str] = field(default_factory=dict)

@@ -34,9 +34,11 @@ from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
+from tf_fuse.shard_update.calibration import Calibration
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
 from tf_fuse.shard_update.containers import container_of, is_of_one_replica, watch_containers
+from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.datasets import is_captured, watch_datasets
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.families import Pack
@@ -87,10 +89,19 @@ class _World:
         others = set(range(len(cluster.devices))) - set(cluster.own)
         self.readers = {rank: Reader(cluster, [rank]) for rank in sorted(others)}
         self.state = State(self.reader, self.readers)
-        self.agreement = Agreement(cluster, self.readers)
+        self._calibration = Calibration(cluster)
+        self.agreement = Agreement(cluster, self.readers, self._calibration.word)
         self._leaving: Leaving | None = None
         for each in [self.reader, *self.readers.values()]:
             atexit.register(each.abandon)
+
+    def costs(self) -> Costs:
+        """By which updates are weighed, the same on all replicas.
+
+        Raises:
+          tf.errors.OpError: see `Calibration.costs`.
+        """
+        return self._calibration.costs(self.agreement)
 
     def prepare(self) -> None:
         """Connects, and has the process wait for others at its end."""
@@ -203,20 +214,24 @@ class Updates:
         if cluster not in self._worlds:
             self._worlds[cluster] = _World(cluster)
         world = self._worlds[cluster]
+        try:
+            costs = world.costs()
+        except errors.OpError as error:
+            return error
         definition = context.get_function_def(name)
         arguments = [argument.name for argument in definition.signature.input_arg]
         variables = [arguments[position] for position in sorted(containers)]
         # (Of all replicas' variables, where a dataset has that of one.)
         read = {id(c) for position, c in containers.items() if is_captured(inputs[position])}
         kept = [arguments[i] for i, c in sorted(containers.items()) if id(c) in read]
-        decision = self._plan(context, world, definition, graph, variables, kept)
-        decision.replicas = len(cluster.devices)
+        decision = self._plan(context, world, definition, graph, variables, kept, costs)
+        decision.costs, decision.replicas = costs, len(cluster.devices)
         decision.groups = _groups(len(cluster.devices), group_size(context)) or 1
         decision.describe(graph, inputs, arguments)
         twin = None
         try:
             is_compiled = compiles_updates(context)
-            world.agreement.reach(name, decision.plan, decision.reason, is_compiled)
+            world.agreement.reach(name, decision.plan, decision.reason, is_compiled, costs)
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)
                 decision.bundle = twin.bundle
@@ -256,6 +271,7 @@ class Updates:
         graph: Any,
         variables: Sequence[str],
         kept: Collection[str],
+        costs: Costs,
     ) -> Decision:
         name = definition.signature.name
         python = sorted(op.name for op in operations(graph) if op.type in _PYTHON)
@@ -278,6 +294,7 @@ class Updates:
                 exact=demands_bits(context), profitable=not shards_anything(context),
                 first_use=gathers_first(context), narrow=gathers_narrow(context),
                 is_one=compiles_updates(context) or fuses_updates(context), kept=kept,
+                costs=costs,
             )  # fmt: skip
             packs = plan.packs
             if plan.function is None:

@@ -18,6 +18,7 @@ from tf_fuse.shard_update.branch import (
 )
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.clusters import Clusters
+from tf_fuse.shard_update.costs import DEFAULTS, Costs
 from tf_fuse.shard_update.early_gather import settle_gathers, stay_all
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE, graph_of, op_defs, rename_called, static_shapes
@@ -80,6 +81,7 @@ def make_plan(
     narrow: bool = False,
     is_one: bool = False,
     kept: Collection[str] = (),
+    costs: Costs = DEFAULTS,
 ) -> Plan:
     """Plans a function.
 
@@ -96,12 +98,14 @@ def make_plan(
       narrow: whether these may travel in a narrower type, where all that read them cast them to it.
       is_one: whether one operation will do the update of a weight.
       kept: arguments that are variables which others use at any time.
+      costs: for the estimate.
 
     Returns:
       The plan. It has the function's name and signature.
     """
     planner = _Planner(function, graph, replicas, prefix, exact, profitable)
     planner.first_use, planner.narrow, planner.is_one = first_use, narrow, is_one
+    planner.costs = costs
     arguments = {argument.name: argument.name for argument in definition.signature.input_arg}
     scope = _Scope("", [], list(mirrored), arguments, frozenset(kept), frozenset())
     new = planner.plan(definition, graph, scope)
@@ -141,11 +145,13 @@ class _Planner:
       first_use: as of `make_plan`.
       narrow: as of `make_plan`.
       is_one: as of `make_plan`.
+      costs: as of `make_plan`.
     """
 
     first_use = False
     narrow = False
     is_one = False
+    costs = DEFAULTS
 
     def __init__(
         self,
@@ -204,7 +210,7 @@ class _Planner:
             width = width_of(pack.reduce.attr["T"].type)
             leave_unprofitable(
                 [pack], shapes, width, self._replicas.count, self._replicas.groups,
-                always=not self._profitable, is_one=self.is_one,
+                always=not self._profitable, is_one=self.is_one, costs=self.costs,
             )  # fmt: skip
         _leave_shared_branches(packs)
         if self.first_use:

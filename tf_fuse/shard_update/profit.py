@@ -4,9 +4,8 @@
 
 Section 3.2 of Xu et al. (2020), for CPUs: what is saved is the time of the update on the elements
 that others take; what it costs is that a reduce-scatter and an all-gather take longer than an
-all-reduce, and that there are more operations. The figures are fixed, so that all replicas decide
-alike; they are rounded from measurements on a machine with two cores, to the side on which nothing
-is cut.
+all-reduce, and that there are more operations. The figures are those of `costs.py`, the same on all
+replicas, so that all decide alike.
 """
 
 from __future__ import annotations
@@ -16,18 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.costs import DEFAULTS, Costs
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.waiting import is_sharded
-
-# An elementwise operation, per byte of its result, on one of two cores.
-_OPERATION_S_PER_BYTE = 0.08e-9
-# Reduce-scatter and all-gather in place of an all-reduce, per byte: between two replicas the shard
-# is half of the vector, and a tensor of its own; between more it makes no difference.
-_WIRE_S_PER_BYTE = 0.15e-9
-_COLLECTIVE_S = 0.5e-3
-# One exchange more, if there are several groups: the sums go to all that hold them.
-_SHARE_S = 0.2e-3
-_GRADIENT_S = 30e-6
 
 
 @dataclass(frozen=True)
@@ -42,6 +32,7 @@ class Profit:
       wire: bytes for which two collectives take longer than one.
       replicas: how many take part.
       groups: into how many groups they are divided.
+      costs: the figures that it is made of.
     """
 
     saved: float
@@ -51,6 +42,7 @@ class Profit:
     wire: int = 0
     replicas: int = 0
     groups: int = 1
+    costs: Costs = DEFAULTS
 
     def __bool__(self) -> bool:
         """Whether there is one."""
@@ -62,13 +54,14 @@ class Profit:
 
     def arithmetic(self) -> str:
         """How both figures come about."""
+        costs = self.costs
         return (
-            f"saves {1e3 * self.saved:.2f} ms = {1e9 * _OPERATION_S_PER_BYTE:g} ns x "
+            f"saves {1e3 * self.saved:.2f} ms = {costs.operation_ns_per_byte:.3g} ns x "
             f"{self.passes:,} bytes of the update x (1 - {self.groups}/{self.replicas}); "
-            f"costs {1e3 * self.cost:.2f} ms = {1e3 * _COLLECTIVE_S:g} ms + "
-            f"{1e6 * _GRADIENT_S:g} us x {self.gradients} gradients + "
-            f"{1e9 * _WIRE_S_PER_BYTE:g} ns x {self.wire:,} bytes on the wire"
-            + (f" + {1e3 * _SHARE_S:g} ms" if self.groups > 1 else "")
+            f"costs {1e3 * self.cost:.2f} ms = {costs.collective_us / 1e3:.3g} ms + "
+            f"{costs.gradient_us:.3g} us x {self.gradients} gradients + "
+            f"{costs.wire_ns_per_byte:.3g} ns x {self.wire:,} bytes on the wire"
+            + (f" + {costs.share_us / 1e3:.3g} ms" if self.groups > 1 else "")
         )
 
 
@@ -79,6 +72,7 @@ def profit(
     replicas: int,
     groups: int = 1,
     is_one: bool = False,
+    costs: Costs = DEFAULTS,
 ) -> Profit:
     """Estimates what cutting a pack saves.
 
@@ -89,6 +83,7 @@ def profit(
       replicas: how many take part.
       groups: in how many groups, each of which does the whole update once.
       is_one: whether one operation does the update of a weight, in one pass over memory.
+      costs: the figures.
 
     Returns:
       The estimate. A pack that cannot be cut has none to make.
@@ -104,15 +99,18 @@ def profit(
             operations += width * family.size * passes
     total = width * sum(family.size for family in pack.families)
     wire = total if replicas == 2 else 0
-    share = _SHARE_S if groups > 1 else 0.0
+    overhead = costs.collective_us + costs.gradient_us * len(pack.families)
+    if groups > 1:
+        overhead += costs.share_us
     return Profit(
-        saved=_OPERATION_S_PER_BYTE * operations * (1 - groups / replicas),
-        cost=_COLLECTIVE_S + _GRADIENT_S * len(pack.families) + _WIRE_S_PER_BYTE * wire + share,
+        saved=1e-9 * costs.operation_ns_per_byte * operations * (1 - groups / replicas),
+        cost=1e-6 * overhead + 1e-9 * costs.wire_ns_per_byte * wire,
         passes=operations,
         gradients=len(pack.families),
         wire=wire,
         replicas=replicas,
         groups=groups,
+        costs=costs,
     )
 
 
@@ -124,6 +122,7 @@ def leave_unprofitable(
     groups: int = 1,
     always: bool = False,
     is_one: bool = False,
+    costs: Costs = DEFAULTS,
 ) -> None:
     """Notes what packs would save, and leaves those alone that would take longer if they were cut.
 
@@ -135,11 +134,12 @@ def leave_unprofitable(
       groups: as of `profit`.
       always: whether to leave none alone.
       is_one: as of `profit`.
+      costs: as of `profit`.
     """
     for pack in filter(is_sharded, packs):
         # (An update in a branch was not looked at from here.)
         if any(family.branches for family in pack.families):
             continue
-        estimate = pack.profit = profit(pack, shapes, width, replicas, groups, is_one)
+        estimate = pack.profit = profit(pack, shapes, width, replicas, groups, is_one, costs)
         if not estimate and not always:
             pack.reason, pack.detail = "no_profit", str(estimate)

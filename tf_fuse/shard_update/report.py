@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS, Family, Pack
@@ -41,6 +42,8 @@ def weight_update_report() -> dict[str, Any]:
           weights are, since they are gathered right before their first use;
         * `state_bytes`: bytes of the parts of those here, and `whole_state_bytes`, of whole ones,
           both with the weights that are in parts;
+        * `costs`: the figures by which it was weighed whether cutting saves time, by name, and
+          their `origin`, in words; null if there was nothing to weigh;
         * `steps`: how many have ended well, with all functions that share the parts;
         * `is_parted`: whether the values are in the parts now;
         * `joins`: how often they were put together: `count`, `bytes` that were read from other
@@ -98,6 +101,9 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
             if pack["profit"]:
                 line = f"  {pack['node']}: cutting it {pack['profit']['arithmetic']}."
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if function["costs"] is not None and any(pack["profit"] for pack in function["packs"]):
+            line = f"  Estimated by {Costs(**function['costs'])}."
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(decision: Decision) -> tuple[bool, str]:
@@ -174,8 +180,14 @@ def _function(decision: Decision) -> dict[str, Any]:
         "is_parted": bundle is not None and bundle.is_parted,
         "joins": bundle.joins.as_dict() if bundle is not None else None,
         "sent_bytes_per_step": total * (decision.replicas - 1) // (decision.replicas or 1),
+        "costs": _costs(decision),
         "packs": packs,
     }
+
+
+def _costs(decision: Decision) -> dict[str, Any] | None:
+    costs = decision.costs
+    return None if costs is None else {**costs.figures(), "origin": costs.origin}
 
 
 def _gathered(decision: Decision) -> int:
