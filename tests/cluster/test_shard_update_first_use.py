@@ -250,8 +250,7 @@ def test_replicas_that_gather_otherwise_are_told():
 def test_fit(ranks, execution):
     args = {"library": "tf_keras", "name": "Adam", "execution": execution}
     stock = ranks.values("fitted", shard_weight_update=False, **args)
-    ranks.values("options", gather="first_use")
-    here = ranks.values("fitted", **args)
+    here = ranks.values("fitted", shard_weight_update_gather="first_use", **args)
     for one, other in zip(stock, here, strict=True):
         assert one["losses"] == other["losses"]
         for theirs, ours in zip(one["values"], other["values"], strict=True):
