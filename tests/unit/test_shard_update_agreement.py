@@ -134,7 +134,7 @@ def _second(*others, key="key_b"):
 
 def _words(number, name, of="float32", elements="", group=1, argument=0):
     return (
-        f"collective {number}: CollectiveReduceV2 {name} of {of}{elements}, merge_op Add, "
+        f"collective {number}: CollectiveReduceV2 {name}: {of}{elements}, merge_op Add, "
         f"final_op Id, group_size 2, group_key {group}, instance_key of argument {argument}"
     )
 
@@ -239,7 +239,7 @@ def test_a_gather_says_what_is_whose():
     node.attr["rank"].i = 1
     last = describe("f", Plan([], function), None).splitlines()[-1].partition("\t")[2]
     assert last == (
-        "collective 0: TfFuse>AllGather gather of float32 of 6 + 5 elements, 2 tensors, "
+        "collective 0: TfFuse>AllGather gather: float32 of 6 + 5 elements, 2 tensors, "
         "tag first_0, each cut alone, in 2 groups, bounds [0, 2, 6, 0, 5, 5], "
         "group_size of argument 0, group_key of argument 0, instance_key of argument 1"
     )

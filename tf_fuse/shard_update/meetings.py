@@ -93,7 +93,7 @@ def lines(found: list[Meeting]) -> list[tuple[str, str]]:
         told.append(
             (
                 f"{number} {where}{one.op} {rest}",
-                f"collective {number}: {where}{one.op} {one.name} of {rest}",
+                f"collective {number}: {where}{one.op} {one.name}: {rest}",
             )
         )
     return told
