@@ -62,7 +62,7 @@ class Bench:
             self.counted.append(scripted.difference(before, scripted.metrics()))
 
 
-def numbers(dtype: str, seed: int, shape: tuple[int, ...] = (3,)) -> tf.Tensor:
+def whole_numbers(dtype: str, seed: int, shape: tuple[int, ...] = (3,)) -> tf.Tensor:
     """Whole numbers as a tensor of a type; the same for the same seed."""
     values = np.random.default_rng(seed).integers(0, 100, shape)
     if dtype == "bool":

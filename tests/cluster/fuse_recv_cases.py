@@ -14,7 +14,7 @@ from typing import Any
 import fuse_recv_flow_cases  # noqa: F401  (registers its cases)
 import numpy as np
 import tensorflow as tf
-from fuse_recv_bench import CASES, MAX_PACKED_BYTES, Bench, case, numbers
+from fuse_recv_bench import CASES, MAX_PACKED_BYTES, Bench, case, whole_numbers
 
 __all__ = ["CASES", "Bench"]
 
@@ -32,7 +32,7 @@ DTYPES = (
 def reads(bench: Bench) -> list[Any]:
     """Many variables, read twice; the counters of the second call are those of a steady step."""
     variables = [
-        bench.variable(i, numbers("float32", i, (2, 5)))
+        bench.variable(i, whole_numbers("float32", i, (2, 5)))
         for i in range(READS_PER_SERVER * len(bench.ps))
     ]
 
@@ -47,7 +47,10 @@ def reads(bench: Bench) -> list[Any]:
 def dtypes(bench: Bench) -> list[Any]:
     """All types that may be copied as bytes."""
     variables = [
-        (bench.variable(0, numbers(dtype, 2 * i)), bench.variable(1, numbers(dtype, 2 * i + 1)))
+        (
+            bench.variable(0, whole_numbers(dtype, 2 * i)),
+            bench.variable(1, whole_numbers(dtype, 2 * i + 1)),
+        )
         for i, dtype in enumerate(DTYPES)
     ]
 
@@ -63,7 +66,7 @@ def shapes(bench: Bench) -> list[Any]:
     """Scalars, tensors without elements, of high rank, and around the limit of a frame."""
     fits = MAX_PACKED_BYTES // 4
     shapes = ((), (0, 3), (2, 0, 5), (1,), (1, 2, 1, 3, 1, 2), (fits,), (fits + 1,), (3, fits))
-    variables = [bench.variable(0, numbers("float32", i, s)) for i, s in enumerate(shapes)]
+    variables = [bench.variable(0, whole_numbers("float32", i, s)) for i, s in enumerate(shapes)]
 
     @tf.function
     def read():
@@ -78,7 +81,7 @@ def crowded(bench: Bench) -> list[Any]:
     full = MAX_FRAME_BYTES // MAX_PACKED_BYTES
     elements = MAX_PACKED_BYTES // 4
     sizes = [elements] * 2 + [elements // 2] * 2 + [elements] * full
-    variables = [bench.variable(0, numbers("float32", i, (n,))) for i, n in enumerate(sizes)]
+    variables = [bench.variable(0, whole_numbers("float32", i, (n,))) for i, n in enumerate(sizes)]
 
     @tf.function
     def read():
@@ -94,7 +97,7 @@ def strings(bench: Bench) -> list[Any]:
     texts += [bench.variable(0, tf.constant(t)) for t in ("scalar", [[""] * 2] * 3)]
     texts.append(bench.variable(0, tf.constant([], tf.string)))
     texts.append(bench.variable(0, ["x" * MAX_PACKED_BYTES]))
-    numbers = [bench.variable(0, numbers("float32", i)) for i in range(2)]
+    numbers = [bench.variable(0, whole_numbers("float32", i)) for i in range(2)]
 
     @tf.function
     def read():
@@ -106,7 +109,7 @@ def strings(bench: Bench) -> list[Any]:
 @case
 def rare_types(bench: Bench) -> list[Any]:
     """All other numbers that TensorFlow 2.21 has, and variants: lists, a ragged one, optionals."""
-    numbers = [bench.variable(0, numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
+    numbers = [bench.variable(0, whole_numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
     text = bench.variable(0, [["a", ""], ["b", "cd"]])
     casts = [tf.dtypes.as_dtype(t) for t in ("float8_e5m2", "float8_e4m3fn")]
     # tf.cast knows no other; of these there are only constants, which tf.reshape can take.
@@ -179,11 +182,11 @@ def rare_types(bench: Bench) -> list[Any]:
 def gradients(bench: Bench) -> list[Any]:
     """Tables and weights, read, and updated by scatter_sub, assign_sub and assign."""
     servers = range(2 * len(bench.ps))
-    tables = [bench.variable(i, numbers("float32", i, (7, 4)) / 9.0) for i in servers]
-    weights = [bench.variable(i, numbers("float32", 50 + i, (4, 3)) / 11.0) for i in servers]
+    tables = [bench.variable(i, whole_numbers("float32", i, (7, 4)) / 9.0) for i in servers]
+    weights = [bench.variable(i, whole_numbers("float32", 50 + i, (4, 3)) / 11.0) for i in servers]
     last = [bench.variable(i, tf.zeros([4, 3])) for i in servers]
     ids = tf.constant([0, 3, 3, 6])
-    labels = numbers("float32", 99, (4, 3)) / 7.0
+    labels = whole_numbers("float32", 99, (4, 3)) / 7.0
 
     @tf.function
     def step(ids, labels):
@@ -206,8 +209,8 @@ def gradients(bench: Bench) -> list[Any]:
 @case
 def snapshots(bench: Bench) -> list[Any]:
     """Values that are sent and then written over on the server, before and after the sending."""
-    dense = [bench.variable(0, numbers("float32", i)) for i in range(4)]
-    tables = [bench.variable(0, numbers("float32", 10 + i, (5, 2))) for i in range(2)]
+    dense = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
+    tables = [bench.variable(0, whole_numbers("float32", 10 + i, (5, 2))) for i in range(2)]
 
     @tf.function
     def step():
@@ -226,7 +229,7 @@ def snapshots(bench: Bench) -> list[Any]:
 @case
 def spread(bench: Bench) -> list[Any]:
     """The same values go to the worker and to the other servers, and from there to the worker."""
-    variables = [bench.variable(0, numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
     others = [bench.server(i) for i in range(1, len(bench.ps))]
 
     @tf.function
@@ -244,8 +247,8 @@ def spread(bench: Bench) -> list[Any]:
 @case
 def sums(bench: Bench) -> list[Any]:
     """Each operation takes several tensors of a server: plain, in branches, and in a loop."""
-    left = [bench.variable(0, numbers("float32", i)) for i in range(6)]
-    right = [bench.variable(1, numbers("float32", 10 + i)) for i in range(6)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(6)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(6)]
 
     def halves(variables):
         read = [v.read_value() for v in variables]
@@ -284,15 +287,15 @@ def kept_values(bench: Bench) -> list[Any]:
         added.assign_add(x * 4.0)
         return x * 5.0
 
-    values = bench.call(store, numbers("float32", 1, (8,)))
-    values += bench.call(store, numbers("float32", 2, (8,)))
+    values = bench.call(store, whole_numbers("float32", 1, (8,)))
+    values += bench.call(store, whole_numbers("float32", 2, (8,)))
     return values + [v.numpy() for v in (*kept, added)]
 
 
 @case
 def nested(bench: Bench) -> list[Any]:
     """Functions in functions, called twice with different arguments."""
-    variables = [bench.variable(i, numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(4)]
 
     @tf.function
     def inner(scale):
@@ -312,7 +315,7 @@ def nested(bench: Bench) -> list[Any]:
 @case
 def resource_handles(bench: Bench) -> list[Any]:
     """Handles of variables cross to the worker, for a call that is not inlined."""
-    variables = [bench.variable(i, numbers("float32", i)) for i in range(6)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(6)]
 
     @tf.function(experimental_attributes={"_noinline": True})
     def inner(scale):
@@ -332,7 +335,7 @@ def resource_handles(bench: Bench) -> list[Any]:
 @case
 def compiled(bench: Bench) -> list[Any]:
     """Islands that XLA compiles, fed with what was received, inside a step that is not compiled."""
-    weights = [bench.variable(i, numbers("float32", i, (4, 4)) / 8.0) for i in range(6)]
+    weights = [bench.variable(i, whole_numbers("float32", i, (4, 4)) / 8.0) for i in range(6)]
 
     @tf.function(jit_compile=True)
     def island(x, w):
@@ -350,14 +353,14 @@ def compiled(bench: Bench) -> list[Any]:
             weight.assign_sub(0.125 * tf.round(gradient))
         return x, gradients
 
-    x = numbers("float32", 7, (4, 4)) / 16.0
+    x = whole_numbers("float32", 7, (4, 4)) / 16.0
     return bench.call(step, x) + [w.numpy() for w in weights]
 
 
 @case
 def local_dataset(bench: Bench) -> list[Any]:
     """A tf.data iterator that the function makes on the worker, over values that it received."""
-    variables = [bench.variable(i, numbers("int64", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("int64", i)) for i in range(4)]
 
     @tf.function
     def step():
@@ -373,7 +376,7 @@ def local_dataset(bench: Bench) -> list[Any]:
 @case
 def python_function(bench: Bench) -> list[Any]:
     """A tf.py_function runs in the coordinator's process, which receives like a worker."""
-    variables = [bench.variable(i, numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(4)]
     seen = []
 
     def look(*values):
@@ -393,7 +396,7 @@ def python_function(bench: Bench) -> list[Any]:
 @case
 def scheduled(bench: Bench) -> list[Any]:
     """ClusterCoordinator.schedule with a dataset per worker; sums of whole numbers commute."""
-    variables = [bench.variable(i, numbers("int64", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("int64", i)) for i in range(4)]
     total = bench.variable(1, tf.zeros([3], tf.int64))
     coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
 

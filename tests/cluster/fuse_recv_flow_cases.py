@@ -7,15 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
-from fuse_recv_bench import MAX_PACKED_BYTES, Bench, case, numbers
+from fuse_recv_bench import MAX_PACKED_BYTES, Bench, case, whole_numbers
 
 
 @case
 def branches(bench: Bench) -> list[Any]:
     """A tf.cond whose branches read variables on two servers: one side is dead."""
-    left = [bench.variable(0, numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, numbers("float32", 10 + i)) for i in range(3)]
-    common = [bench.variable(i, numbers("float32", 20 + i)) for i in range(4)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(3)]
+    common = [bench.variable(i, whole_numbers("float32", 20 + i)) for i in range(4)]
 
     @tf.function
     def choose(flag):
@@ -34,7 +34,7 @@ def branches(bench: Bench) -> list[Any]:
 @case
 def nested_branches(bench: Bench) -> list[Any]:
     """Conditionals in conditionals, whose predicates are computed on a server."""
-    variables = [bench.variable(i, numbers("float32", i)) for i in range(9)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(9)]
     limit = bench.variable(1, 2.0)
 
     @tf.function
@@ -56,7 +56,7 @@ def nested_branches(bench: Bench) -> list[Any]:
 @case
 def switch_case(bench: Bench) -> list[Any]:
     """tf.switch_case with a branch per server, and one that reads nothing."""
-    variables = [bench.variable(i, numbers("float32", i)) for i in range(12)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(12)]
 
     @tf.function
     def choose(index):
@@ -76,7 +76,7 @@ def branch_on_another_server(bench: Bench) -> list[Any]:
     All that such a server receives may be dead. Without a receive of TensorFlow's its graph would
     be run by an executor that does not look at that, and both branches would have values.
     """
-    variables = [bench.variable(0, numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
 
     @tf.function
     def choose(flag):
@@ -94,8 +94,8 @@ def branch_on_another_server(bench: Bench) -> list[Any]:
 @case
 def updates_in_branches(bench: Bench) -> list[Any]:
     """Branches that update variables on other tasks with what they computed."""
-    left = [bench.variable(0, numbers("float32", i)) for i in range(4)]
-    right = [bench.variable(1, numbers("float32", 10 + i)) for i in range(4)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(4)]
 
     @tf.function
     def update(flag):
@@ -114,9 +114,9 @@ def updates_in_branches(bench: Bench) -> list[Any]:
 def loops(bench: Bench) -> list[Any]:
     """A tf.while_loop that reads and updates remote variables in its body, one of them large."""
     large = bench.variable(0, tf.ones([MAX_PACKED_BYTES // 4 + 1]))
-    steps = [bench.variable(i, numbers("float32", i)) for i in range(3)]
+    steps = [bench.variable(i, whole_numbers("float32", i)) for i in range(3)]
     total = bench.variable(1, tf.zeros([3]))
-    after = [bench.variable(0, numbers("float32", 30 + i)) for i in range(2)]
+    after = [bench.variable(0, whole_numbers("float32", 30 + i)) for i in range(2)]
 
     @tf.function
     def loop(n):
@@ -135,8 +135,8 @@ def loops(bench: Bench) -> list[Any]:
 @case
 def loop_bodies(bench: Bench) -> list[Any]:
     """A body that reads variables on two servers, one iteration at a time or ten."""
-    left = [bench.variable(0, numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, numbers("float32", 10 + i)) for i in range(3)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(3)]
     values = []
     for parallel in (1, 10):
 
@@ -158,8 +158,8 @@ def loop_bodies(bench: Bench) -> list[Any]:
 @case
 def nested_loops(bench: Bench) -> list[Any]:
     """A loop in a loop; both read variables, and the inner one runs i times."""
-    outer = [bench.variable(0, numbers("float32", i)) for i in range(3)]
-    inner = [bench.variable(1, numbers("float32", 10 + i)) for i in range(3)]
+    outer = [bench.variable(0, whole_numbers("float32", i)) for i in range(3)]
+    inner = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(3)]
 
     @tf.function
     def loop(n):
@@ -199,7 +199,7 @@ def loop_conditions(bench: Bench) -> list[Any]:
 @case
 def loop_gradients(bench: Bench) -> list[Any]:
     """Gradients of what a loop reads: the way back is a loop over stacks of what came in."""
-    weights = [bench.variable(i, numbers("float32", i, (3, 3)) / 128.0) for i in range(4)]
+    weights = [bench.variable(i, whole_numbers("float32", i, (3, 3)) / 128.0) for i in range(4)]
 
     @tf.function
     def step(n):
@@ -226,8 +226,8 @@ def loop_gradients(bench: Bench) -> list[Any]:
 @case
 def loops_and_branches(bench: Bench) -> list[Any]:
     """A loop in a branch that may not be taken, and a branch in each iteration."""
-    left = [bench.variable(0, numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, numbers("float32", 10 + i)) for i in range(3)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(3)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(3)]
     seen = [bench.variable(i, tf.zeros([3])) for i in range(2)]
 
     @tf.function
@@ -257,8 +257,8 @@ def loops_and_branches(bench: Bench) -> list[Any]:
 @case
 def steps_in_a_loop(bench: Bench) -> list[Any]:
     """Several training steps in one call, each of which takes its batch from an iterator."""
-    table = bench.variable(0, numbers("float32", 1, (7, 4)) / 16.0)
-    weights = [bench.variable(i, numbers("float32", 10 + i, (4,)) / 16.0) for i in range(4)]
+    table = bench.variable(0, whole_numbers("float32", 1, (7, 4)) / 16.0)
+    weights = [bench.variable(i, whole_numbers("float32", 10 + i, (4,)) / 16.0) for i in range(4)]
     coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
 
     @tf.function
