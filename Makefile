@@ -69,7 +69,7 @@ demo: environment
 # -v: each test is named, and one that takes long is told while it runs. Cluster tests wait for processes much
 # of their time; files, whose tests share clusters, are not divided.
 test: environment
-	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
 lint: lint-ruff lint-format lint-mypy lint-clang-format
@@ -149,7 +149,8 @@ collectives: environment
 
 updates: environment
 	TF_FUSE_TEST_UPDATES=1 $(BIN)/python -m pytest \
-	  tests/cluster/test_shard_update_rewrite.py tests/cluster/test_shard_update_matrix.py $(ARGS)
+	  tests/cluster/test_shard_update_rewrite.py tests/cluster/test_shard_update_matrix.py \
+	  tests/cluster/test_shard_update_first_use.py $(ARGS)
 
 # In one process: what runs beside would be in the times.
 faults: environment

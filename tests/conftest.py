@@ -120,6 +120,7 @@ class _Ticker:
                     self._reporter.write_line(f"    ... {name}: {seconds} s")
 
 
+@pytest.hookimpl(trylast=True)  # Behind pytest's own, which makes the reporter.
 def pytest_configure(config: pytest.Config) -> None:
     """Installs the ticker where tests are named one by one (-v)."""
     if config.get_verbosity() > 0 and config.pluginmanager.has_plugin("terminalreporter"):

@@ -21,6 +21,7 @@ from cluster.collective_strategy_cases import StrategyCases
 from cluster.shard_update_cases import ShardUpdateCases
 from cluster.shard_update_gather_cases import ShardUpdateGatherCases
 from cluster.shard_update_matrix_cases import ShardUpdateMatrixCases
+from cluster.shard_update_mirrored import ShardUpdateMirroredCases
 from cluster.shard_update_option_cases import ShardUpdateOptionCases
 from cluster.shard_update_reader_cases import ShardUpdateReaderCases
 
@@ -45,6 +46,7 @@ class Member(
     FaultCases,
     ShardUpdateCases,
     ShardUpdateMatrixCases,
+    ShardUpdateMirroredCases,
     ShardUpdateOptionCases,
     ShardUpdateReaderCases,
     ShardUpdateGatherCases,

@@ -3,24 +3,22 @@
 """Functions whose values must not depend on how tensors travel.
 
 Each case makes its variables and functions anew, so that a change of the option applies to it, and
-returns a list of values. `Bench.call` runs a function on each worker in turn.
+returns a list of values. `Bench.call` runs a function on each worker in turn. Those with branches
+and loops are in `fuse_recv_flow_cases.py`.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
+import fuse_recv_flow_cases  # noqa: F401  (registers its cases)
 import numpy as np
-import scripted
 import tensorflow as tf
+from fuse_recv_bench import CASES, MAX_PACKED_BYTES, Bench, case, whole_numbers
 
-Case = Callable[["Bench"], list[Any]]
-CASES: dict[str, Case] = {}
+__all__ = ["CASES", "Bench"]
 
-# Of cc/transport/limits.h, kDefaultMaxPackedTensorBytes and kDefaultMaxFrameBytes.
-MAX_PACKED_BYTES = 1 << 20
+# Of cc/transport/limits.h, kDefaultMaxFrameBytes.
 MAX_FRAME_BYTES = 16 << 20
 READS_PER_SERVER = 10
 
@@ -30,61 +28,11 @@ DTYPES = (
 )
 
 
-def case(function: Case) -> Case:
-    """Registers a case under its function's name."""
-    CASES[function.__name__] = function
-    return function
-
-
-class Bench:
-    """A connected cluster, and what its tasks counted during the calls of a case."""
-
-    def __init__(self, workers: int, ps: int, counts: bool, strategy: Any):
-        self.workers = [f"worker:{i}" for i in range(workers)]
-        self.ps = [f"ps:{i}" for i in range(ps)]
-        self.strategy = strategy
-        self.counted: list[dict[str, Any]] = []
-        self._counts = counts
-
-    def server(self, number: int) -> str:
-        """The device of a parameter server; numbers go round."""
-        return scripted.device(self.ps[number % len(self.ps)])
-
-    def variable(self, server: int, value: Any, dtype: Any = None) -> tf.Variable:
-        with tf.device(self.server(server)):
-            return tf.Variable(value, dtype=dtype)
-
-    def call(self, function: Any, *args: Any, on: list[str] | None = None) -> list[Any]:
-        """Calls a function on each worker, or on the tasks `on`; returns all its values, flat."""
-        values = []
-        for task in on or self.workers:
-            with self.counting():
-                with tf.device(scripted.device(task)):
-                    results = tf.nest.flatten(function(*args))
-                values += [result.numpy() for result in results if result is not None]
-        return values
-
-    @contextlib.contextmanager
-    def counting(self) -> Iterator[None]:
-        """Adds what the tasks count meanwhile to `counted`."""
-        before = scripted.metrics() if self._counts else {}
-        yield
-        if self._counts:
-            self.counted.append(scripted.difference(before, scripted.metrics()))
-
-
-def _numbers(dtype: str, seed: int, shape: tuple[int, ...] = (3,)) -> tf.Tensor:
-    values = np.random.default_rng(seed).integers(0, 100, shape)
-    if dtype == "bool":
-        return tf.constant(values % 2 == 0)
-    return tf.cast(tf.constant(values), dtype)
-
-
 @case
 def reads(bench: Bench) -> list[Any]:
     """Many variables, read twice; the counters of the second call are those of a steady step."""
     variables = [
-        bench.variable(i, _numbers("float32", i, (2, 5)))
+        bench.variable(i, whole_numbers("float32", i, (2, 5)))
         for i in range(READS_PER_SERVER * len(bench.ps))
     ]
 
@@ -99,7 +47,10 @@ def reads(bench: Bench) -> list[Any]:
 def dtypes(bench: Bench) -> list[Any]:
     """All types that may be copied as bytes."""
     variables = [
-        (bench.variable(0, _numbers(dtype, 2 * i)), bench.variable(1, _numbers(dtype, 2 * i + 1)))
+        (
+            bench.variable(0, whole_numbers(dtype, 2 * i)),
+            bench.variable(1, whole_numbers(dtype, 2 * i + 1)),
+        )
         for i, dtype in enumerate(DTYPES)
     ]
 
@@ -115,7 +66,7 @@ def shapes(bench: Bench) -> list[Any]:
     """Scalars, tensors without elements, of high rank, and around the limit of a frame."""
     fits = MAX_PACKED_BYTES // 4
     shapes = ((), (0, 3), (2, 0, 5), (1,), (1, 2, 1, 3, 1, 2), (fits,), (fits + 1,), (3, fits))
-    variables = [bench.variable(0, _numbers("float32", i, s)) for i, s in enumerate(shapes)]
+    variables = [bench.variable(0, whole_numbers("float32", i, s)) for i, s in enumerate(shapes)]
 
     @tf.function
     def read():
@@ -130,7 +81,7 @@ def crowded(bench: Bench) -> list[Any]:
     full = MAX_FRAME_BYTES // MAX_PACKED_BYTES
     elements = MAX_PACKED_BYTES // 4
     sizes = [elements] * 2 + [elements // 2] * 2 + [elements] * full
-    variables = [bench.variable(0, _numbers("float32", i, (n,))) for i, n in enumerate(sizes)]
+    variables = [bench.variable(0, whole_numbers("float32", i, (n,))) for i, n in enumerate(sizes)]
 
     @tf.function
     def read():
@@ -146,7 +97,7 @@ def strings(bench: Bench) -> list[Any]:
     texts += [bench.variable(0, tf.constant(t)) for t in ("scalar", [[""] * 2] * 3)]
     texts.append(bench.variable(0, tf.constant([], tf.string)))
     texts.append(bench.variable(0, ["x" * MAX_PACKED_BYTES]))
-    numbers = [bench.variable(0, _numbers("float32", i)) for i in range(2)]
+    numbers = [bench.variable(0, whole_numbers("float32", i)) for i in range(2)]
 
     @tf.function
     def read():
@@ -158,7 +109,7 @@ def strings(bench: Bench) -> list[Any]:
 @case
 def rare_types(bench: Bench) -> list[Any]:
     """All other numbers that TensorFlow 2.21 has, and variants: lists, a ragged one, optionals."""
-    numbers = [bench.variable(0, _numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
+    numbers = [bench.variable(0, whole_numbers("float32", i, (2, 4)) / 16.0) for i in range(4)]
     text = bench.variable(0, [["a", ""], ["b", "cd"]])
     casts = [tf.dtypes.as_dtype(t) for t in ("float8_e5m2", "float8_e4m3fn")]
     # tf.cast knows no other; of these there are only constants, which tf.reshape can take.
@@ -231,11 +182,11 @@ def rare_types(bench: Bench) -> list[Any]:
 def gradients(bench: Bench) -> list[Any]:
     """Tables and weights, read, and updated by scatter_sub, assign_sub and assign."""
     servers = range(2 * len(bench.ps))
-    tables = [bench.variable(i, _numbers("float32", i, (7, 4)) / 9.0) for i in servers]
-    weights = [bench.variable(i, _numbers("float32", 50 + i, (4, 3)) / 11.0) for i in servers]
+    tables = [bench.variable(i, whole_numbers("float32", i, (7, 4)) / 9.0) for i in servers]
+    weights = [bench.variable(i, whole_numbers("float32", 50 + i, (4, 3)) / 11.0) for i in servers]
     last = [bench.variable(i, tf.zeros([4, 3])) for i in servers]
     ids = tf.constant([0, 3, 3, 6])
-    labels = _numbers("float32", 99, (4, 3)) / 7.0
+    labels = whole_numbers("float32", 99, (4, 3)) / 7.0
 
     @tf.function
     def step(ids, labels):
@@ -258,8 +209,8 @@ def gradients(bench: Bench) -> list[Any]:
 @case
 def snapshots(bench: Bench) -> list[Any]:
     """Values that are sent and then written over on the server, before and after the sending."""
-    dense = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
-    tables = [bench.variable(0, _numbers("float32", 10 + i, (5, 2))) for i in range(2)]
+    dense = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
+    tables = [bench.variable(0, whole_numbers("float32", 10 + i, (5, 2))) for i in range(2)]
 
     @tf.function
     def step():
@@ -278,7 +229,7 @@ def snapshots(bench: Bench) -> list[Any]:
 @case
 def spread(bench: Bench) -> list[Any]:
     """The same values go to the worker and to the other servers, and from there to the worker."""
-    variables = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(0, whole_numbers("float32", i)) for i in range(4)]
     others = [bench.server(i) for i in range(1, len(bench.ps))]
 
     @tf.function
@@ -296,8 +247,8 @@ def spread(bench: Bench) -> list[Any]:
 @case
 def sums(bench: Bench) -> list[Any]:
     """Each operation takes several tensors of a server: plain, in branches, and in a loop."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(6)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(6)]
+    left = [bench.variable(0, whole_numbers("float32", i)) for i in range(6)]
+    right = [bench.variable(1, whole_numbers("float32", 10 + i)) for i in range(6)]
 
     def halves(variables):
         read = [v.read_value() for v in variables]
@@ -336,294 +287,15 @@ def kept_values(bench: Bench) -> list[Any]:
         added.assign_add(x * 4.0)
         return x * 5.0
 
-    values = bench.call(store, _numbers("float32", 1, (8,)))
-    values += bench.call(store, _numbers("float32", 2, (8,)))
+    values = bench.call(store, whole_numbers("float32", 1, (8,)))
+    values += bench.call(store, whole_numbers("float32", 2, (8,)))
     return values + [v.numpy() for v in (*kept, added)]
-
-
-@case
-def branches(bench: Bench) -> list[Any]:
-    """A tf.cond whose branches read variables on two servers: one side is dead."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
-    common = [bench.variable(i, _numbers("float32", 20 + i)) for i in range(4)]
-
-    @tf.function
-    def choose(flag):
-        chosen = tf.cond(
-            flag,
-            lambda: [v * 3.0 + 1.0 for v in left],
-            lambda: [v * 5.0 - 1.0 for v in right],
-        )
-        return chosen, [v + chosen[0] for v in common]
-
-    return [
-        value for flag in (True, False, True) for value in bench.call(choose, tf.constant(flag))
-    ]
-
-
-@case
-def nested_branches(bench: Bench) -> list[Any]:
-    """Conditionals in conditionals, whose predicates are computed on a server."""
-    variables = [bench.variable(i, _numbers("float32", i)) for i in range(9)]
-    limit = bench.variable(1, 2.0)
-
-    @tf.function
-    def choose(x):
-        def read(*numbers):
-            return tf.stack([variables[n] * float(n + 1) for n in numbers])
-
-        def inner(a, b):
-            return tf.cond(x > limit * 2.0, lambda: read(*a), lambda: read(*b))
-
-        outer = tf.cond(
-            x > limit, lambda: inner((0, 1, 2), (2, 3, 4)) + read(5), lambda: read(6, 7, 8)
-        )
-        return outer, [v + outer[0] for v in variables]
-
-    return [value for x in (1.0, 3.0, 5.0) for value in bench.call(choose, tf.constant(x))]
-
-
-@case
-def switch_case(bench: Bench) -> list[Any]:
-    """tf.switch_case with a branch per server, and one that reads nothing."""
-    variables = [bench.variable(i, _numbers("float32", i)) for i in range(12)]
-
-    @tf.function
-    def choose(index):
-        branches = [
-            (lambda start=start: [v + 1.0 for v in variables[start::3]]) for start in range(3)
-        ]
-        branches.append(lambda: [tf.zeros([3])] * 4)
-        return tf.switch_case(index, branches)
-
-    return [value for i in range(5) for value in bench.call(choose, tf.constant(i))]
-
-
-@case
-def branch_on_another_server(bench: Bench) -> list[Any]:
-    """Branches computed on servers that do nothing else, and have no control flow of their own.
-
-    All that such a server receives may be dead. Without a receive of TensorFlow's its graph would
-    be run by an executor that does not look at that, and both branches would have values.
-    """
-    variables = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
-
-    @tf.function
-    def choose(flag):
-        def computed(server, x, y):
-            with tf.device(bench.server(server)):
-                return tf.tanh(x - y), x * y
-
-        with tf.device(bench.server(0)):
-            a, b, c, d = [v * 2.0 for v in variables]
-        return tf.cond(flag, lambda: computed(1, a, b), lambda: computed(2, c, d))
-
-    return [v for flag in (True, False, True) for v in bench.call(choose, tf.constant(flag))]
-
-
-@case
-def updates_in_branches(bench: Bench) -> list[Any]:
-    """Branches that update variables on other tasks with what they computed."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(4)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(4)]
-
-    @tf.function
-    def update(flag):
-        def add(to, of):
-            for a, b in zip(to, of, strict=True):
-                a.assign_add(tf.sqrt(b * 2.0))
-            return tf.add_n([tf.round(v) for v in to[:2]])
-
-        return tf.cond(flag, lambda: add(left, right), lambda: add(right, left))
-
-    values = [v for flag in (True, False, True) for v in bench.call(update, tf.constant(flag))]
-    return values + [v.numpy() for v in (*left, *right)]
-
-
-@case
-def loops(bench: Bench) -> list[Any]:
-    """A tf.while_loop that reads and updates remote variables in its body, one of them large."""
-    large = bench.variable(0, tf.ones([MAX_PACKED_BYTES // 4 + 1]))
-    steps = [bench.variable(i, _numbers("float32", i)) for i in range(3)]
-    total = bench.variable(1, tf.zeros([3]))
-    after = [bench.variable(0, _numbers("float32", 30 + i)) for i in range(2)]
-
-    @tf.function
-    def loop(n):
-        def body(i, x):
-            total.assign_add(x)
-            more = tf.add_n([s * float(k + 1) for k, s in enumerate(steps)])
-            return i + 1, x + more + tf.convert_to_tensor(large)[:3]
-
-        i, x = tf.while_loop(lambda i, _: i < n, body, (tf.constant(0), tf.zeros([3])))
-        return i, x, [v * x for v in after]
-
-    values = bench.call(loop, tf.constant(0)) + bench.call(loop, tf.constant(5))
-    return [*values, total.numpy()]
-
-
-@case
-def loop_bodies(bench: Bench) -> list[Any]:
-    """A body that reads variables on two servers, one iteration at a time or ten."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
-    values = []
-    for parallel in (1, 10):
-
-        @tf.function
-        def loop(n, parallel=parallel):
-            def body(i, x):
-                scale = tf.cast(i + 1, tf.float32)
-                return i + 1, x + tf.add_n([v * scale for v in left + right])
-
-            return tf.while_loop(
-                lambda i, _: i < n, body, (0, tf.zeros([3])), parallel_iterations=parallel
-            )
-
-        for n in (0, 1, 5):
-            values += bench.call(loop, tf.constant(n), on=bench.workers[:1])
-    return values
-
-
-@case
-def nested_loops(bench: Bench) -> list[Any]:
-    """A loop in a loop; both read variables, and the inner one runs i times."""
-    outer = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
-    inner = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
-
-    @tf.function
-    def loop(n):
-        def add(i, x):
-            def multiply(j, y):
-                return j + 1, tf.math.floormod(y * tf.add_n([v + 1.0 for v in inner]), 97.0)
-
-            _, y = tf.while_loop(lambda j, _: j < i, multiply, (0, x + 1.0))
-            return i + 1, y + tf.add_n([v + 1.0 for v in outer])
-
-        i, x = tf.while_loop(lambda i, _: i < n, add, (0, tf.zeros([3])))
-        return i, x, [v * x for v in outer + inner]
-
-    return [value for n in (0, 1, 4) for value in bench.call(loop, tf.constant(n))]
-
-
-@case
-def loop_conditions(bench: Bench) -> list[Any]:
-    """A condition that one server computes from what the other one has."""
-    limits = [bench.variable(0, 40.0 + i) for i in range(3)]
-    steps = [bench.variable(1, 3.0 + i) for i in range(3)]
-
-    @tf.function
-    def loop(x):
-        def goes_on(x):
-            with tf.device(bench.server(1)):
-                return x < tf.add_n([v - 0.5 for v in limits])
-
-        def body(x):
-            return x + tf.add_n([v * 0.5 for v in steps])
-
-        return tf.while_loop(goes_on, body, (x,))
-
-    return [value for x in (0.0, 95.0, 500.0) for value in bench.call(loop, tf.constant(x))]
-
-
-@case
-def loop_gradients(bench: Bench) -> list[Any]:
-    """Gradients of what a loop reads: the way back is a loop over stacks of what came in."""
-    weights = [bench.variable(i, _numbers("float32", i, (3, 3)) / 128.0) for i in range(4)]
-
-    @tf.function
-    def step(n):
-        with tf.GradientTape() as tape:
-
-            def body(i, x):
-                for w in weights:
-                    x = tf.tanh(tf.matmul(x, w))
-                return i + 1, x
-
-            start = tf.ones([2, 3])
-            _, x = tf.while_loop(lambda i, _: i < n, body, (0, start), maximum_iterations=10)
-            loss = tf.reduce_sum(x * x)
-        gradients = tape.gradient(loss, weights)
-        for weight, gradient in zip(weights, gradients, strict=True):
-            weight.assign_sub(gradient * 0.5)
-        return loss, gradients
-
-    on = bench.workers[:1]
-    values = [value for n in (1, 4, 3) for value in bench.call(step, tf.constant(n), on=on)]
-    return values + [w.numpy() for w in weights]
-
-
-@case
-def loops_and_branches(bench: Bench) -> list[Any]:
-    """A loop in a branch that may not be taken, and a branch in each iteration."""
-    left = [bench.variable(0, _numbers("float32", i)) for i in range(3)]
-    right = [bench.variable(1, _numbers("float32", 10 + i)) for i in range(3)]
-    seen = [bench.variable(i, tf.zeros([3])) for i in range(2)]
-
-    @tf.function
-    def run(flag, n):
-        def body(i, x):
-            seen[0].assign_add(x)
-            more = tf.cond(
-                i % 2 == 0,
-                lambda: tf.add_n([v * 2.0 for v in left]),
-                lambda: tf.add_n([v + 3.0 for v in right]),
-            )
-            return i + 1, x + more
-
-        def loop():
-            return tf.while_loop(lambda i, _: i < n, body, (0, tf.zeros([3])))[1]
-
-        x = tf.cond(flag, loop, lambda: tf.add_n([v + 0.5 for v in right]))
-        seen[1].assign_add(x)
-        return x, [v - x for v in left]
-
-    values = []
-    for flag, n in ((True, 3), (False, 3), (True, 0), (True, 4)):
-        values += bench.call(run, tf.constant(flag), tf.constant(n))
-    return values + [v.numpy() for v in seen]
-
-
-@case
-def steps_in_a_loop(bench: Bench) -> list[Any]:
-    """Several training steps in one call, each of which takes its batch from an iterator."""
-    table = bench.variable(0, _numbers("float32", 1, (7, 4)) / 16.0)
-    weights = [bench.variable(i, _numbers("float32", 10 + i, (4,)) / 16.0) for i in range(4)]
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
-
-    @tf.function
-    def train(iterator):
-        total = 0.0
-        for _ in tf.range(3):
-            ids = next(iterator)
-            with tf.GradientTape() as tape:
-                rows = tf.gather(table, ids)
-                loss = tf.reduce_sum(tf.add_n([rows * w for w in weights]))
-            gradients = tape.gradient(loss, [table, *weights])
-            # Small multiples of powers of two: sums are exact in any order.
-            table.scatter_sub(tf.IndexedSlices(tf.sign(gradients[0].values), gradients[0].indices))
-            for weight, gradient in zip(weights, gradients[1:], strict=True):
-                weight.assign_sub(tf.sign(gradient) / 16.0)
-            total += loss
-        return total
-
-    def dataset():
-        return tf.data.Dataset.range(40).map(lambda i: tf.stack([i % 7, (3 * i) % 7])).repeat()
-
-    iterator = iter(coordinator.create_per_worker_dataset(dataset))
-    losses = []
-    with bench.counting():
-        for _ in range(3):  # one at a time: the order of the steps matters
-            losses.append(coordinator.schedule(train, args=(iterator,)))
-            coordinator.join()
-    return [*(loss.fetch() for loss in losses), table.numpy(), *(w.numpy() for w in weights)]
 
 
 @case
 def nested(bench: Bench) -> list[Any]:
     """Functions in functions, called twice with different arguments."""
-    variables = [bench.variable(i, _numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(4)]
 
     @tf.function
     def inner(scale):
@@ -643,7 +315,7 @@ def nested(bench: Bench) -> list[Any]:
 @case
 def resource_handles(bench: Bench) -> list[Any]:
     """Handles of variables cross to the worker, for a call that is not inlined."""
-    variables = [bench.variable(i, _numbers("float32", i)) for i in range(6)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(6)]
 
     @tf.function(experimental_attributes={"_noinline": True})
     def inner(scale):
@@ -663,7 +335,7 @@ def resource_handles(bench: Bench) -> list[Any]:
 @case
 def compiled(bench: Bench) -> list[Any]:
     """Islands that XLA compiles, fed with what was received, inside a step that is not compiled."""
-    weights = [bench.variable(i, _numbers("float32", i, (4, 4)) / 8.0) for i in range(6)]
+    weights = [bench.variable(i, whole_numbers("float32", i, (4, 4)) / 8.0) for i in range(6)]
 
     @tf.function(jit_compile=True)
     def island(x, w):
@@ -681,14 +353,14 @@ def compiled(bench: Bench) -> list[Any]:
             weight.assign_sub(0.125 * tf.round(gradient))
         return x, gradients
 
-    x = _numbers("float32", 7, (4, 4)) / 16.0
+    x = whole_numbers("float32", 7, (4, 4)) / 16.0
     return bench.call(step, x) + [w.numpy() for w in weights]
 
 
 @case
 def local_dataset(bench: Bench) -> list[Any]:
     """A tf.data iterator that the function makes on the worker, over values that it received."""
-    variables = [bench.variable(i, _numbers("int64", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("int64", i)) for i in range(4)]
 
     @tf.function
     def step():
@@ -704,7 +376,7 @@ def local_dataset(bench: Bench) -> list[Any]:
 @case
 def python_function(bench: Bench) -> list[Any]:
     """A tf.py_function runs in the coordinator's process, which receives like a worker."""
-    variables = [bench.variable(i, _numbers("float32", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("float32", i)) for i in range(4)]
     seen = []
 
     def look(*values):
@@ -724,7 +396,7 @@ def python_function(bench: Bench) -> list[Any]:
 @case
 def scheduled(bench: Bench) -> list[Any]:
     """ClusterCoordinator.schedule with a dataset per worker; sums of whole numbers commute."""
-    variables = [bench.variable(i, _numbers("int64", i)) for i in range(4)]
+    variables = [bench.variable(i, whole_numbers("int64", i)) for i in range(4)]
     total = bench.variable(1, tf.zeros([3], tf.int64))
     coordinator = tf.distribute.coordinator.ClusterCoordinator(bench.strategy)
 

@@ -1,35 +1,90 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A program with MirroredStrategy on logical devices; `test_shard_update_mirrored.py` runs it.
-
-python tests/cluster/shard_update_mirrored.py REPLICAS GROUP_SIZE [--first-use] OPTIMIZER ...
-
-Prints a line of JSON for each optimizer: what training gives with the option off and on, and what
-is held. GROUP_SIZE is that of the option; 0 is its default. With --first-use, weights are gathered
-before their first use.
-"""
+"""MirroredStrategy on a rank's logical devices, with `shard_weight_update` and without."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
+import os
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from cluster import shard_update_matrix_cases as matrix
+from cluster import shard_update_programs
 from tensorflow.python.eager import context
 
-import tf_fuse
-
 _STEPS = 4
+
+
+class ShardUpdateMirroredCases:
+    """Cases of `collective_cases.Member`, of a rank with several devices."""
+
+    devices: int
+    _all_devices = None
+
+    def trained_on_devices(
+        self, optimizer: str, on: bool = True, group_size: int = 0, gather: str = "end"
+    ) -> dict[str, Any]:
+        """Trains a small model, and reads the optimizer's variables after two of the steps.
+
+        Args:
+          optimizer: of Keras 3.
+          on: whether the option is.
+          group_size: as of the option; 0 is its default.
+          gather: where weights are gathered.
+        """
+        return train(self._on_devices(), optimizer, on, group_size, gather)
+
+    def both_on_devices(self, of: Any, steps: int = 4) -> dict[str, Any]:
+        """Trains with the option off and on.
+
+        Args:
+          of: the name of one of `shard_update_programs`, arguments of `step_of` in a list, or
+            those of `fit` in a dictionary.
+          steps: how many.
+
+        Returns:
+          How many losses differ from each other, whether the option changes any bit, by how much it
+          changes values, and what was decided.
+        """
+        runs = []
+        for on in (False, True):
+            matrix.switch(shard_weight_update=on)
+            runs.append(_run(self._on_devices(), of, steps))
+        without, with_ = runs
+        assert len(without["values"]) == len(with_["values"]) > 0
+        pairs = list(zip(without["values"], with_["values"], strict=True))
+        differences = [np.max(np.abs(a.astype(float) - b), initial=0.0) for a, b in pairs]
+        return {
+            "losses": len(set(with_["losses"])),
+            "same_losses": with_["losses"] == without["losses"],
+            "same_values": all(a.tobytes() == b.tobytes() for a, b in pairs),
+            "largest": float(max(differences)),
+            "decided": with_["decided"],
+        }
+
+    def _on_devices(self) -> Any:
+        os.environ.pop("TF_CONFIG", None)  # One process is all there is.
+        self._all_devices = self._all_devices or tf.distribute.MirroredStrategy(
+            [f"CPU:{i}" for i in range(self.devices)]
+        )
+        return self._all_devices
+
+
+def _run(strategy: tf.distribute.Strategy, case: Any, steps: int) -> dict[str, Any]:
+    if isinstance(case, dict):
+        return matrix.fit(strategy, **case)
+    if isinstance(case, str):
+        return matrix.train(strategy, lambda s: getattr(shard_update_programs, case)(s)[0], steps)
+    return matrix.train(strategy, lambda s: matrix.step_of(s, *case), steps)
 
 
 def train(
     strategy: tf.distribute.Strategy, name: str, on: bool, group_size: int = 0, gather: str = "end"
 ) -> dict[str, Any]:
-    """Trains a small model, and reads the optimizer's variables after two of the steps."""
+    """See `ShardUpdateMirroredCases.trained_on_devices`."""
     tf.config.optimizer.set_experimental_options(
         {
             "shard_weight_update": on,
@@ -63,6 +118,8 @@ def train(
         losses += [float(loss).hex() for loss in strategy.experimental_local_results(step(x, y))]
         if number == 1:
             reads.append(_digest(optimizer.variables))
+    import tf_fuse
+
     updates = getattr(context.context(), "_tf_fuse_updates", None)
     held = [(*b.bytes(), b.is_parted, b.version) for b in updates.bundles()] if on else []
     every = [v for mirrored in optimizer.variables for v in mirrored._value.values]
@@ -81,22 +138,3 @@ def train(
 
 def _digest(variables: list[Any]) -> str:
     return hashlib.sha256(b"".join(v.numpy().tobytes() for v in variables)).hexdigest()
-
-
-def main(replicas: int, group_size: int, names: list[str]) -> None:
-    """Trains with each optimizer."""
-    gather = "end"
-    if names[0] == "--first-use":
-        gather, names = "first_use", names[1:]
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    devices = [tf.config.LogicalDeviceConfiguration()] * replicas
-    tf.config.set_logical_device_configuration(cpu, devices)
-    strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
-    for name in names:
-        off = train(strategy, name, False)
-        on = train(strategy, name, True, group_size, gather)
-        print(json.dumps({"optimizer": name, "off": off, "on": on}), flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -4,15 +4,12 @@
 
 Stock TensorFlow has the protocol `grpc`, and nothing of tf_fuse is loaded. TF_FUSE_TEST_UPDATES=1
 (`make updates`) has all of it with two workers and with three; otherwise it is all optimizers with
-two, and some programs with three.
+two, some programs with three, and all optimizers of Keras 3 with three replicas in a process.
 """
 
 import importlib.util
-import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +20,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"
 _ROOT = Path(__file__).resolve().parents[2]
-_MIRRORED = Path(__file__).with_name("shard_update_mirrored_matrix.py")
 _WEIGHTS = 4
 _SMALL = [37, 1]  # of these, vectors
 _HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
@@ -300,53 +296,74 @@ def test_one_worker_has_nothing_to_cut():
         )
 
 
+# Each optimizer of Keras 3, with three replicas; of others, what only they have.
+_OPTIMIZERS = sorted({name for library, name, *_ in [*_EXACT, *_INEXACT] if library == "keras"})
 # By number of replicas in a process: optimizers, programs, and what is fitted.
 _IN_A_PROCESS = {
     2: [
-        ["keras", "Lamb", {}],
         "nested",
         "scaled",
         {"library": "keras", "name": "Adam", "policy": "mixed_float16"},
     ],
-    3: [["v1", "AdamOptimizer", {}], "tiny", "two_optimizers"],
-    8: [["keras", "Lamb", {}], ["v1", "RMSPropOptimizer", {}]],
+    3: [
+        *(["keras", name, {}] for name in [*_OPTIMIZERS, "Muon"]),
+        ["keras", "SGD", _NESTEROV],
+        ["v1", "AdamOptimizer", {}],
+        "tiny",
+        "two_optimizers",
+    ],
 }
 if _HAS_TF_KERAS:
     _IN_A_PROCESS[2] += [["tf_keras.legacy", "Adam", {"amsgrad": True}], "scaled_2"]
 if _LONG:
     _IN_A_PROCESS[2] += [
+        ["keras", "Lamb", {}],
         {"library": "keras", "name": "Adam"},
         *([*case[:3]] for case in _EXACT if _HAS_TF_KERAS or not case[0].startswith("tf_keras")),
     ]
     _IN_A_PROCESS[3] += ["embedding", "frozen", "half", "half_scaled", "several_packs", "tied"]
-    _IN_A_PROCESS[8] += ["nested"]
+    _IN_A_PROCESS[8] = [["keras", "Lamb", {}], ["v1", "RMSPropOptimizer", {}], "nested"]
+# Those that are not cut as all others are, and why.
+_LEFT = {
+    # One branch has the updates of all replicas.
+    "scaled_2": ("nothing_to_cut", ["in_branch"]),
+    "Muon": ("", ["not_elementwise"]),
+}
 
 
-@pytest.mark.parametrize("replicas", sorted(_IN_A_PROCESS))
-def test_mirrored(replicas):
-    cases = _IN_A_PROCESS[replicas]
-    done = subprocess.run(
-        [sys.executable, str(_MIRRORED), str(replicas), "4", json.dumps(cases)],
-        env={**os.environ, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'tests'}"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    results = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [result["case"] for result in results] == cases
-    for result in results:
-        assert result["losses"] > 1
-        (decided,) = result["decided"]
-        # (One branch has the updates of all replicas.)
-        left = ("nothing_to_cut", ["in_branch"]) if result["case"] == "scaled_2" else ("", [])
-        assert (decided["reason"], decided["reasons"]) == left, result
-        if decided["inexact"]:
-            assert result["case"][1] == "Lamb"
-            assert result["largest"] <= _LIMIT
-        else:
-            assert (result["same_losses"], result["same_values"]) == (True, True), result
+@pytest.fixture(scope="module")
+def process(request):
+    """A process with as many replicas."""
+    with Ranks(["grpc+fuse"], devices=request.param, server=False) as ranks:
+        yield ranks
+
+
+def _title(case):
+    if isinstance(case, dict):
+        return f"fit-{case['name']}"
+    return "-".join(map(str, case)) if isinstance(case, list) else None
+
+
+@pytest.mark.parametrize(
+    ("process", "case"),
+    [(replicas, case) for replicas, cases in _IN_A_PROCESS.items() for case in cases],
+    indirect=["process"],
+    ids=_title,
+    scope="module",
+)
+def test_mirrored(process, case):
+    process.start("both_on_devices", of=case)
+    (result,) = process.wait(seconds=3 * DEADLINE_S)
+    assert isinstance(result, dict), f"{result}\n{process.log(0)}"
+    assert result["losses"] > 1
+    (decided,) = result["decided"]
+    name = case[1] if isinstance(case, list) else str(case)
+    assert (decided["reason"], decided["reasons"]) == _LEFT.get(name, ("", [])), result
+    if decided["inexact"]:
+        assert name in {"Adafactor", "Lamb"}
+        assert result["largest"] <= _LIMIT
+    else:
+        assert (result["same_losses"], result["same_values"]) == (True, True), result
 
 
 # --- The tables of the documentation --------------------------------------------------------------

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Updates that are cut over replicas: the bits of whole ones, in a part of the memory.
 
-By the rewritten function alone; `test_shard_update_matrix.py` has what the option makes of it, so
-only some optimizers and programs are here. TF_FUSE_TEST_UPDATES=1 (`make updates`) has all, and
-groups of two besides those of three.
+By the rewritten function alone; `test_shard_update_matrix.py` has what the option makes of it, with
+all optimizers, so of these and of programs only some are here. TF_FUSE_TEST_UPDATES=1
+(`make updates`) has all, and groups of two besides those of three.
 """
 
 import importlib.util
@@ -82,6 +82,7 @@ _INEXACT = {
     ("tf_keras", "Adam"): ({"global_clipnorm": 0.5}, 2, 1e-5),
     ("tf_keras", "SGD"): ({"clipnorm": 0.1, "momentum": 0.9}, 1, 1e-5),
 }
+_ONLY_LONG = pytest.mark.skipif(not _LONG, reason="long: make updates")
 
 
 @pytest.fixture(scope="module", params=[2, 3] if _LONG else [3])
@@ -124,17 +125,19 @@ def _check(cut, slots):
     assert max(result["own"] for result in cut) <= slots * (_ELEMENTS // len(cut) + 16)
 
 
-@pytest.mark.parametrize("optimizer", sorted(_SLOTS) if _LONG else ["Adam", "Ftrl"])
+@pytest.mark.parametrize("optimizer", sorted(_SLOTS) if _LONG else ["Adam"])
 def test_keras_3(ranks, optimizer):
     _check(_both(ranks, "keras", optimizer), _SLOTS[optimizer])
 
 
-@pytest.mark.parametrize("options", _OPTIONS if _LONG else _OPTIONS[:1], ids=str)
+@_ONLY_LONG
+@pytest.mark.parametrize("options", _OPTIONS, ids=str)
 def test_options_of_keras_3(ranks, options):
     optimizer, more, slots = options
     _check(_both(ranks, "keras", optimizer, options=more), slots)
 
 
+@_ONLY_LONG
 def test_matrices_of_muon_are_left_alone(ranks):
     for result in _both(ranks, "keras", "Muon"):
         # (Of vectors it makes what AdamW does.)
@@ -142,7 +145,8 @@ def test_matrices_of_muon_are_left_alone(ranks):
 
 
 @pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
-@pytest.mark.parametrize("optimizer", sorted(_KERAS_2) if _LONG else ["Nadam"])
+@_ONLY_LONG
+@pytest.mark.parametrize("optimizer", sorted(_KERAS_2))
 def test_keras_2(ranks, optimizer):
     options, slots = _KERAS_2[optimizer]
     _check(_both(ranks, "tf_keras", optimizer, options=options), slots)
@@ -161,7 +165,9 @@ def test_tensorflow_1(ranks, optimizer):
     _check(_both(ranks, "v1", f"{optimizer}Optimizer", options=options), slots)
 
 
-@pytest.mark.parametrize(("library", "optimizer"), sorted(_INEXACT))
+@pytest.mark.parametrize(
+    ("library", "optimizer"), sorted(_INEXACT) if _LONG else [("tf_keras", "Adam")]
+)
 def test_sums_are_added_in_another_order(ranks, library, optimizer):
     options, slots, limit = _INEXACT[library, optimizer]
     args = {"library": library, "optimizer": optimizer, "steps": _STEPS, "options": options}

@@ -136,6 +136,11 @@ def _used_twice(job, g):
     return tf.reduce_sum(new)
 
 
+def _only_assignments(job, g):
+    job.m.assign_add(g)
+    job.m.assign_sub(job.w)
+
+
 def _narrow(job, g):
     job.half = job.half if hasattr(job, "half") else tf.Variable(tf.ones(_SHAPE, tf.bfloat16))
     job.half.assign(2 * job.half)
@@ -155,6 +160,7 @@ def _in_between(job, g):
         (_matmul, {"not_elementwise"}),
         (_used_twice, {"read_elsewhere"}),
         (_narrow, {"type"}),
+        (_only_assignments, {"too_few"}),
         (_in_between, {"waits_for_itself"}),
     ],
 )

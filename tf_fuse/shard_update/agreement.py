@@ -14,9 +14,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_fuse.shard_update import meetings
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.families import Family, Pack
@@ -27,7 +28,6 @@ _log = logging.getLogger("tf_fuse")
 
 _FIRST_WAIT_S = 0.005
 _LONGEST_WAIT_S = 0.5
-_COLLECTIVES = ("Collective", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>ReduceScatter")
 _BEHIND_KEY = "\t"
 _NOTHING = f"{_BEHIND_KEY}(nothing)"
 _PATIENCE_S = 30.0
@@ -35,6 +35,10 @@ _WAIT_VARIABLE = "TF_FUSE_PLAN_WAIT_S"
 _WAIT_S = 600.0
 # There as long as the option is on; its value is a word for others.
 _ON = "tf_fuse/plan/on"
+
+
+def _unknown(name: str) -> None:
+    """Of a function, by name."""
 
 
 class Agreement:
@@ -82,6 +86,7 @@ class Agreement:
         reason: str | None,
         is_compiled: bool = False,
         costs: Costs | None = None,
+        called: Callable[[str], Any | None] = _unknown,
     ) -> None:
         """Waits until all replicas have decided alike about a function; at once if they have.
 
@@ -91,13 +96,14 @@ class Agreement:
           reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
           is_compiled: whether the update is compiled, which changes the last bits.
           costs: by which it was decided; None if by none.
+          called: as of `describe`.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
             line in which they differ, of both. Or the option is off there, as far as can be seen.
           tf.errors.OpError: another one has died.
         """
-        text = describe(function, plan, reason, is_compiled, costs)
+        text = describe(function, plan, reason, is_compiled, costs, called)
         key = _keys(text)
         # One replica may trace a function anew, as for a shorter batch, that others have not; what
         # is cut is the same, so all fits together.
@@ -208,11 +214,19 @@ def describe(
     reason: str | None,
     is_compiled: bool = False,
     costs: Costs | None = None,
+    called: Callable[[str], Any | None] = _unknown,
 ) -> str:
-    """What was decided about a function, in lines.
+    """What was decided about a function, in lines; the last ones are of its collectives, in order.
 
     Each line has what is equal on replicas that fit together, and, behind a tab, words for people,
     with names: those of functions and layers depend on what else a process has made.
+
+    Args:
+      function: its name.
+      plan: as of `Agreement.reach`.
+      reason: likewise.
+      is_compiled: likewise.
+      called: the `FunctionDef` of a function that the plan has not made, or None.
     """
     is_cut = plan is not None and plan.function is not None
     lines = [(f"{is_cut} {is_compiled} {reason or ''}", f"{function}: {reason or 'sharded'}"
@@ -240,15 +254,7 @@ def describe(
         lines.append((f"slot {what}", f"slot {slot.argument} {what}"))
     if plan is not None and plan.function is not None:
         # What all replicas have to take part in, also for sums and early gradients.
-        made = [*plan.functions, plan.function]
-        nodes = [node for one in made for node in one.node_def if node.op.startswith(_COLLECTIVES)]
-        lines += sorted(
-            (
-                f"{node.op} {len(node.input)}{_groups(node)}",
-                f"{node.op} {node.name} of {len(node.input)} inputs{_groups(node)}",
-            )
-            for node in nodes
-        )
+        lines += meetings.lines(meetings.meetings(plan, called))
     return "\n".join(f"{key}{_BEHIND_KEY}{' '.join(words.split())}" for key, words in lines)
 
 
@@ -264,11 +270,6 @@ def _digest_of(family: Family, ops: Mapping[str, str]) -> str:
     """Tells updates of as many operations, but other ones, apart."""
     names = sorted(ops.get(name, "") for name in family.nodes)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
-
-
-def _groups(node: Any) -> str:
-    """In how many groups the members of a collective are."""
-    return f" in {node.attr['groups'].i} groups" if "groups" in node.attr else ""
 
 
 def _why(one: Pack | Family) -> str:

@@ -231,7 +231,9 @@ class Updates:
         twin = None
         try:
             is_compiled = compiles_updates(context)
-            world.agreement.reach(name, decision.plan, decision.reason, is_compiled, costs)
+            world.agreement.reach(
+                name, decision.plan, decision.reason, is_compiled, costs, _bodies(context)
+            )
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)
                 decision.bundle = twin.bundle
@@ -278,9 +280,7 @@ class Updates:
         if python:
             return Decision(name, None, "python_code", python[0])
 
-        def body(called: str) -> Any:
-            return context.get_function_def(called) if context.has_function(called) else None
-
+        body = _bodies(context)
         cluster = world.cluster
         count, size = len(cluster.devices), group_size(context)
         groups = _groups(count, size)
@@ -386,6 +386,15 @@ def _cluster(context: Any, variables: Iterable[Any]) -> Cluster | str:
     if one._in_multi_worker_mode():
         return Cluster.of(context)
     return Cluster.here(one.worker_devices)
+
+
+def _bodies(context: Any) -> Callable[[str], Any | None]:
+    """What knows the `FunctionDef` of each function of a context."""
+
+    def body(name: str) -> Any | None:
+        return context.get_function_def(name) if context.has_function(name) else None
+
+    return body
 
 
 def _groups(replicas: int, size: int) -> int | None:
