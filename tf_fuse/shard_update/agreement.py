@@ -226,6 +226,7 @@ def describe(
       plan: as of `Agreement.reach`.
       reason: likewise.
       is_compiled: likewise.
+      costs: likewise.
       called: the `FunctionDef` of a function that the plan has not made, or None.
     """
     is_cut = plan is not None and plan.function is not None
