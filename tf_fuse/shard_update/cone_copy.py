@@ -231,7 +231,7 @@ class ConeCopy:
         self._is_sized = (
             len(shapes) > 1
             or any(handle.attr["shape"].shape.unknown_rank for handle in handles)
-            or any(node.op == "Reshape" for node in self.graph.node)
+            or any(node.op in ("EnsureShape", "Reshape") for node in self.graph.node)
             or any(_elements(node) > 1 for node in constants)
         )
         if not self._is_sized:

@@ -86,10 +86,11 @@ class Site:
                 if producer is not None and producer.op == "IdentityN":
                     # (What is behind it is looked at, too; see `simplify`.)
                     producer = view.producer(same_as(view, tensor))
-                if is_front(view, producer):
-                    if producer is not None and producer.name not in seen:
-                        seen.add(producer.name)
-                        waiting.append(producer.name)
+                if producer is not None and producer.name in seen:
+                    continue
+                if producer is not None and is_front(view, producer):
+                    seen.add(producer.name)
+                    waiting.append(producer.name)
                 elif view.dtype(tensor) == _RESOURCE or is_small_constant(view, tensor):
                     continue
                 elif not self.is_opaque(view, shapes, tensor):
