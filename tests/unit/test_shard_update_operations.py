@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Why an update is not one operation with stock's bits, and what the report says of those that are."""
+"""Why an update is not one operation with the bits of stock, and what the report says of it."""
 
 import json
 import os

@@ -329,7 +329,7 @@ def _told_shape(view: GraphView, node: Any) -> Shape | None:
     elif node.op == "Slice" and is_small_constant(view, data_inputs(node)[2]):
         from tensorflow.python.framework import tensor_util
 
-        constant = view.producer(data_inputs(node)[2])
+        constant: Any = view.producer(data_inputs(node)[2])
         sizes = tuple(map(int, tensor_util.MakeNdarray(constant.attr["value"].tensor)))
     return sizes if min(sizes, default=0) >= 0 else None
 
