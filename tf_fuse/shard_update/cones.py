@@ -20,7 +20,8 @@ _LARGEST_CONSTANT = 16
 _RESOURCE = 20  # DT_RESOURCE
 
 
-FREE = frozenset({"Identity", "Reshape", "StopGradient"})
+# (An EnsureShape stands in front of what is added to a part of a weight; see `rewrite.py`.)
+FREE = frozenset({"EnsureShape", "Identity", "Reshape", "StopGradient"})
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,8 @@ class Finder:
                 continue
             if node.op in READS:
                 self._shapes[outputs[0]] = self._variable_shape(str(self._view.variable_of(node)))
+            elif node.op in ("EnsureShape", "Slice"):
+                self._shapes[outputs[0]] = _told_shape(self._view, node)
             elif node.op in ELEMENTWISE:
                 known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
                 shapes = [shape for shape in known if shape is not None]
@@ -175,8 +178,12 @@ class Finder:
             reason = "several_devices", variable
         elif not self._has_here(nodes[0].device, variable):
             reason = "device", nodes[0].device
-        elif self._rules.is_flat and any(self._is_other_shape(node, shape) for node in nodes):
-            reason = "unknown_shape", variable
+        elif self._rules.is_flat and (others := self._of_other_shape(nodes, shape)):
+            producer = self._view.producer(others[0])
+            if producer is not None and not self.is_compiled(producer):
+                reason = "not_elementwise", others[0]
+            else:
+                reason = "unknown_shape", variable
         elif self._rules.needs_value and not self._has_value(variable, nodes[0]):
             reason = "not_read", variable
         if reason is not None or shape is None:
@@ -193,9 +200,11 @@ class Finder:
         # (TensorFlow places one of the function's own where all are that get its handle.)
         return producer.device in ("", device) and self._is_here(device, None)
 
-    def _is_other_shape(self, assign: Any, shape: Shape) -> bool:
-        assigned = self._shapes.get(data_inputs(assign)[1])
-        return assigned is None or tuple(assigned) != tuple(shape)
+    def _of_other_shape(self, assigns: Sequence[Any], shape: Shape) -> list[str]:
+        """What is assigned and has another shape than the variable, or none that is known."""
+        assigned = {data_inputs(assign)[1] for assign in assigns}
+        known = {one: self._shapes.get(one) for one in sorted(assigned)}
+        return [t for t, found in known.items() if found is None or tuple(found) != tuple(shape)]
 
     def _has_value(self, variable: str, first: Any) -> bool:
         """Whether a variable is read before its first assignment."""
@@ -316,6 +325,19 @@ class Finder:
         known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
         sizes = [math.prod(shape) for shape in known if shape is not None]
         return max(sizes) if len(sizes) == len(known) or max(sizes, default=0) > 1 else None
+
+
+def _told_shape(view: GraphView, node: Any) -> Shape | None:
+    """The shape that a node itself says its result has, if it is all known."""
+    sizes: Shape = (-1,)
+    if node.op == "EnsureShape" and not node.attr["shape"].shape.unknown_rank:
+        sizes = tuple(dim.size for dim in node.attr["shape"].shape.dim)
+    elif node.op == "Slice" and is_small_constant(view, data_inputs(node)[2]):
+        from tensorflow.python.framework import tensor_util
+
+        constant: Any = view.producer(data_inputs(node)[2])
+        sizes = tuple(map(int, tensor_util.MakeNdarray(constant.attr["value"].tensor)))
+    return sizes if min(sizes, default=0) >= 0 else None
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:

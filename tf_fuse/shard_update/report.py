@@ -13,6 +13,7 @@ from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS, Family, Pack
+from tf_fuse.shard_update.operations_report import lines, operations
 from tf_fuse.shard_update.replicas import name_of, width_of
 
 # Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
@@ -64,17 +65,25 @@ def weight_update_report() -> dict[str, Any]:
           first use, though that was asked for; else ""), `gather_meaning`, `gather_detail`,
           `gather_wide` (the operation that keeps a narrower type from travelling, though that was
           asked for; else ""), and again `sharded`, `reason`, `meaning` and `detail`.
+
+      * `operations`: of each function whose updates were to be one operation each, by
+        `fuse_weight_update` or `compile_weight_update`, a dict: `function` (its name), `way`
+        ("fused" or "compiled"), `updates` (how many are one operation), `variables` (how many these
+        read or assign), and `left`: of each assignment that is not in one, a dict with `assignment`
+        (its name), `reason` (a key of `outline.REASONS`), `meaning` and `detail`.
     """
     from tensorflow.python.eager import context as context_module
 
-    updates = getattr(context_module.context(), "_tf_fuse_updates", None)
+    context = context_module.context()
+    updates, ones = getattr(context, "_tf_fuse_updates", None), operations(context)
     if updates is None:
-        return {"sharded": False, "reason": _OFF, "functions": []}
+        return {"sharded": False, "reason": _OFF, "functions": [], "operations": ones}
     functions = [_function(one) for one in list(updates.decisions)]
     return {
         "sharded": any(function["sharded"] for function in functions),
         "reason": "",
         "functions": functions,
+        "operations": ones,
     }
 
 
@@ -90,8 +99,7 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
     console = Console()
     if report["reason"]:
         console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
-        return
-    if not report["functions"]:
+    elif not report["functions"]:
         console.print("No function with an all-reduce has been called yet.")
     for function in report["functions"]:
         for line in _lines(function):
@@ -104,6 +112,9 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
         if function["costs"] is not None and any(pack["profit"] for pack in function["packs"]):
             line = f"  Estimated by {Costs(**function['costs'])}."
             console.print(line, markup=False, highlight=False, soft_wrap=True)
+    # (A report of an earlier version has none.)
+    for line in lines(report.get("operations", ())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(decision: Decision) -> tuple[bool, str]:
