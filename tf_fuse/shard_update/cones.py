@@ -20,8 +20,7 @@ _LARGEST_CONSTANT = 16
 _RESOURCE = 20  # DT_RESOURCE
 
 
-# (An EnsureShape stands in front of what is added to a part of a weight; see `rewrite.py`.)
-FREE = frozenset({"EnsureShape", "Identity", "Reshape", "StopGradient"})
+FREE = frozenset({"Identity", "Reshape", "StopGradient"})
 
 
 @dataclass(frozen=True)
