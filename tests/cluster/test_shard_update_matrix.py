@@ -189,7 +189,7 @@ def test_sums_are_added_in_another_order(groups, library, name, options, slots):
 
 # Each with options, and how many operations there are for the parts of the four weights on each
 # worker, by where these are gathered: of one element, none, and with "end" the slots of Adam have
-# some of their own. With Nesterov's momentum the weight is changed by a product that the slot is, too.
+# some of their own. With Nesterov's momentum, weight and slot are changed by the same product.
 _FUSED = [
     ("Adam", {}, {"end": [6, 2], "first_use": [3, 1]}),
     ("AdamW", {"weight_decay": 0.1}, {"end": [6, 2], "first_use": [3, 1]}),

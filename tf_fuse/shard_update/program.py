@@ -26,8 +26,8 @@ OP = "TfFuse>ElementwiseUpdate"
 _TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
 # As in cc/update/program.cc.
 _MOST_VALUES = 10000
-# What the operation does itself. (Reshape: it has no shapes inside. With EnsureShape, which stands in
-# front of what is added to a part of a weight, that part would be in it too; a step took longer.)
+# What the operation does itself. (Reshape: it has no shapes inside. EnsureShape stands in front of
+# what is added to a part of a weight; with that part in the operation, a step took longer.)
 _SAME = frozenset({"Identity", "Reshape", "StopGradient"})
 # Which Grappler makes of operations on one tensor; those of them that have the same bits in it,
 # wherever in a register an element is; and its types that are not computed in others.
