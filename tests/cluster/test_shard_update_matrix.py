@@ -183,29 +183,29 @@ def test_sums_are_added_in_another_order(groups, library, name, options, slots):
         assert [v.tobytes() for v in other["values"]] == [v.tobytes() for v in here[0]["values"]]
 
 
-# Each with options.
+# Each with options, and how many operations there are for the parts of the four weights on each
+# worker, by where these are gathered: of one element, none, and with "end" the slots of Adam have
+# some of their own. With Nesterov's momentum, weight and slot are changed by the same product.
 _FUSED = [
-    ("Adam", {}),
-    ("AdamW", {"weight_decay": 0.1}),
-    ("Lion", {}),
-    ("Nadam", {}),
-    ("RMSprop", {}),
-    ("SGD", _NESTEROV),
+    ("Adam", {}, {"end": [6, 2], "first_use": [3, 1]}),
+    ("AdamW", {"weight_decay": 0.1}, {"end": [6, 2], "first_use": [3, 1]}),
+    ("Nadam", {}, {"end": [6, 2], "first_use": [3, 1]}),
+    ("RMSprop", {}, {"end": [3, 1], "first_use": [3, 1]}),
+    ("SGD", _NESTEROV, {"end": [0, 0], "first_use": [3, 1]}),
 ]
 
 
 @_sizes(2)
 @pytest.mark.parametrize("gather", ["end", "first_use"])
-@pytest.mark.parametrize(("name", "options"), _FUSED)
-def test_updates_in_one_operation(groups, name, options, gather):
+@pytest.mark.parametrize(("name", "options", "counts"), _FUSED)
+def test_updates_in_one_operation(groups, name, options, counts, gather):
     switches = {"shard_weight_update_gather": gather}
     args = {"library": "keras", "name": name, "options": options}
     stock, here = _both(groups, "optimizer", **args, **switches)
     _check_same(stock, here)
     _check_decided(here, reason="", reasons=[], cut=_WEIGHTS, inexact=0)
     if len(here) == 2:
-        # (For the parts of the four weights on each worker: of one element, there is none.)
-        assert [one["fused"] for one in here] == [3, 1]
+        assert [one["fused"] for one in here] == counts[gather]
 
 
 @_sizes(2)

@@ -20,8 +20,7 @@ _LARGEST_CONSTANT = 16
 _RESOURCE = 20  # DT_RESOURCE
 
 
-# (An EnsureShape stands in front of what is added to a part of a weight; see `rewrite.py`.)
-FREE = frozenset({"EnsureShape", "Identity", "Reshape", "StopGradient"})
+FREE = frozenset({"Identity", "Reshape", "StopGradient"})
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,6 @@ class Finder:
                 continue
             if node.op in READS:
                 self._shapes[outputs[0]] = self._variable_shape(str(self._view.variable_of(node)))
-            elif node.op in ("EnsureShape", "Slice"):
-                self._shapes[outputs[0]] = _told_shape(self._view, node)
             elif node.op in ELEMENTWISE:
                 known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
                 shapes = [shape for shape in known if shape is not None]
@@ -325,19 +322,6 @@ class Finder:
         known = [self._shapes.get(tensor) for tensor in data_inputs(node)]
         sizes = [math.prod(shape) for shape in known if shape is not None]
         return max(sizes) if len(sizes) == len(known) or max(sizes, default=0) > 1 else None
-
-
-def _told_shape(view: GraphView, node: Any) -> Shape | None:
-    """The shape that a node itself says its result has, if it is all known."""
-    sizes: Shape = (-1,)
-    if node.op == "EnsureShape" and not node.attr["shape"].shape.unknown_rank:
-        sizes = tuple(dim.size for dim in node.attr["shape"].shape.dim)
-    elif node.op == "Slice" and is_small_constant(view, data_inputs(node)[2]):
-        from tensorflow.python.framework import tensor_util
-
-        constant: Any = view.producer(data_inputs(node)[2])
-        sizes = tuple(map(int, tensor_util.MakeNdarray(constant.attr["value"].tensor)))
-    return sizes if min(sizes, default=0) >= 0 else None
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape | None:

@@ -26,8 +26,9 @@ OP = "TfFuse>ElementwiseUpdate"
 _TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
 # As in cc/update/program.cc.
 _MOST_VALUES = 10000
-# What the operation does itself. (It has no shapes inside.)
-_SAME = frozenset({"EnsureShape", "Identity", "Reshape", "StopGradient"})
+# What the operation does itself. (Reshape: it has no shapes inside. EnsureShape stands in front of
+# what is added to a part of a weight; with that part in the operation, a step took longer.)
+_SAME = frozenset({"Identity", "Reshape", "StopGradient"})
 # Which Grappler makes of operations on one tensor; those of them that have the same bits in it,
 # wherever in a register an element is; and its types that are not computed in others.
 _COMPOSITION = "_UnaryOpsComposition"
@@ -217,7 +218,7 @@ class _Writer:
         for op in first:
             program.steps.add(op=op, inputs=values, type=node.attr["T"].type)
             values = [self._last()]
-        step = program.steps.add(op="Identity" if last in _SAME else last, inputs=values)
+        step = program.steps.add(op=last, inputs=values)
         if node.op in READS | ASSIGNS:
             variable = data_inputs(node)[0]
             if variable not in self._variables:
