@@ -1,0 +1,202 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a relayout, and what each of them moves.
+
+With V bytes on a device before the step and p devices in each group, a device receives:
+
+| step | from, to | bytes | messages |
+|---|---|---|---|
+| slice | B, S(i) | 0 | 0 |
+| mask | B, P: the first device of a group keeps its values, the others hold zeros | 0 | 0 |
+| pad | S(i), P: each device puts zeros around its slice | 0 | 0 |
+| all_gather | S(i), B | (p - 1) V | p - 1 |
+| all_to_all | S(i), S(j) | (p - 1) / p V | p - 1 |
+| reduce_scatter | P, S(i) | (p - 1) / p V | p - 1 |
+| all_reduce | P, B | 2 (p - 1) / p V | 2 (p - 1) |
+
+These are the costs of the OneFlow paper (Yuan et al., 2021, table 2), per device, and the rounds of
+a ring. A device keeps slices that are contiguous, so only the last of the axes that split a
+dimension can be gathered, moved or padded, and a new one becomes the last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+SLICE: Final = "slice"
+MASK: Final = "mask"
+PAD: Final = "pad"
+ALL_GATHER: Final = "all_gather"
+ALL_TO_ALL: Final = "all_to_all"
+REDUCE_SCATTER: Final = "reduce_scatter"
+ALL_REDUCE: Final = "all_reduce"
+KINDS: Final = (SLICE, MASK, PAD, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, ALL_REDUCE)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSet:
+    """Which steps a relayout may have.
+
+    Attributes:
+      joint: kinds that may take several axes at once, as one group. Others gain nothing by it: one
+        axis after the other moves the same bytes, with fewer messages.
+      stacked: whether a dimension may be split over several axes on the way.
+      pad: whether there is the step `pad`.
+    """
+
+    joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
+    stacked: bool = True
+    pad: bool = True
+
+
+ALL_STEPS = StepSet()
+# What one axis at a time can do; see `tf_fuse.layout.dtensor` for what is right there.
+ONE_AXIS = StepSet(joint=frozenset())
+
+
+class State(NamedTuple):
+    """A layout, by numbers of axes.
+
+    Attributes:
+      splits: of each dimension the axes that split it, the one with the largest slices first.
+      partial: axes that are P, ascending.
+    """
+
+    splits: tuple[tuple[int, ...], ...]
+    partial: tuple[int, ...] = ()
+
+
+class Step(NamedTuple):
+    """One step.
+
+    Attributes:
+      kind: one of `KINDS`.
+      axes: numbers of the mesh's axes whose devices form the groups; of `all_to_all` in the order
+        in which they split the new dimension.
+      source: the dimension that was split; None if none was.
+      target: the dimension that is split then; None if none is.
+    """
+
+    kind: str
+    axes: tuple[int, ...]
+    source: int | None = None
+    target: int | None = None
+
+
+class Space:
+    """All layouts of one tensor on one mesh, and the steps between them."""
+
+    def __init__(self, sizes: Sequence[int], shape: Sequence[int], allowed: StepSet = ALL_STEPS):
+        """Describes the space.
+
+        Args:
+          sizes: of the mesh's axes.
+          shape: of the whole tensor.
+          allowed: the steps.
+        """
+        self.sizes = tuple(sizes)
+        self.shape = tuple(shape)
+        self.allowed = allowed
+        self._edges: dict[State, list[tuple[Step, State]]] = {}
+
+    def members(self, axes: Sequence[int]) -> int:
+        """Number of devices in a group over some axes."""
+        return math.prod(self.sizes[axis] for axis in axes)
+
+    def elements(self, state: State) -> int:
+        """Number of elements that each device holds."""
+        return math.prod(self.shape) // self.members([a for axes in state.splits for a in axes])
+
+    def received(self, state: State, step: Step) -> tuple[int, int]:
+        """What a step from a state costs.
+
+        Returns:
+          Elements that all devices together receive (a whole number, which for one device it need
+          not be), and messages of a device, one after the other.
+        """
+        members = self.members(step.axes)
+        held = self.elements(state) * math.prod(self.sizes)
+        if step.kind == ALL_GATHER:
+            return held * (members - 1), members - 1
+        if step.kind in (ALL_TO_ALL, REDUCE_SCATTER):
+            return held // members * (members - 1), members - 1
+        if step.kind == ALL_REDUCE:
+            return 2 * (held // members) * (members - 1), 2 * (members - 1)
+        return 0, 0
+
+    def edges(self, state: State) -> list[tuple[Step, State]]:
+        """All steps from a state, with where they lead, in an order that is always the same."""
+        found = self._edges.get(state)
+        if found is None:
+            found = self._edges[state] = [
+                *self._local(state),
+                *self._gathers(state),
+                *self._exchanges(state),
+                *self._reductions(state),
+            ]
+        return found
+
+    def _fits(self, state: State, dimension: int, axes: Sequence[int]) -> bool:
+        """Whether a dimension can be split further, over some axes."""
+        already = state.splits[dimension]
+        if not self.allowed.stacked and len(already) + len(axes) > 1:
+            return False
+        return self.shape[dimension] % self.members([*already, *axes]) == 0
+
+    def _local(self, state: State) -> Iterator[tuple[Step, State]]:
+        used = {*state.partial, *(axis for axes in state.splits for axis in axes)}
+        for axis in range(len(self.sizes)):
+            if axis in used:
+                continue
+            for i, axes in enumerate(state.splits):
+                if self._fits(state, i, [axis]):
+                    yield Step(SLICE, (axis,), None, i), _with(state, {i: (*axes, axis)})
+            yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
+        if not self.allowed.pad:
+            return
+        for i, axes in enumerate(state.splits):
+            if axes:
+                after = _with(state, {i: axes[:-1]}, {*state.partial, axes[-1]})
+                yield Step(PAD, axes[-1:], i), after
+
+    def _gathers(self, state: State) -> Iterator[tuple[Step, State]]:
+        for i, axes in enumerate(state.splits):
+            if axes:
+                yield Step(ALL_GATHER, axes[-1:], i), _with(state, {i: axes[:-1]})
+
+    def _exchanges(self, state: State) -> Iterator[tuple[Step, State]]:
+        for i, j in itertools.permutations(range(len(state.splits)), 2):
+            axes = state.splits[i]
+            most = len(axes) if ALL_TO_ALL in self.allowed.joint else min(len(axes), 1)
+            for count in range(1, most + 1):
+                kept, moved = axes[:-count], axes[-count:]
+                if not self._fits(state, j, moved):
+                    continue
+                for order in itertools.permutations(moved):
+                    after = _with(state, {i: kept, j: state.splits[j] + order})
+                    yield Step(ALL_TO_ALL, order, i, j), after
+
+    def _reductions(self, state: State) -> Iterator[tuple[Step, State]]:
+        for axis in state.partial:
+            rest = set(state.partial) - {axis}
+            for i, axes in enumerate(state.splits):
+                if self._fits(state, i, [axis]):
+                    after = _with(state, {i: (*axes, axis)}, rest)
+                    yield Step(REDUCE_SCATTER, (axis,), None, i), after
+        most = len(state.partial) if ALL_REDUCE in self.allowed.joint else 1
+        for count in range(1, most + 1):
+            for axes in itertools.combinations(state.partial, count):
+                yield Step(ALL_REDUCE, axes), _with(state, {}, set(state.partial) - set(axes))
+
+
+def _with(
+    state: State, splits: dict[int, tuple[int, ...]], partial: set[int] | None = None
+) -> State:
+    return State(
+        tuple(splits.get(i, axes) for i, axes in enumerate(state.splits)),
+        state.partial if partial is None else tuple(sorted(partial)),
+    )
