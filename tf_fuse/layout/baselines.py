@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from tf_fuse.layout import steps as kinds
 from tf_fuse.layout.errors import LayoutError, raise_if
+from tf_fuse.layout.factors import nested
 from tf_fuse.layout.redistribution import state_of
 from tf_fuse.layout.refinement import refine, refined
 from tf_fuse.layout.tensor_layout import TensorLayout
@@ -95,9 +96,10 @@ def dtensor_default(
 ) -> Baseline:
     """What `dtensor.relayout` does between two layouts.
 
-    It exchanges by an all-to-all if one axis moves from a dimension to another and nothing else
-    changes. Otherwise it slices what can be sliced at once, gathers every dimension that has to
-    change, all at once, and slices again. A test compares this with what TensorFlow 2.21 inserts.
+    It exchanges by an all-to-all if one axis moves from a dimension to another and no other
+    dimension begins or ends to be split. Otherwise it slices what can be sliced at once, gathers
+    every dimension that has to change, all at once, and slices again. A test compares this with
+    what TensorFlow 2.21 inserts.
 
     Args:
       source: how the tensor lies.
@@ -215,23 +217,18 @@ def _expanded(source: TensorLayout, target: TensorLayout) -> tuple[list[int], li
     Raises:
       LayoutError: the slices of the two layouts do not nest.
     """
-    sizes = source.mesh.shape
     now: list[int] = []
     goal: list[int] = []
-    for i, (before, after) in enumerate(
-        zip(state_of(source).splits, state_of(target).splits, strict=True)
-    ):
-        longer = max(before, after, key=len)
-        shorter = min(before, after, key=len)
-        if any(sizes[a] != sizes[b] for a, b in zip(longer, shorter, strict=False)):
+    for i, (old, new) in enumerate(zip(source.splits, target.splits, strict=True)):
+        counts = nested(source, old, new)
+        if counts is None:
             raise LayoutError(
-                f"MindSpore's inference needs slices that nest: dimension {i} is in "
-                f"{[sizes[axis] for axis in before]} slices before and "
-                f"{[sizes[axis] for axis in after]} behind"
+                f"MindSpore's inference needs slices that nest: dimension {i} is split over "
+                f"{', '.join(old)} before and {', '.join(new)} behind, on mesh {source.mesh}"
             )
-        count = max(len(longer), 1)
-        now += [*before, *[_NONE] * (count - len(before))]
-        goal += [*after, *[_NONE] * (count - len(after))]
+        count = max(len(counts), 1)
+        now += [*map(source.mesh.index, old), *[_NONE] * (count - len(old))]
+        goal += [*map(source.mesh.index, new), *[_NONE] * (count - len(new))]
     return now, goal
 
 

@@ -10,6 +10,7 @@ are nodes of a graph, all steps its edges, and the answer is a shortest path.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,11 +18,15 @@ from typing import Any
 from tf_fuse.layout import links as link_module
 from tf_fuse.layout import search
 from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.factors import factored
 from tf_fuse.layout.links import Link, slowest
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.refinement import Refinement, refine, refined
 from tf_fuse.layout.steps import ALL_STEPS, State, StepSet
 from tf_fuse.layout.tensor_layout import TensorLayout
+
+# A layout is checked when it is made; many plans pass through the same ones.
+_KEPT_LAYOUTS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +35,10 @@ class RelayoutStep:
 
     Attributes:
       kind: "slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter" or "all_reduce".
-      axes: whose devices form the groups; of "all_to_all" in the order in which they split the new
-        dimension.
-      source: the dimension that was split; None if none was.
-      target: the dimension that is split then; None if none is.
+      axes: whose devices form the groups; those that begin to split the same dimension in the order
+        in which they do.
+      sources: for each of the axes the dimension that it split; empty if none did.
+      targets: for each of the axes the dimension that it splits then; empty if none does.
       before: the layout before it.
       after: the layout behind it.
       received_bytes: by all devices together.
@@ -43,8 +48,8 @@ class RelayoutStep:
 
     kind: str
     axes: tuple[str, ...]
-    source: int | None
-    target: int | None
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
     before: TensorLayout
     after: TensorLayout
     received_bytes: int
@@ -52,13 +57,9 @@ class RelayoutStep:
     seconds: float
 
     def __str__(self) -> str:
-        where = {
-            (True, True): f"dimension {self.source} to {self.target}",
-            (True, False): f"dimension {self.source}",
-            (False, True): f"dimension {self.target}",
-            (False, False): "",
-        }[self.source is not None, self.target is not None]
-        return " ".join(part for part in (self.kind, f"over {'+'.join(self.axes)},", where) if part)
+        both = [", ".join(map(str, dict.fromkeys(one))) for one in (self.sources, self.targets)]
+        where = " to ".join(one for one in both if one)
+        return f"{self.kind} over {'+'.join(self.axes)}" + (f", dimension {where}" if where else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,8 @@ class RelayoutPlan:
       mesh: of the two layouts; a common refinement of theirs where they had different ones.
       item_bytes: of one element.
       steps: in their order; empty where nothing is to be done.
+      shape: of the layouts of the steps: that of the tensor, but that dimensions which several axes
+        split are cut into factors. What a device holds is only reshaped.
     """
 
     source: TensorLayout
@@ -78,6 +81,7 @@ class RelayoutPlan:
     mesh: Mesh
     item_bytes: int
     steps: tuple[RelayoutStep, ...]
+    shape: tuple[int, ...]
 
     @property
     def received_bytes(self) -> int:
@@ -102,7 +106,8 @@ class RelayoutPlan:
     @property
     def peak_bytes_per_device(self) -> int:
         """The most that a device holds of the tensor; while a step runs it has both sides of it."""
-        held = [one.bytes_per_device(self.item_bytes) for one in self._layouts()]
+        layouts = [self.source, *(step.after for step in self.steps)]
+        held = [one.bytes_per_device(self.item_bytes) for one in layouts]
         return max(map(sum, itertools.pairwise(held))) if self.steps else held[0]
 
     def received_bytes_by_axes(self) -> dict[tuple[str, ...], int]:
@@ -141,10 +146,9 @@ class RelayoutPlan:
 
     def __str__(self) -> str:
         steps = "; ".join(map(str, self.steps)) or "nothing to do"
-        return f"{self.source} -> {self.target}: {steps}; {self.received_bytes} bytes in all"
-
-    def _layouts(self) -> list[TensorLayout]:
-        return [self.source, *(step.after for step in self.steps)]
+        shape = f" (as {list(self.shape)})" if self.shape != self.source.shape else ""
+        total = f"{self.received_bytes} bytes in all"
+        return f"{self.source} -> {self.target}{shape}: {steps}; {total}"
 
 
 def plan_relayout(
@@ -181,14 +185,16 @@ def plan_relayout(
     if item_bytes < 1:
         raise LayoutError(f"item_bytes is 1 or more, got {item_bytes}")
     source, target, ordered = _unified(source, target, links)
+    first, last = factored(source, target) if allowed.strided else (source, target)
     mesh = source.mesh
-    router = search.router(mesh.shape, source.shape, allowed, item_bytes, ordered)
-    path = router.path(state_of(source), state_of(target))
+    router = search.router(mesh.shape, first.shape, allowed, item_bytes, ordered)
+    path = router.path(state_of(first), state_of(last))
     if path is None:
         raise LayoutError(
             f"no sequence of allowed steps leads from {source} to {target}; they were: {allowed}"
         )
-    return RelayoutPlan(source, target, mesh, item_bytes, tuple(_steps(source, path)))
+    steps = tuple(_steps(first, path))
+    return RelayoutPlan(source, target, mesh, item_bytes, steps, first.shape)
 
 
 def state_of(layout: TensorLayout) -> State:
@@ -198,6 +204,7 @@ def state_of(layout: TensorLayout) -> State:
     return State(splits, tuple(map(index, layout.partial)))
 
 
+@functools.lru_cache(maxsize=_KEPT_LAYOUTS)
 def layout_of(state: State, mesh: Mesh, shape: tuple[int, ...]) -> TensorLayout:
     """The layout of a state."""
     splits = [[mesh.axes[axis] for axis in axes] for axes in state.splits]
@@ -210,7 +217,7 @@ def _steps(source: TensorLayout, path: Iterable[search.Edge]) -> Iterable[Relayo
         after = layout_of(state, source.mesh, source.shape)
         axes = tuple(source.mesh.axes[axis] for axis in step.axes)
         yield RelayoutStep(
-            step.kind, axes, step.source, step.target, before, after,
+            step.kind, axes, step.sources, step.targets, before, after,
             cost.received, cost.messages, cost.seconds,
         )  # fmt: skip
         before = after

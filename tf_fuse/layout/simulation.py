@@ -8,6 +8,7 @@ wrong values here.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,22 +78,16 @@ def run(plan: RelayoutPlan, pieces: Sequence[Array]) -> list[Array]:
     """
     found = list(pieces)
     for step in plan.steps:
-        found = run_step(step, found)
-    return found
+        found = run_step(step, [one.reshape(step.before.slice_shape) for one in found])
+    return [one.reshape(plan.target.slice_shape) for one in found]
 
 
 def run_step(step: RelayoutStep, pieces: Sequence[Array]) -> list[Array]:
     """What each device holds behind one step."""
     found = list(pieces)
-    mesh = step.before.mesh
-    # In the order in which the pieces follow each other in the dimension that was split.
-    axes = step.axes
-    if step.kind == kinds.ALL_TO_ALL:
-        assert step.source is not None
-        axes = step.before.splits[step.source][-len(axes) :]
-    for group in _groups(mesh, axes):
+    for group in _groups(step.before.mesh, step.axes):
         held = [pieces[device] for device in group]
-        for device, piece in zip(group, _exchange(step, mesh, group, held), strict=True):
+        for device, piece in zip(group, _communicate(step, held), strict=True):
             found[device] = piece
     return found
 
@@ -115,14 +110,13 @@ def _groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
     return [[int(one) for one in row] for row in numbers.transpose(*first, *last).reshape(-1, size)]
 
 
-def _exchange(
-    step: RelayoutStep, mesh: Mesh, group: Sequence[int], held: Sequence[Array]
-) -> list[Array]:
+def _communicate(step: RelayoutStep, held: Sequence[Array]) -> list[Array]:
     """What the devices of a group hold behind a step."""
-    count = len(group)
-    target = 0 if step.target is None else step.target
+    count = len(held)
+    source = step.sources[0] if step.sources else 0
+    target = step.targets[0] if step.targets else 0
     if step.kind == kinds.ALL_GATHER:
-        return [np.concatenate(held, axis=step.source)] * count
+        return [np.concatenate(held, axis=source)] * count
     if step.kind == kinds.ALL_REDUCE:
         return [_sum(held)] * count
     if step.kind == kinds.REDUCE_SCATTER:
@@ -133,25 +127,53 @@ def _exchange(
         return [held[0], *(np.zeros_like(one) for one in held[1:])]
     if step.kind == kinds.PAD:
         return [
-            np.concatenate(
-                [one if i == j else np.zeros_like(one) for j in range(count)], step.source
-            )
+            np.concatenate([one if i == j else np.zeros_like(one) for j in range(count)], source)
             for i, one in enumerate(held)
         ]
     assert step.kind == kinds.ALL_TO_ALL
-    parts = [np.split(one, count, axis=target) for one in held]
-    takes = [_number(mesh, device, step.axes) for device in group]
-    return [np.concatenate([part[take] for part in parts], axis=step.source) for take in takes]
+    return _exchange(step, held)
+
+
+def _exchange(step: RelayoutStep, held: Sequence[Array]) -> list[Array]:
+    """What the devices of a group hold behind an all-to-all: of each member one block."""
+    sizes = [step.before.mesh.size_of(axis) for axis in step.axes]
+    members = list(itertools.product(*map(range, sizes)))
+    found = [np.empty(step.after.slice_shape, held[0].dtype) for _ in members]
+    for i, receiver in enumerate(members):
+        for j, sender in enumerate(members):
+            take = _block(step, receiver, step.targets, step.after, held[j].shape)
+            put = _block(step, sender, step.sources, step.before, found[i].shape)
+            found[i][put] = held[j][take]
+    return found
+
+
+def _block(
+    step: RelayoutStep,
+    member: Sequence[int],
+    dimensions: Sequence[int],
+    cut: TensorLayout,
+    shape: Sequence[int],
+) -> tuple[slice, ...]:
+    """The block of an array that belongs to a member of the group.
+
+    Args:
+      step: an all-to-all.
+      member: its coordinates in the axes of the step.
+      dimensions: for each axis of the step, which dimension it cuts.
+      cut: the layout in which it does.
+      shape: of the array before it is cut.
+    """
+    block = [slice(0, size) for size in shape]
+    at = dict(zip(step.axes, member, strict=True))
+    for i in set(dimensions):
+        number = 0
+        for axis in cut.splits[i]:
+            if axis in at:
+                number = number * cut.mesh.size_of(axis) + at[axis]
+        length = cut.slice_shape[i]
+        block[i] = slice(number * length, (number + 1) * length)
+    return tuple(block)
 
 
 def _sum(terms: Sequence[Array]) -> Array:
     return np.sum(np.stack(terms), axis=0, dtype=terms[0].dtype)
-
-
-def _number(mesh: Mesh, device: int, axes: Sequence[str]) -> int:
-    """The number of a device in some axes, in row-major order of these."""
-    at = mesh.coordinates(device)
-    number = 0
-    for axis in axes:
-        number = number * mesh.size_of(axis) + at[mesh.index(axis)]
-    return number

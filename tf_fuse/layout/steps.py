@@ -16,7 +16,8 @@ With V bytes on a device before the step and p devices in each group, a device r
 
 These are the costs of the OneFlow paper (Yuan et al., 2021, table 2), per device, and the rounds of
 a ring. A device keeps slices that are contiguous, so only the last of the axes that split a
-dimension can be gathered, moved or padded, and a new one becomes the last.
+dimension can be gathered, moved or padded, and a new one becomes the last. An all-to-all over
+several axes moves each from some dimension to another; no dimension gives one and takes one.
 """
 
 from __future__ import annotations
@@ -46,16 +47,19 @@ class StepSet:
         axis after the other moves the same bytes, with fewer messages.
       stacked: whether a dimension may be split over several axes on the way.
       pad: whether there is the step `pad`.
+      strided: whether a dimension that several axes split, at the beginning or the end, is cut into
+        factors, so that on the way what a device holds of it may be strided (`factors.py`).
     """
 
     joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
     stacked: bool = True
     pad: bool = True
+    strided: bool = True
 
 
 ALL_STEPS = StepSet()
 # What one axis at a time can do; see `tf_fuse.layout.dtensor` for what is right there.
-ONE_AXIS = StepSet(joint=frozenset())
+ONE_AXIS = StepSet(joint=frozenset(), strided=False)
 
 
 class State(NamedTuple):
@@ -75,16 +79,16 @@ class Step(NamedTuple):
 
     Attributes:
       kind: one of `KINDS`.
-      axes: numbers of the mesh's axes whose devices form the groups; of `all_to_all` in the order
-        in which they split the new dimension.
-      source: the dimension that was split; None if none was.
-      target: the dimension that is split then; None if none is.
+      axes: numbers of the mesh's axes whose devices form the groups; those that begin to split the
+        same dimension in the order in which they do.
+      sources: for each of the axes the dimension that it split; empty if none did.
+      targets: for each of the axes the dimension that it splits then; empty if none does.
     """
 
     kind: str
     axes: tuple[int, ...]
-    source: int | None = None
-    target: int | None = None
+    sources: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
 
 
 class Space:
@@ -154,31 +158,57 @@ class Space:
                 continue
             for i, axes in enumerate(state.splits):
                 if self._fits(state, i, [axis]):
-                    yield Step(SLICE, (axis,), None, i), _with(state, {i: (*axes, axis)})
+                    yield Step(SLICE, (axis,), (), (i,)), _with(state, {i: (*axes, axis)})
             yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
         if not self.allowed.pad:
             return
         for i, axes in enumerate(state.splits):
             if axes:
                 after = _with(state, {i: axes[:-1]}, {*state.partial, axes[-1]})
-                yield Step(PAD, axes[-1:], i), after
+                yield Step(PAD, axes[-1:], (i,)), after
 
     def _gathers(self, state: State) -> Iterator[tuple[Step, State]]:
         for i, axes in enumerate(state.splits):
             if axes:
-                yield Step(ALL_GATHER, axes[-1:], i), _with(state, {i: axes[:-1]})
+                yield Step(ALL_GATHER, axes[-1:], (i,)), _with(state, {i: axes[:-1]})
 
     def _exchanges(self, state: State) -> Iterator[tuple[Step, State]]:
-        for i, j in itertools.permutations(range(len(state.splits)), 2):
-            axes = state.splits[i]
-            most = len(axes) if ALL_TO_ALL in self.allowed.joint else min(len(axes), 1)
-            for count in range(1, most + 1):
-                kept, moved = axes[:-count], axes[-count:]
-                if not self._fits(state, j, moved):
-                    continue
-                for order in itertools.permutations(moved):
-                    after = _with(state, {i: kept, j: state.splits[j] + order})
-                    yield Step(ALL_TO_ALL, order, i, j), after
+        most = len(self.sizes) if ALL_TO_ALL in self.allowed.joint else 1
+        for counts in itertools.product(*(range(len(axes) + 1) for axes in state.splits)):
+            if not 1 <= sum(counts) <= most:
+                continue
+            free = [i for i, count in enumerate(counts) if not count]
+            sources = {
+                axis: i
+                for i, count in enumerate(counts)
+                for axis in state.splits[i][len(state.splits[i]) - count :]
+            }
+            for targets in itertools.product(free, repeat=len(sources)):
+                yield from self._exchange(state, sources, dict(zip(sources, targets, strict=True)))
+
+    def _exchange(
+        self, state: State, sources: dict[int, int], targets: dict[int, int]
+    ) -> Iterator[tuple[Step, State]]:
+        """The all-to-alls by which axes go from dimensions to dimensions, in any order there."""
+        gained: dict[int, list[int]] = {}
+        for axis, target in targets.items():
+            gained.setdefault(target, []).append(axis)
+        if not all(self._fits(state, i, axes) for i, axes in gained.items()):
+            return
+        kept = {
+            i: tuple(axis for axis in state.splits[i] if axis not in sources)
+            for i in set(sources.values())
+        }
+        for orders in itertools.product(*(itertools.permutations(one) for one in gained.values())):
+            taken = {i: state.splits[i] + order for i, order in zip(gained, orders, strict=True)}
+            axes = tuple(axis for order in orders for axis in order)
+            step = Step(
+                ALL_TO_ALL,
+                axes,
+                tuple(sources[axis] for axis in axes),
+                tuple(targets[axis] for axis in axes),
+            )
+            yield step, _with(state, kept | taken)
 
     def _reductions(self, state: State) -> Iterator[tuple[Step, State]]:
         for axis in state.partial:
@@ -186,7 +216,7 @@ class Space:
             for i, axes in enumerate(state.splits):
                 if self._fits(state, i, [axis]):
                     after = _with(state, {i: (*axes, axis)}, rest)
-                    yield Step(REDUCE_SCATTER, (axis,), None, i), after
+                    yield Step(REDUCE_SCATTER, (axis,), (), (i,)), after
         most = len(state.partial) if ALL_REDUCE in self.allowed.joint else 1
         for count in range(1, most + 1):
             for axes in itertools.combinations(state.partial, count):
