@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from tf_fuse.layout import Mesh, TensorLayout
 
-# Larger than any sum of bytes here; exact in int64.
+# Larger than any price here.
 _FAR = 1 << 50
-# Messages are counted below this, so that bytes come first.
+# More than any number of messages here.
 _BYTE = 1 << 12
+
+
+def bytes_first(axes: Sequence[str], elements: int, messages: int) -> int:
+    """The price where bytes count first, and messages second."""
+    return elements * _BYTE + messages
 
 
 def layouts(mesh: Mesh, shape: Sequence[int], partial: bool = True) -> list[TensorLayout]:
@@ -39,78 +44,82 @@ def layouts(mesh: Mesh, shape: Sequence[int], partial: bool = True) -> list[Tens
     return sorted(found, key=str)
 
 
-def distances(nodes: Sequence[TensorLayout], joint: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes and messages of the cheapest sequence of steps between any two layouts.
+def distances(
+    nodes: Sequence[TensorLayout],
+    joint: bool,
+    price: Callable[[Sequence[str], int, int], int] = bytes_first,
+) -> np.ndarray:
+    """The price of the cheapest sequence of steps between any two layouts.
 
     Args:
       nodes: all layouts of one tensor.
       joint: whether all-to-all and all-reduce may take several axes as one group.
+      price: of a step in groups over some axes, in which all devices together receive so many
+        elements, and each one so many messages.
 
     Returns:
-      Elements that all devices together receive, and messages of a device: square matrices.
+      A square matrix.
     """
-    count = len(nodes)
-    best = np.full((count, count), _FAR, np.int64)
+    best = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     at = {node: i for i, node in enumerate(nodes)}
     for node, i in at.items():
         best[i, i] = 0
-        for after, elements, messages in _steps(node, joint):
+        for after, *what in _steps(node, joint):
             if after in at:
-                best[i, at[after]] = min(best[i, at[after]], elements * _BYTE + messages)
+                best[i, at[after]] = min(best[i, at[after]], price(*what))
     for before, after in itertools.permutations(nodes, 2):
-        members = _exchanged(before, after, joint)
-        if members:
+        moved = _exchanged(before, after, joint)
+        if moved:
             held = before.bytes_per_device(1) * before.mesh.size
-            cost = held // members * (members - 1) * _BYTE + members - 1
-            best[at[before], at[after]] = min(best[at[before], at[after]], cost)
-    for k in range(count):
+            p = math.prod(map(before.mesh.size_of, moved))
+            what = price(moved, held // p * (p - 1), p - 1)
+            best[at[before], at[after]] = min(best[at[before], at[after]], what)
+    for k in range(len(nodes)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)
-    return best // _BYTE, best % _BYTE
+    return best
 
 
-def _exchanged(before: TensorLayout, after: TensorLayout, joint: bool) -> int:
-    """The size of the groups in which one all-to-all leads from a layout to another; 0 if none."""
+def _exchanged(before: TensorLayout, after: TensorLayout, joint: bool) -> list[str]:
+    """The axes over which one all-to-all leads from a layout to another; none if none does."""
     if before.partial != after.partial or before.replicated != after.replicated:
-        return 0
+        return []
     moved: list[str] = []
     for old, new in zip(before.splits, after.splits, strict=True):
         shorter = min(len(old), len(new))
         if old[:shorter] != new[:shorter]:
-            return 0
+            return []
         moved += old[shorter:]
-    return math.prod(map(before.mesh.size_of, moved)) if joint or len(moved) == 1 else 0
+    return moved if joint or len(moved) == 1 else []
 
 
-def _steps(node: TensorLayout, joint: bool) -> Iterator[tuple[TensorLayout, int, int]]:
-    """Everything that one collective, or none, makes of a layout."""
-    mesh, held = node.mesh, node.bytes_per_device(1) * node.mesh.size
-    size = mesh.size_of
-
-    def layout(changed: dict[int, tuple[str, ...]], sums: set[str]) -> TensorLayout | None:
-        splits = [changed.get(i, axes) for i, axes in enumerate(node.splits)]
-        counts = [math.prod(map(size, axes)) for axes in splits]
-        if any(one % slices for one, slices in zip(node.shape, counts, strict=True)):
-            return None
-        return TensorLayout(mesh, node.shape, splits, sums)
-
+def _steps(
+    node: TensorLayout, joint: bool
+) -> Iterator[tuple[TensorLayout, Sequence[str], int, int]]:
+    """Everything that one collective but an all-to-all, or none, makes of a layout."""
+    size, held = node.mesh.size_of, node.bytes_per_device(1) * node.mesh.size
     sums = set(node.partial)
-    raw: list[tuple[TensorLayout | None, int, int]] = []
+    # What changes, the axes of the groups, elements and messages.
+    raw: list[tuple[dict[int, tuple[str, ...]], set[str], Sequence[str], int, int]] = []
     for axis in node.replicated:
-        raw.append((layout({}, sums | {axis}), 0, 0))
-        raw += [(layout({i: (*node.splits[i], axis)}, sums), 0, 0) for i in range(node.rank)]
+        raw.append(({}, sums | {axis}, [axis], 0, 0))
+        raw += [({i: (*node.splits[i], axis)}, sums, [axis], 0, 0) for i in range(node.rank)]
     for i, axes in enumerate(node.splits):
         if axes:
             p = size(axes[-1])
-            raw.append((layout({i: axes[:-1]}, sums), held * (p - 1), p - 1))
-            raw.append((layout({i: axes[:-1]}, sums | {axes[-1]}), 0, 0))
+            raw.append(({i: axes[:-1]}, sums, axes[-1:], held * (p - 1), p - 1))
+            raw.append(({i: axes[:-1]}, sums | {axes[-1]}, axes[-1:], 0, 0))
     for axis in sums:
         p = size(axis)
         raw += [
-            (layout({i: (*node.splits[i], axis)}, sums - {axis}), held // p * (p - 1), p - 1)
+            ({i: (*node.splits[i], axis)}, sums - {axis}, [axis], held // p * (p - 1), p - 1)
             for i in range(node.rank)
         ]
-    for m in range(1, len(sums) + 1 if joint else 2):
-        for group in itertools.combinations(sorted(sums), m):
+    for count in range(1, len(sums) + 1 if joint else 2):
+        for group in itertools.combinations(sorted(sums), count):
             p = math.prod(map(size, group))
-            raw.append((layout({}, sums - set(group)), 2 * held // p * (p - 1), 2 * (p - 1)))
-    yield from ((after, cost, messages) for after, cost, messages in raw if after is not None)
+            raw.append(({}, sums - set(group), group, 2 * held // p * (p - 1), 2 * (p - 1)))
+    for changed, partial, *what in raw:
+        splits = [changed.get(i, axes) for i, axes in enumerate(node.splits)]
+        counts = [math.prod(map(size, axes)) for axes in splits]
+        if all(one % slices == 0 for one, slices in zip(node.shape, counts, strict=True)):
+            yield TensorLayout(node.mesh, node.shape, splits, partial), *what

@@ -9,10 +9,12 @@
 
 DTensor's own relayouts are right where one axis begins or ends to split one dimension, or moves
 from a dimension to another, while nothing else changes. With more at once some are silently wrong,
-so each step here is one of these, whatever the plan; and an all-to-all is one that has the first
-dimension, if there are four or more, for others are wrong, too. A gather has the bytes of the plan where
-LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2=1 is set before TensorFlow is imported; without, DTensor
-sums tensors padded with zeros on CPU, which are twice the bytes, and -0.0 becomes 0.0.
+so each step here is one of these, whatever the plan. Of four dimensions or more, all-to-alls
+without the first one are wrong, too; there one is made the first for as long as it takes.
+
+A gather has the bytes of the plan where LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2=1 is set
+before TensorFlow is imported. Without, DTensor sums tensors padded with zeros on CPU: these are
+twice the bytes, and -0.0 becomes 0.0.
 
 DTensor has no partial layouts. A tensor that is partial over some axes has a dimension for each of
 them in front, in the mesh's order, of the axis's size and split over it; the tensor is the sum over

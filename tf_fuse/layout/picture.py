@@ -14,7 +14,7 @@ _NAMED_DEVICES = 16
 
 
 def picture(layout: TensorLayout, item_bytes: int = 4) -> Any:
-    """A table of `rich`: the tensor's slices where they are in it, with the devices that hold them.
+    """The tensor's slices, where they are in it, with the devices that hold them.
 
     One dimension runs to the right and one down; where more than two are split, the others' slices
     stand in front of each row. A partial tensor's devices are marked with their term: 3:0 is
@@ -28,17 +28,17 @@ def picture(layout: TensorLayout, item_bytes: int = 4) -> Any:
       For `rich.print`.
     """
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     cut = [i for i, count in enumerate(layout.slices) if count > 1]
     across = cut[-1] if cut else None
-    table = Table(
-        title=f"{layout}\neach device: {list(layout.slice_shape)}, "
-        f"{layout.bytes_per_device(item_bytes):,} bytes",
-        title_justify="left",
-        box=box.SQUARE,
-        show_lines=True,
+    title = (
+        f"{layout}\neach device: {list(layout.slice_shape)}, "
+        f"{layout.bytes_per_device(item_bytes):,} bytes"
     )
+    table = Table(box=box.SQUARE, show_lines=True)
     rows: dict[tuple[tuple[int, int], ...], list[str]] = {}
     columns: dict[tuple[int, int] | None, None] = {}
     for key, devices in layout.holders().items():
@@ -52,7 +52,7 @@ def picture(layout: TensorLayout, item_bytes: int = 4) -> Any:
         table.add_column("" if one is None else f"dimension {across}: {_range(one)}")
     for row, cells in rows.items():
         table.add_row(*([", ".join(map(_range, row))] if down else []), *cells)
-    return table
+    return Group(Text(title), table)
 
 
 def show(layout: TensorLayout, item_bytes: int = 4) -> None:

@@ -119,10 +119,12 @@ class RelayoutPlan:
         return {key: found[key] for key in sorted(found) if found[key]}
 
     def table(self) -> Any:
-        """The plan as a table of `rich`, with units."""
+        """The plan as a table, with units, for `rich.print`."""
+        from rich.console import Group
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=f"{self.source}\n-> {self.target}", title_justify="left")
+        table = Table()
         for name in ("step", "holds then"):
             table.add_column(name)
         for name in ("bytes/device", "messages", "ms"):
@@ -142,7 +144,7 @@ class RelayoutPlan:
             str(self.messages),
             f"{self.seconds * 1e3:.3f}",
         )
-        return table
+        return Group(Text(f"{self.source}\n-> {self.target}"), table)
 
     def __str__(self) -> str:
         steps = "; ".join(map(str, self.steps)) or "nothing to do"
@@ -191,7 +193,7 @@ def plan_relayout(
     path = router.path(state_of(first), state_of(last))
     if path is None:
         raise LayoutError(
-            f"no sequence of allowed steps leads from {source} to {target}; they were: {allowed}"
+            f"no sequence of allowed steps leads from {source} to {target}: {allowed}"
         )
     steps = tuple(_steps(first, path))
     return RelayoutPlan(source, target, mesh, item_bytes, steps, first.shape)

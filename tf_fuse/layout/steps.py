@@ -56,6 +56,12 @@ class StepSet:
     pad: bool = True
     strided: bool = True
 
+    def __str__(self) -> str:
+        words = [f"over several axes: {', '.join(sorted(self.joint)) or 'none'}"]
+        words += [f"{'' if getattr(self, name) else 'not '}{name}"
+                  for name in ("stacked", "pad", "strided")]  # fmt: skip
+        return "; ".join(words)
+
 
 ALL_STEPS = StepSet()
 # What one axis at a time can do; see `tf_fuse.layout.dtensor` for what is right there.

@@ -1,0 +1,69 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Relayouts on real DTensors: values of every pair, and what DTensor does by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+PAIRS = {"1-D": 16, "2-D": 196, "2x4": 49, "2x2x2": 1156, "rank 4": 441, "rank 5": 36}
+
+
+def run(what: str, gather: str) -> dict:
+    """The JSON that `layout_on_dtensor.py` prints."""
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parents[1]), str(HERE)])
+    environment["LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2"] = gather
+    done = subprocess.run(
+        [sys.executable, str(HERE / "layout_on_dtensor.py"), what],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def results() -> dict:
+    return run("values", "1")
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_every_pair_keeps_the_values(results, case):
+    """With real gathers, of which DTensor's own relayouts get some wrong."""
+    assert results[case] == {"pairs": PAIRS[case], "wrong": []}
+
+
+def test_a_traced_relayout_keeps_bits_and_has_a_gradient(results):
+    assert results["function"] == {"bits": True, "gradient": True, "gradient_layout": True}
+
+
+def test_what_cannot_be_run_says_why(results):
+    assert results["errors"] == [
+        "DTensor splits a dimension over one axis, but dimension 0 of [4/x+y] on x:2;y:2 is split "
+        "over x, y; use a mesh in which they are one axis",
+        "the layout is on mesh 'x:4', but the devices' mesh is 'x:2;y:2'",
+        "mesh 'x:2;y:2' has 4 devices, got 1",
+        "no sequence of allowed steps leads from [4] on x:2;y:2 to [4/x+y] on x:2;y:2: over "
+        "several axes: all_reduce; not stacked; not pad; not strided",
+        "DTensor cannot run the step pad over x, dimension 0; make the plan by "
+        "tf_fuse.layout.dtensor.plan",
+    ]
+
+
+def test_the_baseline_is_what_dtensor_does():
+    """Kinds of collectives, their bytes, and whether the values are right, of stock relayouts."""
+    assert run("inserted", "0") == {
+        "2x4": {"pairs": 42, "differ": []},
+        "2x2x2": {"pairs": 102, "differ": []},
+    }
