@@ -178,7 +178,7 @@ def errors() -> list[str]:
         lambda: ours.dtensor_layout(stacked, devices),
         lambda: ours.dtensor_layout(other, devices),
         lambda: ours.device_mesh(mesh, ["CPU:0"]),
-        lambda: ours.plan(TensorLayout(mesh, (4,)), stacked),
+        lambda: ours.relayout(None, ours.plan(TensorLayout(mesh, (4,)), stacked), devices),
         lambda: ours.relayout(None, joint, devices),
     ]
     from tf_fuse.layout import plan_relayout
