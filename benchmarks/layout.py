@@ -5,8 +5,9 @@
     python benchmarks/layout.py --json layout.json
     python benchmarks/layout.py --parts relayout --plot relayout.svg
 
-`relayout` compares bytes over all pairs of layouts of a tensor (`layout_relayout.py`). The JSON has
-a key for each part that ran, with a list of rows.
+`relayout` compares bytes over all pairs of layouts of a tensor (`layout_relayout.py`), and `wire`
+counts those of some on the network, in four processes (`layout_wire.py`). The JSON has a key for
+each part that ran, with a list of rows.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from benchmarks import layout_relayout, output
+from benchmarks import layout_relayout, layout_wire, output
 from examples.progress import display
 
 # Each has measure(progress), which returns rows, and render(rows), which returns a table.
-PARTS: Mapping[str, Any] = {"relayout": layout_relayout}
+PARTS: Mapping[str, Any] = {"relayout": layout_relayout, "wire": layout_wire}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -51,14 +52,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its tables; see --help.
 
     Returns:
-      0.
+      0; 1 when a process failed.
     """
     args = parse(argv)
     console = Console()
     result: dict[str, Any] = {}
-    with display(console) as progress:
-        for part in args.parts:
-            result[part] = PARTS[part].measure(progress)
+    try:
+        with display(console) as progress:
+            for part in args.parts:
+                result[part] = PARTS[part].measure(progress)
+    except layout_wire.WireError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     for part in args.parts:
         console.print(PARTS[part].render(result[part]))
 
