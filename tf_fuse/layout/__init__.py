@@ -1,0 +1,64 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts of tensors over meshes of devices, and the cheapest way from one to another.
+
+    from tf_fuse import layout
+
+    mesh = layout.Mesh({"rows": 2, "cols": 4})
+    rules = layout.LayoutRules.from_text("batch:rows;hidden:cols")
+    x = [layout.Dimension("batch", 64), layout.Dimension("hidden", 512)]
+    source = rules.layout(x, mesh)
+    target = layout.from_sbp(mesh, (64, 512), "(B, S(0))")
+    print(layout.plan_relayout(source, target))
+    layout.show(target)
+
+Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
+`tf.experimental.dtensor`. Sources:
+
+* named dimensions, meshes and rules: "Mesh-TensorFlow: Deep Learning for Supercomputers" (Shazeer
+  et al., 2018), section 3;
+* device matrix and tensor map: MindSpore's auto parallel;
+* S(i), B and P, and what steps between them cost: "OneFlow: Redesign the Distributed Deep Learning
+  Framework from Scratch" (Yuan et al., 2021), section 3.
+"""
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.links import Link
+from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.notation import (
+    MindSporeLayout,
+    from_mindspore,
+    from_sbp,
+    to_mindspore,
+    to_rules,
+    to_sbp,
+)
+from tf_fuse.layout.picture import picture, show
+from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.rules import Dimension, LayoutRules
+from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+__all__ = [
+    "ALL_STEPS",
+    "MANY_AXES_STEPS",
+    "ONE_AXIS",
+    "Dimension",
+    "LayoutError",
+    "LayoutRules",
+    "Link",
+    "Mesh",
+    "MindSporeLayout",
+    "RelayoutPlan",
+    "RelayoutStep",
+    "StepSet",
+    "TensorLayout",
+    "from_mindspore",
+    "from_sbp",
+    "picture",
+    "plan_relayout",
+    "show",
+    "to_mindspore",
+    "to_rules",
+    "to_sbp",
+]

@@ -1,0 +1,158 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes of devices: named axes, as in Mesh-TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from tf_fuse.layout.errors import LayoutError, raise_if
+
+# What separates names in the text forms of meshes and rules.
+_SEPARATORS = ":;,()"
+
+
+def problem_of_name(kind: str, name: object) -> str | None:
+    """Why something is no name; None where it is one."""
+    if isinstance(name, str) and name and not any(c in _SEPARATORS or c.isspace() for c in name):
+        return None
+    return (
+        f"{kind} {name!r}: a name is a string of one character or more, without spaces and any of "
+        f"{_SEPARATORS}; choose another"
+    )
+
+
+def problem_of_size(kind: str, size: object) -> str | None:
+    """Why something is no size; None where it is one."""
+    try:
+        good = not isinstance(size, bool) and operator.index(size) >= 1  # type: ignore[arg-type]
+    except TypeError:
+        good = False
+    return None if good else f"{kind}: a size is a whole number, 1 or more, got {size!r}"
+
+
+def pairs_of_text(kind: str, text: str) -> list[tuple[str, str]]:
+    """Reads `a:b;c:d`, the text form of meshes and rules; empty parts are left out.
+
+    Raises:
+      LayoutError: a part is not two words with a colon between them.
+    """
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    words = [[word.strip() for word in part.split(":")] for part in parts]
+    raise_if([
+        f"{kind} {part!r} of {text!r}: write name:value, with a semicolon between two of them"
+        for part, both in zip(parts, words, strict=True)
+        if len(both) != 2 or not all(both)
+    ])  # fmt: skip
+    return [(both[0], both[1]) for both in words]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """An n-dimensional array of devices, whose axes have names.
+
+    Device d, counted from 0, lies where d is in the array in row-major order: the last axis is the
+    one that runs fastest. That is the order of `tf.experimental.dtensor`, of MindSpore's device
+    matrix and of OneFlow's hierarchy.
+
+    Attributes:
+      dims: (name, size) of each axis. A mapping from names to sizes will do.
+    """
+
+    dims: tuple[tuple[str, int], ...]
+
+    def __init__(self, dims: Mapping[str, int] | Iterable[tuple[str, int]]):
+        """Names the axes.
+
+        Raises:
+          LayoutError: a name is none, or is there twice; a size is below 1.
+        """
+        pairs = list(dims.items() if isinstance(dims, Mapping) else dims)
+        names = [name for name, _ in pairs]
+        problems = [problem_of_name("axis", name) for name in names]
+        problems += [problem_of_size(f"axis {name!r}", size) for name, size in pairs]
+        problems += [
+            f"axis {name!r} is there {names.count(name)} times; give each axis a name of its own"
+            for name in sorted({name for name in names if names.count(name) > 1})
+        ]
+        raise_if([one for one in problems if one])
+        pairs = [(name, operator.index(size)) for name, size in pairs]
+        object.__setattr__(self, "dims", tuple(pairs))
+
+    @classmethod
+    def from_text(cls, text: str) -> Mesh:
+        """Reads `rows:2;cols:4`.
+
+        Raises:
+          LayoutError: it is not of that form, or no mesh.
+        """
+        pairs = pairs_of_text("axis", text)
+        raise_if([
+            f"axis {name!r} of {text!r}: its size is a whole number, got {size!r}"
+            for name, size in pairs
+            if not size.isdecimal()
+        ])  # fmt: skip
+        return cls([(name, int(size)) for name, size in pairs])
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(name for name, _ in self.dims)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(size for _, size in self.dims)
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(self.shape)
+
+    def index(self, axis: str) -> int:
+        """The place of an axis, from 0.
+
+        Raises:
+          LayoutError: there is none of this name.
+        """
+        if axis not in self.axes:
+            raise LayoutError(unknown_axes([axis], self)[0])
+        return self.axes.index(axis)
+
+    def size_of(self, axis: str) -> int:
+        """Number of devices along an axis.
+
+        Raises:
+          LayoutError: there is none of this name.
+        """
+        return self.shape[self.index(axis)]
+
+    def coordinates(self, device: int) -> tuple[int, ...]:
+        """Where a device lies, one number per axis.
+
+        Raises:
+          LayoutError: there is no such device.
+        """
+        if not 0 <= device < self.size:
+            raise LayoutError(f"device {device}: mesh {self} has devices 0 to {self.size - 1}")
+        found = []
+        for size in reversed(self.shape):
+            device, at = divmod(device, size)
+            found.append(at)
+        return tuple(reversed(found))
+
+    def __str__(self) -> str:
+        return ";".join(f"{name}:{size}" for name, size in self.dims)
+
+
+def unknown_axes(names: Iterable[str], mesh: Mesh, who: str = "") -> list[str]:
+    """A problem for each name that is no axis of a mesh, once."""
+    known = ", ".join(mesh.axes) or "none"
+    return [
+        f"{who}axis {name!r} is not in mesh {str(mesh)!r}; its axes are: {known}"
+        for name in sorted(set(names) - set(mesh.axes))
+    ]

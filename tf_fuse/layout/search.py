@@ -1,0 +1,153 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The cheapest sequence of steps between two layouts: Dijkstra's algorithm over all layouts."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tf_fuse.layout.links import Link, slowest
+from tf_fuse.layout.steps import Space, State, Step, StepSet
+
+# Spaces are kept, as a model has many tensors of one shape.
+_KEPT_SPACES = 64
+
+
+class Cost(NamedTuple):
+    """What is least, compared in this order.
+
+    Attributes:
+      seconds: by the links; 0 where none are given.
+      received: bytes that all devices together receive.
+      messages: of a device, one after the other.
+      steps: their number.
+    """
+
+    seconds: float
+    received: int
+    messages: int
+    steps: int
+
+    def plus(self, other: Cost) -> Cost:
+        """The cost of both, one after the other."""
+        return Cost(
+            self.seconds + other.seconds,
+            self.received + other.received,
+            self.messages + other.messages,
+            self.steps + other.steps,
+        )
+
+
+NOTHING = Cost(0.0, 0, 0, 0)
+
+
+class Edge(NamedTuple):
+    """A step, what it costs, and where it leads."""
+
+    step: Step
+    cost: Cost
+    after: State
+
+
+class Router:
+    """Finds paths in one space.
+
+    What it found out from one layout is kept, so many paths from few layouts are found quickly.
+    """
+
+    def __init__(self, space: Space, item_bytes: int, links: Sequence[Link] | None):
+        """Takes the space and what counts.
+
+        Args:
+          space: the layouts and steps.
+          item_bytes: of one element.
+          links: of each axis; None if bytes count first and messages second.
+        """
+        self.space = space
+        self._item_bytes = item_bytes
+        self._links = links
+        self._edges: dict[State, list[Edge]] = {}
+        self._trees: dict[State, _Tree] = {}
+
+    def cost(self, state: State, step: Step) -> Cost:
+        """What a step from a state costs."""
+        elements, messages = self.space.received(state, step)
+        received = elements * self._item_bytes
+        seconds = 0.0
+        if self._links is not None:
+            link = slowest(self._links[axis] for axis in step.axes)
+            seconds = link.seconds(received / math.prod(self.space.sizes), messages)
+        return Cost(seconds, received, messages, 1)
+
+    def edges(self, state: State) -> list[Edge]:
+        """All steps from a state."""
+        found = self._edges.get(state)
+        if found is None:
+            found = self._edges[state] = [
+                Edge(step, self.cost(state, step), after) for step, after in self.space.edges(state)
+            ]
+        return found
+
+    def path(self, source: State, target: State) -> list[Edge] | None:
+        """The cheapest sequence of steps; None if there is none."""
+        tree = self._trees.get(source)
+        if tree is None:
+            tree = self._trees[source] = _Tree(self, source)
+        return tree.path(target)
+
+
+class _Tree:
+    """The cheapest paths from one layout, as far as they were needed."""
+
+    def __init__(self, router: Router, source: State):
+        self._router = router
+        self._best: dict[State, Cost] = {source: NOTHING}
+        self._came: dict[State, tuple[State, Edge]] = {}
+        self._done: set[State] = set()
+        # Of equal costs, what was found first: the order is always the same.
+        self._count = itertools.count()
+        self._waiting: list[tuple[Cost, int, State]] = [(NOTHING, next(self._count), source)]
+
+    def path(self, target: State) -> list[Edge] | None:
+        while target not in self._done:
+            if not self._waiting:
+                return None
+            self._settle_one()
+        found = []
+        while target in self._came:
+            target, edge = self._came[target]
+            found.append(edge)
+        return found[::-1]
+
+    def _settle_one(self) -> None:
+        cost, _, state = heapq.heappop(self._waiting)
+        if state in self._done:
+            return
+        self._done.add(state)
+        for edge in self._router.edges(state):
+            if edge.after in self._done:
+                continue
+            through = cost.plus(edge.cost)
+            known = self._best.get(edge.after)
+            if known is None or through < known:
+                self._best[edge.after] = through
+                self._came[edge.after] = state, edge
+                heapq.heappush(self._waiting, (through, next(self._count), edge.after))
+
+
+@functools.lru_cache(maxsize=_KEPT_SPACES)
+def router(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    allowed: StepSet,
+    partial: tuple[int, ...],
+    item_bytes: int,
+    links: tuple[Link, ...] | None,
+) -> Router:
+    """A router, the same one for the same arguments."""
+    return Router(Space(sizes, shape, allowed, partial), item_bytes, links)
