@@ -90,6 +90,7 @@ def record(function: Callable[[], Any]) -> list[Recorded]:
 
     recorded: list[Recorded] = []
     graph = _Scratch()
+    outer = ops.get_name_scope()
 
     def creator(next_creator: Any, **kwargs: Any) -> Any:
         default = ops.get_default_graph()
@@ -101,7 +102,12 @@ def record(function: Callable[[], Any]) -> list[Recorded]:
         recorded.append(_describe(variable, f"{scope}/{name}" if scope else name))
         return variable
 
-    with _unnoticed(graph), graph.as_default(), variable_scope.variable_creator_scope(creator):
+    with (
+        _unnoticed(graph),
+        graph.as_default(),
+        graph.name_scope(f"{outer}/" if outer else None),
+        variable_scope.variable_creator_scope(creator),
+    ):
         function()
     return recorded
 

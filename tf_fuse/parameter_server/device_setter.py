@@ -20,7 +20,7 @@ class PsStrategy:
 
         strategy = tf_fuse.parameter_server.PsStrategy(servers=2)
         setter = tf.compat.v1.train.replica_device_setter(cluster=cluster, ps_strategy=strategy)
-        with tf.device(setter):
+        with tf.compat.v1.device(setter):
             ...
 
     Each worker builds its own graph, with a strategy of its own: the same program gives the same

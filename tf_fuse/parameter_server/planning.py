@@ -114,13 +114,19 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
       in_graph: whether the names of a graph are asked for.
     """
     beside = {one.graph_name: one.beside for one in recorded if one.beside}
-    slots: Counter[str] = Counter()
+    sizes = {one.graph_name: _bytes(one) for one in recorded}
+    slot_bytes: Counter[str] = Counter()
     for name in beside:
         owner, seen = name, {name}
         while owner in beside and beside[owner] not in seen:
             owner = beside[owner]
             seen.add(owner)
-        slots[owner] += 1
+        slot_bytes[owner] += sizes[name]
+
+    def slots(name: str) -> int | None:
+        # (By size: an optimizer keeps smaller ones, too, as the powers of Adam's betas.)
+        return round(slot_bytes[name] / (sizes[name] or 1)) if slot_bytes else None
+
     return [
         Expected(
             Variable(
@@ -128,7 +134,7 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
                 one.shape,
                 one.dtype,
                 one.trainable,
-                slots[one.graph_name] if slots else None,
+                slots(one.graph_name),
             ),
             one.server,
             may_be_split=bool(one.shape) and not in_graph,
@@ -136,6 +142,10 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
         for one in recorded
         if one.shape is not None and not one.beside
     ]
+
+
+def _bytes(one: Recorded) -> int:
+    return Variable("", one.shape or (), one.dtype).bytes
 
 
 def _split_of(partitioner: Any) -> Split | None:
