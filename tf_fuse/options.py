@@ -167,9 +167,9 @@ OPTIONS: dict[str, Option] = {
         Option(
             "split_matmuls",
             bool,
-            "Multiply by the pieces of a variable that a partitioner has split, in place of putting "
-            "them together on the worker, in functions that are traced from then on. Off unless set "
-            "to True: sums are added in another order, so last bits differ.",
+            "Multiply by the pieces of a variable that a partitioner has split, in place of "
+            "putting them together on the worker, in functions that are traced from then on. Off "
+            "unless set to True: sums are added in another order, so last bits differ.",
             in_sessions=False,
             in_config=False,
         ),

@@ -61,8 +61,8 @@ def main(mode, servers, folder):
     def weights_of(model):
         return [np.asarray(v) for v in model.trainable_variables]
 
-    def train(strategy, model, optimizer, steps):
-        variables = [v.value for v in model.trainable_variables]
+    def train(strategy, model, optimizer, steps, variables=None):
+        variables = variables or [v.value for v in model.trainable_variables]
 
         def replica():
             x = tf.reshape(tf.cast(tf.range(64), tf.float32), [4, 16]) / 64.0
@@ -218,7 +218,7 @@ def main(mode, servers, folder):
 
         def make():
             big = tf.Variable(lambda: tf.zeros([4000, 1000]), name="big", shape=[4000, 1000])
-            others = [tf.Variable(tf.zeros([500, 500]), name=f"w{i}") for i in range(4)]
+            others = [tf.Variable(tf.zeros([500, 500]), name=f"w{i}") for i in range(6)]
             return big, others
 
         with strategy.scope():
@@ -231,6 +231,29 @@ def main(mode, servers, folder):
             "plans": report["plans"],
             "imbalance": report["imbalance"]["kept_bytes"],
         }
+
+    def keras_pieces():
+        """A Keras 3 model in pieces, whose optimizer and tape are given those."""
+        results = {}
+        costs = parameter_server.Costs(link_bytes_per_s=1e6)
+        for partitioner in (None, parameter_server.CostPartitioner(servers, costs)):
+            strategy = strategy_of(partitioner)
+
+            def make():
+                model, _ = make_model()
+                optimizer = keras.optimizers.Adam(0.01)
+                variables = parameter_server.pieces(model.trainable_variables)
+                optimizer.build(variables)
+                return model, optimizer, variables
+
+            with strategy.scope():
+                model, optimizer, variables = parameter_server.build(make)
+            losses = train(strategy, model, optimizer, 3, variables)
+            report = parameter_server.placement_report(strategy)
+            slots = [one["slots"] for one in report["variables"] if "adam" not in one["variable"]]
+            name = "whole" if partitioner is None else "pieces"
+            results[name] = [coordinator.exact(losses), len(variables), slots]
+        return results
 
     def unplanned():
         """A model that needs values while it is built is placed as it is made."""
@@ -253,7 +276,7 @@ def main(mode, servers, folder):
     }
     if mode == "on":
         cases = {"floats_without_the_option": floats_without_the_option, **cases}
-        others = (late, explicit, pieces, planned_pieces, unplanned)
+        others = (late, explicit, pieces, planned_pieces, keras_pieces, unplanned)
         cases |= {case.__name__: case for case in others}
     coordinator.finish(cases)
 

@@ -8,6 +8,7 @@ their bytes and traffic; docs/parameter_servers.md is for users.
 
 from tf_fuse.parameter_server.device_setter import PsStrategy
 from tf_fuse.parameter_server.partition import CostPartitioner
+from tf_fuse.parameter_server.pieces import pieces
 from tf_fuse.parameter_server.planning import build, plan
 from tf_fuse.parameter_server.plans import Plan
 from tf_fuse.parameter_server.report import (
@@ -23,6 +24,7 @@ __all__ = [
     "Plan",
     "PsStrategy",
     "build",
+    "pieces",
     "placement_report",
     "plan",
     "print_placement_report",
