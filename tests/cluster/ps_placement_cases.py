@@ -44,7 +44,7 @@ def main(mode, servers, folder):
         tf.config.optimizer.set_experimental_options({"shard_weight_update": True})
         return result
 
-    def make_model():
+    def make_layers():
         keras.utils.set_random_seed(7)
         model = keras.Sequential(
             [
@@ -54,6 +54,10 @@ def main(mode, servers, folder):
             ]
         )
         model.build((None, 16))
+        return model
+
+    def make_model():
+        model = make_layers()
         optimizer = keras.optimizers.Adam(0.01)
         optimizer.build(model.trainable_variables)
         return model, optimizer
@@ -196,6 +200,9 @@ def main(mode, servers, folder):
             table = tf.Variable(tf.reshape(tf.range(1_200_000.0), [-1, 12]), name="embeddings")
             kernel = tf.Variable(tf.reshape(tf.range(1_000_000.0), [1000, 1000]), name="kernel")
             small = tf.Variable(tf.zeros([10, 10]), name="small")
+            with tf.device("/job:ps/task:1"):
+                fixed = tf.Variable(tf.zeros([1000, 1000]), name="fixed")
+            del fixed
         path = tf.train.Checkpoint(t=table, k=kernel).write(str(Path(folder) / f"pieces{servers}"))
         reader = tf.train.load_checkpoint(path)
         keys = {"t/.ATTRIBUTES/VARIABLE_VALUE": table, "k/.ATTRIBUTES/VARIABLE_VALUE": kernel}
@@ -207,7 +214,7 @@ def main(mode, servers, folder):
             "small": type(small).__name__,
             "shapes": [v.shape.as_list() for v in table.variables],
             "whole": whole,
-            "imbalance": report["imbalance"]["kept_bytes"],
+            "kept": [one["kept_bytes"] for one in report["servers"]],
             "partitions": {p["variable"]: p["pieces"] for p in report["partitions"]},
         }
 
@@ -240,7 +247,7 @@ def main(mode, servers, folder):
             strategy = strategy_of(partitioner)
 
             def make():
-                model, _ = make_model()
+                model = make_layers()
                 optimizer = keras.optimizers.Adam(0.01)
                 variables = parameter_server.pieces(model.trainable_variables)
                 optimizer.build(variables)

@@ -160,3 +160,14 @@ def test_a_plan_does_not_depend_on_order(shapes, servers, shuffle):
     before = decide_all(variables, Servers(servers, 3), Costs())
     shuffle.shuffle(variables)
     assert decide_all(variables, Servers(servers, 3), Costs()) == before
+
+
+def test_it_takes_what_a_strategy_knows():
+    partitioner = CostPartitioner(2)
+    partitioner.adapt(2, 5)
+    assert partitioner.costs == Costs(workers=5)
+    told = CostPartitioner(2, Costs(workers=3))
+    told.adapt(2, 5)
+    assert told.costs.workers == 3
+    with pytest.raises(ValueError, match="is for 2 parameter servers, the cluster has 4: make it"):
+        told.adapt(4, 1)

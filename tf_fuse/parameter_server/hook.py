@@ -50,11 +50,10 @@ def placement_of(extended: Any) -> Placement:
         placement = _placements.get(extended)
         if placement is None:
             partitioner = extended._variable_partitioner
-            costs = (
-                partitioner.costs
-                if isinstance(partitioner, CostPartitioner)
-                else Costs(workers=max(1, extended._num_workers))
-            )
+            costs = Costs(workers=max(1, extended._num_workers))
+            if isinstance(partitioner, CostPartitioner):
+                partitioner.adapt(extended._num_ps, extended._num_workers)
+                costs = partitioner.costs
             placement = _placements[extended] = Placement(extended._num_ps, costs)
         return placement
 
@@ -121,14 +120,17 @@ def install(is_on: Callable[[Any], bool]) -> None:
 @contextlib.contextmanager
 def _creating(extended: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Tells the partitioner what is about to be made, and its pieces what they are pieces of."""
-    before = _thread.whole, creating.name, creating.shape, creating.planned
+    before = _thread.whole, vars(creating).copy()
     creating.name, creating.shape = _name(kwargs), None
+    creating.is_fixed = _explicit_server(extended._num_ps, creating.name) is not None
     creating.planned = placement_of(extended).decisions()
     _thread.whole = "" if extended._variable_partitioner is None else f"#{next(_wholes)}"
     try:
         yield
     finally:
-        _thread.whole, creating.name, creating.shape, creating.planned = before
+        _thread.whole = before[0]
+        vars(creating).clear()
+        vars(creating).update(before[1])
 
 
 def _create(extended: Any, next_creator: Any, kwargs: dict[str, Any]) -> Any:

@@ -241,7 +241,8 @@ class CostPartitioner(sharded_variable.Partitioner):
 
         Args:
           servers: how many parameter servers there are, at least 1.
-          costs: the figures by which it decides; None for those of `Costs()`.
+          costs: the figures by which it decides; None for those of `Costs()`, with the number of
+            workers of the strategy where the option `shard_weight_update` is on.
           axis: along which variables may be split: 0, as `ParameterServerStrategy` needs it; None
             for the one that costs least, for `tf.compat.v1.get_variable`. Rows are gathered from
             pieces along axis 0 only, so variables that look like embeddings are split so.
@@ -255,8 +256,23 @@ class CostPartitioner(sharded_variable.Partitioner):
             raise ValueError(f"axis is {axis}, must be 0 or more, or None for any")
         self.servers = servers
         self.costs = costs or Costs()
+        self._is_told = costs is not None
         self.axis = axis
         self.decisions: dict[Variable, Decision] = {}
+
+    def adapt(self, servers: int, workers: int) -> None:
+        """Checks that it fits a strategy, and takes the number of workers if it was not told.
+
+        Raises:
+          ValueError: it is for another number of servers; the text has both.
+        """
+        if servers != self.servers:
+            raise ValueError(
+                f"the CostPartitioner is for {self.servers} parameter servers, the cluster has "
+                f"{servers}: make it with servers={servers}"
+            )
+        if not self._is_told:
+            self.costs = Costs(workers=max(1, workers))
 
     def __call__(self, shape: object, dtype: object, axis: int = 0) -> list[int]:
         """Decides about one variable.
@@ -285,7 +301,10 @@ class CostPartitioner(sharded_variable.Partitioner):
         if only is not None and sizes and only >= len(sizes):
             raise ValueError(f"a variable of shape {known} has no axis {only} to be split along")
         variable = Variable(_name(), sizes, dtypes.as_dtype(dtype).base_dtype.name)
-        decision = _planned(variable) or decide(variable, self.servers, self.costs, only)
+        if creating.is_fixed:
+            decision = Decision(variable, reason="a device scope names its server")
+        else:
+            decision = _planned(variable) or decide(variable, self.servers, self.costs, only)
         self.decisions[variable] = decision
         creating.shape = sizes
         result = [1] * len(sizes)
@@ -298,6 +317,7 @@ class _Creating(threading.local):
     """The variable that this thread is about to make, which partitioners are not told."""
 
     name = ""
+    is_fixed = False
     shape: tuple[int, ...] | None = None
     planned: dict[tuple[str, tuple[int, ...], str], Decision] | None = None
 

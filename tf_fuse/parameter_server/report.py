@@ -23,6 +23,11 @@ _LOADS = {
 }
 
 
+_NONE = (
+    "no variable was placed: the option shard_weight_update has to be set before variables are made"
+)
+
+
 def set_costs(strategy: Any, costs: Costs) -> None:
     """Sets the figures by which the variables of a strategy are placed.
 
@@ -47,6 +52,7 @@ def placement_report(strategy: Any) -> dict[str, Any]:
     Returns:
       A dict, which can be written as JSON:
 
+      * `reason`: why it has no variables, in words; "" if it has some;
       * `servers`: of each server a dict with `server` (its number), `variables` (how many it has,
         without slots), `kept_bytes` (of variables and slots), `read_bytes_per_step`,
         `updated_bytes_per_step` and `update_s_per_step`. The last three are estimates, for steps of
@@ -80,6 +86,9 @@ def print_placement_report(report: Any) -> None:
 
     data = report if isinstance(report, Mapping) else placement_report(report)
     console = Console()
+    if data.get("reason"):
+        console.print(data["reason"], markup=False)
+        return
     console.print(_servers_table(data["servers"], data["imbalance"]))
     console.print(_variables_table(data["variables"]))
     for why in sorted({one["why"] for one in data["variables"]}):
@@ -133,6 +142,7 @@ def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
         )
     decisions = partitioner.decisions.values() if isinstance(partitioner, CostPartitioner) else ()
     return {
+        "reason": "" if variables else _NONE,
         "servers": servers,
         "imbalance": {key: imbalance([one[key] for one in servers]) for key in _LOADS},
         "variables": variables,

@@ -48,7 +48,7 @@ class Costs:
     rows_per_step: Mapping[str, float] = field(default_factory=dict)
     link_bytes_per_s: float = 1e9
     update_s_per_byte: float = 0.42e-9
-    update_s: float = 100e-6
+    update_s: float = 50e-6
     memory_bytes_per_s: float = 4e9
     piece_s: float = 50e-6
 
