@@ -134,6 +134,15 @@ def test_processes_agree():
     assert set(json.loads(output)) == {0, 1, 2, 3}
 
 
+def test_list_scheduling_is_improved_on():
+    # Heaviest first, one server would have 3 + 2 + 2 and the other 3 + 2.
+    (sums,) = _place([(3,), (3,), (2,), (2,), (2,)], 2)
+    assert sums == [6.0, 6.0]
+    # By one load or the other alone, half of these would be on one server.
+    sums = _place([(4, 0), (4, 0), (0, 4), (0, 4), (3, 3), (3, 3)], 2)
+    assert sums == [[7.0, 7.0], [7.0, 7.0]]
+
+
 def test_what_has_to_be_somewhere_is_there_and_counted():
     items = [Item((-1,), (100.0,), 1), *_items([(50,), (50,), (1,)])]
     assert assign(items, Servers(2, 1)) == [1, 0, 0, 1]

@@ -123,8 +123,9 @@ def _creating(extended: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
     before = _thread.whole, vars(creating).copy()
     creating.name, creating.shape = _name(kwargs), None
     creating.is_fixed = _explicit_server(extended._num_ps, creating.name) is not None
-    creating.planned = placement_of(extended).decisions()
-    _thread.whole = "" if extended._variable_partitioner is None else f"#{next(_wholes)}"
+    if extended._variable_partitioner is not None:
+        creating.planned = placement_of(extended).decisions()
+        _thread.whole = f"#{next(_wholes)}"
     try:
         yield
     finally:
