@@ -116,12 +116,19 @@ def test_order_makes_no_difference(loads, servers, shuffle):
 
 
 def test_processes_agree():
-    script = (
-        "import json, random, sys; from tf_fuse.parameter_server.balance import *;"
-        "r = random.Random(1);"
-        "its = [Item((f'v{i}',), (r.random(), r.random() ** 4, 1.0)) for i in range(300)];"
-        "print(json.dumps(assign(its, Servers(4, 3))))"
-    )
+    script = """
+import json, random
+from tf_fuse.parameter_server.balance import Servers
+from tf_fuse.parameter_server.partition import decide_all
+from tf_fuse.parameter_server.plans import Expected, make_plan
+from tf_fuse.parameter_server.traffic import Costs, Variable
+draw = random.Random(1)
+sizes = [(round(10 ** draw.uniform(0, 4)), 64) for _ in range(300)] + [(10**7, 64)]
+expected = [Expected(Variable(f"v{i}", size, "float32")) for i, size in enumerate(sizes)]
+split = lambda variables, servers: decide_all(list(set(variables)), servers, Costs())
+plan = make_plan(list(set(expected)), Costs(), Servers(4, 3), split)
+print(json.dumps([[place.variable.name, place.server] for place in plan.places]))
+"""
     root = str(Path(__file__).resolve().parents[2])
     outputs = set()
     for seed in ("1", "2"):
@@ -131,7 +138,9 @@ def test_processes_agree():
         )
         outputs.add(done.stdout.splitlines()[-1])
     (output,) = outputs
-    assert set(json.loads(output)) == {0, 1, 2, 3}
+    places = json.loads(output)
+    assert {server for _, server in places} == {0, 1, 2, 3}
+    assert [server for name, server in places if "v300/" in name] == [0, 1, 2, 3]
 
 
 def test_list_scheduling_is_improved_on():

@@ -393,8 +393,12 @@ def test_pieces_of_a_graphs_variable_are_spread():
         kernel = tf.compat.v1.get_variable("kernel", [1, 2_000_000], partitioner=partitioner)
         assert [v.shape.as_list() for v in kernel] == [[1, 1_000_000]] * 2
 
-    variables, _ = _graph(PsStrategy(2), build)
-    assert variables["kernel/part_0"] != variables["kernel/part_1"]
+    for plan in (None, parameter_server.plan(build, servers=2)):
+        strategy = PsStrategy(2, plan=plan)
+        variables, _ = _graph(strategy, build)
+        assert variables["kernel/part_0"] != variables["kernel/part_1"]
+        why = {one["why"] for one in parameter_server.placement_report(strategy)["variables"]}
+        assert why == {"online" if plan is None else "planned"}
 
 
 # --- The report ----------------------------------------------------------------------------------

@@ -15,6 +15,12 @@ from tf_fuse.parameter_server.traffic import Costs, Variable
 _PIECE = re.compile(r"(?P<whole>.+)/part_\d+")
 
 
+def whole_of(name: str) -> str:
+    """Name of the variable that one of a graph is a piece of; "" for a whole one."""
+    piece = _PIECE.fullmatch(name)
+    return piece["whole"] if piece else ""
+
+
 class PsStrategy:
     """Chooses a parameter server for each variable, hash table and accumulator of one graph.
 
@@ -70,10 +76,10 @@ class PsStrategy:
             if not dims.unknown_rank and all(dim.size >= 0 for dim in dims.dim):
                 shape = tuple(dim.size for dim in dims.dim)
         variable = Variable(op.name, shape or (), dtype)
-        piece = _PIECE.fullmatch(op.name)
-        whole = piece["whole"] if piece else ""
         explicit = _task(op.device or node.device, self.placement.servers, op.name)
-        return self.placement.place(variable, explicit, whole, is_sized=shape is not None).server
+        return self.placement.place(
+            variable, explicit, whole_of(op.name), is_sized=shape is not None
+        ).server
 
 
 def _task(device: str, servers: int, name: str) -> int | None:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from tf_fuse.parameter_server import hook
 from tf_fuse.parameter_server.abstract import Recorded, record
-from tf_fuse.parameter_server.balance import Servers
+from tf_fuse.parameter_server.balance import Servers, imbalance
+from tf_fuse.parameter_server.device_setter import whole_of
 from tf_fuse.parameter_server.partition import CostPartitioner, Decision, decide_all
 from tf_fuse.parameter_server.plans import Expected, Plan, Split, make_plan
 from tf_fuse.parameter_server.traffic import Costs, Load, Variable
@@ -50,6 +51,12 @@ def build(function: Callable[[], _T]) -> _T:
     split = _split_of(extended._variable_partitioner)
     plan = _plan(function, placement.costs, placement.loads(), split, in_graph=False)
     placement.add_plan(plan)
+    if plan.places:
+        _log.info(
+            "tf_fuse: %d variables are planned over %d parameter servers: largest / mean %.3f in "
+            "bytes kept.",
+            len(plan.places), plan.servers, imbalance([one[0] for one in placement.loads().loads]),
+        )  # fmt: skip
     try:
         return function()
     finally:
@@ -138,6 +145,7 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
             ),
             one.server,
             may_be_split=bool(one.shape) and not in_graph,
+            whole=whole_of(one.graph_name) if in_graph else "",
         )
         for one in recorded
         if one.shape is not None and not one.beside

@@ -23,11 +23,14 @@ class Expected:
       variable: its name, shape and type.
       server: that the program names; None for none.
       may_be_split: whether the strategy's partitioner will be asked.
+      whole: name of the variable that it is a piece of, where the program itself makes pieces; ""
+        for a whole one.
     """
 
     variable: Variable
     server: int | None = None
     may_be_split: bool = True
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def make_plan(
     for number, one in enumerate(sorted(expected, key=lambda e: (e.variable, e.server or 0))):
         decision = decisions.get(one.variable) if one.may_be_split else None
         if decision is None or decision.pieces < 2:
-            item = item_of(one.variable, costs, server=one.server)
+            item = item_of(one.variable, costs, one.whole, server=one.server)
             pieces.append((one.variable, item, 1.0))
         else:
             pieces += _pieces(one, decision.pieces, costs, number)
