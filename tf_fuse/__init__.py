@@ -32,13 +32,17 @@ if not _is_doctor:
     _native.load()
 
     # The options are of no use before the library is there.
-    from tf_fuse import collectives, handle_packing, options
+    from tf_fuse import collectives, handle_packing, options, parameter_server
+    from tf_fuse.parameter_server import hook as _parameter_server
+    from tf_fuse.parameter_server import matmul as _matmul
     from tf_fuse.shard_update import hook as _shard_update
     from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
 
     options.install()
     handle_packing.install(options.packs_handles)
     _shard_update.install(options.shards_updates, options.compiles_updates, options.fuses_updates)
+    _parameter_server.install(options.shards_updates)
+    _matmul.install(options.splits_matmuls)
 
 __version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"
 
@@ -52,6 +56,7 @@ __all__ = [
     "collectives",
     "layout",
     "metrics",
+    "parameter_server",
     "print_weight_update_report",
     "prometheus_text",
     "session_config",

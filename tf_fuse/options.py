@@ -95,7 +95,8 @@ OPTIONS: dict[str, Option] = {
             "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy or a "
             "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
             "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
-            "called for the first time from then on.",
+            "called for the first time from then on. Under a ParameterServerStrategy, place "
+            "variables that are made from then on by their bytes and traffic.",
             in_sessions=False,
             in_config=False,
         ),
@@ -164,6 +165,15 @@ OPTIONS: dict[str, Option] = {
             in_sessions=False,
             in_config=False,
         ),
+        Option(
+            "split_matmuls",
+            bool,
+            "Multiply by the pieces of a variable that a partitioner has split, in place of "
+            "putting them together on the worker, in functions that are traced from then on. Off "
+            "unless set to True: sums are added in another order, so last bits differ.",
+            in_sessions=False,
+            in_config=False,
+        ),
     )
 }
 
@@ -173,6 +183,7 @@ _WORDS = {
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "do_pack_sends": {"send", "sender", "senders", "sends"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
+    "split_matmuls": {"matmul", "matmuls"},
     "compile_weight_update": {"compile", "compiled", "compiles"},
 }
 
@@ -343,6 +354,11 @@ def fuses_updates(context: Any) -> bool | None:
     """
     is_on = context._optimizer_experimental_options.get("fuse_weight_update")
     return None if is_on is None else bool(is_on)
+
+
+def splits_matmuls(context: Any) -> bool:
+    """Whether graphs that are built multiply by the pieces of a variable."""
+    return bool(context._optimizer_experimental_options.get("split_matmuls"))
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "graph",
         nargs="?",
         help="GraphDef (.pb, .pbtxt) or SavedModel folder with devices; or a weight_update_report "
-        "(.json)",
+        "or placement_report (.json)",
     )
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
@@ -58,9 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("explain takes a file or --example, one of both")
     if args.graph is not None and args.graph.endswith(".json"):
         if args.pack_sends or args.grouping or args.gpu or args.session:
-            parser.error("a weight_update_report (.json) takes no option but --json")
-        from tf_fuse.cli import explain_updates
+            parser.error("a report (.json) takes no option but --json")
+        from tf_fuse.cli import explain_placement, explain_updates
 
+        if explain_placement.is_report(args.graph):
+            return explain_placement.run(args.graph, args.json)
         return explain_updates.run(args.graph, args.json)
     from tf_fuse.cli import explain as explain_command
 

@@ -1,0 +1,203 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program that builds a model without making its variables, and lists them.
+
+It runs in a graph of its own, where a variable is a node. What a program could notice afterwards is
+put back: the state of random numbers, and the numbers in names that Keras gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tensorflow.python.framework import ops
+
+# Where initial values of this many bytes and more are, a tensor of zeros stands for them.
+_LARGE = 1024
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A variable that the program made.
+
+    Attributes:
+      name: with the scopes that it was made in, as an eager program names it.
+      graph_name: as a program that builds a graph names it.
+      shape: of its value; None where it is not fully defined.
+      dtype: name of its type.
+      trainable: whether steps update it.
+      beside: graph_name of the variable that it is colocated with; "" for none.
+      server: number of the task of job "ps" that a device scope names; None for none.
+    """
+
+    name: str
+    graph_name: str
+    shape: tuple[int, ...] | None
+    dtype: str
+    trainable: bool
+    beside: str
+    server: int | None
+
+
+class _Scratch(ops.Graph):
+    """A graph that also knows scopes by the names that the program gave them.
+
+    A graph numbers scopes of one name; without a graph they all have that name.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = {"": ""}
+
+    def name_scope(self, name: str | None) -> Any:
+        """As of a graph; the scope that it yields is a graph's."""
+        return self._scope(name)
+
+    @contextlib.contextmanager
+    def _scope(self, name: str | None) -> Iterator[str]:
+        outer = self.given_scope()
+        with super().name_scope(name) as scope:
+            if name and not name.endswith("/"):
+                self._given[scope.rstrip("/")] = f"{outer}/{name}" if outer else name
+            yield scope
+
+    def given_scope(self) -> str:
+        """The scopes around what is made now, by the names that were given."""
+        scope = str(self._name_stack or "")
+        return self._given.get(scope, scope)
+
+
+def record(function: Callable[[], Any]) -> list[Recorded]:
+    """Runs a function in a graph of its own, and lists the variables that it makes.
+
+    Args:
+      function: builds a model, and its optimizer perhaps.
+
+    Returns:
+      The variables, in the order in which they were made.
+
+    Raises:
+      Exception: whatever the function raises; it may need values, which a graph does not have.
+    """
+    from tensorflow.python.ops import variable_scope
+
+    recorded: list[Recorded] = []
+    graph = _Scratch()
+    outer = ops.get_name_scope()
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        default = ops.get_default_graph()
+        scope = default.given_scope() if default is graph else ops.get_name_scope()
+        kwargs["initial_value"] = _without_values(kwargs.get("initial_value"), kwargs.get("dtype"))
+        kwargs.pop("colocate_with", None)
+        variable = next_creator(**kwargs)
+        name = kwargs.get("name") or "Variable"
+        recorded.append(_describe(variable, f"{scope}/{name}" if scope else name))
+        return variable
+
+    with (
+        _unnoticed(graph),
+        graph.as_default(),
+        graph.name_scope(f"{outer}/" if outer else None),
+        variable_scope.variable_creator_scope(creator),
+    ):
+        function()
+    return recorded
+
+
+def _describe(variable: Any, name: str) -> Recorded:
+    op = variable.op if not hasattr(variable, "handle") else variable.handle.op
+    groups = [group.decode() for group in op.colocation_groups()]
+    beside = [g.removeprefix("loc:@") for g in groups if g.removeprefix("loc:@") != op.name]
+    spec = _spec(op.device)
+    shape = variable.shape
+    return Recorded(
+        name=str(name),
+        graph_name=op.name,
+        shape=tuple(shape.as_list()) if shape.is_fully_defined() else None,
+        dtype=variable.dtype.base_dtype.name,
+        trainable=bool(variable.trainable),
+        beside=beside[0] if beside else "",
+        server=spec.task if spec.job == "ps" else None,
+    )
+
+
+def _spec(device: str) -> Any:
+    from tensorflow.python.framework import device as device_module
+
+    return device_module.DeviceSpec.from_string(device or "")
+
+
+def _without_values(value: Any, dtype: Any) -> Any:
+    """Zeros of the shape of an initial value, if that is large, or of no use in a graph."""
+    if callable(value):
+        return lambda: _without_values(value(), dtype)
+    is_array = isinstance(value, np.ndarray) and value.nbytes >= _LARGE and value.dtype != object
+    if is_array or isinstance(value, ops.EagerTensor):
+        from tensorflow.python.framework import dtypes
+        from tensorflow.python.ops import array_ops
+
+        kind = dtypes.as_dtype(dtype if dtype is not None else value.dtype)
+        if kind not in (dtypes.resource, dtypes.variant):
+            return array_ops.zeros(tuple(value.shape), kind)
+    return value
+
+
+@contextlib.contextmanager
+def _unnoticed(graph: ops.Graph) -> Iterator[None]:
+    """Puts back what a program that builds a model changes beside its own objects."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        for keep in (_keep_keras, _keep_tf_keras):
+            stack.enter_context(keep(graph))
+        yield
+
+
+@contextlib.contextmanager
+def _keep_keras(graph: ops.Graph) -> Iterator[None]:
+    """Keras 3 numbers names, and keeps a generator of seeds, per thread."""
+    module = sys.modules.get("keras.src.backend.common.global_state")
+    tracker = getattr(module, "GLOBAL_STATE_TRACKER", None)
+    if tracker is None:
+        yield
+        return
+    before = dict(vars(tracker))
+    for name, value in before.items():
+        if hasattr(value, "copy") and name == "object_name_uids":
+            setattr(tracker, name, value.copy())
+    # (Its state is a variable that is there already, which a graph cannot use.)
+    vars(tracker).pop("global_seed_generator", None)
+    try:
+        yield
+    finally:
+        vars(tracker).clear()
+        vars(tracker).update(before)
+
+
+@contextlib.contextmanager
+def _keep_tf_keras(graph: ops.Graph) -> Iterator[None]:
+    """tf_keras numbers names per graph: the numbers here go on from those outside."""
+    module = sys.modules.get("tf_keras.src.backend")
+    numbers = getattr(module, "PER_GRAPH_OBJECT_NAME_UIDS", None)
+    if module is None or numbers is None:
+        yield
+        return
+    here: dict[str, int] = defaultdict(int)
+    for outside in (module.get_graph(), ops.get_default_graph()):
+        for key, number in (numbers.get(outside) or {}).items():
+            here[key] = max(here[key], number)
+    numbers[graph] = here
+    names = set(module.OBSERVED_NAMES)
+    try:
+        yield
+    finally:
+        module.OBSERVED_NAMES.clear()
+        module.OBSERVED_NAMES.update(names)

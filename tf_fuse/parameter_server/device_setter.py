@@ -1,0 +1,96 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Places the variables of a graph that `tf.compat.v1.train.replica_device_setter` builds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tf_fuse.parameter_server.placement import Placement
+from tf_fuse.parameter_server.plans import Plan
+from tf_fuse.parameter_server.traffic import Costs, Variable
+
+# How `tf.compat.v1.get_variable` names the pieces of a variable.
+_PIECE = re.compile(r"(?P<whole>.+)/part_\d+")
+
+
+def whole_of(name: str) -> str:
+    """Name of the variable that one of a graph is a piece of; "" for a whole one."""
+    piece = _PIECE.fullmatch(name)
+    return piece["whole"] if piece else ""
+
+
+class PsStrategy:
+    """Chooses a parameter server for each variable, hash table and accumulator of one graph.
+
+        strategy = tf_fuse.parameter_server.PsStrategy(servers=2)
+        setter = tf.compat.v1.train.replica_device_setter(cluster=cluster, ps_strategy=strategy)
+        with tf.compat.v1.device(setter):
+            ...
+
+    Each worker builds its own graph, with a strategy of its own: the same program gives the same
+    places. TensorFlow puts slots beside their variables without asking; they are expected, as
+    `costs` or the plan say. What a device scope says comes first.
+
+    Attributes:
+      placement: the servers and what they have.
+    """
+
+    def __init__(self, servers: int, costs: Costs | None = None, plan: Plan | None = None):
+        """Starts with empty servers.
+
+        Args:
+          servers: how many tasks the job "ps" has, at least 1.
+          costs: the figures by which it decides; None for those of `Costs()`.
+          plan: of `tf_fuse.parameter_server.plan`; None to choose for each variable as it is made.
+
+        Raises:
+          ValueError: there is no server, or the plan is for another number of them.
+        """
+        self.placement = Placement(servers, costs or Costs())
+        if plan is not None:
+            self.placement.add_plan(plan.copy())
+
+    def __call__(self, op: Any) -> int:
+        """Chooses the server of an operation.
+
+        Args:
+          op: a `tf.Operation` or a NodeDef.
+
+        Returns:
+          The number of the task.
+
+        Raises:
+          ValueError: a device scope names a task that there is not.
+        """
+        from tensorflow.core.framework import node_def_pb2
+        from tensorflow.python.framework import dtypes
+
+        node = op if isinstance(op, node_def_pb2.NodeDef) else op.node_def
+        shape: tuple[int, ...] | None = None
+        dtype = "resource"
+        if "shape" in node.attr and "dtype" in node.attr:
+            dims = node.attr["shape"].shape
+            dtype = dtypes.as_dtype(node.attr["dtype"].type).base_dtype.name
+            if not dims.unknown_rank and all(dim.size >= 0 for dim in dims.dim):
+                shape = tuple(dim.size for dim in dims.dim)
+        variable = Variable(op.name, shape or (), dtype)
+        explicit = _task(op.device or node.device, self.placement.servers, op.name)
+        return self.placement.place(
+            variable, explicit, whole_of(op.name), is_sized=shape is not None
+        ).server
+
+
+def _task(device: str, servers: int, name: str) -> int | None:
+    from tensorflow.python.framework import device as device_module
+
+    spec = device_module.DeviceSpec.from_string(device or "")
+    if spec.task is None:
+        return None
+    if spec.task >= servers:
+        raise ValueError(
+            f"{name!r} is to be on task {spec.task} of the parameter servers, but there are "
+            f"{servers}, from task 0 on: change the device scope around it"
+        )
+    return int(spec.task)

@@ -1,0 +1,343 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which variables are split, into how many pieces, and along which axis.
+
+A piece saves time, since its server sends, receives and updates less; it costs the operations of
+one more update, a slot in a receive, and, where the whole variable is needed, that the worker puts
+it together and cuts its gradient. What matters is the server that a step waits for: a variable that
+other ones can make up for on the other servers need not be split.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorflow.python.distribute import sharded_variable
+from tensorflow.python.framework import tensor_shape
+
+from tf_fuse.parameter_server.balance import Servers
+from tf_fuse.parameter_server.traffic import Costs, Load, Variable
+
+# A variable that nothing else is known of is split if that saves at least this part of its time;
+# what others would put on the other servers is not known. One of a plan: if it saves anything much.
+_LEAST_SAVING_ALONE = 0.2
+_LEAST_SAVING = 0.02
+# A server may keep so much more than the mean before that counts.
+_EVEN = 1.1
+# Pieces along another axis than the first are not contiguous in the whole.
+_STRIDED = 2.0
+_NEVER = frozenset({"resource", "variant"})
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What became of one variable.
+
+    Attributes:
+      variable: that was looked at.
+      pieces: into how many it is split; 1 for not at all.
+      axis: along which one.
+      seconds: by number of pieces, from 1 on, the estimate for a step.
+      reason: why it was not looked at; "" if it was.
+    """
+
+    variable: Variable
+    pieces: int = 1
+    axis: int = 0
+    seconds: tuple[float, ...] = ()
+    reason: str = ""
+
+    def arithmetic(self) -> str:
+        """How the decision comes about, in words."""
+        if self.reason:
+            return self.reason
+        times = ", ".join(f"{1e3 * s:.3f} ms in {k}" for k, s in enumerate(self.seconds, 1))
+        where = f" along axis {self.axis}" if self.pieces > 1 else ""
+        return f"{times}: {self.pieces}{where}"
+
+
+def decide(variable: Variable, servers: int, costs: Costs, axis: int | None = 0) -> Decision:
+    """Decides about a variable by itself, so that the same one is always split alike.
+
+    Args:
+      variable: that nothing else is known of.
+      servers: how many there are.
+      costs: the figures.
+      axis: the only one along which it may be split; None for any.
+
+    Returns:
+      The decision.
+    """
+    reason = _why_whole(variable, servers)
+    if reason:
+        return Decision(variable, reason=reason)
+    times = [(variable.load(costs).seconds(costs), 0)]
+    times += [_time_in_pieces(variable, pieces, costs, axis) for pieces in range(2, servers + 1)]
+    return _choose(variable, times, _LEAST_SAVING_ALONE)
+
+
+def decide_all(
+    variables: Sequence[Variable], servers: Servers, costs: Costs
+) -> dict[Variable, Decision]:
+    """Decides about all variables of a plan together, along axis 0.
+
+    Heaviest first, each is split if the step would otherwise wait for the server that has it, or if
+    that server would keep much more than the mean.
+
+    Args:
+      variables: that may be split; those that are equal are split alike.
+      servers: what they have already; is not changed.
+      costs: the figures.
+
+    Returns:
+      Of each variable the decision.
+    """
+    count = len(servers.counts)
+    kept = [loads[0] for loads in servers.loads]
+    # (Of what is there already, the time of updates; its traffic is not known any more.)
+    busy = [loads[2] + 2 * loads[1] / costs.link_bytes_per_s for loads in servers.loads]
+    loads = {variable: variable.load(costs) for variable in set(variables)}
+    order = sorted(variables, key=lambda v: (-loads[v].seconds(costs), -loads[v].kept, v.name, v))
+    mean_kept = (sum(kept) + sum(loads[v].kept for v in order)) / count
+    mean_busy = (sum(busy) + sum(loads[v].seconds(costs) for v in order)) / count
+    decisions: dict[Variable, Decision] = {}
+    for variable in order:
+        if variable not in decisions:
+            decisions[variable] = _decide_one(variable, busy, kept, mean_busy, mean_kept, costs)
+        pieces = decisions[variable].pieces
+        load = _of_piece(variable, pieces, costs)
+        for server in _least(busy, kept, mean_busy, mean_kept, pieces):
+            busy[server] += load.seconds(costs)
+            kept[server] += load.kept
+    return decisions
+
+
+def _decide_one(
+    variable: Variable, busy: Sequence[float], kept: Sequence[float], mean_busy: float,
+    mean_kept: float, costs: Costs,
+) -> Decision:  # fmt: skip
+    reason = _why_whole(variable, len(busy))
+    if reason:
+        return Decision(variable, reason=reason)
+    times = []
+    for pieces in range(1, len(busy) + 1):
+        load = _of_piece(variable, pieces, costs)
+        chosen = _least(busy, kept, mean_busy, mean_kept, pieces)
+        latest = max(busy[server] for server in chosen) + load.seconds(costs)
+        fullest = max(kept[server] for server in chosen) + load.kept
+        excess = max(1.0, fullest / mean_kept / _EVEN) if mean_kept else 1.0
+        seconds = max(mean_busy, latest) * excess
+        times.append((seconds + _worker_time(variable, pieces, 0, costs), 0))
+    return _choose(variable, times, _LEAST_SAVING)
+
+
+def _choose(
+    variable: Variable, times: Sequence[tuple[float, int]], least_saving: float
+) -> Decision:
+    """The fewest pieces among those that are as good as the best."""
+    seconds = tuple(time for time, _ in times)
+    best = min(seconds)
+    pieces = 1
+    if best <= seconds[0] * (1 - least_saving):
+        pieces = 1 + next(i for i, time in enumerate(seconds) if time <= best)
+    return Decision(variable, pieces, times[pieces - 1][1], seconds)
+
+
+def _why_whole(variable: Variable, servers: int) -> str:
+    if servers < 2:
+        return "there is one parameter server"
+    if not variable.shape:
+        return "a scalar"
+    if variable.dtype in _NEVER:
+        return f"it is of type {variable.dtype}"
+    if math.prod(variable.shape) < 2:
+        return "it has fewer than two elements"
+    return ""
+
+
+def _time_in_pieces(
+    variable: Variable, pieces: int, costs: Costs, axis: int | None
+) -> tuple[float, int]:
+    """The time of a step with so many pieces, and the axis; infinite if it has not so many."""
+    is_gathered = costs.rows_of(variable.name, variable.shape) is not None
+    axes = range(len(variable.shape)) if axis is None and not is_gathered else [axis or 0]
+    times = [
+        (
+            _of_piece(variable, pieces, costs, one).seconds(costs)
+            + _worker_time(variable, pieces, one, costs),
+            one,
+        )
+        for one in axes
+        if variable.shape[one] >= pieces
+    ]
+    return min(times, default=(math.inf, 0))
+
+
+def _of_piece(variable: Variable, pieces: int, costs: Costs, axis: int = 0) -> Load:
+    """What the largest piece costs its server."""
+    if pieces == 1:
+        return variable.load(costs)
+    if variable.shape[axis] < pieces:
+        return Load(math.inf, math.inf, math.inf, math.inf, math.inf)
+    shape = list(variable.shape)
+    shape[axis] = -(-shape[axis] // pieces)
+    share = shape[axis] / variable.shape[axis]
+    return replace(variable, shape=tuple(shape)).load(costs, share)
+
+
+def _worker_time(variable: Variable, pieces: int, axis: int, costs: Costs) -> float:
+    """What a worker does more for pieces: it puts the whole together, and cuts its gradient."""
+    if pieces == 1:
+        return 0.0
+    times = (pieces - 1) * costs.piece_s
+    if costs.rows_of(variable.name, variable.shape) is None:
+        passes = (2 if variable.is_trained else 1) * (_STRIDED if axis else 1.0)
+        times += passes * variable.bytes / costs.memory_bytes_per_s
+    return times
+
+
+def _least(
+    busy: Sequence[float], kept: Sequence[float], mean_busy: float, mean_kept: float, pieces: int
+) -> list[int]:
+    """The servers with the least, of time and bytes."""
+
+    def fullness(server: int) -> tuple[float, int]:
+        time = busy[server] / mean_busy if mean_busy else 0.0
+        size = kept[server] / mean_kept if mean_kept else 0.0
+        return max(time, size), server
+
+    return sorted(range(len(busy)), key=fullness)[:pieces]
+
+
+def rows_of_pieces(rows: int, pieces: int) -> list[int]:
+    """How many rows each piece has: as TensorFlow cuts, the first ones take what is left over."""
+    base, extra = divmod(rows, pieces)
+    return [base + (index < extra) for index in range(pieces)]
+
+
+class CostPartitioner(sharded_variable.Partitioner):
+    """Splits those variables whose pieces save more time than they cost.
+
+        strategy = tf.distribute.ParameterServerStrategy(
+            resolver, variable_partitioner=tf_fuse.parameter_server.CostPartitioner(servers=4))
+
+    Of variables that `tf_fuse.parameter_server.build` has planned, all are looked at together;
+    otherwise each by itself, so that the same variable is always split alike. For
+    `tf.compat.v1.get_variable(..., partitioner=CostPartitioner(4, axis=None))` the axis is chosen,
+    too.
+
+    Attributes:
+      servers: how many parameter servers there are.
+      costs: the figures by which it decides.
+      axis: the only one along which it splits, None for any.
+      decisions: what it has decided, by variable.
+    """
+
+    def __init__(self, servers: int, costs: Costs | None = None, axis: int | None = 0):
+        """Makes a partitioner.
+
+        Args:
+          servers: how many parameter servers there are, at least 1.
+          costs: the figures by which it decides; None for those of `Costs()`, with the number of
+            workers of the strategy where the option `shard_weight_update` is on.
+          axis: along which variables may be split: 0, as `ParameterServerStrategy` needs it; None
+            for the one that costs least, for `tf.compat.v1.get_variable`. Rows are gathered from
+            pieces along axis 0 only, so variables that look like embeddings are split so.
+
+        Raises:
+          ValueError: a number is out of range.
+        """
+        if servers < 1:
+            raise ValueError(f"there are {servers} parameter servers, at least 1 is needed")
+        if axis is not None and axis < 0:
+            raise ValueError(f"axis is {axis}, must be 0 or more, or None for any")
+        self.servers = servers
+        self.costs = costs or Costs()
+        self._is_told = costs is not None
+        self.axis = axis
+        self.decisions: dict[Variable, Decision] = {}
+
+    def adapt(self, servers: int, workers: int) -> None:
+        """Checks that it fits a strategy, and takes the number of workers if it was not told.
+
+        Raises:
+          ValueError: it is for another number of servers; the text has both.
+        """
+        if servers != self.servers:
+            raise ValueError(
+                f"the CostPartitioner is for {self.servers} parameter servers, the cluster has "
+                f"{servers}: make it with servers={servers}"
+            )
+        if not self._is_told:
+            self.costs = Costs(workers=max(1, workers))
+
+    def __call__(self, shape: object, dtype: object, axis: int = 0) -> list[int]:
+        """Decides about one variable.
+
+        Args:
+          shape: of the whole variable, a `tf.TensorShape` that is fully defined.
+          dtype: of its elements.
+          axis: as of TensorFlow's partitioners; of effect where the partitioner has none itself.
+
+        Returns:
+          The number of pieces along each axis.
+
+        Raises:
+          ValueError: the shape is not fully defined, or has no such axis.
+        """
+        from tensorflow.python.framework import dtypes
+
+        known = tensor_shape.as_shape(shape)
+        if not known.is_fully_defined():
+            raise ValueError(
+                f"a variable of shape {known} cannot be split: give it a shape that is fully "
+                "defined, or no partitioner"
+            )
+        sizes = tuple(known.as_list())
+        only = self.axis if axis == 0 else axis
+        if only is not None and sizes and only >= len(sizes):
+            raise ValueError(f"a variable of shape {known} has no axis {only} to be split along")
+        variable = Variable(_name(), sizes, dtypes.as_dtype(dtype).base_dtype.name)
+        if creating.is_fixed:
+            decision = Decision(variable, reason="a device scope names its server")
+        else:
+            decision = _planned(variable) or decide(variable, self.servers, self.costs, only)
+        self.decisions[variable] = decision
+        creating.shape = sizes
+        result = [1] * len(sizes)
+        if decision.pieces > 1:
+            result[decision.axis] = decision.pieces
+        return result
+
+
+class _Creating(threading.local):
+    """The variable that this thread is about to make, which partitioners are not told."""
+
+    name = ""
+    is_fixed = False
+    shape: tuple[int, ...] | None = None
+    planned: dict[tuple[str, tuple[int, ...], str], Decision] | None = None
+
+
+creating = _Creating()
+
+
+def _name() -> str:
+    if creating.name:
+        return creating.name
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import variable_scope
+
+    # (Of sessions; a function or an eager program has no such scope.)
+    if ops.get_default_graph().building_function:
+        return ""
+    return variable_scope.get_variable_scope().name or ""
+
+
+def _planned(variable: Variable) -> Decision | None:
+    if creating.planned is None:
+        return None
+    return creating.planned.get((variable.name, variable.shape, variable.dtype))

@@ -1,0 +1,226 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where the variables of one strategy are, where the next one goes, and why."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tf_fuse.parameter_server.balance import Item, Servers
+from tf_fuse.parameter_server.partition import Decision
+from tf_fuse.parameter_server.plans import Place, Plan, item_of
+from tf_fuse.parameter_server.traffic import Costs, Load, Variable
+
+#: Why a variable is where it is, to a sentence for people.
+PLACES = {
+    "explicit": "A device scope names the server.",
+    "online": "No plan has it: the server that was best off with it when it was made.",
+    "planned": "As planned before the variables were made.",
+    "unsized": "Its size was not known when it was made: the server that was best off.",
+}
+
+
+@dataclass
+class Placed:
+    """A variable and its place.
+
+    Attributes:
+      variable: its name, shape and type; of a piece, those of the piece.
+      server: number of its server.
+      why: a key of `PLACES`.
+      item: what it is to the servers.
+      share: of a piece, its part of the whole.
+      slots: how many variables were put beside it.
+      slot_bytes: how many bytes those take.
+    """
+
+    variable: Variable
+    server: int
+    why: str
+    item: Item
+    share: float = 1.0
+    slots: int = 0
+    slot_bytes: int = 0
+
+
+class Placement:
+    """The servers of one strategy, or of one graph.
+
+    Several threads may make variables. Where a planned one goes does not depend on their order.
+    """
+
+    def __init__(self, servers: int, costs: Costs):
+        """Starts with empty servers.
+
+        Args:
+          servers: how many there are.
+          costs: the figures by which it decides.
+
+        Raises:
+          ValueError: there is no server.
+        """
+        if servers < 1:
+            raise ValueError(f"there are {servers} parameter servers, at least 1 is needed")
+        self.costs = costs
+        self._servers = Servers(servers, len(Load().balanced()))
+        self._placed: list[Placed] = []
+        self._plans: list[Plan] = []
+        self._ended: list[dict[str, Any]] = []
+        self._by_key: dict[str, Placed] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return len(self._servers.counts)
+
+    def placed(self) -> list[Placed]:
+        """All variables so far, in the order in which they were made; slots are not among them."""
+        with self._lock:
+            return list(self._placed)
+
+    def loads(self) -> Servers:
+        """A copy of what the servers have, with what is planned for them."""
+        with self._lock:
+            return self._servers.copy()
+
+    def add_plan(self, plan: Plan) -> None:
+        """Keeps the places of a plan for variables that are made from now on.
+
+        Raises:
+          ValueError: it is for another number of servers; the text has both.
+        """
+        if plan.servers != self.servers:
+            raise ValueError(
+                f"the plan is for {plan.servers} parameter servers, and there are {self.servers}: "
+                "make it again"
+            )
+        with self._lock:
+            self._plans.append(plan)
+            for place in plan.places:
+                self._servers.add(place.item, place.server)
+
+    def remove_plan(self, plan: Plan) -> list[Place]:
+        """Gives up the places of a plan that no variable has taken; returns them."""
+        with self._lock:
+            self._plans.remove(plan)
+            left = plan.left()
+            self._ended.append(_describe(plan))
+            for place in left:
+                self._servers.remove(place.item, place.server)
+            return left
+
+    def place(
+        self, variable: Variable, explicit: int | None = None, whole: str = "", share: float = 1.0,
+        is_sized: bool = True,
+    ) -> Placed:  # fmt: skip
+        """Chooses a server, and counts the variable as being there.
+
+        Args:
+          variable: that is about to be made.
+          explicit: the server that the program names; None for none.
+          whole: what it is a piece of, by a text that no other variable has; "" for a whole one.
+          share: of a piece, its part of the whole.
+          is_sized: whether its shape is known.
+
+        Returns:
+          Its place.
+        """
+        with self._lock:
+            taken = (plan.take(variable, explicit) for plan in self._plans if is_sized)
+            place = next((one for one in taken if one is not None), None)
+            if place is not None:
+                why = "planned" if explicit is None else "explicit"
+                found = Placed(place.variable, place.server, why, place.item, share)
+            else:
+                item = item_of(variable, self.costs, whole, share)
+                server = self._servers.best(item) if explicit is None else explicit
+                why = "online" if is_sized else "unsized"
+                why = why if explicit is None else "explicit"
+                found = Placed(variable, server, why, item, share)
+                self._servers.add(item, server)
+            self._placed.append(found)
+            return found
+
+    def made(self, placed: Placed, variable: Variable, key: str) -> None:
+        """Notes what became of a variable.
+
+        Args:
+          placed: what `place` returned.
+          variable: as it was made; of another size than was thought, perhaps.
+          key: by which slots will name it.
+        """
+        with self._lock:
+            self._by_key[key] = placed
+            if variable.shape != placed.variable.shape or variable.dtype != placed.variable.dtype:
+                self._servers.remove(placed.item, placed.server)
+                placed.variable = variable
+                placed.item = item_of(variable, self.costs, placed.item.whole, placed.share)
+                self._servers.add(placed.item, placed.server)
+
+    def forget(self, placed: Placed) -> None:
+        """Takes back what `place` did, of a variable that could not be made."""
+        with self._lock:
+            # (Not the first one that is equal to it.)
+            self._placed = [one for one in self._placed if one is not placed]
+            self._servers.remove(placed.item, placed.server)
+
+    def decisions(self) -> dict[tuple[str, tuple[int, ...], str], Decision]:
+        """What plans say about splitting, by name, shape and type of whole variables."""
+        with self._lock:
+            return {key: one for plan in self._plans for key, one in plan.decisions.items()}
+
+    def plans(self) -> list[dict[str, Any]]:
+        """Of all plans so far, what `placement_report` tells."""
+        with self._lock:
+            return [*self._ended, *map(_describe, self._plans)]
+
+    def add_slot(self, key: str, size: int) -> None:
+        """Counts a variable that TensorFlow has put beside another one.
+
+        Args:
+          key: of the other one, as for `made`; if there was none, nothing is known of its server.
+          size: bytes of the new one.
+        """
+        with self._lock:
+            placed = self._by_key.get(key)
+            if placed is None:
+                return
+            placed.slots += 1
+            placed.slot_bytes += size
+            if placed.slots > self._expected(placed.variable):
+                # More than the variable was counted with.
+                extra = Item((), (float(size), 0.0, 0.0))
+                self._servers.add(extra, placed.server)
+                self._servers.counts[placed.server] -= 1
+
+    def _expected(self, variable: Variable) -> int:
+        if not variable.is_trained:
+            return 0
+        return self.costs.slots if variable.slots is None else variable.slots
+
+    def measured(self) -> list[tuple[Placed, Load]]:
+        """All variables, and what they cost by the slots that they have.
+
+        As long as there is no slot at all, they are counted with those that are expected.
+        """
+        with self._lock:
+            placed = list(self._placed)
+            has_slots = any(one.slots for one in placed)
+            result = []
+            for one in placed:
+                variable = replace(one.variable, slots=one.slots) if has_slots else one.variable
+                load = variable.load(self.costs, one.share)
+                kept = float(one.variable.bytes + one.slot_bytes)
+                result.append((one, replace(load, kept=kept) if has_slots else load))
+            return result
+
+
+def _describe(plan: Plan) -> dict[str, Any]:
+    return {
+        "variables": len(plan.places),
+        "not_made": [place.variable.name for place in plan.left()],
+        "reason": plan.reason,
+    }

@@ -1,0 +1,176 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Plans the places of a model's variables by building the model without them first."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tf_fuse.parameter_server import hook
+from tf_fuse.parameter_server.abstract import Recorded, record
+from tf_fuse.parameter_server.balance import Servers, imbalance
+from tf_fuse.parameter_server.device_setter import whole_of
+from tf_fuse.parameter_server.partition import CostPartitioner, Decision, decide_all
+from tf_fuse.parameter_server.plans import Expected, Plan, Split, make_plan
+from tf_fuse.parameter_server.traffic import Costs, Load, Variable
+
+_log = logging.getLogger("tf_fuse")
+_T = TypeVar("_T")
+
+
+def build(function: Callable[[], _T]) -> _T:
+    """Calls a function that builds a model, after planning where its variables go.
+
+    To be called in the scope of a `tf.distribute.ParameterServerStrategy`:
+
+        with strategy.scope():
+            model, optimizer = tf_fuse.parameter_server.build(make_model)
+
+    The function is run twice: first in a graph of its own, where nothing is computed and no
+    variable is made, to learn of all variables with their shapes; then as it is. The state of
+    Python's and NumPy's random numbers, and the numbers in Keras's names, are in between what they
+    were before; anything else that the function changes outside of what it returns is changed
+    twice. If it cannot be run in a graph, that is logged and reported, and each variable is placed
+    as it is made.
+
+    Args:
+      function: makes variables, those of the optimizer at best too (`optimizer.build(...)`), so
+        that what they take is known.
+
+    Returns:
+      What the function returns. Without the option `shard_weight_update`, or under another
+      strategy, it is just called.
+    """
+    extended = hook.strategy_in_scope()
+    if extended is None:
+        return function()
+    placement = hook.placement_of(extended)
+    split = _split_of(extended._variable_partitioner)
+    plan = _plan(function, placement.costs, placement.loads(), split, in_graph=False)
+    placement.add_plan(plan)
+    if plan.places:
+        _log.info(
+            "tf_fuse: %d variables are planned over %d parameter servers: largest / mean %.3f in "
+            "bytes kept.",
+            len(plan.places), plan.servers, imbalance([one[0] for one in placement.loads().loads]),
+        )  # fmt: skip
+    try:
+        return function()
+    finally:
+        left = placement.remove_plan(plan)
+        if left:
+            names = ", ".join(place.variable.name for place in left[:5])
+            _log.warning(
+                "tf_fuse: %d of %d variables that were planned were not made: %s%s. A model that "
+                "is built differently the second time is placed as it is made.",
+                len(left), len(plan.places), names, ", ..." if len(left) > 5 else "",
+            )  # fmt: skip
+
+
+def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) -> Plan:
+    """Plans where the variables of a graph go, for `ps_strategy`.
+
+    Args:
+      function: builds the graph's variables; without `tf.compat.v1.train.replica_device_setter`. It
+        is run in a graph of its own.
+      servers: how many parameter servers there are, at least 1.
+      costs: the figures; None for those of `Costs()`.
+
+    Returns:
+      The plan; without places, and with the reason, if the function cannot be run so.
+
+    Raises:
+      ValueError: there is no server.
+    """
+    if servers < 1:
+        raise ValueError(f"there are {servers} parameter servers, at least 1 is needed")
+    empty = Servers(servers, len(Load().balanced()))
+    return _plan(function, costs or Costs(), empty, None, in_graph=True)
+
+
+def _plan(
+    function: Callable[[], Any], costs: Costs, servers: Servers, split: Split | None, in_graph: bool
+) -> Plan:
+    try:
+        recorded = record(function)
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        reason = f"the model cannot be built abstractly: {type(error).__name__}: {text}"
+        _log.warning("tf_fuse: %s. Each variable is placed as it is made.", reason)
+        _log.debug("tf_fuse: while planning", exc_info=True)
+        return Plan(len(servers.counts), reason=reason)
+    expected = expected_of(recorded, in_graph)
+    for one in expected:
+        if one.server is not None and one.server >= len(servers.counts):
+            raise ValueError(
+                f"the variable {one.variable.name!r} is to be on /job:ps/task:{one.server}, but "
+                f"there are {len(servers.counts)} parameter servers, from task 0 on: change the "
+                "device scope around it"
+            )
+    return make_plan(expected, costs, servers, split)
+
+
+def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
+    """What a plan is made for: the variables, with those that are put beside them counted.
+
+    Args:
+      recorded: all variables that a program made.
+      in_graph: whether the names of a graph are asked for.
+    """
+    beside = {one.graph_name: one.beside for one in recorded if one.beside}
+    sizes = {one.graph_name: _bytes(one) for one in recorded}
+    slot_bytes: Counter[str] = Counter()
+    for name in beside:
+        owner, seen = name, {name}
+        while owner in beside and beside[owner] not in seen:
+            owner = beside[owner]
+            seen.add(owner)
+        slot_bytes[owner] += sizes[name]
+
+    def slots(name: str) -> int | None:
+        # (By size: an optimizer keeps smaller ones, too, as the powers of Adam's betas.)
+        return round(slot_bytes[name] / (sizes[name] or 1)) if slot_bytes else None
+
+    return [
+        Expected(
+            Variable(
+                one.graph_name if in_graph else one.name,
+                one.shape,
+                one.dtype,
+                one.trainable,
+                slots(one.graph_name),
+            ),
+            one.server,
+            may_be_split=bool(one.shape) and not in_graph,
+            whole=whole_of(one.graph_name) if in_graph else "",
+        )
+        for one in recorded
+        if one.shape is not None and not one.beside
+    ]
+
+
+def _bytes(one: Recorded) -> int:
+    return Variable("", one.shape or (), one.dtype).bytes
+
+
+def _split_of(partitioner: Any) -> Split | None:
+    """What a strategy's partitioner will do to variables that are planned."""
+    if partitioner is None:
+        return None
+    if isinstance(partitioner, CostPartitioner):
+        return lambda variables, servers: decide_all(variables, servers, partitioner.costs)
+
+    def ask(variables: Sequence[Variable], servers: Servers) -> dict[Variable, Decision]:
+        from tensorflow.python.framework import dtypes, tensor_shape
+
+        decisions = {}
+        for one in variables:
+            shape, dtype = tensor_shape.TensorShape(one.shape), dtypes.as_dtype(one.dtype)
+            pieces = partitioner(shape=shape, dtype=dtype)[0]
+            decisions[one] = Decision(one, pieces, reason="a partitioner of the program")
+        return decisions
+
+    return ask

@@ -1,0 +1,204 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where variables are on parameter servers, and why, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tf_fuse.parameter_server import hook
+from tf_fuse.parameter_server.balance import imbalance
+from tf_fuse.parameter_server.device_setter import PsStrategy
+from tf_fuse.parameter_server.partition import CostPartitioner
+from tf_fuse.parameter_server.placement import PLACES, Placement
+from tf_fuse.parameter_server.traffic import Costs
+
+# What is told of a server, in this order, and the attribute of a `Load` that has it.
+_LOADS = {
+    "kept_bytes": "kept",
+    "read_bytes_per_step": "read",
+    "updated_bytes_per_step": "updated",
+    "update_s_per_step": "update_s",
+}
+
+
+_NONE = (
+    "no variable was placed: the option shard_weight_update has to be set before variables are made"
+)
+
+
+def set_costs(strategy: Any, costs: Costs) -> None:
+    """Sets the figures by which the variables of a strategy are placed.
+
+    Args:
+      strategy: a `tf.distribute.ParameterServerStrategy` without variables.
+      costs: the figures. Without this call they are those of its `CostPartitioner`, or else of
+        `Costs(workers=...)` with the strategy's number of workers.
+
+    Raises:
+      ValueError: variables were placed already.
+      TypeError: it is another kind of strategy.
+    """
+    hook.set_costs(_extended(strategy), costs)
+
+
+def placement_report(strategy: Any) -> dict[str, Any]:
+    """Where the variables of a strategy or a graph are, and why.
+
+    Args:
+      strategy: a `tf.distribute.ParameterServerStrategy`, or a `PsStrategy`.
+
+    Returns:
+      A dict, which can be written as JSON:
+
+      * `reason`: why it has no variables, in words; "" if it has some;
+      * `servers`: of each server a dict with `server` (its number), `variables` (how many it has,
+        without slots), `kept_bytes` (of variables and slots), `read_bytes_per_step`,
+        `updated_bytes_per_step` and `update_s_per_step`. The last three are estimates, for steps of
+        all workers together;
+      * `imbalance`: of each of the latter, the largest of all servers divided by their mean;
+      * `variables`: in the order in which they were made, of each (or of each piece) a dict with
+        `variable` (its name), `shape`, `dtype`, `server`, `why` (a key of `PLACES`), `meaning` (the
+        same in words), `slots` (how many variables were put beside it; expected ones as long as
+        there are none at all) and, as above, what it costs;
+      * `partitions`: what a `CostPartitioner` decided: `variable`, `shape`, `pieces`, `axis` and
+        `arithmetic`, in words;
+      * `plans`: of each plan `variables` (how many it has places for), `not_made` (the names of
+        those that were not made) and `reason` (why it has no places; "" if it has).
+
+    Raises:
+      TypeError: it is another kind of strategy.
+    """
+    if isinstance(strategy, PsStrategy):
+        return _report(strategy.placement, None)
+    extended = _extended(strategy)
+    return _report(hook.placement_of(extended), extended._variable_partitioner)
+
+
+def print_placement_report(report: Any) -> None:
+    """Prints where variables are, as tables.
+
+    Args:
+      report: what `placement_report` returned, perhaps in another process; or a strategy.
+    """
+    from rich.console import Console
+
+    data = report if isinstance(report, Mapping) else placement_report(report)
+    console = Console()
+    if data.get("reason"):
+        console.print(data["reason"], markup=False)
+        return
+    console.print(_servers_table(data["servers"], data["imbalance"]))
+    console.print(_variables_table(data["variables"]))
+    for why in sorted({one["why"] for one in data["variables"]}):
+        console.print(f"[bold]{why}[/bold]: {PLACES.get(why, '')}")
+    for one in data["partitions"]:
+        line = f"{one['variable'] or one['shape']}: {one['arithmetic']}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    for one in data["plans"]:
+        line = one["reason"] or f"a plan of {one['variables']} variables"
+        if one["not_made"]:
+            line += f", of which {len(one['not_made'])} were not made"
+        console.print(f"Plan: {line}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _extended(strategy: Any) -> Any:
+    from tensorflow.python.distribute import parameter_server_strategy_v2
+
+    extended = getattr(strategy, "extended", None)
+    cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+    if not isinstance(extended, cls):
+        raise TypeError(
+            "strategy must be a tf.distribute.ParameterServerStrategy (of TensorFlow 2), got "
+            f"{type(strategy).__name__}"
+        )
+    return extended
+
+
+def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
+    servers: list[dict[str, Any]] = [
+        {"server": number, "variables": 0, **dict.fromkeys(_LOADS, 0)}
+        for number in range(placement.servers)
+    ]
+    variables = []
+    for placed, load in placement.measured():
+        server = servers[placed.server]
+        server["variables"] += 1
+        costs = {key: _number(key, getattr(load, name)) for key, name in _LOADS.items()}
+        for key, value in costs.items():
+            server[key] += value
+        variables.append(
+            {
+                "variable": placed.variable.name,
+                "shape": list(placed.variable.shape),
+                "dtype": placed.variable.dtype,
+                "server": placed.server,
+                "why": placed.why,
+                "meaning": PLACES[placed.why],
+                "slots": placed.slots,
+                **costs,
+            }
+        )
+    decisions = partitioner.decisions.values() if isinstance(partitioner, CostPartitioner) else ()
+    return {
+        "reason": "" if variables else _NONE,
+        "servers": servers,
+        "imbalance": {key: imbalance([one[key] for one in servers]) for key in _LOADS},
+        "variables": variables,
+        "partitions": [
+            {
+                "variable": one.variable.name,
+                "shape": list(one.variable.shape),
+                "pieces": one.pieces,
+                "axis": one.axis,
+                "arithmetic": one.arithmetic(),
+            }
+            for one in decisions
+        ],
+        "plans": placement.plans(),
+    }
+
+
+def _number(key: str, value: float) -> float | int:
+    """Bytes as whole numbers."""
+    return value if key.endswith("_s_per_step") else round(value)
+
+
+def _servers_table(servers: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title="Parameter servers", box=box.SIMPLE, title_justify="left")
+    for column in ("server", "variables", "kept", "read/step", "updated/step", "update ms/step"):
+        table.add_column(column, justify="right")
+    for one in servers:
+        table.add_row(
+            str(one["server"]),
+            str(one["variables"]),
+            *(f"{one[key]:,}" for key in list(_LOADS)[:3]),
+            f"{1e3 * one['update_s_per_step']:.3f}",
+        )
+    table.add_section()
+    table.add_row("largest / mean", "", *(f"{ratios[key]:.3f}" for key in _LOADS))
+    return table
+
+
+def _variables_table(variables: Sequence[Mapping[str, Any]]) -> Any:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="Variables", box=box.SIMPLE, title_justify="left")
+    for column in ("variable", "shape", "server", "kept", "slots", "why"):
+        table.add_column(column, justify="left" if column in ("variable", "why") else "right")
+    for one in variables:
+        table.add_row(
+            escape(one["variable"]),
+            " x ".join(map(str, one["shape"])),
+            str(one["server"]),
+            f"{one['kept_bytes']:,}",
+            str(one["slots"]),
+            one["why"],
+        )
+    return table
