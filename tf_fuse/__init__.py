@@ -33,6 +33,7 @@ if not _is_doctor:
 
     # The options are of no use before the library is there.
     from tf_fuse import collectives, handle_packing, options, parameter_server
+    from tf_fuse.parameter_server import gather as _gather
     from tf_fuse.parameter_server import hook as _parameter_server
     from tf_fuse.parameter_server import matmul as _matmul
     from tf_fuse.shard_update import hook as _shard_update
@@ -42,6 +43,7 @@ if not _is_doctor:
     handle_packing.install(options.packs_handles)
     _shard_update.install(options.shards_updates, options.compiles_updates, options.fuses_updates)
     _parameter_server.install(options.shards_updates)
+    _gather.install(options.shards_updates)
     _matmul.install(options.splits_matmuls)
 
 __version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"

@@ -96,7 +96,8 @@ OPTIONS: dict[str, Option] = {
             "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
             "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
             "called for the first time from then on. Under a ParameterServerStrategy, place "
-            "variables that are made from then on by their bytes and traffic.",
+            "variables that are made from then on by their bytes and traffic, and gather rows "
+            "where the variable is.",
             in_sessions=False,
             in_config=False,
         ),
