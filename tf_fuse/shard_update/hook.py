@@ -35,7 +35,7 @@ from tf_fuse.shard_update.agreement import Agreement
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
+from tf_fuse.shard_update.compiled import Compiler, Way, no_xla
 from tf_fuse.shard_update.containers import container_of, is_of_one_replica, watch_containers
 from tf_fuse.shard_update.datasets import is_captured, watch_datasets
 from tf_fuse.shard_update.decision import Decision
@@ -461,7 +461,7 @@ def fuser_of(context: Any) -> Compiler:
     return _twins_of(
         context,
         "_tf_fuse_fuser",
-        Way("fused", ProgramMaker(lambda: context.config), no_other_tasks),
+        Way("fused", ProgramMaker(lambda: context.config), lambda context: "", has_servers=True),
     )
 
 

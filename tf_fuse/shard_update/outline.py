@@ -50,6 +50,7 @@ REASONS = {
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
     "type": "of the types of the operations, one is not computed alike in one operation",
     "device": "the assignment or the variable is not on a CPU where it can run, as far as is known",
+    "no_plugin": "the server that has the variable cannot run operations of tf_fuse",
     "several_devices": "the operations are on different devices",
     "unknown_shape": "a shape is not known when the function is traced, or not the variable's",
     "optimizer": "TensorFlow's graph optimizer makes something else of the operations",
