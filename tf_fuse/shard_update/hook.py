@@ -44,6 +44,7 @@ from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.ops import RESOURCE_APPLY
+from tf_fuse.shard_update.places import has_other_tasks
 from tf_fuse.shard_update.plan import Plan, make_plan
 from tf_fuse.shard_update.program import ProgramMaker
 from tf_fuse.shard_update.replicas import Replicas
@@ -458,11 +459,11 @@ def compiler_of(context: Any) -> Compiler:
 
 def fuser_of(context: Any) -> Compiler:
     """The twins of a context that have each update in one operation; made when first asked for."""
-    return _twins_of(
-        context,
-        "_tf_fuse_fuser",
-        Way("fused", ProgramMaker(lambda: context.config), lambda context: "", has_servers=True),
+    maker = ProgramMaker(
+        lambda: context.config, lambda: has_other_tasks(context) and not demands_bits(context)
     )
+    way = Way("fused", maker, lambda context: "", has_servers=True)
+    return _twins_of(context, "_tf_fuse_fuser", way)
 
 
 def _twins_of(context: Any, attribute: str, way: Way) -> Compiler:

@@ -33,6 +33,7 @@ from tf_fuse.shard_update.cones import (
     IsHere,
     Left,
     Rules,
+    narrowed,
     without_cycles,
 )
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
@@ -68,12 +69,14 @@ class Outline:
 
     Attributes:
       cones: what is compiled, in the order of their calls' numbers.
+      exact: of each, whether its operation has its bits.
       left: assignments that are not.
       function: the `FunctionDef` to run instead; None if nothing is compiled.
       bodies: the functions that it calls, by name.
     """
 
     cones: list[Cone] = field(default_factory=list)
+    exact: list[bool] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
     function: Any | None = None
     bodies: dict[str, Any] = field(default_factory=dict)
@@ -89,6 +92,7 @@ class Operation:
       output: name of its list of outputs.
       body: the function that it calls, if it does.
       constants: nodes that it reads, with names of their own kind.
+      is_exact: whether it has the bits of the cone.
     """
 
     node: Any
@@ -96,6 +100,7 @@ class Operation:
     output: str
     body: Any | None = None
     constants: list[Any] = field(default_factory=list)
+    is_exact: bool = True
 
 
 class Maker(Protocol):
@@ -135,6 +140,7 @@ def outline(
     found = Outline(left=finder.left)
     kept = []
     for cone in finder.cones():
+        cone = narrowed(view, cone) if cone.size == 1 else cone
         reason = _reason(view, cone, finder, maker.rules)
         if reason is None:
             kept.append(cone)
@@ -154,6 +160,7 @@ def outline(
         found.left += [Left(n, made, n) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
     found.left.sort(key=lambda left: left.node)
     found.cones = [kept[i] for i in operations]
+    found.exact = [made.is_exact for made in operations.values()]
     if operations:
         _Builder(view, found, list(operations.values())).build()
     return found
@@ -167,7 +174,7 @@ def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[
     passes = [n for n in cone.nodes if view.nodes[n].op not in FREE | READS]
     if any(view.nodes[n].op not in ASSIGNS for n in passes) and len(passes) >= MIN_PASSES:
         return None
-    if assigned is not None and len(passes) == 1:
+    if assigned is not None and len(passes) == 1 and cone.size > 1:
         producer = view.producer(assigned)
         if producer is not None and finder.is_compiled(producer):
             return "read_elsewhere", assigned

@@ -16,7 +16,7 @@ from typing import Any
 
 from tf_fuse import _tasks
 from tf_fuse.shard_update.cones import Left
-from tf_fuse.shard_update.graph_view import READS, GraphView
+from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView
 
 _log = logging.getLogger("tf_fuse")
 
@@ -37,32 +37,33 @@ class Servers:
     Thread-safe without a lock: an answer that two threads ask for is the same.
     """
 
-    def __init__(self, ask: Callable[[str, str], str]):
+    def __init__(self, ask: Callable[[str, str], str], own: str):
         """Starts without answers.
 
         Args:
           ask: why a task cannot run our operations, given its name and its device; "" if it can.
+          own: name of the task that asks; its own variables stay as they are.
         """
-        self._ask = ask
-        self._able: set[str] = set()
-        self._told: set[str] = set()
+        self._ask, self._own = ask, own.partition("/device:")[0]
+        self._problems: dict[str, str] = {}
 
     def problem(self, device: str) -> str:
         """Why the task of a CPU cannot run our operations; "" if it can."""
         task = device.rpartition("/device:")[0]
-        if task in self._able:
-            return ""
-        # (One that cannot may be there anew by the next function.)
-        problem = self._ask(task, device)
-        if not problem:
-            self._able.add(task)
-        elif task not in self._told:
-            self._told.add(task)
-            _log.warning(
-                "tf_fuse: updates of variables on %s stay as they are, since it cannot do them in "
-                "one operation: %s", task, problem,
-            )  # fmt: skip
-        return problem
+        if task == self._own:
+            return "it is the one that calls the function"
+        if task not in self._problems:
+            problem = self._problems[task] = self._ask(task, device)
+            if problem:
+                _log.warning(
+                    "tf_fuse: updates of variables on %s stay as they are, since it cannot do them "
+                    "in one operation: %s", task, problem,
+                )  # fmt: skip
+        return self._problems[task]
+
+    def is_without(self, device: str) -> bool:
+        """Whether a CPU is on a task that has said that it cannot run our operations."""
+        return bool(self._problems.get(device.rpartition("/device:")[0]))
 
 
 class Places:
@@ -85,17 +86,18 @@ class Places:
         return not self._problem(device, variable)
 
     def _problem(self, device: str, variable: str | None) -> str:
-        if not is_one_cpu(device):
-            return f"it is not on one server's CPU, but on {device!r}"
-        if variable is None or self._arguments.get(variable) != device:
-            return "the variable is on another device, or it is not known where"
-        return self._servers.problem(device)
+        place = self._arguments.get(variable or "", "")
+        if not is_one_cpu(place):
+            return "it is not known on which server's CPU the variable is"
+        if device != place and not _may_be_on(device, place):
+            return f"the variable is on {place}, but not who assigns it"
+        return self._servers.problem(place)
 
     def explain(self, left: Left) -> Left:
         """Says of an assignment that is left for its device whether the plugin is missing there."""
-        if left.reason == "device" and is_one_cpu(left.detail):
-            if problem := self._servers.problem(left.detail):
-                return replace(left, reason="no_plugin", detail=problem)
+        place = left.detail
+        if left.reason == "device" and is_one_cpu(place) and self._servers.is_without(place):
+            return replace(left, reason="no_plugin", detail=self._servers.problem(place))
         return left
 
     def of_node(self, view: GraphView, node: Any) -> str:
@@ -104,11 +106,9 @@ class Places:
         Nodes for which two answers are equal are on one device.
         """
         device = str(node.device)
-        if is_one_cpu(device):
-            return device
         if "/job:" in device:
             return device
-        if not device and node.op in READS:
+        if node.op in READS | ASSIGNS:
             return self._arguments.get(str(view.variable_of(node)), CALLER)
         if not device and node.op == "Const":
             # (TensorFlow has a constant for one node with that node.)
@@ -138,6 +138,11 @@ class Places:
     def inside(self, view: GraphView, node: Any, names: list[str]) -> Places:
         """The places in a function that a node calls."""
         return Places(self._servers, self.of_arguments(view, node, names))
+
+
+def _may_be_on(device: str, place: str) -> bool:
+    """Whether a device that is named in part is one of all that it may be."""
+    return all(part in place.split("/") for part in device.split("/") if part)
 
 
 def is_one_cpu(device: str) -> bool:
