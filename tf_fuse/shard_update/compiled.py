@@ -17,11 +17,12 @@ from typing import Any
 from tf_fuse._eager_calls import Call, calling_task, lacks_our_ops
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
-from tf_fuse.shard_update.functions import op_defs, rename_called, static_shapes
+from tf_fuse.shard_update.functions import op_defs, partial_shapes, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
 from tf_fuse.shard_update.origins import Site, live
 from tf_fuse.shard_update.outline import Maker, Outline, outline
 from tf_fuse.shard_update.places import Places, Servers, ask_task, has_other_tasks
+from tf_fuse.shard_update.rows import SCATTERS
 
 _log = logging.getLogger("tf_fuse")
 
@@ -219,8 +220,10 @@ class Compiler:
         shapes = self._shapes.get(name) or static_shapes(view, graph)
         inner = self._inner(context, view, shapes, graph, site, where)
         found = Outline()
-        if any(node.op in ASSIGNS for node in definition.node_def):
-            found = outline(view, shapes, where, self._way.maker, site)
+        if any(node.op in ASSIGNS | SCATTERS for node in definition.node_def):
+            is_there = isinstance(where, Places)
+            partial = partial_shapes(view, graph) if is_there else None
+            found = outline(view, shapes, where, self._way.maker, site, partial)
             if isinstance(where, Places):
                 found.left = [where.explain(left) for left in found.left]
             self.decisions.append(Compiled(name, found, view))

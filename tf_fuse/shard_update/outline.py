@@ -38,6 +38,7 @@ from tf_fuse.shard_update.cones import (
 )
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.origins import Site
+from tf_fuse.shard_update.rows import SCATTERS, PartialShape
 
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
 MIN_PASSES = 2
@@ -59,6 +60,7 @@ REASONS = {
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "read_elsewhere": "the assigned value is read by something else, too",
     "waits_for_itself": "something in between waits for a part of the operations",
+    "rows": "what is done to rows of the variable is not all that is known to be done by rows",
     "control_flow": "the function has conditionals or loops of TensorFlow 1",
 }
 
@@ -122,6 +124,7 @@ def outline(
     is_here: IsHere,
     maker: Maker,
     site: Site = _OWN_CALL,
+    partial: PartialShape | None = None,
 ) -> Outline:
     """Moves what lies in front of a function's assignments into operations of their own.
 
@@ -131,6 +134,8 @@ def outline(
       is_here: where the function runs.
       maker: of the operations.
       site: how the function is called.
+      partial: the shapes of tensors that are not all known, if what is done to rows of variables is
+        moved, too.
     """
     old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
@@ -138,14 +143,19 @@ def outline(
         return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
     finder = Finder(view, shapes, is_here, maker.rules)
     found = Outline(left=finder.left)
-    kept = []
-    for cone in finder.cones():
+    kept, cones = [], finder.cones()
+    staged: list[tuple[Cone, Operation]] = []
+    if partial is not None:
+        staged, cones = _staged(view, finder, partial, is_here, maker, site, cones, found)
+    for cone in cones:
         cone = narrowed(view, cone) if cone.size == 1 else cone
         reason = _reason(view, cone, finder, maker.rules)
         if reason is None:
             kept.append(cone)
         else:
             found.left += [Left(n, *reason) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
+    ready = {id(cone): made for cone, made in staged}
+    kept = [*(cone for cone, _ in staged), *kept]
     for cone in without_cycles(view, kept):
         found.left += [
             Left(n, "waits_for_itself", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS
@@ -153,7 +163,7 @@ def outline(
         kept.remove(cone)
     operations = {}
     for i, cone in enumerate(kept):
-        made = maker.make(view, cone, finder.shapes, site)
+        made = ready.get(id(cone)) or maker.make(view, cone, finder.shapes, site)
         if isinstance(made, Operation):
             operations[i] = made
             continue
@@ -164,6 +174,31 @@ def outline(
     if operations:
         _Builder(view, found, list(operations.values())).build()
     return found
+
+
+def _staged(
+    view: GraphView,
+    finder: Finder,
+    partial: PartialShape,
+    is_here: IsHere,
+    maker: Maker,
+    site: Site,
+    cones: list[Cone],
+    found: Outline,
+) -> tuple[list[tuple[Cone, Operation]], list[Cone]]:
+    """Operations of updates that change rows, and the cones of others; see `staged.py`."""
+    from tf_fuse.shard_update.staged import Stager
+
+    stager = Stager(view, finder, partial, is_here, maker, site)
+    made, others = stager.take(cones)
+    bad = [cone for cone in without_cycles(view, [cone for cone, _ in made])]
+    nodes = {name for cone in bad for name in cone.nodes}
+    found.left += [Left(n, "rows", n) for n in stager.left]
+    found.left += [
+        Left(n, "waits_for_itself", n) for n in sorted(nodes) if view.nodes[n].op in SCATTERS
+    ]
+    others += [cone for cone in cones if cone not in others and set(cone.nodes) & nodes]
+    return [(cone, one) for cone, one in made if cone not in bad], others
 
 
 def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[str, str] | None:
