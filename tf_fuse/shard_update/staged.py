@@ -193,12 +193,13 @@ class Stager:
             levels[node.name] = max(
                 (levels[name] + (kinds[name] != kinds[node.name]) for name in before), default=0
             )
-        # What reads no variable runs where it is needed.
+        # What changes nothing runs when it is needed, so that no value waits for another stage.
         for node in reversed(self._order):
-            if kinds.get(node.name) == "whole" and node.op not in READS | ASSIGNS:
-                users = {use.node for t in view.outputs(node) for use in view.uses(t)}
-                later = [levels[user] for user in users if kinds.get(user) == "whole"]
-                levels[node.name] = min(later, default=levels[node.name])
+            if kinds.get(node.name) == "whole" and node.op not in ASSIGNS:
+                after = {use.node for t in view.outputs(node) for use in view.uses(t)}
+                after |= set(view.followers(node.name))
+                later = [levels[n] - (kinds[n] != "whole") for n in after if n in levels]
+                levels[node.name] = max(levels[node.name], min(later, default=0))
         return levels
 
 
