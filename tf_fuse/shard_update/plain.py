@@ -60,7 +60,8 @@ class _Copy:
                 node.input.append(source)
         results = results_of(view, self._cone)
         made = GraphView(self._function, view.op_def)
-        inputs, variables = {}, {}
+        inputs: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for tensor, argument in self._arguments.items():
             (variables if view.dtype(tensor) == _RESOURCE else inputs)[argument] = tensor
         nodes = [*self._constants.values(), *self._cone.nodes]

@@ -12,6 +12,7 @@ from typing import Any
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS, Family, Pack
+from tf_fuse.shard_update.fused_report import fused_functions, lines
 from tf_fuse.shard_update.replicas import name_of, width_of
 
 # Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
@@ -61,17 +62,20 @@ def weight_update_report() -> dict[str, Any]:
           first use, though that was asked for; else ""), `gather_meaning`, `gather_detail`,
           `gather_wide` (the operation that keeps a narrower type from travelling, though that was
           asked for; else ""), and again `sharded`, `reason`, `meaning` and `detail`.
+
+      * `fused`: what `fuse_weight_update` has done; see `fused_report.fused_functions`.
     """
     from tensorflow.python.eager import context as context_module
 
     updates = getattr(context_module.context(), "_tf_fuse_updates", None)
     if updates is None:
-        return {"sharded": False, "reason": _OFF, "functions": []}
+        return {"sharded": False, "reason": _OFF, "functions": [], "fused": fused_functions()}
     functions = [_function(one) for one in list(updates.decisions)]
     return {
         "sharded": any(function["sharded"] for function in functions),
         "reason": "",
         "functions": functions,
+        "fused": fused_functions(),
     }
 
 
@@ -85,6 +89,11 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
 
     report = weight_update_report() if report is None else report
     console = Console()
+    fused = report.get("fused", ())  # (Reports of before do not have it.)
+    for line in lines(fused):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if fused and not report["functions"]:
+        return
     if report["reason"]:
         console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
         return
