@@ -46,6 +46,25 @@ def test_option_off_changes_nothing(cases):
     assert cases["off"] == {"decided": 0, "twins": []}
 
 
+def test_nothing_is_said_of_replicas(cases):
+    assert cases["both options"] == {"fused": 6, "left": [], "said": []}
+
+
+def test_locks_of_operations_of_tensorflow(cases):
+    """Those that do a whole update are used as they are, but for their locks."""
+    assert cases["locks"] == {"before": [False] * 5, "after": [True] * 5}
+
+
+def test_report(cases):
+    function, line = cases["report"]["function"], cases["report"]["lines"][1]
+    assert line == "  6 updates are one operation each, in place of 83"
+    table = next(one for one in function["updates"] if one["elements"] == 40 * 32)
+    assert table["exact"] and not table["by_row"]
+    assert table["device"].startswith("/job:ps/replica:0/task:")
+    assert sum(len(one["variables"]) for one in function["updates"]) == 3 * 5 + 1
+    assert cases["report"]["counted"] == {"updates_fused": 6, "assignments_left": 0}
+
+
 def test_bits_on_demand(cases):
     assert cases["exact"]["ulps"] == 0
     assert cases["exact"]["exact"] == [True] * cases["exact"]["fused"]
@@ -127,6 +146,50 @@ def _main():
         twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused_called")]
         return {"decided": len(decisions()) - before, "twins": twins}
 
+    def both():
+        before = len(decisions())
+        switch(True, shard_weight_update=True)
+        updates.trained(job, adam, 1)
+        switch(False, shard_weight_update=False)
+        found = [one.outline for one in decisions()[before:]]
+        return {
+            "fused": sum(len(one.cones) for one in found),
+            "left": [left.reason for one in found for left in one.left],
+            "said": [one.reason for one in hook.updates_of(context).decisions],
+        }
+
+    def locks():
+        model = updates.Model(job.strategy, makers["tf_keras.legacy Adam"], sparse=False)
+        ids = tf.constant(updates.IDS[0])
+        switch(True)
+        job.call(model.step, (ids,))
+        switch(False)
+        function = model.step.get_concrete_function(ids).function_def
+
+        def of(name):
+            nodes = context.get_function_def(name).node_def
+            return [n.attr["use_locking"].b for n in nodes if n.op == "ResourceApplyAdam"]
+
+        name = function.signature.name
+        return {"before": of(name), "after": of(f"{name}__tf_fuse_fused_called")}
+
+    def report():
+        import tf_fuse
+        from tf_fuse.shard_update import fused_report
+
+        before = tf_fuse.metrics()["weight_updates"]
+        switch(True)
+        updates.trained(job, adam, 1)
+        switch(False)
+        after = tf_fuse.metrics()["weight_updates"]
+        names = ("updates_fused", "assignments_left")
+        function = tf_fuse.weight_update_report()["fused"][-1]
+        return {
+            "function": function,
+            "lines": list(fused_report.lines([function])),
+            "counted": {name: after[name] - before[name] for name in names},
+        }
+
     def exact():
         tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": True})
         try:
@@ -157,6 +220,9 @@ def _main():
 
     cases |= {
         "without fused receives": without_fused_receives,
+        "both options": both,
+        "locks": locks,
+        "report": report,
         "off": off,
         "exact": exact,
         "error": error,

@@ -19,10 +19,12 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
 from tf_fuse.shard_update.functions import op_defs, partial_shapes, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
+from tf_fuse.shard_update.locking import lock_applies
 from tf_fuse.shard_update.origins import Site, live
 from tf_fuse.shard_update.outline import Maker, Outline, outline
 from tf_fuse.shard_update.places import Places, Servers, ask_task, has_other_tasks
 from tf_fuse.shard_update.rows import SCATTERS
+from tf_fuse.shard_update.shared_reads import share_reads
 
 _log = logging.getLogger("tf_fuse")
 
@@ -36,12 +38,14 @@ class Way:
       maker: of the operations.
       problem: why they cannot be had in a context; "" if they can.
       has_servers: whether they can be on other tasks.
+      may_differ: whether last bits there may be others.
     """
 
     name: str
     maker: Maker
     problem: Callable[[Any], str]
     has_servers: bool = False
+    may_differ: Callable[[], bool] = lambda: False
 
 
 @dataclass
@@ -228,8 +232,12 @@ class Compiler:
                 found.left = [where.explain(left) for left in found.left]
             self.decisions.append(Compiled(name, found, view))
         function = found.function
+        if function is not None and isinstance(where, Places) and self._way.may_differ():
+            share_reads(function, view, shapes)
+        # (The definition is a copy.)
+        is_locked = isinstance(where, Places) and lock_applies(function or definition, view, where)
         if function is None:
-            if not inner:
+            if not inner and not is_locked:
                 return name
             function = definition
         for node in function.node_def:

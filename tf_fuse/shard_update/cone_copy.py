@@ -217,6 +217,7 @@ class ConeCopy:
         self._is_sized = (
             len(shapes) > 1
             or any(handle.attr["shape"].shape.unknown_rank for handle in handles)
+            or any(size < 0 for shape in shapes for size in shape)
             or any(node.op == "Reshape" for node in self.graph.node)
             or any(_elements(node) > 1 for node in constants)
         )

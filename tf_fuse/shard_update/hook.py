@@ -459,10 +459,12 @@ def compiler_of(context: Any) -> Compiler:
 
 def fuser_of(context: Any) -> Compiler:
     """The twins of a context that have each update in one operation; made when first asked for."""
-    maker = ProgramMaker(
-        lambda: context.config, lambda: has_other_tasks(context) and not demands_bits(context)
-    )
-    way = Way("fused", maker, lambda context: "", has_servers=True)
+
+    def may_differ() -> bool:
+        return has_other_tasks(context) and not demands_bits(context)
+
+    maker = ProgramMaker(lambda: context.config, may_differ)
+    way = Way("fused", maker, lambda context: "", has_servers=True, may_differ=may_differ)
     return _twins_of(context, "_tf_fuse_fuser", way)
 
 

@@ -60,7 +60,7 @@ class ProgramMaker:
         self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
     ) -> Operation | str:
         """Makes one; or says why it cannot."""
-        made = self._make_exact(view, cone, shapes, site) if cone.size > 1 else "optimizer"
+        made = self._make_exact(view, cone, shapes, site) if cone.size != 1 else "optimizer"
         if made != "optimizer" or not self._may_differ():
             return made
         simple = plain(view, cone, shapes)
