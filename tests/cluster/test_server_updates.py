@@ -10,9 +10,19 @@ from fault import coordinator
 pytestmark = pytest.mark.cluster
 
 # By how many units in the last place values differ at most after three steps; else by none.
-_ULPS = {}
+_ULPS = {
+    ("keras Adadelta", "dense"): 2,
+    ("tf_keras Adadelta", "dense"): 6,
+    ("tf_keras Adadelta", "sparse"): 6,
+    ("tf_keras RMSprop", "sparse"): 27,
+    ("tf_keras RMSprop centered", "sparse"): 512,
+}
 # Where something else than single assignments is left, why.
-_LEFT = {}
+_LEFT = {
+    ("keras Adadelta", "sparse"): {"read_elsewhere"},
+    ("tf_keras Nadam", "dense"): {"device"},
+    ("tf_keras Nadam", "sparse"): {"device"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +67,7 @@ def test_locks_of_operations_of_tensorflow(cases):
 
 def test_report(cases):
     function, line = cases["report"]["function"], cases["report"]["lines"][1]
-    assert line == "  6 updates are one operation each, in place of 83"
+    assert line == "  6 updates are one operation each, in place of 81"
     table = next(one for one in function["updates"] if one["elements"] == 40 * 32)
     assert table["exact"] and not table["by_row"]
     assert table["device"].startswith("/job:ps/replica:0/task:")
@@ -143,7 +153,7 @@ def _main():
         model = updates.Model(job.strategy, adam)
         job.call(model.step, (tf.constant(updates.IDS[0]),))
         names = [f.name for f in model.step._list_all_concrete_functions()]
-        twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused_called")]
+        twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused")]
         return {"decided": len(decisions()) - before, "twins": twins}
 
     def both():
@@ -171,7 +181,7 @@ def _main():
             return [n.attr["use_locking"].b for n in nodes if n.op == "ResourceApplyAdam"]
 
         name = function.signature.name
-        return {"before": of(name), "after": of(f"{name}__tf_fuse_fused_called")}
+        return {"before": of(name), "after": of(f"{name}__tf_fuse_fused")}
 
     def report():
         import tf_fuse

@@ -106,10 +106,12 @@ class Places:
         Nodes for which two answers are equal are on one device.
         """
         device = str(node.device)
-        if "/job:" in device:
+        if is_one_cpu(device):
             return device
         if node.op in READS | ASSIGNS:
             return self._arguments.get(str(view.variable_of(node)), CALLER)
+        if "/job:" in device:
+            return device
         if not device and node.op == "Const":
             # (TensorFlow has a constant for one node with that node.)
             uses = view.uses(f"{node.name}:output:0")

@@ -55,9 +55,9 @@ def _drop(function: Any, same: Mapping[str, str]) -> None:
         del node.input[:]
         node.input.extend([*(text for text in inputs if not text.startswith("^")), *waits])
         function.node_def.append(node)
-    for result, tensor in function.ret.items():
+    for result, tensor in list(function.ret.items()):
         function.ret[result] = _renamed(tensor, same)
-    for result, name in function.control_ret.items():
+    for result, name in list(function.control_ret.items()):
         function.control_ret[result] = same.get(name, name)
 
 
