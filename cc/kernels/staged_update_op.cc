@@ -109,12 +109,12 @@ class Stage {
       const Tensor& value = *variables[message_.variables(i)]->tensor();
       if (value.dtype() != program_->variable_types()[i] ||
           value.NumElements() != program_->size()) {
-        return Wrong(absl::StrCat(
-            "variable ", message_.variables(i), ", which is ",
-            DataTypeString(value.dtype()), " of shape ",
-            value.shape().DebugString(), ", in a stage of ",
-            DataTypeString(program_->variable_types()[i]), " and ",
-            program_->size(), " elements"));
+        return Wrong(absl::StrCat("variable ", message_.variables(i),
+                                  ", which is ", DataTypeString(value.dtype()),
+                                  " of shape ", value.shape().DebugString(),
+                                  ", in a stage of ",
+                                  DataTypeString(program_->variable_types()[i]),
+                                  " and ", program_->size(), " elements"));
       }
     }
     return CheckInputSizes(inputs, program_->size());
@@ -199,8 +199,8 @@ class Stage {
       const bool has_value = value >= 0 ? Has(value, results)
                                         : Has(OtherIndex(value), inputs.size());
       if (!Has(scatter.variable(), variables) || !has_value) {
-        return Wrong(absl::StrCat("a scatter of value ", value,
-                                  " to variable ", scatter.variable()));
+        return Wrong(absl::StrCat("a scatter of value ", value, " to variable ",
+                                  scatter.variable()));
       }
       const DataType type = value >= 0 ? program_->result_types()[value]
                                        : inputs[OtherIndex(value)];
@@ -228,9 +228,9 @@ class Stage {
       if (input < 0) continue;
       const int64_t elements = inputs[input].NumElements();
       if (elements != size && elements != 1) {
-        return Wrong(absl::StrCat(
-            "input ", input, " of shape ", inputs[input].shape().DebugString(),
-            " in a stage of ", size, " elements"));
+        return Wrong(absl::StrCat("input ", input, " of shape ",
+                                  inputs[input].shape().DebugString(),
+                                  " in a stage of ", size, " elements"));
       }
     }
     return absl::OkStatus();
@@ -261,11 +261,10 @@ class Stage {
       const Tensor& value = *variables[number]->tensor();
       if (value.dims() < 1 || value.dtype() != type ||
           value.NumElements() != row * value.dim_size(0)) {
-        return Wrong(absl::StrCat("variable ", number, ", which is ",
-                                  DataTypeString(value.dtype()), " of shape ",
-                                  value.shape().DebugString(),
-                                  ", where rows of ", row, " ",
-                                  DataTypeString(type), " are updated"));
+        return Wrong(absl::StrCat(
+            "variable ", number, ", which is ", DataTypeString(value.dtype()),
+            " of shape ", value.shape().DebugString(), ", where rows of ", row,
+            " ", DataTypeString(type), " are updated"));
       }
       for (int64_t i = 0; i < count; ++i) {
         const int64_t index = Index(indices, i);
@@ -392,7 +391,8 @@ class Stage {
 
   // One row after the other: a number may be there more than once.
   static void ScatterRows(const Scatter& scatter, const Tensor& values,
-                          const Tensor& indices, int64_t row, Tensor* variable) {
+                          const Tensor& indices, int64_t row,
+                          Tensor* variable) {
     const int64_t width = DataTypeSize(variable->dtype());
     const bool is_single =
         values.NumElements() == 1 && row * indices.NumElements() != 1;
@@ -449,9 +449,9 @@ class StagedUpdateOp : public OpKernel {
     OP_REQUIRES_OK(ctx, LookUpVariables(ctx, variables_, &variables));
     const VariableLocks locks(variables);
     for (const auto& variable : variables) {
-      OP_REQUIRES(ctx, variable->is_initialized,
-                  UnreadableVariable(variable->DebugString(),
-                                     "It has no value."));
+      OP_REQUIRES(
+          ctx, variable->is_initialized,
+          UnreadableVariable(variable->DebugString(), "It has no value."));
     }
     for (const Stage& stage : stages_) {
       OP_REQUIRES_OK(ctx, stage.Check(variables, inputs));
@@ -486,8 +486,7 @@ class StagedUpdateOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(
-    Name("TfFuse>StagedUpdate").Device(tensorflow::DEVICE_CPU),
-    StagedUpdateOp);
+    Name("TfFuse>StagedUpdate").Device(tensorflow::DEVICE_CPU), StagedUpdateOp);
 
 }  // namespace
 

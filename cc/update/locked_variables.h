@@ -16,8 +16,7 @@
 
 namespace tf_fuse {
 
-using Variables =
-    std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>>;
+using Variables = std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>>;
 
 // The error of a variable that a read of fails in TensorFlow.
 absl::Status UnreadableVariable(const std::string& variable,

@@ -37,7 +37,7 @@ class _Traced:
         devices = {id(variable.handle): place for variable, place in places}
         pairs = zip(self.view.arguments, concrete.captured_inputs, strict=True)
         arguments = {name: devices[id(t)] for name, t in pairs if id(t) in devices}
-        self.places = Places(Servers(ask, _CHIEF), arguments)
+        self.places = Places(Servers(ask, lambda: _CHIEF), arguments)
         self.view.place_of = lambda node: self.places.of_node(self.view, node)
         self.shapes = static_shapes(self.view, concrete.graph)
         self.partial = partial_shapes(self.view, concrete.graph)

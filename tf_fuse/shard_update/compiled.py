@@ -100,7 +100,7 @@ class Compiler:
         self._graphs, self._shapes = graphs, shapes
         self._twins: dict[bytes, bytes | None] = {}
         self._in_work: dict[bytes, _Work] = {}
-        self._servers = Servers(ask_task, context.host_address_space())
+        self._servers = Servers(ask_task, context.host_address_space)
         # Tasks that cannot run a twin.
         self._plain_tasks: set[str] = set()
         self._way, self._suffix = way, f"__tf_fuse_{way.name}"

@@ -191,7 +191,7 @@ def _staged(
 
     stager = Stager(view, finder, partial, is_here, maker, site)
     made, others = stager.take(cones)
-    bad = [cone for cone in without_cycles(view, [cone for cone, _ in made])]
+    bad = without_cycles(view, [cone for cone, _ in made])
     nodes = {name for cone in bad for name in cone.nodes}
     found.left += [Left(n, "rows", n) for n in stager.left]
     found.left += [

@@ -37,20 +37,20 @@ class Servers:
     Thread-safe without a lock: an answer that two threads ask for is the same.
     """
 
-    def __init__(self, ask: Callable[[str, str], str], own: str):
+    def __init__(self, ask: Callable[[str, str], str], own: Callable[[], str]):
         """Starts without answers.
 
         Args:
           ask: why a task cannot run our operations, given its name and its device; "" if it can.
-          own: name of the task that asks; its own variables stay as they are.
+          own: returns a name of the task that asks; its own variables stay as they are.
         """
-        self._ask, self._own = ask, own.partition("/device:")[0]
+        self._ask, self._own = ask, own
         self._problems: dict[str, str] = {}
 
     def problem(self, device: str) -> str:
         """Why the task of a CPU cannot run our operations; "" if it can."""
         task = device.rpartition("/device:")[0]
-        if task == self._own:
+        if task == self._own().partition("/device:")[0]:
             return "it is the one that calls the function"
         if task not in self._problems:
             problem = self._problems[task] = self._ask(task, device)

@@ -385,7 +385,7 @@ class _RowProgram:
         return found
 
     def _simplified(self, nodes: list[str]) -> Operation | None:
-        """What TensorFlow's graph optimizer makes of nodes; it does not know how many rows it is."""
+        """What TensorFlow's graph optimizer, which does not know how many rows, makes of nodes."""
         view, shapes = self._view, dict(self._writer.shapes)
         row = (-1, *self._row)
         for name in nodes:
