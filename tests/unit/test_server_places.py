@@ -165,6 +165,19 @@ def test_rows_that_something_else_scatters_to_are_left():
     assert "waits_for_itself" in {left.reason for left in found.left}
 
 
+def test_rows_of_a_type_that_is_not_added():
+    table = tf.Variable(tf.zeros([4, 2], tf.int8))
+    slices = tf.IndexedSlices(tf.ones([1, 2], tf.int8), tf.constant([1]))
+
+    def step():
+        with tf.device(_PS[0]):
+            table.scatter_add(slices)
+
+    found = _Traced(step, [(table, _PS[0])]).outline()
+    assert found.function is None
+    assert [left.reason for left in found.left] == ["rows"]
+
+
 def test_numbers_are_read_once():
     rate = tf.Variable(0.5)
     weights = _variables(3)

@@ -20,6 +20,8 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 
 SCATTERS = frozenset({"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"})
+# DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BFLOAT16, DT_HALF: those that the operation adds.
+_TYPES = frozenset({1, 2, 3, 9, 14, 19})
 _INDEX_TYPES = frozenset({3, 9})  # DT_INT32, DT_INT64.
 
 # The static shape of a tensor, with None for sizes that are not known; None if its rank is not.
@@ -82,6 +84,7 @@ class RowFinder:
         """Whether an operation of ours can do what a scatter does."""
         return (
             node.op in SCATTERS
+            and node.attr["dtype"].type in _TYPES
             and node.attr["Tindices"].type in _INDEX_TYPES
             and bool(self._shape_of(variable_of(self._view, node)))
         )
