@@ -50,6 +50,7 @@ def makers() -> dict[str, Callable[[], Any]]:
         )
     legacy = tf_keras.optimizers.legacy
     found["tf_keras.legacy Adam"] = _maker(legacy, "Adam", {})
+    found["tf.compat.v1.train Adam"] = _maker(tf.compat.v1.train, "AdamOptimizer", {})
     return found
 
 
