@@ -27,8 +27,12 @@ def cases():
 @pytest.mark.parametrize("kind", ["whole", "rows"])
 def test_every_update_is_there_and_whole(cases, kind):
     ours, stock = cases[f"fused {kind}"], cases[f"stock {kind}"]
-    print(f"{_WORKERS} workers, {_UPDATES} updates, {kind}: of stock's, {stock['momentum']} are in")
-    print(f"the momentum, and they are whole: {stock['updates'] is not None}; ours: {ours}")
+    for who, one in (("stock", stock), ("fuse_weight_update", ours)):
+        print(
+            f"{kind}, {who}: {one['momentum']:g} of {_UPDATES} updates in the momentum; the weight "
+            f"{'goes' if one['updates'] is not None else 'does not go'} with it in the end, and "
+            f"does not in {one['torn']} of {one['snapshots']} snapshots"
+        )
     assert ours["updates"] == _UPDATES
     assert ours["ops"] == 1
     assert ours["torn"] == 0 and ours["snapshots"] > 1
