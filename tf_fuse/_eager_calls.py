@@ -47,3 +47,22 @@ def extend(
     cls.call_function = call_function
     cls.remove_function = remove_function
     setattr(cls, mark, True)
+
+
+def lacks_our_ops(error: Any) -> bool:
+    """Whether a task without the plugin could not make the twin: it says so before anything ran."""
+    from tensorflow.python.framework import errors
+
+    return (
+        isinstance(error, (errors.NotFoundError, errors.InvalidArgumentError))
+        and "Op type not registered" in error.message
+        and "TfFuse>" in error.message
+    )
+
+
+def calling_task(context: Any) -> str:
+    """The task that a function called now runs on, "/job:worker/replica:0/task:1"; "" is here."""
+    from tensorflow.python.framework import device
+
+    spec = device.DeviceSpec.from_string(context.device_name or "")
+    return spec.replace(device_type=None, device_index=None).to_string()

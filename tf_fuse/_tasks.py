@@ -62,6 +62,18 @@ def ask_every_task(
         return {task: answer.result() for task, answer in answers.items()}
 
 
+def ask_task(task: str, device: str, question: int, timeout_s: float) -> bytes | TaskError:
+    """Asks one task of the connected cluster.
+
+    Args:
+      task: "/job:ps/replica:0/task:0".
+      device: a CPU of it.
+      question: a `tf_fuse.v1.Question`.
+      timeout_s: see `ask_every_task`.
+    """
+    return _ask(task, device, question, timeout_s)
+
+
 def _ask_by_session(question: int, timeout_s: float, target: str) -> dict[str, bytes | TaskError]:
     import tensorflow as tf
 

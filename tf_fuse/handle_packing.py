@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tf_fuse._eager_calls import Call, extend
+from tf_fuse._eager_calls import Call, calling_task, extend, lacks_our_ops
 
 _log = logging.getLogger("tf_fuse")
 
@@ -89,7 +89,7 @@ class HandlePacker:
         Returns:
           What `call` returns.
         """
-        if self._plain_tasks and _calling_task(context) in self._plain_tasks:
+        if self._plain_tasks and calling_task(context) in self._plain_tasks:
             return call(context, name, inputs, num_outputs)
         packed = self._packed(context, name, inputs)
         if packed is None or packed.is_retired:
@@ -103,11 +103,11 @@ class HandlePacker:
         try:
             return call(context, packed.name, arguments, num_outputs)
         except errors.OpError as error:
-            if not _lacks_our_ops(error):
+            if not lacks_our_ops(error):
                 # TensorFlow looks for the function by its name to say where the operation was made.
                 error._message = error.message.replace(packed.name.decode(), name.decode())
                 raise
-            task = _calling_task(context)
+            task = calling_task(context)
             if task not in self._plain_tasks:
                 _log.warning(
                     "tf_fuse: %s is passed handles one by one from now on: %s",
@@ -137,17 +137,6 @@ class HandlePacker:
             return self._functions[name]
         finally:
             self._in_work.pop(name, None)
-
-
-def _lacks_our_ops(error: Any) -> bool:
-    """Whether a task without the plugin could not make the twin: it says so before anything ran."""
-    from tensorflow.python.framework import errors
-
-    return (
-        isinstance(error, (errors.NotFoundError, errors.InvalidArgumentError))
-        and "Op type not registered" in error.message
-        and "TfFuse>" in error.message
-    )
 
 
 def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
@@ -184,14 +173,6 @@ def _pack(context: Any, name: bytes, inputs: Sequence[Any]) -> _Packed | None:
         kept=[position for position in range(len(inputs)) if position not in packed],
         packs=packs,
     )
-
-
-def _calling_task(context: Any) -> str:
-    """The task that a function called now runs on, "/job:worker/replica:0/task:1"; "" is here."""
-    from tensorflow.python.framework import device
-
-    spec = device.DeviceSpec.from_string(context.device_name or "")
-    return spec.replace(device_type=None, device_index=None).to_string()
 
 
 def _is_remote(context: Any, tensor: Any) -> bool:

@@ -5,6 +5,7 @@
 // and under one lock: to other steps it has happened, or not.
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tf_fuse/v1/update.pb.h"
+#include "update/locked_variables.h"
 #include "update/program.h"
 
 namespace tf_fuse {
@@ -30,7 +31,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::Var;
-using tensorflow::core::RefCountPtr;
 
 namespace {
 
@@ -96,9 +96,10 @@ class ElementwiseUpdateOp : public OpKernel {
   void Compute(OpKernelContext* ctx) override {
     ProgramMemory memory;
     OP_REQUIRES_OK(ctx, GetInputs(ctx, &memory));
-    std::vector<RefCountPtr<Var>> variables;
-    OP_REQUIRES_OK(ctx, GetVariables(ctx, &variables));
-    const Locks locks(variables);
+    Variables variables;
+    const int count = static_cast<int>(program_->variable_types().size());
+    OP_REQUIRES_OK(ctx, LookUpVariables(ctx, count, &variables));
+    const VariableLocks locks(variables);
     std::vector<Tensor> after(variables.size());
     for (size_t i = 0; i < variables.size(); ++i) {
       OP_REQUIRES_OK(ctx, Check(i, *variables[i]));
@@ -132,24 +133,6 @@ class ElementwiseUpdateOp : public OpKernel {
   }
 
  private:
-  // Of some variables, in the order that TensorFlow's kernels have.
-  class Locks {
-   public:
-    explicit Locks(const std::vector<RefCountPtr<Var>>& variables) {
-      for (const auto& variable : variables) mutexes_.push_back(variable->mu());
-      std::sort(mutexes_.begin(), mutexes_.end());
-      for (tensorflow::mutex* mutex : mutexes_) mutex->lock();
-    }
-    ~Locks() {
-      for (tensorflow::mutex* mutex : mutexes_) mutex->unlock();
-    }
-    Locks(const Locks&) = delete;
-    Locks& operator=(const Locks&) = delete;
-
-   private:
-    std::vector<tensorflow::mutex*> mutexes_;
-  };
-
   absl::Status CheckSignature(OpKernelConstruction* ctx) const {
     int variables = 0;
     tensorflow::DataTypeVector inputs, results;
@@ -210,40 +193,10 @@ class ElementwiseUpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  absl::Status GetVariables(OpKernelContext* ctx,
-                            std::vector<RefCountPtr<Var>>* variables) const {
-    const int count = static_cast<int>(program_->variable_types().size());
-    for (int i = 0; i < count; ++i) {
-      RefCountPtr<Var> variable;
-      const tensorflow::ResourceHandle& handle =
-          tensorflow::HandleFromInput(ctx, i);
-      absl::Status status = tensorflow::LookupResource(ctx, handle, &variable);
-      if (!status.ok()) return Unreadable(handle.name(), status.message());
-      for (const auto& other : *variables) {
-        if (other.get() == variable.get()) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              this->name(), ": two of its variables are ", handle.name()));
-        }
-      }
-      variables->push_back(std::move(variable));
-    }
-    return absl::OkStatus();
-  }
-
-  // As a read of it fails in TensorFlow.
-  static absl::Status Unreadable(const std::string& variable,
-                                 absl::string_view why) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "Error while reading resource variable ", variable,
-        ". This could mean that the variable has been deleted or is not "
-        "initialized. ",
-        why));
-  }
-
   absl::Status Check(int index, Var& variable) const {
     const Tensor& value = *variable.tensor();
     if (!variable.is_initialized) {
-      return Unreadable(variable.DebugString(), "It has no value.");
+      return UnreadableVariable(variable.DebugString(), "It has no value.");
     }
     if (value.dtype() != program_->variable_types()[index] ||
         value.NumElements() != program_->size()) {

@@ -3,6 +3,7 @@
 """Why an update is not one operation with the bits of stock, and what the report says of it."""
 
 import json
+import math
 import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -169,10 +170,15 @@ def told():
 
 def test_report(told):
     assert told.pop("function").startswith("__inference_step_")
-    (left,) = told.pop("left")
+    (left,), (each,) = told.pop("left"), told.pop("each")
     assert told == {"way": "fused", "updates": 1, "variables": 2}
     assert left.pop("assignment").startswith("AssignAddVariableOp")
     assert left.pop("detail").startswith("AssignAddVariableOp")
+    assert left.pop("variable") == "Variable"
+    assert len(each.pop("variables")) == 2
+    assert each.pop("operations") > 2
+    size = math.prod(_SHAPE)
+    assert each == {"device": "", "elements": size, "exact": True, "by_row": False}
     assert left == {"reason": "too_small", "meaning": REASONS["too_small"]}
 
 
@@ -199,7 +205,8 @@ def test_explained(told, tmp_path, capsys, monkeypatch):
 
 def test_several_places_of_one_reason():
     left = [{"reason": "type", "meaning": "so", "detail": f"w{i}"} for i in (2, 1, 2)]
-    one = {"function": "f", "way": "compiled", "updates": 0, "variables": 0, "left": left}
+    one = {"function": "f", "way": "compiled", "updates": 0, "variables": 0, "each": []}
+    one["left"] = left
     assert list(lines([one])) == [
         "f: 0 updates, of 0 variables, are one operation each (compiled)",
         "  3 left, type: so (w1 and 1 more)",

@@ -27,6 +27,8 @@ _END = "end"
 _READ = "ReadVariableOp"
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 OTHER_CPU = "/job:localhost/replica:0/task:0/device:CPU:1"
+# The beginning of the names of all other devices.
+_ELSEWHERE = "/job:localhost/replica:0/task:0/device:CPU:"
 _RESOURCE = 20  # DT_RESOURCE
 # Grappler's own nodes have names that begin with one of these.
 _MADE = ("ArithmeticOptimizer", "ConstantFolding")
@@ -87,7 +89,7 @@ class Twins:
         read = [self._key_of(tensor) for tensor in data_inputs(node)]
         if self._view.op_def(node.op).is_commutative:
             read.sort(key=repr)
-        key = (node.op, attributes_of(node), tuple(read))
+        key = (node.op, attributes_of(node), tuple(read), self._view.place_of(node))
         # (Numbers, since a key of keys would be as long as the function.)
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -135,6 +137,8 @@ class ConeCopy:
         self.is_unclear = False
         self._inside = set(cone.nodes)
         self._taken = set(cone.nodes)
+        # By place that is not the cone's, a device of its own.
+        self._devices = {view.place_of(view.nodes[cone.nodes[-1]]): ""}
         self._inputs: dict[str, str] = {}
         self._variables: dict[str, str] = {}
         self._outer_results = results_of(view, cone)
@@ -231,6 +235,7 @@ class ConeCopy:
         self._is_sized = (
             len(shapes) > 1
             or any(handle.attr["shape"].shape.unknown_rank for handle in handles)
+            or any(size < 0 for shape in shapes for size in shape)
             or any(node.op in ("EnsureShape", "Reshape") for node in self.graph.node)
             or any(_elements(node) > 1 for node in constants)
         )
@@ -249,7 +254,7 @@ class ConeCopy:
     def _add(self, node: Any) -> None:
         copy = self._copy_of[node.name] = self.graph.node.add()
         copy.CopyFrom(node)
-        copy.device = ""
+        copy.device = self._device_of(node)
         copy.ClearField("experimental_debug_info")
         for key in [key for key in copy.attr if key.startswith("_")]:
             del copy.attr[key]
@@ -264,6 +269,13 @@ class ConeCopy:
         copy.input.extend(inputs)
         before = [name for name in control_inputs(node) if name in self._inside]
         copy.input.extend(f"^{name}" for name in sorted(before))
+
+    def _device_of(self, node: Any) -> str:
+        """The device for a node; "" for where the cone is."""
+        place = self._view.place_of(node)
+        if place not in self._devices:
+            self._devices[place] = f"{_ELSEWHERE}{len(self._devices) + 1}"
+        return self._devices[place]
 
     def _input(self, tensor: str, reader: str) -> str:
         """What stands for a tensor."""
@@ -290,6 +302,7 @@ class ConeCopy:
                 made = self.graph.node.add(name=self._new(name), op="Const")
                 for key in ("dtype", "value"):
                     made.attr[key].CopyFrom(self._view.nodes[name].attr[key])
+                made.device = self._device_of(self._view.nodes[name])
                 if not self._has_results:
                     made.device = OTHER_CPU
             else:
@@ -299,6 +312,8 @@ class ConeCopy:
                 dtype = self._view.dtype(tensor)
                 made.attr["dtype"].type = dtype
                 made.input.append(self._handle("input", dtype, self._shapes.get(tensor)))
+                producer = self._view.producer(tensor)
+                made.device = "" if producer is None else self._device_of(producer)
             self._inputs[tensor] = made.name
         return self._inputs[tensor]
 

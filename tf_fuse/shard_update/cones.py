@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -341,6 +341,20 @@ def is_small_constant(view: GraphView, tensor: str) -> bool:
         return False
     shape = node.attr["value"].tensor.tensor_shape
     return math.prod(dim.size for dim in shape.dim) <= _LARGEST_CONSTANT
+
+
+def narrowed(view: GraphView, cone: Cone) -> Cone:
+    """What of a cone is computed from its variables.
+
+    What is not, such as a rate, may be what others use as well, where all are single numbers.
+    """
+    kept: set[str] = set()
+    for name in cone.nodes:
+        node = view.nodes[name]
+        made = {tensor.partition(":")[0] for tensor in data_inputs(node)}
+        if node.op in READS | ASSIGNS or made & kept:
+            kept.add(name)
+    return replace(cone, nodes=[name for name in cone.nodes if name in kept])
 
 
 def without_cycles(view: GraphView, cones: Sequence[Cone]) -> list[Cone]:

@@ -58,8 +58,13 @@ def container_of(tensor: Any, graph: Any) -> Any | None:
 
 
 def is_of_one_replica(tensor: Any) -> bool:
-    """Whether a tensor is the handle of a variable of a strategy with one replica."""
+    """Whether a tensor is the handle of a variable of a strategy with one replica.
+
+    Variables on parameter servers have one replica as a rule, and are none to be cut.
+    """
     container = getattr(tensor, "_distributed_container", None)
     found = None if container is None else container()
     strategy = getattr(found, "_distribute_strategy", None)
-    return strategy is not None and strategy.num_replicas_in_sync == 1
+    if strategy is None or getattr(strategy, "_should_use_with_coordinator", False):
+        return False
+    return bool(strategy.num_replicas_in_sync == 1)

@@ -17,6 +17,8 @@ DESCRIPTIONS = {
     "join_bytes": "Bytes that were read from other replicas for that.",
     "join_seconds": "Seconds that it took.",
     "functions_cut": "Functions whose update is cut.",
+    "updates_fused": "Updates of weights that are one operation each, in all functions.",
+    "assignments_left": "Assignments of those functions that are parts of longer updates.",
 }
 
 #: Those that may fall again.
@@ -27,6 +29,9 @@ def weight_update_counters() -> dict[str, Any]:
     """What `DESCRIPTIONS` has; and `functions_left`, by reason how many functions are not cut."""
     from tensorflow.python.eager import context
 
+    from tf_fuse.shard_update import operations_report
+
+    fused = operations_report.fused()
     updates = getattr(context.context(), "_tf_fuse_updates", None)
     decisions = [] if updates is None else list(updates.decisions)
     # (Of bundles that are gone, too: counters do not fall. Traces of a function share one.)
@@ -42,5 +47,7 @@ def weight_update_counters() -> dict[str, Any]:
         "join_bytes": sum(bundle.joins.bytes for bundle in ever),
         "join_seconds": sum(bundle.joins.seconds for bundle in ever),
         "functions_cut": sum(decision.reason is None for decision in decisions),
+        "updates_fused": sum(len(one.outline.cones) for one in fused),
+        "assignments_left": sum(len(operations_report.assignments_left(one)) for one in fused),
         "functions_left": dict(sorted(left.items())),
     }

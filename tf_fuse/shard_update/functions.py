@@ -64,6 +64,24 @@ def static_shapes(view: GraphView, graph: Any) -> dict[str, Shape | None]:
     return shapes
 
 
+def partial_shapes(view: GraphView, graph: Any) -> Callable[[str], tuple[int | None, ...] | None]:
+    """What knows the shapes of a function's tensors, with None for sizes that are not known."""
+    known: dict[str, Any] = dict(
+        zip(view.arguments, (tensor.shape for tensor in graph.inputs), strict=False)
+    )
+    for operation in graph.get_operations():
+        node = view.nodes.get(operation.name)
+        if node is not None:
+            outputs = (tensor.shape for tensor in operation.outputs)
+            known.update(zip(view.outputs(node), outputs, strict=True))
+
+    def shape_of(tensor: str) -> tuple[int | None, ...] | None:
+        shape = known.get(tensor)
+        return None if shape is None or shape.rank is None else tuple(shape.as_list())
+
+    return shape_of
+
+
 def _static(shape: Any) -> Shape | None:
     from tensorflow.python.framework import tensor_shape
 

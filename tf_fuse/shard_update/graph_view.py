@@ -45,6 +45,7 @@ class GraphView:
       nodes: by name.
       arguments: names of the arguments, in order.
       results: the tensors that it returns, in order.
+      place_of: where a node runs; the same for all that run in one place.
     """
 
     def __init__(self, function: Any, op_def: Callable[[str], Any]):
@@ -59,6 +60,7 @@ class GraphView:
         self.nodes = {node.name: node for node in function.node_def}
         self.arguments = [argument.name for argument in function.signature.input_arg]
         self.results = [function.ret[result.name] for result in function.signature.output_arg]
+        self.place_of: Callable[[Any], str] = lambda node: ""
         self._uses: dict[str, list[Use]] = defaultdict(list)
         self._followers: dict[str, list[str]] = defaultdict(list)
         for node in function.node_def:

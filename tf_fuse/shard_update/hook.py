@@ -36,7 +36,7 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle, Held, part_name
 from tf_fuse.shard_update.calibration import Calibration
 from tf_fuse.shard_update.cluster import Cluster, Reader
-from tf_fuse.shard_update.compiled import Compiler, Way, no_other_tasks, no_xla
+from tf_fuse.shard_update.compiled import Compiler, Way, no_xla
 from tf_fuse.shard_update.containers import container_of, is_of_one_replica, watch_containers
 from tf_fuse.shard_update.costs import Costs
 from tf_fuse.shard_update.datasets import is_captured, watch_datasets
@@ -46,6 +46,7 @@ from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.ops import RESOURCE_APPLY
+from tf_fuse.shard_update.places import has_other_tasks
 from tf_fuse.shard_update.plan import Plan, make_plan
 from tf_fuse.shard_update.program import ProgramMaker
 from tf_fuse.shard_update.replicas import Replicas
@@ -504,11 +505,13 @@ def compiler_of(context: Any) -> Compiler:
 
 def fuser_of(context: Any) -> Compiler:
     """The twins of a context that have each update in one operation; made when first asked for."""
-    return _twins_of(
-        context,
-        "_tf_fuse_fuser",
-        Way("fused", ProgramMaker(lambda: context.config), no_other_tasks),
-    )
+
+    def may_differ() -> bool:
+        return has_other_tasks(context) and not demands_bits(context)
+
+    maker = ProgramMaker(lambda: context.config, may_differ)
+    way = Way("fused", maker, lambda context: "", has_servers=True, may_differ=may_differ)
+    return _twins_of(context, "_tf_fuse_fuser", way)
 
 
 def _twins_of(context: Any, attribute: str, way: Way) -> Compiler:

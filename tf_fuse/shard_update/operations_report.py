@@ -8,8 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tf_fuse.shard_update.compiled import Compiled
+from tf_fuse.shard_update.cones import Cone, Left
+from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.outline import REASONS
+from tf_fuse.shard_update.rows import SCATTERS, variable_of
 
+# A single assignment is one operation already.
+SINGLE = "too_few"
 _KEEPERS = {"compiled": "_tf_fuse_compiler", "fused": "_tf_fuse_fuser"}
 
 
@@ -30,22 +36,54 @@ def operations(context: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _operation(way: str, decision: Any) -> dict[str, Any]:
+def fused() -> list[Compiled]:
+    """What was decided about each function by `fuse_weight_update`."""
+    from tensorflow.python.eager import context
+
+    fuser = getattr(context.context(), _KEEPERS["fused"], None)
+    return [] if fuser is None else list(fuser.decisions)
+
+
+def assignments_left(decision: Compiled) -> list[Left]:
+    """What of a function is left alone, but for what is one operation anyway."""
+    return [left for left in decision.outline.left if left.reason != SINGLE]
+
+
+def _operation(way: str, decision: Compiled) -> dict[str, Any]:
     found = decision.outline
+    pairs = zip(found.cones, found.exact, strict=True)
     return {
         "function": decision.function,
         "way": way,
         "updates": len(found.cones),
         "variables": sum(len(cone.variables) for cone in found.cones),
-        "left": [
-            {
-                "assignment": left.node,
-                "reason": left.reason,
-                "meaning": REASONS[left.reason],
-                "detail": left.detail,
-            }
-            for left in found.left
-        ],
+        "each": [_update(decision, cone, exact) for cone, exact in pairs],
+        "left": [_left(decision, left) for left in found.left],
+    }
+
+
+def _update(decision: Compiled, cone: Cone, exact: bool) -> dict[str, Any]:
+    nodes = [decision.view.nodes[name] for name in cone.nodes]
+    assigns = [node for node in nodes if node.op in ASSIGNS | SCATTERS]
+    variables = dict.fromkeys(variable_of(decision.view, node) for node in assigns)
+    return {
+        "variables": [decision.variables.get(name, name) for name in variables],
+        "device": cone.device if "/task:" in cone.device else "",
+        "elements": cone.size,
+        "operations": len(nodes),
+        "exact": exact,
+        "by_row": any(node.op in SCATTERS for node in nodes),
+    }
+
+
+def _left(decision: Compiled, left: Left) -> dict[str, Any]:
+    variable = variable_of(decision.view, decision.view.nodes[left.node])
+    return {
+        "variable": decision.variables.get(variable, variable),
+        "assignment": left.node,
+        "reason": left.reason,
+        "meaning": REASONS[left.reason],
+        "detail": left.detail,
     }
 
 
@@ -58,6 +96,13 @@ def lines(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for one in told:
         count = f"{one['updates']} updates, of {one['variables']} variables"
         yield f"{one['function']}: {count}, are one operation each ({one['way']})"
+        for update in one["each"]:
+            # (Of a program's own process, the table of the function has them.)
+            if update["device"]:
+                rows = ", by rows" if update["by_row"] else ""
+                bits = "" if update["exact"] else "; last bits may be others"
+                names = ", ".join(update["variables"])
+                yield f"  {names} on {update['device']}, of {update['operations']}{rows}{bits}"
         counts = Counter((left["reason"], left["meaning"]) for left in one["left"])
         for (reason, meaning), number in sorted(counts.items()):
             details = sorted({left["detail"] for left in one["left"] if left["reason"] == reason})

@@ -33,10 +33,12 @@ from tf_fuse.shard_update.cones import (
     IsHere,
     Left,
     Rules,
+    narrowed,
     without_cycles,
 )
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.origins import Site
+from tf_fuse.shard_update.rows import SCATTERS, PartialShape
 
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
 MIN_PASSES = 2
@@ -50,6 +52,7 @@ REASONS = {
     "too_few": f"fewer than {MIN_PASSES} operations and assignments make one cone",
     "type": "of the types of the operations, one is not computed alike in one operation",
     "device": "the assignment or the variable is not on a CPU where it can run, as far as is known",
+    "no_plugin": "the server that has the variable cannot run operations of tf_fuse",
     "several_devices": "the operations are on different devices",
     "unknown_shape": "a shape is not known when the function is traced, or not the variable's",
     "optimizer": "TensorFlow's graph optimizer makes something else of the operations",
@@ -57,6 +60,7 @@ REASONS = {
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "read_elsewhere": "the assigned value is read by something else, too",
     "waits_for_itself": "something in between waits for a part of the operations",
+    "rows": "what is done to rows of the variable is not all that is known to be done by rows",
     "control_flow": "the function has conditionals or loops of TensorFlow 1",
 }
 
@@ -67,12 +71,14 @@ class Outline:
 
     Attributes:
       cones: what is compiled, in the order of their calls' numbers.
+      exact: of each, whether its operation has its bits.
       left: assignments that are not.
       function: the `FunctionDef` to run instead; None if nothing is compiled.
       bodies: the functions that it calls, by name.
     """
 
     cones: list[Cone] = field(default_factory=list)
+    exact: list[bool] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
     function: Any | None = None
     bodies: dict[str, Any] = field(default_factory=dict)
@@ -88,6 +94,7 @@ class Operation:
       output: name of its list of outputs.
       body: the function that it calls, if it does.
       constants: nodes that it reads, with names of their own kind.
+      is_exact: whether it has the bits of the cone.
     """
 
     node: Any
@@ -95,6 +102,7 @@ class Operation:
     output: str
     body: Any | None = None
     constants: list[Any] = field(default_factory=list)
+    is_exact: bool = True
 
 
 class Maker(Protocol):
@@ -116,6 +124,7 @@ def outline(
     is_here: IsHere,
     maker: Maker,
     site: Site = _OWN_CALL,
+    partial: PartialShape | None = None,
 ) -> Outline:
     """Moves what lies in front of a function's assignments into operations of their own.
 
@@ -125,6 +134,8 @@ def outline(
       is_here: where the function runs.
       maker: of the operations.
       site: how the function is called.
+      partial: the shapes of tensors that are not all known, if what is done to rows of variables is
+        moved, too.
     """
     old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
@@ -132,13 +143,19 @@ def outline(
         return Outline(left=[Left(name, "control_flow", old[0]) for name in assigns])
     finder = Finder(view, shapes, is_here, maker.rules)
     found = Outline(left=finder.left)
-    kept = []
-    for cone in finder.cones():
+    kept, cones = [], finder.cones()
+    staged: list[tuple[Cone, Operation]] = []
+    if partial is not None:
+        staged, cones = _staged(view, finder, partial, is_here, maker, site, cones, found)
+    for cone in cones:
+        cone = narrowed(view, cone) if cone.size == 1 else cone
         reason = _reason(view, cone, finder, maker.rules)
         if reason is None:
             kept.append(cone)
         else:
             found.left += [Left(n, *reason) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
+    ready = {id(cone): made for cone, made in staged}
+    kept = [*(cone for cone, _ in staged), *kept]
     for cone in without_cycles(view, kept):
         found.left += [
             Left(n, "waits_for_itself", n) for n in cone.nodes if view.nodes[n].op in ASSIGNS
@@ -146,16 +163,42 @@ def outline(
         kept.remove(cone)
     operations = {}
     for i, cone in enumerate(kept):
-        made = maker.make(view, cone, finder.shapes, site)
+        made = ready.get(id(cone)) or maker.make(view, cone, finder.shapes, site)
         if isinstance(made, Operation):
             operations[i] = made
             continue
         found.left += [Left(n, made, n) for n in cone.nodes if view.nodes[n].op in ASSIGNS]
     found.left.sort(key=lambda left: left.node)
     found.cones = [kept[i] for i in operations]
+    found.exact = [made.is_exact for made in operations.values()]
     if operations:
         _Builder(view, found, list(operations.values())).build()
     return found
+
+
+def _staged(
+    view: GraphView,
+    finder: Finder,
+    partial: PartialShape,
+    is_here: IsHere,
+    maker: Maker,
+    site: Site,
+    cones: list[Cone],
+    found: Outline,
+) -> tuple[list[tuple[Cone, Operation]], list[Cone]]:
+    """Operations of updates that change rows, and the cones of others; see `staged.py`."""
+    from tf_fuse.shard_update.staged import Stager
+
+    stager = Stager(view, finder, partial, is_here, maker, site)
+    made, others = stager.take(cones)
+    bad = without_cycles(view, [cone for cone, _ in made])
+    nodes = {name for cone in bad for name in cone.nodes}
+    found.left += [Left(n, "rows", n) for n in stager.left]
+    found.left += [
+        Left(n, "waits_for_itself", n) for n in sorted(nodes) if view.nodes[n].op in SCATTERS
+    ]
+    others += [cone for cone in cones if cone not in others and set(cone.nodes) & nodes]
+    return [(cone, one) for cone, one in made if cone not in bad], others
 
 
 def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[str, str] | None:
@@ -166,7 +209,7 @@ def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[
     passes = [n for n in cone.nodes if view.nodes[n].op not in FREE | READS]
     if any(view.nodes[n].op not in ASSIGNS for n in passes) and len(passes) >= MIN_PASSES:
         return None
-    if assigned is not None and len(passes) == 1:
+    if assigned is not None and len(passes) == 1 and cone.size > 1:
         producer = view.producer(assigned)
         if producer is not None and finder.is_compiled(producer):
             return "read_elsewhere", assigned

@@ -18,12 +18,15 @@ from tf_fuse.shard_update.cones import Cone, Rules
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, data_inputs
 from tf_fuse.shard_update.origins import Site
 from tf_fuse.shard_update.outline import Operation
+from tf_fuse.shard_update.plain import plain
 from tf_fuse.shard_update.simplify import Simple, Twins, simplify
 
 OP = "TfFuse>ElementwiseUpdate"
 
 # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BOOL, DT_BFLOAT16, DT_HALF.
 _TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
+# Those of them whose sums are exact.
+_WHOLE = frozenset({3, 9})
 # As in cc/update/program.cc.
 _MOST_VALUES = 10000
 # What the operation does itself. (Reshape: it has no shapes inside. EnsureShape stands in front of
@@ -39,13 +42,14 @@ _FLOATS = frozenset({1, 2})
 class ProgramMaker:
     """Makes operations that carry out a program."""
 
-    def __init__(self, config: Callable[[], Any]):
+    def __init__(self, config: Callable[[], Any], may_differ: Callable[[], bool] = lambda: False):
         """Takes what says how functions are optimized.
 
         Args:
           config: returns the `ConfigProto` that functions are called with.
+          may_differ: whether the last bits may be others where it is not known how.
         """
-        self._config = config
+        self._config, self._may_differ = config, may_differ
         self._twins: tuple[GraphView, Twins] | None = None
 
     @property
@@ -53,12 +57,32 @@ class ProgramMaker:
         """What may be in them."""
         # (Of more, the order may depend on the memory that they are in; see `_added`.)
         # (In what Grappler does, one element is as a number, and its order among them is unclear.)
-        return Rules(_has, _TYPES, is_flat=True, needs_value=True, least_elements=2, most_added=2)
+        least = 1 if self._may_differ() else 2
+        return Rules(
+            _has, _TYPES, is_flat=True, needs_value=True, least_elements=least, most_added=2
+        )
 
     def make(
         self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
     ) -> Operation | str:
         """Makes one; or says why it cannot."""
+        made = self._make_exact(view, cone, shapes, site) if cone.size != 1 else "optimizer"
+        if made != "optimizer" or not self._may_differ():
+            return made
+        simple = plain(view, cone, shapes)
+        if simple is None:
+            return made
+        operation = _Writer(simple, cone).write(shapes)
+        operation.is_exact = {view.dtype(t) for t in simple.inputs.values()} <= _WHOLE and all(
+            node.attr["dtype"].type in _WHOLE
+            for node in map(view.nodes.__getitem__, cone.nodes)
+            if node.op in ASSIGNS
+        )
+        return operation
+
+    def _make_exact(
+        self, view: GraphView, cone: Cone, shapes: Mapping[str, Shape | None], site: Site
+    ) -> Operation | str:
         if site.reads(view, cone, shapes):
             return "optimizer"
         if self._twins is None or self._twins[0] is not view:

@@ -69,8 +69,12 @@ def weight_update_report() -> dict[str, Any]:
       * `operations`: of each function whose updates were to be one operation each, by
         `fuse_weight_update` or `compile_weight_update`, a dict: `function` (its name), `way`
         ("fused" or "compiled"), `updates` (how many are one operation), `variables` (how many these
-        read or assign), and `left`: of each assignment that is not in one, a dict with `assignment`
-        (its name), `reason` (a key of `outline.REASONS`), `meaning` and `detail`.
+        read or assign), `each`: of each update a dict with `variables` (that it assigns), `device`
+        ("" for the one that calls the function), `elements` (of each variable), `operations` (in
+        whose place it is), `exact` (whether it has their bits) and `by_row` (whether rows of a
+        variable are updated); and `left`: of each assignment that is not in one, a dict with
+        `assignment` (its name), `variable`, `reason` (a key of `outline.REASONS`), `meaning` and
+        `detail`.
     """
     from tensorflow.python.eager import context as context_module
 

@@ -1,0 +1,249 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Updates on parameter servers are one operation each, with the values of stock ones."""
+
+import sys
+
+import pytest
+from fault import coordinator
+
+pytestmark = pytest.mark.cluster
+
+# By how many units in the last place values differ at most after three steps; else by none.
+_ULPS = {
+    ("keras Adadelta", "dense"): 2,
+    ("tf_keras Adadelta", "dense"): 6,
+    ("tf_keras Adadelta", "sparse"): 6,
+    ("tf_keras RMSprop", "sparse"): 27,
+    ("tf_keras RMSprop centered", "sparse"): 512,
+}
+# Where something else than single assignments is left, why.
+_LEFT = {
+    ("keras Adadelta", "sparse"): {"read_elsewhere"},
+    ("tf_keras Nadam", "dense"): {"device"},
+    ("tf_keras Nadam", "sparse"): {"device"},
+}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__)
+
+
+def _names():
+    both = ["Adadelta", "Adagrad", "Adam", "Adam amsgrad", "AdamW", "Adamax", "Ftrl", "Lion"]
+    both += ["Nadam", "RMSprop", "RMSprop centered", "SGD", "SGD momentum", "SGD nesterov"]
+    more = ["keras SGD clipnorm", "keras SGD global_clipnorm", "tf_keras.legacy Adam"]
+    more.append("tf.compat.v1.train Adam")
+    return [f"{module} {name}" for module in ("keras", "tf_keras") for name in both] + more
+
+
+@pytest.mark.parametrize("gradient", ["dense", "sparse"])
+@pytest.mark.parametrize("name", _names())
+def test_values_are_those_of_stock(cases, name, gradient):
+    case = cases[f"{name} {gradient}"]
+    assert case["ulps"] <= _ULPS.get((name, gradient), 0), case
+    assert set(case["left"]) - {"too_few"} == _LEFT.get((name, gradient), set())
+
+
+@pytest.mark.parametrize("case", ["nested", "returns nothing", "without fused receives"])
+def test_other_steps(cases, case):
+    assert cases[case]["ulps"] == 0
+    assert cases[case]["fused"] == 6  # five weights and the counter of steps
+    assert cases[case]["left"] == []
+
+
+def test_option_off_changes_nothing(cases):
+    assert cases["off"] == {"decided": 0, "twins": []}
+
+
+def test_nothing_is_said_of_replicas(cases):
+    assert cases["both options"] == {"fused": 6, "left": [], "said": []}
+
+
+def test_locks_of_operations_of_tensorflow(cases):
+    """Those that do a whole update are used as they are, but for their locks."""
+    assert cases["locks"] == {"before": [False] * 5, "after": [True] * 5}
+
+
+def test_report(cases):
+    function, lines = cases["report"]["function"], cases["report"]["lines"]
+    assert lines[0].endswith(": 6 updates, of 16 variables, are one operation each (fused)")
+    assert len(lines) == 7
+    assert sum(one["operations"] for one in function["each"]) == 81
+    table = next(one for one in function["each"] if one["elements"] == 40 * 32)
+    assert table["exact"] and not table["by_row"]
+    assert table["device"].startswith("/job:ps/replica:0/task:")
+    assert sum(len(one["variables"]) for one in function["each"]) == 3 * 5 + 1
+    assert cases["report"]["counted"] == {"updates_fused": 6, "assignments_left": 0}
+
+
+def test_bits_on_demand(cases):
+    assert cases["exact"]["ulps"] == 0
+    assert cases["exact"]["exact"] == [True] * cases["exact"]["fused"]
+    assert "too_small" in cases["exact"]["left"]
+
+
+def test_error_of_a_twin_reads_like_that_of_its_function(cases):
+    assert cases["error"]["fused"] == 1
+    assert cases["error"]["text"].startswith("Graph execution error:")
+    assert "in_inverse" in cases["error"]["text"]
+    assert "__tf_fuse" not in cases["error"]["text"]
+
+
+def _main():
+    import tensorflow as tf
+    from cluster import server_update_cases as updates
+    from tensorflow.python.eager import context as context_module
+
+    from tf_fuse.shard_update import hook
+
+    job = coordinator.Job("off", 1, 2)
+    context = context_module.context()
+
+    def decisions():
+        return hook.fuser_of(context).decisions
+
+    def switch(on, **others):
+        options = {"fuse_weight_update": on, "do_fuse_recv": True, "fuse_grouping": "level"}
+        tf.config.optimizer.set_experimental_options({**options, **others})
+
+    def compared(make, **options):
+        switch(False)
+        stock = updates.trained(job, make, **options)
+        before = len(decisions())
+        switch(True)
+        ours = updates.trained(job, make, **options)
+        switch(False)
+        found = [one.outline for one in decisions()[before:]]
+        return {
+            "ulps": updates.ulps(ours, stock),
+            "fused": sum(len(one.cones) for one in found),
+            "exact": [exact for one in found for exact in one.exact],
+            "left": sorted({left.reason for one in found for left in one.left}),
+        }
+
+    def case(make, **options):
+        return lambda: compared(make, **options)
+
+    cases = {}
+    makers = updates.makers()
+    for name, make in makers.items():
+        cases[f"{name} dense"] = case(make, sparse=False)
+        cases[f"{name} sparse"] = case(make)
+    adam = makers["keras Adam"]
+    cases["nested"] = case(adam, nested=True)
+    cases["returns nothing"] = case(adam, returns=False)
+
+    def without_fused_receives():
+        tf.config.optimizer.set_experimental_options({"do_fuse_recv": False})
+        stock = updates.trained(job, adam)
+        before = len(decisions())
+        tf.config.optimizer.set_experimental_options(
+            {"do_fuse_recv": False, "fuse_weight_update": True}
+        )
+        ours = updates.trained(job, adam)
+        found = [one.outline for one in decisions()[before:]]
+        return {
+            "ulps": updates.ulps(ours, stock),
+            "fused": sum(len(one.cones) for one in found),
+            "left": sorted({left.reason for one in found for left in one.left}),
+        }
+
+    def off():
+        switch(False)
+        before = len(decisions())
+        model = updates.Model(job.strategy, adam)
+        job.call(model.step, (tf.constant(updates.IDS[0]),))
+        names = [f.name for f in model.step._list_all_concrete_functions()]
+        twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused")]
+        return {"decided": len(decisions()) - before, "twins": twins}
+
+    def both():
+        before = len(decisions())
+        switch(True, shard_weight_update=True)
+        updates.trained(job, adam, 1)
+        switch(False, shard_weight_update=False)
+        found = [one.outline for one in decisions()[before:]]
+        return {
+            "fused": sum(len(one.cones) for one in found),
+            "left": [left.reason for one in found for left in one.left],
+            "said": [one.reason for one in hook.updates_of(context).decisions],
+        }
+
+    def locks():
+        model = updates.Model(job.strategy, makers["tf.compat.v1.train Adam"], sparse=False)
+        switch(True)
+        job.call(model.step, (tf.constant(updates.IDS[0]),))
+        switch(False)
+
+        def of(name):
+            nodes = context.get_function_def(name).node_def
+            return [n.attr["use_locking"].b for n in nodes if n.op == "ResourceApplyAdam"]
+
+        # (The first trace made the slots, and is not called.)
+        functions = [f.function_def for f in model.step._list_all_concrete_functions()]
+        twins = {f"{f.signature.name}__tf_fuse_fused": f.signature.name for f in functions}
+        (twin,) = filter(context.has_function, twins)
+        return {"before": of(twins[twin]), "after": of(twin)}
+
+    def report():
+        import tf_fuse
+        from tf_fuse.shard_update import operations_report
+
+        before = tf_fuse.metrics()["weight_updates"]
+        switch(True)
+        updates.trained(job, adam, 1)
+        switch(False)
+        after = tf_fuse.metrics()["weight_updates"]
+        names = ("updates_fused", "assignments_left")
+        function = tf_fuse.weight_update_report()["operations"][-1]
+        return {
+            "function": function,
+            "lines": list(operations_report.lines([function])),
+            "counted": {name: after[name] - before[name] for name in names},
+        }
+
+    def exact():
+        tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": True})
+        try:
+            return compared(adam)
+        finally:
+            tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": False})
+
+    def error():
+        with job.strategy.scope():
+            weight = tf.Variable(tf.zeros([2, 2]))
+            optimizer = adam()
+            optimizer.build([weight])
+
+        @tf.function
+        def step():
+            def replica():
+                gradient = tf.linalg.inv(weight, name="in_inverse")
+                optimizer.apply_gradients([(gradient, weight)])
+
+            job.strategy.run(replica)
+
+        before = len(decisions())
+        switch(True)
+        caught = coordinator.caught(lambda: job.call(step))
+        switch(False)
+        found = decisions()[before:]
+        return {"text": caught["text"], "fused": sum(bool(d.outline.cones) for d in found)}
+
+    cases |= {
+        "without fused receives": without_fused_receives,
+        "both options": both,
+        "locks": locks,
+        "report": report,
+        "off": off,
+        "exact": exact,
+        "error": error,
+    }
+    coordinator.finish(cases)
+
+
+if __name__ == "__main__":
+    assert len(sys.argv) == 1
+    _main()

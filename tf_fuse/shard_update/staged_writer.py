@@ -1,0 +1,221 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Writes TfFuse>StagedUpdate, stage by stage; see `staged.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tf_fuse.shard_update.builder import Shape
+from tf_fuse.shard_update.cones import Cone
+from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.outline import Operation
+from tf_fuse.shard_update.rows import Rows, variable_of
+
+OP = "TfFuse>StagedUpdate"
+
+
+class Writer:
+    """Writes an operation."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        shapes: Mapping[str, Shape | None],
+        device: str,
+        make: Callable[..., Operation | str],
+    ):
+        """Takes the function.
+
+        Args:
+          view: of the function.
+          shapes: of its tensors and variables.
+          device: of the operation.
+          make: makes an operation of a cone, given a view, the cone and shapes.
+        """
+        from tf_fuse.v1 import staged_update_pb2
+
+        self._view, self.shapes, self._device, self.make = view, shapes, device, make
+        self._update = staged_update_pb2.StagedUpdate()
+        self._variables: dict[str, int] = {}
+        self._inputs: dict[str, int] = {}
+        self._types: list[int] = []
+        self._constants: list[Any] = []
+        self._is_exact = True
+
+    def add_whole(self, made: Operation) -> None:
+        """Adds what is done to whole variables, as `ProgramMaker` has made it."""
+        stage = self._update.stages.add()
+        stage.program.ParseFromString(made.node.attr["program"].s)
+        renamed = {}
+        for constant in made.constants:
+            old = f"{constant.name}:output:0"
+            self.add_constant(constant)
+            renamed[old] = f"{constant.name}:output:0"
+        count = made.node.attr["N"].i
+        read = [renamed.get(tensor, tensor) for tensor in made.node.input]
+        stage.variables.extend(self.variable(tensor) for tensor in read[:count])
+        types = made.node.attr["Tin"].list.type
+        pairs = zip(read[count:], types, strict=True)
+        stage.inputs.extend(self.input(tensor, dtype) for tensor, dtype in pairs)
+        self._is_exact = self._is_exact and made.is_exact
+
+    def add_constant(self, constant: Any) -> None:
+        """Adds a constant, under another name, which is its own."""
+        constant.name = f"s{len(self._constants)}/{constant.name}"
+        self._constants.append(constant)
+
+    def add_rows(self, scatters: Sequence[str], rows: Mapping[str, Rows]) -> None:
+        """Adds scatters to the same rows."""
+        view, stage = self._view, self._update.stages.add(is_by_row=True)
+        first = data_inputs(view.nodes[scatters[0]])
+        stage.indices = self.input(first[1], view.dtype(first[1]))
+        shape = self.shapes[variable_of(view, view.nodes[scatters[0]])] or ()
+        program = _RowProgram(self, stage, view, shape[1:])
+        for name in scatters:
+            if name in rows:
+                program.add(rows[name])
+        program.finish()
+        for name in scatters:
+            node = view.nodes[name]
+            scatter = stage.scatters.add(op=node.op)
+            scatter.variable = self.variable(variable_of(view, node))
+            value = data_inputs(node)[2]
+            if name in rows:
+                scatter.value = program.result(value)
+                self._is_exact = False
+            else:
+                scatter.value = -1 - self.input(value, view.dtype(value))
+
+    def operation(self) -> Operation:
+        """The operation of all that was added."""
+        from tensorflow.core.framework import node_def_pb2
+
+        node = node_def_pb2.NodeDef(op=OP, device=self._device)
+        node.input.extend([*self._variables, *self._inputs])
+        node.attr["N"].i = len(self._variables)
+        node.attr["Tin"].list.type.extend(self._types)
+        node.attr["Tin"].list.SetInParent()
+        node.attr["update"].s = self._update.SerializeToString(deterministic=True)
+        return Operation(node, [], "", constants=self._constants, is_exact=self._is_exact)
+
+    def variable(self, tensor: str) -> int:
+        """The number of a variable."""
+        return self._variables.setdefault(self._view.resource(tensor), len(self._variables))
+
+    def input(self, tensor: str, dtype: int) -> int:
+        """The number of an input."""
+        if tensor not in self._inputs:
+            self._inputs[tensor] = len(self._inputs)
+            self._types.append(dtype)
+        return self._inputs[tensor]
+
+
+class _RowProgram:
+    """Writes the program of a stage on rows."""
+
+    def __init__(self, writer: Writer, stage: Any, view: GraphView, row: Shape):
+        self._writer, self._stage, self._view, self._row = writer, stage, view, row
+        self._gathers: dict[str, str] = {}
+        self._same: dict[str, str] = {}
+        self._read: list[str] = []
+        self._nodes: set[str] = set()
+        self._values: dict[str, int] = {}
+
+    def add(self, rows: Rows) -> None:
+        self._gathers |= rows.gathers
+        self._same |= rows.same
+        self._read += [tensor for tensor in rows.inputs if tensor not in self._read]
+        self._nodes |= rows.nodes
+
+    def finish(self) -> None:
+        """Writes all that was added."""
+        if not self._nodes:
+            return
+        view, stage = self._view, self._stage
+        stage.program.size = 1
+        nodes = [node for node in view.in_order() if node.name in self._nodes]
+        nodes = [node for node in nodes if view.outputs(node)[0] not in self._gathers]
+        whole = self._of_whole()
+        of_rows = [n for n in nodes if n.name not in whole and view.outputs(n)[0] not in self._same]
+        made = self._simplified([node.name for node in of_rows])
+        for tensor, variable in sorted(self._gathers.items()):
+            self._value(tensor, -1 - len(stage.gathered))
+            stage.gathered.append(self._writer.variable(variable))
+        for tensor in self._read:
+            self._value(tensor, self._writer.input(tensor, view.dtype(tensor)))
+        for constant in made.constants if made is not None else ():
+            tensor, dtype = f"{constant.name}:output:0", constant.attr["dtype"].type
+            self._writer.add_constant(constant)
+            source = self._writer.input(f"{constant.name}:output:0", dtype)
+            self._value(tensor, source, dtype)
+        for node in nodes:
+            if node.name in whole:
+                self._add_step(node)
+        for tensor, one in self._same.items():
+            self._values[tensor] = self._values[one]
+        if made is not None:
+            self._add_simplified(made)
+        else:
+            for node in of_rows:
+                self._add_step(node)
+
+    def _of_whole(self) -> set[str]:
+        """The nodes in front of a gather from what is computed for a whole variable."""
+        view, found = self._view, set[str]()
+        waiting = list(self._same.values())
+        while waiting:
+            node = view.producer(waiting.pop())
+            if node is not None and node.name in self._nodes and node.name not in found:
+                found.add(node.name)
+                waiting += data_inputs(node)
+        return found
+
+    def _simplified(self, nodes: list[str]) -> Operation | None:
+        """What TensorFlow's graph optimizer, which does not know how many rows, makes of nodes."""
+        view, shapes = self._view, dict(self._writer.shapes)
+        row = (-1, *self._row)
+        for name in nodes:
+            for tensor in [*data_inputs(view.nodes[name]), *view.outputs(view.nodes[name])]:
+                known = shapes.get(tensor)
+                if known is None or math.prod(known) != 1:
+                    shapes[tensor] = row
+        cone = Cone(nodes, [], math.prod(row), view.nodes[nodes[0]].device)
+        made = self._writer.make(view, cone, shapes)
+        return made if isinstance(made, Operation) and made.is_exact else None
+
+    def _add_simplified(self, made: Operation) -> None:
+        from tf_fuse.v1 import update_pb2
+
+        program = update_pb2.UpdateProgram.FromString(made.node.attr["program"].s)
+        numbers = [self._values[tensor] for tensor in made.node.input]
+        for step in program.steps:
+            copy = self._stage.program.steps.add()
+            copy.CopyFrom(step)
+            copy.inputs[:] = [numbers[value] for value in step.inputs]
+            numbers.append(self._last())
+        pairs = zip(made.results, program.results, strict=True)
+        self._values |= {tensor: numbers[value] for tensor, value in pairs}
+
+    def _add_step(self, node: Any) -> None:
+        (output,) = self._view.outputs(node)
+        read = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        step = self._stage.program.steps.add(op=node.op, type=self._view.dtype(output))
+        step.inputs.extend(self._values[tensor] for tensor in read)
+        self._values[output] = self._last()
+
+    def _last(self) -> int:
+        """The number of the last step's value."""
+        return len(self._stage.inputs) + len(self._stage.program.steps) - 1
+
+    def result(self, tensor: str) -> int:
+        """The number of a result."""
+        self._stage.program.results.append(self._values[tensor])
+        return len(self._stage.program.results) - 1
+
+    def _value(self, tensor: str, source: int, dtype: int | None = None) -> None:
+        self._values[tensor] = len(self._stage.inputs)
+        self._stage.inputs.append(source)
+        self._stage.program.input_types.append(dtype or self._view.dtype(tensor))
