@@ -35,6 +35,11 @@ if not _is_doctor:
     from tf_fuse import collectives, handle_packing, options
     from tf_fuse.shard_update import hook as _shard_update
     from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
+    from tf_fuse.shard_update.server_report import (
+        plot_server_update_report,
+        print_server_update_report,
+        server_update_report,
+    )
 
     options.install()
     handle_packing.install(options.packs_handles)
@@ -51,8 +56,11 @@ __all__ = [
     "cluster_waiting",
     "collectives",
     "metrics",
+    "plot_server_update_report",
+    "print_server_update_report",
     "print_weight_update_report",
     "prometheus_text",
+    "server_update_report",
     "session_config",
     "waiting",
     "weight_update_report",

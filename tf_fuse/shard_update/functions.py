@@ -64,9 +64,7 @@ def static_shapes(view: GraphView, graph: Any) -> dict[str, Shape | None]:
     return shapes
 
 
-def partial_shapes(
-    view: GraphView, graph: Any
-) -> Callable[[str], tuple[int | None, ...] | None]:
+def partial_shapes(view: GraphView, graph: Any) -> Callable[[str], tuple[int | None, ...] | None]:
     """What knows the shapes of a function's tensors, with None for sizes that are not known."""
     known: dict[str, Any] = dict(
         zip(view.arguments, (tensor.shape for tensor in graph.inputs), strict=False)

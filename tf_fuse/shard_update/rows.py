@@ -154,9 +154,7 @@ class RowFinder:
             one.op in SCATTERS | ASSIGNS and variable_of(view, one) == variable for one in before
         )
 
-    def _visit_whole(
-        self, tensor: str, shape: Shape | None, scatter: Any, found: Rows
-    ) -> bool:
+    def _visit_whole(self, tensor: str, shape: Shape | None, scatter: Any, found: Rows) -> bool:
         """Whether a tensor is made element by element of whole variables that were updated."""
         view = self._view
         node = view.producer(tensor)

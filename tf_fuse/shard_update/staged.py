@@ -23,7 +23,14 @@ from tf_fuse.shard_update.cones import Cone, Finder, IsHere
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.origins import Site
 from tf_fuse.shard_update.outline import Maker, Operation, results_of
-from tf_fuse.shard_update.rows import SCATTERS, PartialShape, RowFinder, Rows, source_of, variable_of
+from tf_fuse.shard_update.rows import (
+    SCATTERS,
+    PartialShape,
+    RowFinder,
+    Rows,
+    source_of,
+    variable_of,
+)
 
 OP = "TfFuse>StagedUpdate"
 
