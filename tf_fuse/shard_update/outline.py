@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.asynchrony import count_of
+from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import (
     CONTROL_FLOW,
     FREE,
