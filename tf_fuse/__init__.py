@@ -38,6 +38,11 @@ if not _is_doctor:
     from tf_fuse.parameter_server import matmul as _matmul
     from tf_fuse.shard_update import hook as _shard_update
     from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
+    from tf_fuse.shard_update.server_report import (
+        plot_server_update_report,
+        print_server_update_report,
+        server_update_report,
+    )
 
     options.install()
     handle_packing.install(options.packs_handles)
@@ -59,8 +64,11 @@ __all__ = [
     "layout",
     "metrics",
     "parameter_server",
+    "plot_server_update_report",
+    "print_server_update_report",
     "print_weight_update_report",
     "prometheus_text",
+    "server_update_report",
     "session_config",
     "waiting",
     "weight_update_report",

@@ -21,6 +21,7 @@ again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced),
 `packed_groups` (of the groups, those that the sender's graph packs) and `skipped`, receives left
 alone by reason (docs/fuse_recv.md).
+Updates on parameter servers: `server_updates`, by variable and by worker (`server_update_report`).
 Of this process alone, which other tasks cannot be asked for: `weight_updates`, what the option
 `shard_weight_update` does (docs/watching.md).
 """
@@ -102,7 +103,7 @@ def metrics() -> dict[str, Any]:
     from tf_fuse.v1 import fuse_recv_pb2
 
     counters: dict[str, Any] = json.loads(
-        _tasks.ask_this_process(fuse_recv_pb2.QUESTION_METRICS).decode()
+        _tasks.ask_this_process(fuse_recv_pb2.QUESTION_METRICS).decode(errors="replace")
     )
     counters["weight_updates"] = weight_update_counters()
     return counters
@@ -130,7 +131,10 @@ def cluster_metrics(
 
     answers = _tasks.ask_every_task(fuse_recv_pb2.QUESTION_METRICS, timeout_s, target)
     return {
-        task: {"error": str(answer)} if isinstance(answer, _tasks.TaskError) else json.loads(answer)
+        task: {"error": str(answer)}
+        if isinstance(answer, _tasks.TaskError)
+        # (Names of variables are what a program likes.)
+        else json.loads(answer.decode(errors="replace"))
         for task, answer in answers.items()
     }
 

@@ -10,14 +10,17 @@
 
 Every key of `tf_fuse.metrics()` becomes a metric: `fused_rpcs` the counter
 `tf_fuse_fused_rpcs_total`, `pending_requests` the gauge `tf_fuse_pending_requests`, and `skipped`
-the counter `tf_fuse_skipped_receives_total` with the label `reason`. Of this process alone there
+the counter `tf_fuse_skipped_receives_total` with the label `reason`; `server_updates` are the
+counters `tf_fuse_server_updates_total`, `tf_fuse_server_update_waits_total` and
+`tf_fuse_server_update_wait_seconds_total`, and the histogram `tf_fuse_staleness` with the label
+`worker`. Of this process alone there
 are also those of `weight_updates`: `steps` is `tf_fuse_weight_update_steps_total`. All have the
 label `task` ("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_fuse import _tasks
@@ -94,6 +97,7 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
         for reason, count in sorted(counters["skipped"].items()):
             skipped.add_metric([task, reason], count)
     yield skipped
+    yield from _server_families(client, answered)
     if not cluster:
         yield from _update_families(client, answered)
     if cluster:
@@ -114,6 +118,44 @@ def _family(client: Any, name: str, text: str, is_gauge: bool, values: Mapping[s
     for task, value in values.items():
         family.add_metric([task], value)
     return family
+
+
+def _server_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
+    """What is counted of updates on servers, and the staleness of each worker's."""
+    core = client.core
+    counted = {task: counters.get("server_updates") for task, counters in tasks.items()}
+    sums = {
+        "tf_fuse_server_updates": ("updates", 1, "Updates made as one operation on a server."),
+        "tf_fuse_server_update_waits": ("waits", 1, "Of those, how many waited for locks."),
+        "tf_fuse_server_update_wait_seconds": ("wait_us", 1e-6, "Time that those waited."),
+    }
+    for name, (key, unit, text) in sums.items():
+        family = core.CounterMetricFamily(name, text, labels=["task"])
+        for task, one in counted.items():
+            if one:
+                total = sum(variable[key] for variable in one["variables"].values())
+                family.add_metric([task], total * unit)
+        yield family
+    stale = core.HistogramMetricFamily(
+        "tf_fuse_staleness",
+        "Updates that others made of a variable since the step of an update began.",
+        labels=["task", "worker"],
+    )
+    for task, one in counted.items():
+        for worker, its in one["workers"].items() if one else ():
+            stale.add_metric([task, worker], _cumulative(its["staleness"]), its["staleness_sum"])
+    yield stale
+
+
+def _cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
+    """Upper bounds and how many updates are below, as Prometheus has it; see update_log.h."""
+    total = 0
+    found = []
+    for index, count in enumerate(buckets):
+        total += count
+        bound = "+Inf" if index == len(buckets) - 1 else str(float((1 << index) - 1))
+        found.append((bound, float(total)))
+    return found
 
 
 def _update_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:

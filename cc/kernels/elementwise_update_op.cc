@@ -57,12 +57,16 @@ absl::Status InferResults(tensorflow::shape_inference::InferenceContext* c) {
 REGISTER_OP("TfFuse>ElementwiseUpdate")
     .Input("variables: N * resource")
     .Input("inputs: Tin")
+    .Input("begun: C * int64")
     .Output("results: Tout")
     .Attr("N: int >= 0")
     .Attr("Tin: list(type) >= 0")
     .Attr("Tout: list(type) >= 0")
     .Attr("shapes: list(shape) >= 0")
     .Attr("program: string")
+    .Attr("C: int >= 0 = 0")
+    .Attr("subject: int = 0")
+    .Attr("worker: string = ''")
     .SetIsStateful()
     .SetShapeFn(InferResults)
     .Doc(R"doc(
@@ -70,9 +74,12 @@ Computes element by element, and reads and assigns variables, all under one lock
 
 variables: Handles of variables of `size` elements each.
 inputs: Tensors of `size` elements, or of one that stands for all.
+begun: If the update is counted, what TfFuse>UpdateCount told when the step began.
 results: What the program returns, of `size` elements.
 shapes: Of the results.
 program: A serialized tf_fuse.v1.UpdateProgram, which has `size`.
+subject: Of an update that is counted, the variable that stands for all.
+worker: The task in whose step it is.
 )doc");
 
 namespace {
@@ -91,6 +98,8 @@ class ElementwiseUpdateOp : public OpKernel {
     OP_REQUIRES_OK(ctx, program.status());
     program_ = std::make_unique<Program>(*std::move(program));
     OP_REQUIRES_OK(ctx, CheckSignature(ctx));
+    const int variables = static_cast<int>(program_->variable_types().size());
+    OP_REQUIRES_OK(ctx, counted_.Init(ctx, variables));
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -130,6 +139,7 @@ class ElementwiseUpdateOp : public OpKernel {
       const VariableMemory& moved = memory.variables[i];
       if (moved.after != moved.before) *variables[i]->tensor() = after[i];
     }
+    counted_.Add(ctx, locks);
   }
 
  private:
@@ -211,6 +221,7 @@ class ElementwiseUpdateOp : public OpKernel {
 
   std::unique_ptr<Program> program_;
   std::vector<TensorShape> shapes_;
+  CountedUpdate counted_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -38,9 +38,13 @@ using tensorflow::Var;
 REGISTER_OP("TfFuse>StagedUpdate")
     .Input("variables: N * resource")
     .Input("inputs: Tin")
+    .Input("begun: C * int64")
     .Attr("N: int >= 1")
     .Attr("Tin: list(type) >= 0")
     .Attr("update: string")
+    .Attr("C: int >= 0 = 0")
+    .Attr("subject: int = 0")
+    .Attr("worker: string = ''")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* c) {
       return absl::OkStatus();
@@ -50,7 +54,10 @@ Updates variables, whole and by rows, stage by stage, all under one lock.
 
 variables: Handles of variables.
 inputs: What the stages read: gradients, rates, numbers of rows.
+begun: If the update is counted, what TfFuse>UpdateCount told when the step began.
 update: A serialized tf_fuse.v1.StagedUpdate.
+subject: Of an update that is counted, the variable that stands for all.
+worker: The task in whose step it is.
 )doc");
 
 namespace {
@@ -422,6 +429,7 @@ class StagedUpdateOp : public OpKernel {
     std::string serialized;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("update", &serialized));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &variables_));
+    OP_REQUIRES_OK(ctx, counted_.Init(ctx, variables_));
     tensorflow::DataTypeVector types;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("Tin", &types));
     v1::StagedUpdate message;
@@ -462,6 +470,7 @@ class StagedUpdateOp : public OpKernel {
     for (const Stage& stage : stages_) {
       OP_REQUIRES_OK(ctx, stage.Run(ctx, variables, inputs));
     }
+    counted_.Add(ctx, locks);
   }
 
  private:
@@ -483,6 +492,7 @@ class StagedUpdateOp : public OpKernel {
   int variables_ = 0;
   std::vector<Stage> stages_;
   std::vector<bool> changed_, by_row_;
+  CountedUpdate counted_;
 };
 
 REGISTER_KERNEL_BUILDER(

@@ -20,6 +20,7 @@
 #include "transport/metrics.h"
 #include "transport/tensor_frame.h"
 #include "transport/watch.h"
+#include "update/update_log.h"
 
 namespace tf_fuse {
 
@@ -35,12 +36,20 @@ v1::PeerCard OwnCard() {
   return card;
 }
 
+// {..., "server_updates": {...}}
+std::string Counters() {
+  std::string counters = Metrics::Get()->ToJson();
+  counters.pop_back();
+  return absl::StrCat(counters, ", \"server_updates\": ",
+                      UpdateLog::Get()->ToJson(), "}");
+}
+
 }  // namespace
 
 std::string AnswerQuestion(v1::Question question) {
   switch (question) {
     case v1::QUESTION_METRICS:
-      return Metrics::Get()->ToJson();
+      return Counters();
     case v1::QUESTION_REPORTS: {
       v1::FuseReports reports;
       for (v1::FuseReport& report : RecentReports()) {

@@ -8,7 +8,8 @@
 #   thread   races_test, channels_test
 # `make fuzz-requests`, `make fuzz-channels`, `make fuzz-updates` and `make tsan` build and run them.
 
-file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc collectives/*.cc)
+file(GLOB transport_sources CONFIGURE_DEPENDS transport/*.cc frame/frame*.cc collectives/*.cc
+     update/update_log.cc)
 # The server and its session need the passes; the programs have their own place of them.
 list(FILTER transport_sources EXCLUDE REGEX "(_(test|fuzz)|/fuse_server|/fuse_session)\\.cc$")
 

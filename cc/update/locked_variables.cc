@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "update/update_log.h"
 
 namespace tf_fuse {
 
@@ -49,11 +52,45 @@ absl::Status LookUpVariables(OpKernelContext* ctx, int count,
 VariableLocks::VariableLocks(const Variables& variables) {
   for (const auto& variable : variables) mutexes_.push_back(variable->mu());
   std::sort(mutexes_.begin(), mutexes_.end());
-  for (tensorflow::mutex* mutex : mutexes_) mutex->lock();
+  for (tensorflow::mutex* mutex : mutexes_) {
+    if (mutex->try_lock()) continue;
+    const absl::Time begin = absl::Now();
+    mutex->lock();
+    const int64_t waited = absl::ToInt64Microseconds(absl::Now() - begin);
+    waited_us_ += std::max<int64_t>(waited, 1);
+  }
 }
 
 VariableLocks::~VariableLocks() {
   for (tensorflow::mutex* mutex : mutexes_) mutex->unlock();
+}
+
+absl::Status CountedUpdate::Init(tensorflow::OpKernelConstruction* ctx,
+                                 int variables) {
+  int begun = 0;
+  absl::Status status = ctx->GetAttr("C", &begun);
+  status.Update(ctx->GetAttr("subject", &subject_));
+  status.Update(ctx->GetAttr("worker", &worker_));
+  if (!status.ok() || begun == 0) return status;
+  if (begun > 1 || subject_ < 0 || subject_ >= variables) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ctx->def().op(), ": ", begun, " counts, expected 0 or 1, of variable ",
+        subject_, " of ", variables));
+  }
+  is_counted_ = true;
+  return status;
+}
+
+void CountedUpdate::Add(OpKernelContext* ctx,
+                        const VariableLocks& locks) const {
+  if (!is_counted_) return;
+  const tensorflow::Tensor& begun = ctx->input(ctx->num_inputs() - 1);
+  UpdateLog::Update update;
+  update.variable = tensorflow::HandleFromInput(ctx, subject_).name();
+  update.worker = worker_;
+  if (begun.NumElements() == 1) update.begun = begun.flat<int64_t>()(0);
+  update.waited_us = locks.waited_us();
+  UpdateLog::Get()->Add(update);
 }
 
 }  // namespace tf_fuse

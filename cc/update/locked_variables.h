@@ -6,6 +6,7 @@
 #ifndef TF_FUSE_CC_UPDATE_LOCKED_VARIABLES_H_
 #define TF_FUSE_CC_UPDATE_LOCKED_VARIABLES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -35,8 +36,29 @@ class VariableLocks {
   VariableLocks(const VariableLocks&) = delete;
   VariableLocks& operator=(const VariableLocks&) = delete;
 
+  // How long it took to get them; 0 if nobody had one.
+  int64_t waited_us() const { return waited_us_; }
+
  private:
   std::vector<tensorflow::mutex*> mutexes_;
+  int64_t waited_us_ = 0;
+};
+
+// Tells the UpdateLog of updates on a server. An operation that is counted has
+// one more input, what TfFuse>UpdateCount told when the step began, and the
+// attributes `C` (1), `subject` (the index of its variable that stands for all)
+// and `worker` (the task in whose step it is; update_stamp.cc).
+class CountedUpdate {
+ public:
+  // Of a kernel, when it is made. `variables` is how many it has.
+  absl::Status Init(tensorflow::OpKernelConstruction* ctx, int variables);
+  // The update has been made, under the locks.
+  void Add(tensorflow::OpKernelContext* ctx, const VariableLocks& locks) const;
+
+ private:
+  bool is_counted_ = false;
+  int subject_ = 0;
+  std::string worker_;
 };
 
 }  // namespace tf_fuse

@@ -44,7 +44,7 @@ def _samples(text):
 
 
 def test_every_counter_is_described():
-    assert [*DESCRIPTIONS, "skipped", "weight_updates"] == list(tf_fuse.metrics())
+    assert [*DESCRIPTIONS, "skipped", "server_updates", "weight_updates"] == list(tf_fuse.metrics())
     assert set(DESCRIPTIONS) > GAUGES
     assert [*updates.DESCRIPTIONS, "functions_left"] == list(tf_fuse.metrics()["weight_updates"])
     assert set(updates.DESCRIPTIONS) > updates.GAUGES

@@ -1,6 +1,9 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse explain REPORT.json`: the weight updates of a program that wrote a report."""
+"""`python -m tf_fuse explain REPORT.json`: the weight updates of a program that wrote a report.
+
+That is what `tf_fuse.weight_update_report()` returned, or `tf_fuse.server_update_report()`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from tf_fuse.shard_update.operations_report import left
 
 
 def run(path: str, json_path: str | None) -> int:
-    """Explains what `tf_fuse.weight_update_report()` returned; returns the exit status.
+    """Explains what `tf_fuse.weight_update_report()` returned, or `server_update_report()`.
 
     Args:
       path: where it was written to as JSON.
@@ -27,7 +30,10 @@ def run(path: str, json_path: str | None) -> int:
       0; or 1 when the file was not to be had, or is no such report, said on standard error.
     """
     try:
-        data = describe(_load(Path(path)))
+        report = _load(Path(path))
+        if "servers" in report:
+            return _of_servers(path, report, json_path)
+        data = describe(report)
         if json_output.write(data, json_path):
             return 0
     except (OSError, ValueError) as error:
@@ -37,6 +43,20 @@ def run(path: str, json_path: str | None) -> int:
         _print(data)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         print(f"error: {_no_report(path, error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _of_servers(path: str, report: Mapping[str, Any], json_path: str | None) -> int:
+    """Shows a report of `tf_fuse.server_update_report`; returns the exit status."""
+    from tf_fuse.shard_update.server_report import print_server_update_report
+
+    if json_output.write(dict(report), json_path):
+        return 0
+    try:
+        print_server_update_report(report)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        print(f"error: {_no_report(path, error, 'server_update_report')}", file=sys.stderr)
         return 1
     return 0
 
@@ -92,14 +112,14 @@ def _load(path: Path) -> Mapping[str, Any]:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (RecursionError, ValueError) as error:
         raise ValueError(f"{path}: no JSON: {error}") from None
-    if not isinstance(report, dict) or "functions" not in report:
+    if not isinstance(report, dict) or not {"functions", "servers"} & report.keys():
         raise ValueError(_no_report(str(path), KeyError("functions")))
     return report
 
 
-def _no_report(path: str, error: Exception) -> str:
+def _no_report(path: str, error: Exception, function: str = "weight_update_report") -> str:
     return (
-        f"{path}: not what tf_fuse.weight_update_report() of this version returns "
+        f"{path}: not what tf_fuse.{function}() of this version returns "
         f"({type(error).__name__}: {error}); write it with json.dump"
     )
 

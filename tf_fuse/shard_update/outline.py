@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from tf_fuse.shard_update.asynchrony import count_of
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import (
     CONTROL_FLOW,
@@ -172,7 +173,8 @@ def outline(
     found.cones = [kept[i] for i in operations]
     found.exact = [made.is_exact for made in operations.values()]
     if operations:
-        _Builder(view, found, list(operations.values())).build()
+        is_counted = partial is not None
+        _Builder(view, found, list(operations.values()), is_counted).build()
     return found
 
 
@@ -220,8 +222,23 @@ def _reason(view: GraphView, cone: Cone, finder: Finder, rules: Rules) -> tuple[
 class _Builder:
     """Makes the function."""
 
-    def __init__(self, view: GraphView, found: Outline, operations: Sequence[Operation]):
+    def __init__(
+        self,
+        view: GraphView,
+        found: Outline,
+        operations: Sequence[Operation],
+        is_counted: bool = False,
+    ):
+        """Takes what it is made of.
+
+        Args:
+          view: of the function as it was.
+          found: what is moved; gets the function.
+          operations: for that.
+          is_counted: whether servers are to count updates (`asynchrony.py`).
+        """
         self._view, self._found, self._operations = view, found, operations
+        self._is_counted = is_counted
         self._call_of: dict[str, str] = {}
         self._tensor_of: dict[str, str] = {}
 
@@ -278,9 +295,10 @@ class _Builder:
                 f"{constant.name}:output:0" if one == f"{old}:output:0" else one for one in inputs
             ]
         inside = set(cone.nodes)
+        counts = [count_of(view, cone, made.node)] if self._is_counted else []
         before = {b for n in cone.nodes for b in control_inputs(view.nodes[n])} - inside
         made.node.input.extend(f"^{b}" for b in sorted(before))
-        return [*made.constants, made.node]
+        return [*made.constants, *counts, made.node]
 
 
 def results_of(view: GraphView, cone: Cone) -> list[str]:
