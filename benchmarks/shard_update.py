@@ -12,14 +12,14 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 
 * `stock`: MultiWorkerMirroredStrategy with the protocol `grpc`; the plugin is not loaded.
 * `unsharded`: the same with `grpc+fuse`, and no option.
-* `sharded`: with the option `shard_weight_update`.
+* `sharded`: with the option `shard_weight_update`, which has each update done by one operation.
 * `sharded_first_use`: with `shard_weight_update_gather="first_use"` too.
-* `sharded_fused`: with `shard_weight_update` and `fuse_weight_update`.
+* `sharded_unfused`: with `shard_weight_update`, and `fuse_weight_update` off.
 * `sharded_compiled`: with `shard_weight_update` and `compile_weight_update`.
 * `ddp`: PyTorch's DistributedDataParallel on gloo, with its fused optimizer.
 * `zero`: that with ZeroRedundancyOptimizer.
 
-`sharded_first_use` and `sharded_fused` only run if --modes names them.
+`sharded_first_use` and `sharded_unfused` only run if --modes names them.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ MODES: Mapping[str, Mode] = {
         options={**_SHARD, "shard_weight_update_gather": "first_use"},
         same_bits=True,
     ),
-    "sharded_fused": Mode(
-        protocol=_OURS, options={**_SHARD, "fuse_weight_update": True}, same_bits=True
+    "sharded_unfused": Mode(
+        protocol=_OURS, options={**_SHARD, "fuse_weight_update": False}, same_bits=True
     ),
     # A compiler may contract a product and a sum.
     "sharded_compiled": Mode(protocol=_OURS, options={**_SHARD, "compile_weight_update": True}),

@@ -158,8 +158,9 @@ OPTIONS: dict[str, Option] = {
             bool,
             "Have one operation do the elementwise operations of each weight's update, whether it "
             "is cut or not, in one pass over memory and under one lock; values have the same bits. "
-            "Off unless set to True; of no effect together with compile_weight_update. Applies to "
-            "functions called from then on.",
+            "Unless it is set, on for functions that shard_weight_update looks at or that have "
+            "parameter servers together with it, and off for all others; of no effect together with compile_weight_update. Applies to functions called "
+            "from then on.",
             in_sessions=False,
             in_config=False,
         ),
@@ -334,9 +335,14 @@ def compiles_updates(context: Any) -> bool:
     return bool(context._optimizer_experimental_options.get("compile_weight_update"))
 
 
-def fuses_updates(context: Any) -> bool:
-    """Whether each update of a weight in functions that this context calls is one operation."""
-    return bool(context._optimizer_experimental_options.get("fuse_weight_update"))
+def fuses_updates(context: Any) -> bool | None:
+    """Whether each update of a weight in functions that this context calls is one operation.
+
+    Returns:
+      None if the program does not say: then it is one where `shard_weight_update` looks at it.
+    """
+    is_on = context._optimizer_experimental_options.get("fuse_weight_update")
+    return None if is_on is None else bool(is_on)
 
 
 def _renew(call_options: Any, options: Mapping[str, Any]) -> None:

@@ -168,7 +168,7 @@ def switch(**switches: Any) -> None:
     """
     options = {
         "compile_weight_update": False,
-        "fuse_weight_update": False,
+        "fuse_weight_update": True,
         "shard_weight_update": True,
         "shard_weight_update_always": True,
         "shard_weight_update_exact": False,

@@ -58,7 +58,7 @@ def test_option_off_changes_nothing(cases):
 
 
 def test_nothing_is_said_of_replicas(cases):
-    assert cases["both options"] == {"fused": 6, "left": [], "said": []}
+    assert cases["on by default"] == {"fused": 6, "left": [], "said": []}
 
 
 def test_locks_of_operations_of_tensorflow(cases):
@@ -157,9 +157,11 @@ def _main():
         twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused")]
         return {"decided": len(decisions()) - before, "twins": twins}
 
-    def both():
+    def by_default():
         before = len(decisions())
+        options = context._optimizer_experimental_options
         switch(True, shard_weight_update=True)
+        del options["fuse_weight_update"]  # (As in a program that does not say.)
         updates.trained(job, adam, 1)
         switch(False, shard_weight_update=False)
         found = [one.outline for one in decisions()[before:]]
@@ -187,7 +189,7 @@ def _main():
 
     def report():
         import tf_fuse
-        from tf_fuse.shard_update import fused_report
+        from tf_fuse.shard_update import server_report
 
         before = tf_fuse.metrics()["weight_updates"]
         switch(True)
@@ -195,10 +197,10 @@ def _main():
         switch(False)
         after = tf_fuse.metrics()["weight_updates"]
         names = ("updates_fused", "assignments_left")
-        function = tf_fuse.weight_update_report()["fused"][-1]
+        function = tf_fuse.weight_update_report()["servers"][-1]
         return {
             "function": function,
-            "lines": list(fused_report.lines([function])),
+            "lines": list(server_report.lines([function])),
             "counted": {name: after[name] - before[name] for name in names},
         }
 
@@ -232,7 +234,7 @@ def _main():
 
     cases |= {
         "without fused receives": without_fused_receives,
-        "both options": both,
+        "on by default": by_default,
         "locks": locks,
         "report": report,
         "off": off,

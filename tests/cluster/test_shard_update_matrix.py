@@ -187,15 +187,15 @@ def test_sums_are_added_in_another_order(groups, library, name, options, slots):
         assert [v.tobytes() for v in other["values"]] == [v.tobytes() for v in here[0]["values"]]
 
 
-# Each with options, and how many operations there are for the parts of the six weights on each
+# Each with options, and how many operations there are for the parts of the four weights on each
 # worker, by where these are gathered: of one element, none, and with "end" the slots of Adam have
-# some of their own. Nadam adds three tensors, whose order is TensorFlow's.
+# some of their own. With Nesterov's momentum, weight and slot are changed by the same product.
 _FUSED = [
     ("Adam", {}, {"end": [6, 2], "first_use": [3, 1]}),
     ("AdamW", {"weight_decay": 0.1}, {"end": [6, 2], "first_use": [3, 1]}),
-    ("Nadam", {}, {"end": [0, 0], "first_use": [0, 0]}),
+    ("Nadam", {}, {"end": [6, 2], "first_use": [3, 1]}),
     ("RMSprop", {}, {"end": [3, 1], "first_use": [3, 1]}),
-    ("SGD", {"momentum": 0.9, "nesterov": True}, {"end": [3, 1], "first_use": [3, 1]}),
+    ("SGD", _NESTEROV, {"end": [0, 0], "first_use": [3, 1]}),
 ]
 
 
@@ -203,7 +203,7 @@ _FUSED = [
 @pytest.mark.parametrize("gather", ["end", "first_use"])
 @pytest.mark.parametrize(("name", "options", "counts"), _FUSED)
 def test_updates_in_one_operation(groups, name, options, counts, gather):
-    switches = {"fuse_weight_update": True, "shard_weight_update_gather": gather}
+    switches = {"shard_weight_update_gather": gather}
     args = {"library": "keras", "name": name, "options": options}
     stock, here = _both(groups, "optimizer", **args, **switches)
     _check_same(stock, here)

@@ -11,6 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 from tf_fuse.shard_update.decision import FUNCTION_REASONS
 from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS
+from tf_fuse.shard_update.outline import REASONS as OPERATION_REASONS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TEXT = (_ROOT / "docs" / "weight_update.md").read_text(encoding="utf-8")
@@ -27,6 +28,7 @@ def test_reasons():
     assert _table("reasons") == REASONS
     assert _table("function-reasons") == FUNCTION_REASONS
     assert _table("gather-reasons") == GATHER_REASONS
+    assert _table("operation-reasons") == OPERATION_REASONS
 
 
 def test_every_reason_has_a_test():

@@ -100,6 +100,8 @@ def test_json(report, tmp_path, capsys):
         "gradients_left": {"escapes": 1, "no_profit": 2, "not_elementwise": 1, "verification": 1},
         "state_bytes": 8_000_000,
         "whole_state_bytes": 16_000_000,
+        "updates_in_one": 0,
+        "assignments_left": {},
     }
     assert data == json.loads(json.dumps(report))
     estimate = data["functions"][0]["packs"][0]["profit"]

@@ -310,7 +310,7 @@ def test_modes():
             "shard_weight_update": True,
             "shard_weight_update_gather": "first_use",
         },
-        "sharded_fused": {"shard_weight_update": True, "fuse_weight_update": True},
+        "sharded_unfused": {"shard_weight_update": True, "fuse_weight_update": False},
         "sharded_compiled": {"shard_weight_update": True, "compile_weight_update": True},
     }
     protocols = [mode.protocol for mode in MODES.values() if mode.backend == "tensorflow"]
@@ -319,7 +319,7 @@ def test_modes():
 
 def test_groups_are_of_modes_that_cut():
     grouped = {name for name, mode in MODES.items() if options_of(mode, 2) != options_of(mode, 0)}
-    assert grouped == {"sharded", "sharded_first_use", "sharded_fused", "sharded_compiled"}
+    assert grouped == {"sharded", "sharded_first_use", "sharded_unfused", "sharded_compiled"}
     assert options_of(MODES["sharded"], 2) == {
         "shard_weight_update": True,
         "shard_weight_update_group_size": 2,

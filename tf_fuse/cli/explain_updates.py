@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.cli import json_output
+from tf_fuse.shard_update.operations_report import left
 
 
 def run(path: str, json_path: str | None) -> int:
@@ -49,7 +50,8 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       A dict with its keys, and `totals`: `functions_cut`, `functions_left` (by reason),
       `gradients_cut`, `gradients_left` (by reason; that of the all-reduce where all of it is left,
-      and that of the function where all of that is), `state_bytes` and `whole_state_bytes`.
+      and that of the function where all of that is), `state_bytes` and `whole_state_bytes`;
+      `updates_in_one` (updates that are one operation each) and `assignments_left` (by reason).
 
     Raises:
       ValueError: it is no such report.
@@ -58,6 +60,7 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
     gradients_left: Counter[str] = Counter()
     cut = here = whole = 0
     try:
+        ones = report.get("operations", [])
         for function in report["functions"]:
             if not function["sharded"]:
                 functions_left[function["reason"]] += 1
@@ -76,6 +79,8 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
             "gradients_left": dict(sorted(gradients_left.items())),
             "state_bytes": here,
             "whole_state_bytes": whole,
+            "updates_in_one": sum(one["updates"] for one in ones),
+            "assignments_left": left(ones),
         }
         return {**report, "totals": totals}
     except (AttributeError, KeyError, TypeError) as error:
@@ -104,8 +109,8 @@ def _print(data: Mapping[str, Any]) -> None:
 
     print_weight_update_report(data)
     totals = data["totals"]
-    left = sum(totals["gradients_left"].values())
-    print(f"Gradients: {totals['gradients_cut']} updated in parts, {left} whole.")
+    kept = sum(totals["gradients_left"].values())
+    print(f"Gradients: {totals['gradients_cut']} updated in parts, {kept} whole.")
     for reason, count in totals["gradients_left"].items():
         print(f"  {reason}: {count}")
     if totals["whole_state_bytes"]:
@@ -113,3 +118,8 @@ def _print(data: Mapping[str, Any]) -> None:
             f"The optimizer's variables in parts: {totals['state_bytes']:,} bytes here, in place "
             f"of {totals['whole_state_bytes']:,}."
         )
+    if totals["updates_in_one"] or totals["assignments_left"]:
+        count = sum(totals["assignments_left"].values())
+        print(f"One operation each: {totals['updates_in_one']} updates; assignments left: {count}.")
+        for reason, number in totals["assignments_left"].items():
+            print(f"  {reason}: {number}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from tf_fuse.shard_update.graph_view import (
     data_inputs,
 )
 from tf_fuse.shard_update.ops import ELEMENTWISE
-from tf_fuse.shard_update.origins import is_front, live
+from tf_fuse.shard_update.origins import SAME, handed_on, is_constant, is_front, live, same_as
 from tf_fuse.shard_update.outline import results_of
 
 _END = "end"
@@ -86,13 +86,17 @@ class Twins:
     def _key(self, node: Any) -> object:
         if node.op not in ELEMENTWISE and node.op != "Const":
             return node.name
-        read = []
-        for tensor in data_inputs(node):
-            name, _, output = tensor.partition(":")
-            read.append((self._keys.get(name, name), output))
+        read = [self._key_of(tensor) for tensor in data_inputs(node)]
+        if self._view.op_def(node.op).is_commutative:
+            read.sort(key=repr)
         key = (node.op, attributes_of(node), tuple(read), self._view.place_of(node))
         # (Numbers, since a key of keys would be as long as the function.)
         return self._numbers.setdefault(key, len(self._numbers))
+
+    def _key_of(self, tensor: str) -> tuple[object, str]:
+        tensor = same_as(self._view, tensor)
+        name, _, output = tensor.partition(":")
+        return self._keys.get(name, name), output
 
 
 class ConeCopy:
@@ -113,6 +117,7 @@ class ConeCopy:
         twins: Twins,
         has_results: bool,
         early: bool = False,
+        through: bool = False,
     ):
         from tensorflow.core.framework import graph_pb2
 
@@ -120,10 +125,14 @@ class ConeCopy:
         self.graph.versions.producer = _producer()
         self._view, self._shapes, self._has_results = view, shapes, has_results
         self._early, self.has_early_names = early, False
+        self._through, self.has_front_behind = through, False
         self._size = cone.size
         self.fronts: dict[str, str] = {}
+        # Those of constants alone, of whom it makes no difference who reads them.
+        self._constant_fronts: set[str] = set()
         self.readers: list[str] = []
         self._front: set[str] = set()
+        self._copy_of: dict[str, Any] = {}
         #: Whether it is not known if others read the front.
         self.is_unclear = False
         self._inside = set(cone.nodes)
@@ -147,16 +156,25 @@ class ConeCopy:
 
     def _add_readers(self, twins: Twins) -> None:
         """Of what others read, too, Grappler leaves more as it is."""
+        # (Without the cone, what is the same elsewhere would be read by one less.)
+        self.is_unclear = any(set(twins.of(name)) - self._inside for name in self._inside)
         there = self._inside | self._front
         for name in sorted(self._front):
             same = [self._view.nodes[twin] for twin in twins.of(name)]
             tensors = [tensor for node in same for tensor in self._view.outputs(node)]
-            users = {use.node for tensor in tensors for use in self._view.uses(tensor)}
+            users = {user for tensor in tensors for user in self._users(tensor)}
             others, is_result = users - there, bool(set(tensors) & set(self._view.results))
             if others or is_result:
                 is_read = others & twins.sure or (is_result and not twins.is_inner)
                 self.is_unclear = self.is_unclear or not is_read
                 self.readers.append(self._identity(name, self._view.outputs(same[0])[0]))
+
+    def _users(self, tensor: str) -> Iterator[str]:
+        for use in self._view.uses(tensor):
+            if self._through and self._view.nodes[use.node].op == "IdentityN":
+                yield from self._users(f"{use.node}:output:{use.index}")
+            else:
+                yield use.node
 
     def _identity(self, name: str, tensor: str) -> str:
         made = self.graph.node.add(name=self._new("reader"), op="Identity", input=[name])
@@ -218,7 +236,7 @@ class ConeCopy:
             len(shapes) > 1
             or any(handle.attr["shape"].shape.unknown_rank for handle in handles)
             or any(size < 0 for shape in shapes for size in shape)
-            or any(node.op == "Reshape" for node in self.graph.node)
+            or any(node.op in ("EnsureShape", "Reshape") for node in self.graph.node)
             or any(_elements(node) > 1 for node in constants)
         )
         if not self._is_sized:
@@ -234,7 +252,7 @@ class ConeCopy:
         return name
 
     def _add(self, node: Any) -> None:
-        copy = self.graph.node.add()
+        copy = self._copy_of[node.name] = self.graph.node.add()
         copy.CopyFrom(node)
         copy.device = self._device_of(node)
         copy.ClearField("experimental_debug_info")
@@ -261,6 +279,11 @@ class ConeCopy:
 
     def _input(self, tensor: str, reader: str) -> str:
         """What stands for a tensor."""
+        if is_front(self._view, self._view.producer(source := same_as(self._view, tensor))):
+            behind = self._view.producer(tensor)
+            if behind is not None and behind.op == "IdentityN":
+                self.has_front_behind = True
+                tensor = source if self._through else tensor
         name = tensor.partition(":")[0]
         if name in self._inside:
             return name
@@ -269,6 +292,8 @@ class ConeCopy:
                 self._front.add(name)
                 self._taken.add(name)
                 self._add(self._view.nodes[name])
+                if not self._has_results and is_constant(self._view, tensor):
+                    self._copy_of[name].device = OTHER_CPU  # (So is what Grappler makes of it.)
             if reader in self._inside:
                 self.fronts[tensor] = name
             return name
@@ -294,14 +319,12 @@ class ConeCopy:
 
     def _source(self, tensor: str) -> str:
         """The tensor that one is the same as."""
-        while (node := self._view.producer(tensor)) is not None:
-            if node.op not in ("Identity", "IdentityN", "StopGradient"):
-                break
+        while (node := self._view.producer(tensor)) is not None and node.op in SAME:
             if node.op == "IdentityN":
                 self.has_early_names = True
                 if self._early:
                     break
-            tensor = data_inputs(node)[int(tensor.rpartition(":")[2])]
+            tensor = handed_on(node, tensor)
         return tensor
 
     def _variable(self, variable: str, user: Any) -> str:
@@ -387,6 +410,8 @@ class ConeCopy:
             end = made[_front_fetch(name)]
             if end.op == "Identity":
                 found[of.get(end.input[0])] = tensor
+            elif end.op == "Const":
+                self._constant_fronts.add(tensor)
         mine = _Expressions(graph)
         cut = {}
         for node in graph.node:
@@ -408,7 +433,8 @@ class ConeCopy:
                 return False
         # Who reads the front, too, would be alone with it, and become something else.
         seen = {node.input[0] for node in self.graph.node if node.name in self.readers}
-        return all(t in tensors for t, name in self.fronts.items() if name in seen)
+        known = tensors | self._constant_fronts
+        return all(t in known for t, name in self.fronts.items() if name in seen)
 
     def _is_moved(self, constant: Any) -> bool:
         """Whether a constant may be where Grappler would not have it in a function without results.

@@ -175,8 +175,12 @@ class Finder:
             reason = "several_devices", variable
         elif not self._has_here(nodes[0].device, variable):
             reason = "device", nodes[0].device
-        elif self._rules.is_flat and any(self._is_other_shape(node, shape) for node in nodes):
-            reason = "unknown_shape", variable
+        elif self._rules.is_flat and (others := self._of_other_shape(nodes, shape)):
+            producer = self._view.producer(others[0])
+            if producer is not None and not self.is_compiled(producer):
+                reason = "not_elementwise", others[0]
+            else:
+                reason = "unknown_shape", variable
         elif self._rules.needs_value and not self._has_value(variable, nodes[0]):
             reason = "not_read", variable
         if reason is not None or shape is None:
@@ -193,9 +197,11 @@ class Finder:
         # (TensorFlow places one of the function's own where all are that get its handle.)
         return producer.device in ("", device) and self._is_here(device, None)
 
-    def _is_other_shape(self, assign: Any, shape: Shape) -> bool:
-        assigned = self._shapes.get(data_inputs(assign)[1])
-        return assigned is None or tuple(assigned) != tuple(shape)
+    def _of_other_shape(self, assigns: Sequence[Any], shape: Shape) -> list[str]:
+        """What is assigned and has another shape than the variable, or none that is known."""
+        assigned = {data_inputs(assign)[1] for assign in assigns}
+        known = {one: self._shapes.get(one) for one in sorted(assigned)}
+        return [t for t, found in known.items() if found is None or tuple(found) != tuple(shape)]
 
     def _has_value(self, variable: str, first: Any) -> bool:
         """Whether a variable is read before its first assignment."""

@@ -29,9 +29,9 @@ def weight_update_counters() -> dict[str, Any]:
     """What `DESCRIPTIONS` has; and `functions_left`, by reason how many functions are not cut."""
     from tensorflow.python.eager import context
 
-    from tf_fuse.shard_update import fused_report
+    from tf_fuse.shard_update import server_report
 
-    fused = fused_report.decisions()
+    fused = server_report.decisions()
     updates = getattr(context.context(), "_tf_fuse_updates", None)
     decisions = [] if updates is None else list(updates.decisions)
     # (Of bundles that are gone, too: counters do not fall. Traces of a function share one.)
@@ -48,6 +48,6 @@ def weight_update_counters() -> dict[str, Any]:
         "join_seconds": sum(bundle.joins.seconds for bundle in ever),
         "functions_cut": sum(decision.reason is None for decision in decisions),
         "updates_fused": sum(len(one.outline.cones) for one in fused),
-        "assignments_left": sum(len(fused_report.assignments_left(one)) for one in fused),
+        "assignments_left": sum(len(server_report.assignments_left(one)) for one in fused),
         "functions_left": dict(sorted(left.items())),
     }

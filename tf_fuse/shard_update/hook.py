@@ -132,8 +132,14 @@ class Updates:
         self._worlds: dict[Cluster, _World] = {}
         self._twins: dict[bytes, Twin | errors.OpError | None] = {}
         self._told: set[tuple[str, str]] = set()
+        # Functions that several replicas run together, and their twins.
+        self._shared: set[bytes] = set()
         self._is_one_replica = False
         self._deciding = threading.RLock()
+
+    def has_looked_at(self, name: bytes) -> bool:
+        """Whether the updates in a function, or in a twin, are of replicas that train together."""
+        return name in self._shared
 
     def bundles(self) -> list[Bundle]:
         """Of all replicas that train together, those of each together."""
@@ -163,8 +169,10 @@ class Updates:
 
     def forget(self, context: Any, name: bytes) -> None:
         """Drops the twin of a function that is gone."""
+        self._shared.discard(name)
         twin = self._twins.pop(name, None)
         if isinstance(twin, Twin):
+            self._shared.discard(twin.name)
             # (The report keeps the plan.)
             functions, twin.plan.functions, twin.plan.function = twin.plan.functions, [], None
             for one in [twin.name, *(f.signature.name for f in functions)]:
@@ -182,6 +190,7 @@ class Updates:
             # Another thread that calls it waits: it must not do what no other replica does.
             with self._deciding:
                 if name not in self._twins:
+                    self._shared.add(name)
                     self._twins[name] = self._decide(context, name.decode(), inputs)
                 twin = self._twins[name]
         if isinstance(twin, errors.OpError):
@@ -278,7 +287,7 @@ class Updates:
                 definition, graph, body, replicas, variables, _PREFIX,
                 exact=demands_bits(context), profitable=not shards_anything(context),
                 first_use=gathers_first(context), narrow=gathers_narrow(context),
-                is_one=compiles_updates(context) or fuses_updates(context), kept=kept,
+                is_one=compiles_updates(context) or fuses_updates(context) is not False, kept=kept,
             )  # fmt: skip
             packs = plan.packs
             if plan.function is None:
@@ -331,6 +340,7 @@ class Updates:
                         node.attr["shared_name"].s = part_name(bundle.scope, index).encode()
             context.add_function_def(made)
         twin = definition.signature.name.encode()
+        self._shared.add(twin)
         _graphs[twin.decode()], _shapes[twin.decode()] = _graphs[name], plan.shapes
         taken = [(position, weakref.ref(inputs[position])) for position in positions]
         return Twin(twin, plan, world, bundle, taken)
@@ -407,22 +417,33 @@ def _remember(function: Any) -> None:
 def install(
     is_on: Callable[[Any], bool],
     compiles: Callable[[Any], bool],
-    fuses: Callable[[Any], bool],
+    fuses: Callable[[Any], bool | None],
 ) -> None:
     """Extends TensorFlow's eager context, once per process.
 
     Args:
       is_on: whether updates are to be cut, given the context.
       compiles: whether they are to be compiled, given the context.
-      fuses: whether the operations of each are to be one, given the context.
+      fuses: whether the operations of each are to be one, given the context; None: of those
+        functions that replicas run together or that have servers, if updates are to be cut.
     """
     from tensorflow.python.eager.polymorphic_function import transform
 
+    def is_fused(context: Any, name: bytes) -> bool:
+        wanted = fuses(context)
+        if wanted is None:
+            is_shared = has_other_tasks(context) or updates_of(context).has_looked_at(name)
+            return is_on(context) and is_shared
+        return wanted
+
     def call(stock: Call, context: Any, name: Any, inputs: Any, num_outputs: int) -> Any:
         def run(context: Any, name: bytes, inputs: Any, num_outputs: int) -> Any:
-            if not (compiles(context) or fuses(context)):
+            if compiles(context):
+                compiler = compiler_of(context)
+            elif is_fused(context, name):
+                compiler = fuser_of(context)
+            else:
                 return stock(context, name, inputs, num_outputs)
-            compiler = compiler_of(context) if compiles(context) else fuser_of(context)
             return compiler.call(context, stock, name, inputs, num_outputs)
 
         key = name if isinstance(name, bytes) else name.encode()

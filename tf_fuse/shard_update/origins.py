@@ -29,6 +29,8 @@ _LEFT_OUT = (
     | {"PreventGradient", "Reverse", "ReverseV2", "Slice", "Snapshot", "StridedSlice", "Tile"}
     | {"StopGradient", "Transpose"}
 )
+# Hand their inputs on.
+SAME = frozenset({"Identity", "IdentityN", "StopGradient"})
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,14 @@ class Site:
             tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
             for tensor in tensors:
                 producer = view.producer(tensor)
-                if is_front(view, producer):
-                    if producer is not None and producer.name not in seen:
-                        seen.add(producer.name)
-                        waiting.append(producer.name)
+                if producer is not None and producer.op == "IdentityN":
+                    # (What is behind it is looked at, too; see `simplify`.)
+                    producer = view.producer(same_as(view, tensor))
+                if producer is not None and producer.name in seen:
+                    continue
+                if producer is not None and is_front(view, producer):
+                    seen.add(producer.name)
+                    waiting.append(producer.name)
                 elif view.dtype(tensor) == _RESOURCE or is_small_constant(view, tensor):
                     continue
                 elif not self.is_opaque(view, shapes, tensor):
@@ -147,6 +153,19 @@ def is_front(view: GraphView, node: Any) -> bool:
     if node.op == "Reshape":
         return is_small_constant(view, data_inputs(node)[1])
     return node.op in ELEMENTWISE
+
+
+def same_as(view: GraphView, tensor: str) -> str:
+    """The tensor that one is the same as, as Grappler finds in the end."""
+    while (node := view.producer(tensor)) is not None and node.op in SAME:
+        tensor = handed_on(node, tensor)
+    return tensor
+
+
+def handed_on(node: Any, tensor: str) -> str:
+    """The input of a node that hands it on as a tensor."""
+    index = int(tensor.rpartition(":")[2]) if node.op == "IdentityN" else 0
+    return data_inputs(node)[index]
 
 
 def is_constant(view: GraphView, tensor: str) -> bool:

@@ -29,8 +29,14 @@ _TYPES = frozenset({1, 2, 3, 9, 10, 14, 19})
 _WHOLE = frozenset({3, 9})
 # As in cc/update/program.cc.
 _MOST_VALUES = 10000
-# What the operation does itself. (Reshape: it has no shapes inside.)
+# What the operation does itself. (Reshape: it has no shapes inside. EnsureShape stands in front of
+# what is added to a part of a weight; with that part in the operation, a step took longer.)
 _SAME = frozenset({"Identity", "Reshape", "StopGradient"})
+# Which Grappler makes of operations on one tensor; those of them that have the same bits in it,
+# wherever in a register an element is; and its types that are not computed in others.
+_COMPOSITION = "_UnaryOpsComposition"
+_EXACT = frozenset({"Abs", "Neg", "Sqrt", "Square"})
+_FLOATS = frozenset({1, 2})
 
 
 class ProgramMaker:
@@ -49,7 +55,7 @@ class ProgramMaker:
     @property
     def rules(self) -> Rules:
         """What may be in them."""
-        # (Of more, the order depends on the memory that they are in; see `_added`.)
+        # (Of more, the order may depend on the memory that they are in; see `_added`.)
         # (In what Grappler does, one element is as a number, and its order among them is unclear.)
         least = 1 if self._may_differ() else 2
         return Rules(
@@ -123,8 +129,16 @@ def _has_block_op(op: str, operand: int, result: int) -> bool:
     return bool(function(op.encode(), operand, result))
 
 
+def _composed(node: Any) -> list[str]:
+    """The operations that Grappler has made one of."""
+    return [name.decode() for name in node.attr["op_names"].list.s]
+
+
 def _can_be(view: GraphView, node: Any) -> bool:
     """Whether a program can have a node."""
+    if node.op == _COMPOSITION:
+        dtype = node.attr["T"].type
+        return dtype in _FLOATS and all(op in _EXACT for op in _composed(node))
     if node.op in READS | ASSIGNS or node.op == "Const":
         return True
     read, outputs = _read(node), view.outputs(node)
@@ -141,21 +155,33 @@ def _added(view: GraphView, node: Any) -> list[str] | None:
     """The inputs of an AddN in the order in which TensorFlow adds them; None if it may differ.
 
     It adds to the first one whose memory no one else has, and that one has the place of the first.
+    Which of the first two that is makes no difference.
     """
     tensors = data_inputs(node)
-    if len(tensors) <= 2:
-        return tensors
+    is_known = True
     for index, tensor in enumerate(tensors):
-        producer = view.producer(tensor)
-        if producer is None or producer.op in _SAME | READS | {"AddN", "Cast"}:
-            return None
-        if producer.op == "Const":
-            continue
-        if len(view.uses(tensor)) > 1:
-            return None
-        tensors[0], tensors[index] = tensors[index], tensors[0]
-        break
+        is_taken = _is_alone(view, tensor)
+        if is_taken and index < 2:
+            break
+        if is_taken:
+            tensors[0], tensors[index] = tensors[index], tensors[0]
+            return tensors if is_known else None
+        if is_taken is None:
+            is_known = False
+            if index >= 2:
+                return None
     return tensors
+
+
+def _is_alone(view: GraphView, tensor: str) -> bool | None:
+    """Whether no one but its reader has a tensor's memory; None if that is not known."""
+    producer = view.producer(tensor)
+    # (What is read is the variable's memory, or a copy of it, as the variable is set.)
+    if producer is None or producer.op in _SAME | READS | {"Cast", "Select"}:
+        return None
+    if producer.op == "Const":
+        return False
+    return True if len(view.uses(tensor)) == 1 else None
 
 
 def _read(node: Any) -> list[str]:
@@ -210,10 +236,13 @@ class _Writer:
 
     def _add(self, node: Any) -> None:
         view, program = self._view, self._program
-        number = len(self._inputs) + len(program.steps)
-        step = program.steps.add(op=node.op)
+        *first, last = _composed(node) if node.op == _COMPOSITION else [node.op]
         read = (_added(view, node) if node.op == "AddN" else None) or _read(node)
-        step.inputs.extend(self._values[tensor] for tensor in read)
+        values = [self._values[tensor] for tensor in read]
+        for op in first:
+            program.steps.add(op=op, inputs=values, type=node.attr["T"].type)
+            values = [self._last()]
+        step = program.steps.add(op=last, inputs=values)
         if node.op in READS | ASSIGNS:
             variable = data_inputs(node)[0]
             if variable not in self._variables:
@@ -223,4 +252,8 @@ class _Writer:
         if node.op not in ASSIGNS:
             (output,) = view.outputs(node)
             step.type = view.dtype(output)
-            self._values[output] = number
+            self._values[output] = self._last()
+
+    def _last(self) -> int:
+        """The number of the last step's value."""
+        return len(self._inputs) + len(self._program.steps) - 1

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tf_fuse.shard_update import server_report
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.early_gather import GATHER_REASONS
 from tf_fuse.shard_update.families import REASONS, Family, Pack
-from tf_fuse.shard_update.fused_report import fused_functions, lines
+from tf_fuse.shard_update.operations_report import lines, operations
 from tf_fuse.shard_update.replicas import name_of, width_of
 
 # Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
@@ -63,19 +64,32 @@ def weight_update_report() -> dict[str, Any]:
           `gather_wide` (the operation that keeps a narrower type from travelling, though that was
           asked for; else ""), and again `sharded`, `reason`, `meaning` and `detail`.
 
-      * `fused`: what `fuse_weight_update` has done; see `fused_report.fused_functions`.
+      * `operations`: of each function whose updates were to be one operation each, by
+        `fuse_weight_update` or `compile_weight_update`, a dict: `function` (its name), `way`
+        ("fused" or "compiled"), `updates` (how many are one operation), `variables` (how many these
+        read or assign), and `left`: of each assignment that is not in one, a dict with `assignment`
+        (its name), `reason` (a key of `outline.REASONS`), `meaning` and `detail`.
+
+      * `servers`: of functions with updates on parameter servers; see
+        `server_report.server_functions`.
     """
     from tensorflow.python.eager import context as context_module
 
-    updates = getattr(context_module.context(), "_tf_fuse_updates", None)
+    context = context_module.context()
+    updates, ones = getattr(context, "_tf_fuse_updates", None), operations(context)
     if updates is None:
-        return {"sharded": False, "reason": _OFF, "functions": [], "fused": fused_functions()}
+        servers = server_report.server_functions()
+        return {
+            "sharded": False, "reason": _OFF, "functions": [], "operations": ones,
+            "servers": servers,
+        }  # fmt: skip
     functions = [_function(one) for one in list(updates.decisions)]
     return {
         "sharded": any(function["sharded"] for function in functions),
         "reason": "",
         "functions": functions,
-        "fused": fused_functions(),
+        "operations": ones,
+        "servers": server_report.server_functions(),
     }
 
 
@@ -89,15 +103,11 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
 
     report = weight_update_report() if report is None else report
     console = Console()
-    fused = report.get("fused", ())  # (Reports of before do not have it.)
-    for line in lines(fused):
+    for line in server_report.lines(report.get("servers", ())):  # (Not in reports of before.)
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if fused and not report["functions"]:
-        return
     if report["reason"]:
         console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
-        return
-    if not report["functions"]:
+    elif not report["functions"]:
         console.print("No function with an all-reduce has been called yet.")
     for function in report["functions"]:
         for line in _lines(function):
@@ -107,6 +117,9 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
             if pack["profit"]:
                 line = f"  {pack['node']}: cutting it {pack['profit']['arithmetic']}."
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
+    # (A report of an earlier version has none.)
+    for line in lines(report.get("operations", ())):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def summary(decision: Decision) -> tuple[bool, str]:

@@ -33,6 +33,7 @@ from tf_fuse.shard_update.graph_view import (
     GraphView,
     data_inputs,
 )
+from tf_fuse.shard_update.origins import same_as
 
 _COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 
@@ -62,13 +63,19 @@ def simplify(
     """
     options = config.graph_options.SerializeToString(deterministic=True)
     simple = _simplified(ConeCopy(view, cone, shapes, twins, has_results), options)
-    copy = ConeCopy(view, cone, shapes, twins, has_results, early=True)
-    if simple is None or not copy.has_early_names:
-        return simple
-    # When Grappler takes an IdentityN away is not known here, and the name of what it hands on
-    # becomes another one then.
-    other = _simplified(copy, options)
-    return simple if other is not None and _signature(simple) == _signature(other) else None
+    if simple is None:
+        return None
+    # When Grappler takes an IdentityN away is not known here. The name of what it hands on becomes
+    # another one then, and what made that can be changed with the cone.
+    early = ConeCopy(view, cone, shapes, twins, has_results, early=True)
+    others = [early] if early.has_early_names else []
+    if early.has_front_behind:
+        others.append(ConeCopy(view, cone, shapes, twins, has_results, through=True))
+    for copy in others:
+        other = _simplified(copy, options)
+        if other is None or _signature(view, simple) != _signature(view, other):
+            return None
+    return simple
 
 
 def _simplified(copy: ConeCopy, options: bytes) -> Simple | None:
@@ -126,10 +133,10 @@ def _cpu() -> Any:
     return device_properties_pb2.NamedDevice(name=CPU, properties=properties)
 
 
-def _signature(simple: Simple) -> list[object]:
+def _signature(outer: GraphView, simple: Simple) -> list[object]:
     """What a function computes, whatever its nodes are called."""
     view = simple.view
-    known: dict[str, object] = {name: tensor for name, tensor in simple.inputs.items()}
+    known: dict[str, object] = {n: same_as(outer, tensor) for n, tensor in simple.inputs.items()}
     assigned: dict[str, int] = defaultdict(int)
     ends: list[object] = []
     for name in simple.nodes:

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What became of updates that are to be one operation each, for people and as plain data."""
+"""What became of updates on parameter servers, for people and as plain data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tf_fuse.shard_update.rows import SCATTERS, variable_of
 SINGLE = "too_few"
 
 
-def fused_functions() -> list[dict[str, Any]]:
-    """What `fuse_weight_update` has done in this process so far.
+def server_functions() -> list[dict[str, Any]]:
+    """What `fuse_weight_update` has done to updates on servers so far.
 
     Returns:
-      Of each function with assignments of variables that was called with the option on (one that is
-      traced several times, or that others call, is several), a dict:
+      Of each function with assignments of variables that was called with the option on while this
+      process had servers (one that is traced several times, or that others call, is several), a
+      dict:
 
       * `function`: its name;
       * `updates`: of each operation, in place of several: `variables` (that it assigns), `device`
@@ -32,7 +33,7 @@ def fused_functions() -> list[dict[str, Any]]:
       * `left`: of each other assignment `variable`, `node`, `reason` (a key of `REASONS`),
         `meaning` (the same in words) and `detail` (the node or tensor that is the reason).
     """
-    return [_function(one) for one in decisions()]
+    return [_function(one) for one in decisions() if one.has_servers]
 
 
 def decisions() -> list[Compiled]:
@@ -49,7 +50,7 @@ def assignments_left(decision: Compiled) -> list[Left]:
 
 
 def lines(functions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What to print of functions, as `fused_functions` returns them."""
+    """What to print of functions, as `server_functions` returns them."""
     for function in functions:
         updates, left = function["updates"], function["left"]
         before = sum(one["operations"] for one in updates)
