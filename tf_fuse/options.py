@@ -160,9 +160,9 @@ OPTIONS: dict[str, Option] = {
             bool,
             "Have one operation do the elementwise operations of each weight's update, whether it "
             "is cut or not, in one pass over memory and under one lock; values have the same bits. "
-            "Unless it is set, on for functions that shard_weight_update looks at, and off for all "
-            "others; of no effect together with compile_weight_update. Applies to functions called "
-            "from then on.",
+            "Unless it is set, on for functions that shard_weight_update looks at or that have "
+            "parameter servers while that is on, and off for all others; of no effect together "
+            "with compile_weight_update. Applies to functions called from then on.",
             in_sessions=False,
             in_config=False,
         ),

@@ -58,7 +58,7 @@ def test_option_off_changes_nothing(cases):
 
 
 def test_nothing_is_said_of_replicas(cases):
-    assert cases["both options"] == {"fused": 6, "left": [], "said": []}
+    assert cases["on by default"] == {"fused": 6, "left": [], "said": []}
 
 
 def test_locks_of_operations_of_tensorflow(cases):
@@ -159,9 +159,11 @@ def _main():
         twins = [n for n in names if context.has_function(f"{n}__tf_fuse_fused")]
         return {"decided": len(decisions()) - before, "twins": twins}
 
-    def both():
+    def by_default():
         before = len(decisions())
+        options = context._optimizer_experimental_options
         switch(True, shard_weight_update=True)
+        del options["fuse_weight_update"]  # (As in a program that does not say.)
         updates.trained(job, adam, 1)
         switch(False, shard_weight_update=False)
         found = [one.outline for one in decisions()[before:]]
@@ -234,7 +236,7 @@ def _main():
 
     cases |= {
         "without fused receives": without_fused_receives,
-        "both options": both,
+        "on by default": by_default,
         "locks": locks,
         "report": report,
         "off": off,

@@ -56,12 +56,14 @@ class Compiled:
       function: its name.
       outline: what is compiled of it, and why the rest is not.
       view: of the function.
+      has_servers: whether its variables may be on other tasks.
       variables: names of variables, by argument, as far as they are known.
     """
 
     function: str
     outline: Outline
     view: GraphView
+    has_servers: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -230,7 +232,7 @@ class Compiler:
             found = outline(view, shapes, where, self._way.maker, site, partial)
             if isinstance(where, Places):
                 found.left = [where.explain(left) for left in found.left]
-            self.decisions.append(Compiled(name, found, view))
+            self.decisions.append(Compiled(name, found, view, is_there))
         function = found.function
         if function is not None and isinstance(where, Places) and self._way.may_differ():
             share_reads(function, view, shapes)

@@ -451,14 +451,15 @@ def install(
       is_on: whether updates are to be cut, given the context.
       compiles: whether they are to be compiled, given the context.
       fuses: whether the operations of each are to be one, given the context; None: of those
-        functions that replicas run together, if updates are to be cut.
+        functions that replicas run together or that have servers, if updates are to be cut.
     """
     from tensorflow.python.eager.polymorphic_function import transform
 
     def is_fused(context: Any, name: bytes) -> bool:
         wanted = fuses(context)
         if wanted is None:
-            return is_on(context) and updates_of(context).has_looked_at(name)
+            is_shared = has_other_tasks(context) or updates_of(context).has_looked_at(name)
+            return is_on(context) and is_shared
         return wanted
 
     def call(stock: Call, context: Any, name: Any, inputs: Any, num_outputs: int) -> Any:
