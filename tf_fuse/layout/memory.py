@@ -119,10 +119,13 @@ class _Buffers:
             self._make(tensor, layout, now, root, strategy, one)
             if back is not None and o in rule.saved_outputs:
                 self._extend(self._place[tensor.name], now, back, 0)
-        if strategy.temporary_bytes:
-            self._extend(f"temporaries of {one.name}", now, now, strategy.temporary_bytes)
+        size = strategy.temporary_bytes
+        if size:
+            self._extend(f"temporaries of {one.name}", now, now, size)
         if back is not None and any(strategy.input_gradients):
             self._gradients(back, one, strategy)
+            if size:
+                self._extend(f"temporaries of the gradient of {one.name}", back, back, size)
 
     def _make(
         self,
