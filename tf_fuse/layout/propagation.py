@@ -86,13 +86,14 @@ class NamedTensors:
         names = (self.read if read else self.made).get(tensor)
         if names is None:
             raise LayoutError(f"tensor {tensor!r} is not in the graph: {_known(self.made)}")
-        # A name that no rule is for: rules' names have no colons.
+        shape = self.shapes[tensor]
         dims = [
-            Dimension(f"unnamed{i}" if name is None else name, size)
-            for i, (name, size) in enumerate(zip(names, self.shapes[tensor], strict=True))
+            Dimension(name, size)
+            for name, size in zip(names, shape, strict=True)
+            if name is not None
         ]
-        known = {name for name in names if name is not None}
-        return LayoutRules([one for one in rules.rules if one[0] in known]).layout(dims, mesh)
+        checked = iter(rules.layout(dims, mesh).splits)
+        return TensorLayout(mesh, shape, [() if name is None else next(checked) for name in names])
 
 
 def propagate(
