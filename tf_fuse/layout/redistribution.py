@@ -189,8 +189,10 @@ def plan_relayout(
     source, target, ordered = _unified(source, target, links)
     first, last = factored(source, target) if allowed.strided else (source, target)
     mesh = source.mesh
-    router = search.router(mesh.shape, first.shape, allowed, item_bytes, ordered)
-    path = router.path(state_of(first), state_of(last))
+    goal = state_of(last)
+    partial = tuple(range(len(mesh.axes))) if allowed.any_partial else goal.partial
+    router = search.router(mesh.shape, first.shape, allowed, partial, item_bytes, ordered)
+    path = router.path(state_of(first), goal)
     if path is None:
         raise LayoutError(
             f"no sequence of allowed steps leads from {source} to {target}: {allowed}"

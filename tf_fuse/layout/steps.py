@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 SLICE: Final = "slice"
@@ -47,6 +47,9 @@ class StepSet:
         axis after the other moves the same bytes, with fewer messages.
       stacked: whether a dimension may be split over several axes on the way.
       pad: whether there is the step `pad`.
+      any_partial: whether a tensor may be partial on the way over axes over which neither end is.
+        To pad, slice and reduce is cheaper for some pairs, down to half of the bytes; but -0.0
+        becomes 0.0 where zeros are added, and the type must be one of numbers.
       strided: whether a dimension that several axes split, at the beginning or the end, is cut into
         factors, so that on the way what a device holds of it may be strided (`factors.py`).
     """
@@ -54,12 +57,13 @@ class StepSet:
     joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
     stacked: bool = True
     pad: bool = True
+    any_partial: bool = False
     strided: bool = True
 
     def __str__(self) -> str:
         words = [f"over several axes: {', '.join(sorted(self.joint)) or 'none'}"]
         words += [f"{'' if getattr(self, name) else 'not '}{name}"
-                  for name in ("stacked", "pad", "strided")]  # fmt: skip
+                  for name in ("stacked", "pad", "any_partial", "strided")]  # fmt: skip
         return "; ".join(words)
 
 
@@ -100,14 +104,22 @@ class Step(NamedTuple):
 class Space:
     """All layouts of one tensor on one mesh, and the steps between them."""
 
-    def __init__(self, sizes: Sequence[int], shape: Sequence[int], allowed: StepSet = ALL_STEPS):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        shape: Sequence[int],
+        allowed: StepSet,
+        partial: Collection[int],
+    ):
         """Describes the space.
 
         Args:
           sizes: of the mesh's axes.
           shape: of the whole tensor.
           allowed: the steps.
+          partial: axes over which a tensor may become partial.
         """
+        self._partial = frozenset(partial)
         self.sizes = tuple(sizes)
         self.shape = tuple(shape)
         self.allowed = allowed
@@ -165,11 +177,12 @@ class Space:
             for i, axes in enumerate(state.splits):
                 if self._fits(state, i, [axis]):
                     yield Step(SLICE, (axis,), (), (i,)), _with(state, {i: (*axes, axis)})
-            yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
+            if axis in self._partial:
+                yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
         if not self.allowed.pad:
             return
         for i, axes in enumerate(state.splits):
-            if axes:
+            if axes and axes[-1] in self._partial:
                 after = _with(state, {i: axes[:-1]}, {*state.partial, axes[-1]})
                 yield Step(PAD, axes[-1:], (i,)), after
 
