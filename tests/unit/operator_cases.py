@@ -81,7 +81,7 @@ def _contractions():
 
 
 def _reductions():
-    for kind in "Sum Mean Max Min Prod".split():
+    for kind in ("Sum", "Mean", "Max", "Min", "Prod"):
         yield case(kind, [(4, 2, 6)], [(2,)], axes=(0, -1))
     yield case("Sum", [(4, 6)], [(4, 1)], axes=1, keep_dims=True)
     yield case("Max", [(4, 6)], [(1, 6)], axes=(0,), keep_dims=True)
@@ -156,7 +156,8 @@ def _images():
 
 def _shapes():
     for before, behind in (
-        ((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (6, 4)), ((4, 6, 8), (4, 48)), ((24,), (2, 2, 6)),
+        ((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (6, 4)), ((4, 6, 8), (4, 48)),
+        ((24,), (2, 2, 6)),
         ((4, 1, 6), (1, 4, 6)), ((6, 4, 2), (4, 6, 2)), ((4, 4, 6), (8, 2, 6)), ((1,), ()),
         ((12, 10), (15, 8)),
     ):  # fmt: skip

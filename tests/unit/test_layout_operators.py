@@ -73,11 +73,11 @@ LINEAR = (
     "MatMul BatchMatMulV2 Add Sub AddN Mul BiasAdd SelectV2 Identity Neg Sum Mean BiasAddGrad "
     "GatherV2 UnsortedSegmentSum Reshape Transpose BroadcastTo ConcatV2 Split Pack Unpack Slice "
     "StridedSlice Pad Tile Cumsum ReluGrad"
-).split()
+)
 
 
 @pytest.mark.parametrize(
-    "case", [one for one in cases.CASES if one.operation.kind in LINEAR], ids=str
+    "case", [one for one in cases.CASES if one.operation.kind in LINEAR.split()], ids=str
 )
 def test_gradients_are_those_of_the_whole(case):
     gradient = execution.linear_gradient(cases.KERNELS[case.operation.kind])
@@ -94,8 +94,8 @@ def test_gradients_are_those_of_the_whole(case):
 def test_gradients_of_convolutions_are_those_of_the_whole():
     """Strides of one dimension are as large as the window, so that it can be split."""
     for kind, shapes, small, strides, count in (
-        ("Conv2D", [(2, 4, 2, 2), (2, 1, 2, 2)], (2, 2, 2, 2), (1, 2, 1, 1), 64),
-        ("DepthwiseConv2dNative", [(2, 2, 4, 2), (1, 2, 2, 2)], (2, 2, 2, 4), (1, 1, 2, 1), 49),
+        ("Conv2D", [(2, 4, 2, 2), (2, 1, 2, 2)], (2, 2, 2, 2), (1, 2, 1, 1), 59),
+        ("DepthwiseConv2dNative", [(2, 2, 4, 2), (1, 2, 2, 2)], (2, 2, 2, 4), (1, 1, 2, 1), 45),
     ):
         one = cases.case(kind, shapes, [small], strides=strides)
         gradient = execution.linear_gradient(cases.KERNELS[kind])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation
-from tf_fuse.layout.operators.contraction import broadcast
+from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
 from tf_fuse.layout.operators.rule import Rule, Work, Written, dimension_of, expect, make
 
 
@@ -171,6 +171,7 @@ def broadcast_to(operation: Operation) -> Rule:
     """`BroadcastTo`: dimensions that are repeated can be split, too."""
     expect(operation, [None], [None])
     shape = operation.outputs[0].shape
+    check_broadcast(operation, 0, operation.inputs[0].shape, shape)
     names: list[Written] = [f"d{i}" for i in range(len(shape))]
     return _kept(operation, [broadcast(operation.inputs[0].shape, shape, "d")], [names])
 
