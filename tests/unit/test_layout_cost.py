@@ -20,6 +20,7 @@ from tf_fuse.layout.calibration import (
     fit_link,
 )
 from tf_fuse.layout.cost import Rates, edge_cost, gradient_reductions, operation_cost
+from tf_fuse.layout.edges import edge_table
 from tf_fuse.layout.memory import memory
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.strategy import strategies
@@ -297,3 +298,32 @@ def test_errors_of_calibration():
     )
     with pytest.raises(LayoutError, match="compute: 1 samples are too few for 3 rates"):
         fit_compute([ComputeSample(1, 1, 1, 1.0)])
+
+
+def test_a_table_of_an_edge_has_every_pair_of_strategies():
+    first, second = product("y", "x", "w", 64, 32, 32), product("z", "y", "v", 64, 32, 32)
+    table = edge_table((first, 0), (second, 0), rates())
+    for i, maker in enumerate(strategies(first, LINE)):
+        for j, reader in enumerate(strategies(second, LINE)):
+            edge = edge_cost(first.outputs[0], (maker, 0), (reader, 0), rates())
+            assert table.seconds[i][j] == edge.seconds
+            assert table.received_bytes[i][j] == edge.received_bytes
+            held = reader.inputs[0].bytes_per_device(4)
+            assert table.copy_bytes[i][j] == (held if edge.forward.source != edge.forward.target
+                                              else 0)  # fmt: skip
+    # replicate, split m, k and n: what goes between two products of the same kind.
+    v = 64 * 32 * 4
+    # To k with n: the columns are where they are needed, and so are their gradients.
+    assert [table.received_bytes[i][i] for i in range(4)] == [0, 0, 2 * 3 * v, 2 * 3 * v]
+    assert table.received_bytes[3][2] == 0
+    again = edge_table((second, 0), (product("q", "z", "u", 64, 32, 32), 0), rates())
+    assert again is table
+
+
+def test_the_ends_of_an_edge_are_one_tensor():
+    with pytest.raises(LayoutError) as caught:
+        edge_table((product("y", m=64, n=16), 0), (product("z", "y", m=64, k=32), 0), rates())
+    assert str(caught.value) == (
+        "MatMul 'y' makes float32[64, 16] as output 0, and MatMul 'z' reads float32[64, 32] as "
+        "input 0; an edge is one tensor"
+    )
