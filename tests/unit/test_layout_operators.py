@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tf_fuse.layout import Mesh
+from tf_fuse.layout import Mesh, from_sbp, to_sbp
 from tf_fuse.layout.operators import TABLE, table
 from tf_fuse.layout.strategy import strategies
 
@@ -188,6 +189,29 @@ def test_gradients_of_softmax_and_layer_norm():
         check_gradients(one.operation, inputs, mesh, kernels.layer_norm_gradient, [back])
 
 
+def test_gradients_of_batch_norm_and_cross_entropy():
+    image = (4, 2, 2, 6)
+    one = cases.case("FusedBatchNormV3", [image, (6,), (6,)], [image, (6,), (6,)])
+    x, scale, offset, back = reals(image, (6,), (6,), image)
+
+    def gradient(device, x, scale, offset, dy, *_):
+        nothing = np.zeros(x.shape[-1])
+        return kernels.batch_norm_grad(device, dy, x, scale, nothing, nothing + 0.999)
+
+    backs = [back, None, None]
+    for mesh in (SQUARE, UNEVEN):
+        check_gradients(one.operation, [x, scale, offset], mesh, gradient, backs)
+    kind = "SparseSoftmaxCrossEntropyWithLogits"
+    one = cases.case(kind, [(4, 6), (4,)], [(4,), (4, 6)])
+    saved, labels, back = *reals((4, 6)), np.array([1, 2, 3, 4]), reals((4,))[0]
+
+    def by_logits(device, saved, labels, dy, _):
+        return [saved * dy[:, None], None]
+
+    assert strategies(one.operation, SQUARE)[0].output_gradients[1] is None
+    check_gradients(one.operation, [saved, labels], SQUARE, by_logits, [back, None])
+
+
 def test_gradients_of_attention():
     shapes = [(2, 2, 4, 2), (2, 2, 6, 2), (2, 2, 6, 2)]
     one = cases.case("Attention", shapes, [(2, 2, 4, 2)])
@@ -268,6 +292,52 @@ def test_kernels_of_whole_operations_are_right():
         "Conv2D", [image.shape, filters.shape], [(1, 2, 2, 1)], [image, filters], **strides
     )
     np.testing.assert_allclose(found[0, 1, 0, 0], (image[0, 2:5, 0:3] * filters[..., 0]).sum())
+
+
+LETTERS_OF_AN_AXIS = ("B", "P", "S(0)", "S(1)")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        cases.case("MatMul", [(4, 6), (6, 8)], [(4, 8)]),
+        cases.case("Add", [(4, 6), (6,)], [(4, 6)]),
+        cases.case("Mul", [(4, 1), (4, 6)], [(4, 6)]),
+        cases.case("Square", [(4, 6)], [(4, 6)]),
+        cases.case("Sum", [(4, 6)], [(4,)], axes=(1,)),
+        cases.case("ConcatV2", [(4, 6), (4, 2)], [(4, 8)], axis=1),
+        cases.case("Reshape", [(6, 4)], [(4, 6)]),
+        cases.case("Transpose", [(4, 6)], [(6, 4)], perm=(1, 0)),
+        cases.case("PadV2", [(4, 6), ()], [(4, 8)], paddings=[[0, 0], [2, 0]]),
+    ],
+    ids=str,
+)
+def test_no_other_signature_is_right(case):
+    """Of all layouts of inputs and output over one axis, those that work are the strategies."""
+    mesh = Mesh({"x": 2})
+    whole = strategies(case.operation, mesh)[0]
+    kernel = cases.KERNELS[case.operation.kind]
+    (expected,) = execution.run(case.operation, whole, case.inputs, kernel)
+    tensors = [*case.operation.inputs, *case.operation.outputs]
+    found = set()
+    for letters in itertools.product(LETTERS_OF_AN_AXIS, repeat=len(tensors)):
+        try:
+            layouts = [
+                from_sbp(mesh, tensor.shape, [letter])
+                for tensor, letter in zip(tensors, letters, strict=True)
+            ]
+            tried = dataclasses.replace(
+                whole, inputs=tuple(layouts[:-1]), outputs=tuple(layouts[-1:])
+            )
+            (made,) = execution.run(case.operation, tried, case.inputs, kernel)
+        except (AssertionError, ValueError):
+            continue
+        if np.array_equal(made, expected):
+            found.add(letters)
+    assert found == {
+        tuple(letter for one in (*one.inputs, *one.outputs) for letter in to_sbp(one))
+        for one in strategies(case.operation, mesh)
+    }
 
 
 def sabotaged(monkeypatch, kind, **changes) -> None:

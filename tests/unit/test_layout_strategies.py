@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_fuse.layout import LayoutError, LayoutRules, Mesh, from_sbp, to_sbp
+from tf_fuse.layout import LayoutError, LayoutRules, Mesh, from_sbp, plan_relayout, to_sbp
 from tf_fuse.layout.cost import edge_cost, gradient_reductions
 from tf_fuse.layout.operation import Operation, Tensor, check_graph
 from tf_fuse.layout.operators import markdown, rule_of, without_rule
@@ -118,8 +118,6 @@ def moved(operation, strategy) -> int:
         if layout.partial:
             letters = [one if one != "P" else "B" for one in to_sbp(layout)]
             whole = from_sbp(layout.mesh, layout.shape, letters)
-            from tf_fuse.layout import plan_relayout
-
             found += plan_relayout(layout, whole, tensor.item_bytes).received_bytes
     return found
 
@@ -296,6 +294,11 @@ def bad(kind, inputs, outputs, **attributes):
          "all that shrink does not name"),
         (bad("Pad", [(2, 3)], [(2, 4)], paddings=[[0, 1]]),
          "Pad 'op': paddings ((0, 1),) are a pair for each of 2 dimensions"),
+        (bad("Pad", [(2, 3)], [(2, 4)], paddings=3),
+         "Pad 'op': an attribute is of the wrong kind: object of type 'int' has no len(); they "
+         "are: paddings=3"),
+        (bad("BiasAdd", [(2,), (2,)], [(2,)]),
+         "BiasAdd 'op' has a tensor of 1 dimensions; it is for 2 or more"),
         (bad("Tile", [(2, 3)], [(2, 6)], multiples=[2]),
          "Tile 'op': multiples [2] are a number for each of 2 dimensions"),
         (bad("GatherV2", [(2, 3), (4,)], [(4, 3)], batch_dims=1),

@@ -60,8 +60,9 @@ def edge_table(
     made, read = maker[0].outputs[maker[1]], reader[0].inputs[reader[1]]
     if (made.shape, made.dtype) != (read.shape, read.dtype):
         raise LayoutError(
-            f"{maker[0]} makes {made.dtype}{list(made.shape)} as output {maker[1]}, and {reader[0]} "
-            f"reads {read.dtype}{list(read.shape)} as input {reader[1]}; an edge is one tensor"
+            f"{maker[0]} makes {made.dtype}{list(made.shape)} as output {maker[1]}, and "
+            f"{reader[0]} reads {read.dtype}{list(read.shape)} as input {reader[1]}; an edge is "
+            "one tensor"
         )
     for one in (maker[0], reader[0]):
         strategies(one, rates.mesh, allowed)  # Errors name the operation.

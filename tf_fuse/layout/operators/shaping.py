@@ -148,10 +148,8 @@ def pad(operation: Operation) -> Rule:
             f"{operation}: paddings {paddings!r} are a pair for each of {rank} dimensions"
         )
     names = _except(rank, [i for i, one in enumerate(paddings) if any(one)])
-    # A constant that is not zero would be padded by every device that holds a part of the sum.
-    linear = operation.kind != "PadV2"
     scalars: list[list[Written]] = [[] for _ in operation.inputs[1:]]
-    return _kept(operation, [names, *scalars], [names], linear)
+    return _kept(operation, [names, *scalars], [names])
 
 
 def tile(operation: Operation) -> Rule:
@@ -230,14 +228,13 @@ def _kept(
     operation: Operation,
     inputs: Sequence[Sequence[Written]],
     outputs: Sequence[Sequence[Written]],
-    linear: bool = True,
 ) -> Rule:
     """A rule of what only moves elements: linear in all inputs at once."""
     return make(
         operation,
         inputs,
         outputs,
-        linear=[tuple(range(len(inputs)))] if linear else (),
+        linear=[tuple(range(len(inputs)))],
         saved_inputs=(),
     )
 
