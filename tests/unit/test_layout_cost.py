@@ -194,6 +194,22 @@ def test_parameters_copies_and_temporaries_are_held():
     assert memory([attention], [one]).peak_bytes == 4 * (2 * 8 * 4 * 4) + one.temporary_bytes
 
 
+def test_copies_are_held_for_gradients_that_need_them():
+    """The rows of x that each device reads, and not x, until the product's gradient has run."""
+    operations = [Operation("x", "Placeholder", [], [Tensor("x", (64, 32))]), product()]
+    chosen = [choose(operations[0], LINE, "replicate"), choose(operations[1], LINE, "split m")]
+    v_x, v_w, v_y = 64 * 32 * 4, 32 * 16 * 4, 64 * 16 * 4
+    found = memory(operations, chosen, training=True)
+    assert found.held == (
+        v_w + v_x,
+        v_w + v_x + v_x // 4 + v_y // 4,
+        # The gradients of x's rows and of w, which is kept.
+        v_w + v_x // 4 + v_x // 4 + v_w,
+        v_w + v_w,
+    )
+    assert found.parameter_bytes == v_w
+
+
 def test_updates_and_reshapes_need_no_place_of_their_own():
     v, m = (Tensor(name, (8, 4), parameter=True) for name in "vm")
     g = Tensor("g", (8, 4))
