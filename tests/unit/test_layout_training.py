@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tf_fuse.layout import Mesh, simulation
 from tf_fuse.layout.cost import edge_cost
+from tf_fuse.layout.forks import with_forks
 from tf_fuse.layout.operation import Operation, Tensor, check_graph
 from tf_fuse.layout.strategy import strategies
 
@@ -125,10 +126,13 @@ def whole(values):
 
 
 @pytest.mark.parametrize("mesh", [Mesh({"x": 2}), Mesh({"x": 2, "y": 2})], ids=str)
-@settings(deadline=None, max_examples=40)
-@given(data=st.data())
-def test_a_step_has_the_same_loss_and_gradients_in_any_strategies(mesh, data):
-    operations = two_layers()
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), forked=st.booleans())
+def test_a_step_has_the_same_loss_and_gradients_in_any_strategies(mesh, data, forked):
+    operations = with_forks(two_layers()) if forked else two_layers()
+    assert [one.name for one in operations if one.kind == "Identity"] == (
+        ["x/fork", "y/fork"] if forked else []
+    )
     check_graph(operations)
     chosen = [data.draw(st.sampled_from(strategies(one, mesh))) for one in operations]
     shapes = {"x": X, "w": W, "v": V}

@@ -8,10 +8,12 @@ import pytest
 
 from tf_fuse.layout import LayoutError, LayoutRules, Mesh
 from tf_fuse.layout.cost import edge_cost, gradient_reductions
+from tf_fuse.layout.forks import with_forks
 from tf_fuse.layout.named import named_strategy
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import without_rule
 from tf_fuse.layout.propagation import propagate
+from tf_fuse.layout.strategy import strategies
 
 B, S, D, HEADS, K, F, VOCAB = 8, 16, 32, 4, 8, 128, 64
 SHAPES = {
@@ -162,6 +164,50 @@ def test_bytes_of_the_whole_step():
     ]  # fmt: skip
     assert strategy["loss"].forward[0].axes == ("cols",)
     assert gradient_reductions(operations[-1], strategy["loss"]) == ()
+
+
+def test_with_forks_each_sum_is_reduced_once():
+    """Megatron's two all-reduces of a layer in each direction, and the embedding's and the loss's.
+
+    Each fork takes what is cheapest between its maker and its readers.
+    """
+    names = propagate(with_forks(transformer()), ANNOTATIONS)
+    operations = with_forks(transformer())
+    forks = [one for one in operations if one.kind == "Identity"]
+    assert [one.name for one in forks] == ["emb/fork", "n1/fork", "r1/fork"]
+    laid = LayoutRules.from_text(LAYOUT)
+    strategy = {one.name: named_strategy(one, names, laid, MESH) for one in operations}
+    maker = {tensor_.name: (one.name, i) for one in operations
+             for i, tensor_ in enumerate(one.outputs)}  # fmt: skip
+
+    def edges(only=None):
+        for one in operations:
+            for i, tensor_ in enumerate(one.inputs):
+                name, output = maker[tensor_.name]
+                if not tensor_.parameter and only in (None, one.name, name):
+                    yield edge_cost(tensor_, (strategy[name], output), (strategy[one.name], i))
+
+    def moved(only=None):
+        return sum(edge.received_bytes for edge in edges(only))
+
+    for fork in forks:
+        costs = []
+        for one in strategies(fork, MESH):
+            strategy[fork.name] = one
+            costs.append((moved(fork.name), one))
+        strategy[fork.name] = min(costs, key=lambda each: each[0])[1]
+    reduced = 2 * (MESH.shape[1] - 1) * 4 * B * S * D
+    # Forward the embedding and the two layers' outputs; backward n1, n2 and r2.
+    assert moved() == 6 * reduced
+    assert str(strategy["n1/fork"]) == "split d0, partial gradient"
+
+
+def test_a_fork_has_a_name_of_its_own():
+    x, y = Tensor("x", (4,)), Tensor("x/fork", (4,))
+    with pytest.raises(LayoutError) as caught:
+        with_forks([Operation("a", "Relu", [x], [y]), Operation("b", "Relu", [x],
+                                                                [Tensor("z", (4,))])])  # fmt: skip
+    assert str(caught.value) == "the name 'x/fork' is taken; it is for a copy of 'x'"
 
 
 def test_rules_that_cannot_be_are_errors():

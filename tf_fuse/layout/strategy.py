@@ -13,7 +13,7 @@ signatures are. Left out are:
 * and what `Allowed` forbids.
 
 The order is that of the choices: nothing is split, then each factor in the rule's order, then the
-sets of inputs that may be partial; the last axis changes first.
+sets of inputs that may be partial, then the gradient; the last axis changes first.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tf_fuse.layout.tensor_layout import TensorLayout
 REPLICATE: Final = "replicate"
 SPLIT: Final = "split"
 PARTIAL: Final = "partial"
+GRADIENT: Final = "partial gradient"
 # Layers of a model repeat, and so do their operations.
 _KEPT = 1024
 
@@ -44,6 +45,7 @@ class Choice:
     Attributes:
       kind: "replicate": all devices do the same. "split": each has a slice of a factor. "partial":
         each has terms of the sums that some of the inputs are, and makes terms of the outputs.
+        "partial gradient": all have the same, and each terms of the gradient, before and behind.
       factor: that is split.
       inputs: that are partial.
     """
@@ -66,7 +68,7 @@ class Allowed:
 
     Attributes:
       stacked: whether several axes may split one dimension; DTensor cannot.
-      partial: whether inputs may be partial.
+      partial: whether inputs, or the gradients of outputs, may be partial.
     """
 
     stacked: bool = True
@@ -201,6 +203,7 @@ def _combinations(
             if sizes[factor] % mesh.shape[axis] == 0
         ]
         options += [Choice(PARTIAL, "", inputs) for inputs in rule.linear if allowed.partial]
+        options += [Choice(GRADIENT)] * (rule.copies and allowed.partial)
     rest = list(_combinations(rule, mesh, allowed, axis + 1))
     for option in options:
         for others in rest:
@@ -251,7 +254,7 @@ class _Assignment:
         gradients: list[TensorLayout | None] = []
         for i, (tensor, split) in enumerate(zip(tensors, splits, strict=True)):
             skipped = i in rule.constants if i < count else i - count in rule.loose
-            sums = self._gradient_partial(i) if i < count else ()
+            sums = self._gradient_partial(i) if i < count else self._axes_of(GRADIENT)
             gradients.append(
                 _layout(self._mesh, tensor.shape, split, sums)
                 if tensor.has_gradient and not skipped
@@ -308,6 +311,10 @@ class _Assignment:
             if given:
                 found.append(axis)
         return tuple(found)
+
+    def _axes_of(self, kind: str) -> tuple[str, ...]:
+        both = zip(self._mesh.axes, self._choices, strict=True)
+        return tuple(axis for axis, choice in both if choice.kind == kind)
 
     def _is_sum(self, choice: Choice, dims: Dims) -> bool:
         return choice.kind == SPLIT and choice.factor in self._rule.sums and not _has(dims, choice)

@@ -18,7 +18,7 @@ def elementwise(
     constants: Iterable[int] = (),
     saved_inputs: Iterable[int] | None = None,
     saved_outputs: Iterable[int] = (),
-    aliases: Iterable[tuple[int, int]] = (),
+    copies: bool = False,
 ) -> Callable[[Operation], Rule]:
     """The rule of an operation on elements: every dimension can be split, for nothing.
 
@@ -28,7 +28,7 @@ def elementwise(
       constants: inputs that have no gradient.
       saved_inputs: those that its gradient needs; all, if None.
       saved_outputs: the same of the outputs.
-      aliases: (output, input) that are in the same place.
+      copies: whether the output is the input, in the same place.
     """
 
     def rule(operation: Operation) -> Rule:
@@ -47,7 +47,8 @@ def elementwise(
             constants=used,
             saved_inputs=saved_inputs,
             saved_outputs=saved_outputs,
-            aliases=aliases,
+            aliases=[(0, 0)] if copies else (),
+            copies=copies,
         )
 
     return rule

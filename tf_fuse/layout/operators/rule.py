@@ -77,6 +77,8 @@ class Rule:
       saved_inputs: those that the gradient needs.
       saved_outputs: those that the gradient needs.
       aliases: (output, input) that are in the same place in memory.
+      copies: whether output and input are the same, so that gradients which are partial can pass:
+        readers' gradients are added up before they are reduced.
       known: whether there is a rule, and not only the fallback.
     """
 
@@ -97,6 +99,7 @@ class Rule:
     saved_inputs: tuple[int, ...] = ()
     saved_outputs: tuple[int, ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
+    copies: bool = False
     known: bool = True
 
     @property

@@ -50,7 +50,7 @@ _COSTLY_OUTPUT: Final = elementwise.elementwise(flops=8, saved_inputs=(), saved_
 _CAST: Final = elementwise.elementwise(saved_inputs=())
 _LOGICAL: Final = elementwise.elementwise(constants=range(8), saved_inputs=())
 _STOP: Final = elementwise.elementwise(constants=[0], saved_inputs=())
-_ALIAS: Final = elementwise.elementwise([(0,)], 0, saved_inputs=(), aliases=[(0, 0)])
+_ALIAS: Final = elementwise.elementwise([(0,)], 0, saved_inputs=(), copies=True)
 _SELECT: Final = elementwise.elementwise([(1, 2)], constants=[0], saved_inputs=(0,))
 _SLOPE_FIRST: Final = elementwise.elementwise([(0,)])
 _SLOPE_LAST: Final = elementwise.elementwise([(1,)])
