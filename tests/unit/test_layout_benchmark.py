@@ -53,6 +53,21 @@ def test_the_table_of_relayouts_in_the_docs(tmp_path, capsys, monkeypatch):
     assert "1122 pairs" in capsys.readouterr().out
 
 
+def test_the_examples_in_the_docs(capsys):
+    """What they print, and what their comments say."""
+    blocks = [part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:]]
+    names: dict = {}
+    for block in blocks[:3]:  # The others need devices.
+        exec(block, names)
+    picture, _, plan = capsys.readouterr().out.partition("[64/rows, 512] sum over")
+    assert "\n".join(line.rstrip() for line in picture.splitlines()) in DOCS.read_text()
+    comment = "".join(line[1:] for line in blocks[2].splitlines() if line.startswith("#"))
+    assert ("[64/rows, 512] sum over" + plan).split() == comment.replace(":  ", ": ").split()
+    assert names["layouts"]["h"].slice_shape == (32, 128)
+    assert names["layouts"]["h"].bytes_per_device(4) == 16384
+    assert names["layout"].to_mindspore(names["one"]).tensor_map == (1, -1)
+
+
 def test_the_table_of_bytes_on_the_wire():
     row = {"name": "all-gather", "plan": ["all_gather over x, dimension 0", "slice over y"]}
     console = Console(width=100)

@@ -17,6 +17,7 @@ from rich.console import Console
 from benchmarks import layout_brute_force
 from tf_fuse.layout import (
     ALL_STEPS,
+    MANY_AXES_STEPS,
     ONE_AXIS,
     LayoutError,
     Link,
@@ -311,6 +312,27 @@ def test_zeros_are_added_only_where_it_is_allowed():
     assert plan_relayout(source, target, 1, allowed=ONE_AXIS).received_bytes == 512
 
 
+def test_on_many_axes_not_all_steps_are_searched():
+    mesh = Mesh({"a": 2, "b": 2, "c": 2, "d": 2})
+    source = TensorLayout(mesh, (16, 16), [["a", "b"], ["c"]])
+    target = TensorLayout(mesh, (16, 16), [["c"], ["a", "b"]])
+    plan = plan_relayout(source, target)
+    assert plan == plan_relayout(source, target, allowed=MANY_AXES_STEPS)
+    assert plan.received_bytes < plan_relayout(source, target, allowed=ONE_AXIS).received_bytes
+    check_values(source, target, MANY_AXES_STEPS)
+
+
+def test_steps_of_many_axes_lie_between():
+    """No worse than one axis at a time, no better than all steps; and the values stay."""
+    nodes = layout_brute_force.layouts(Mesh({"x": 2, "y": 2, "z": 2}), (8, 8), partial=False)
+    for source, target in itertools.permutations(nodes, 2):
+        costs = [
+            plan_relayout(source, target, allowed=allowed).received_bytes
+            for allowed in (CONTIGUOUS, MANY_AXES_STEPS, ONE_AXIS)
+        ]
+        assert costs == sorted(costs)
+
+
 def test_plans_do_not_depend_on_what_was_asked_before():
     nodes = layout_brute_force.layouts(XY, (8, 8))
     search.router.cache_clear()
@@ -378,8 +400,8 @@ def test_a_simulated_step_that_is_wrong_is_seen():
                 StepSet(stacked=False, strided=False),
             ),
             "no sequence of allowed steps leads from [8] on x:2;y:4 to [8/x+y] on x:2;y:4: over "
-            "several axes: all_reduce, all_to_all; not stacked; pad; not any_partial; "
-            "not strided",
+            "several axes: all_reduce, all_to_all; mixed; not stacked; pad; not "
+            "any_partial; not strided",
         ),
     ],
 )

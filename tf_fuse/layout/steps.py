@@ -45,6 +45,8 @@ class StepSet:
     Attributes:
       joint: kinds that may take several axes at once, as one group. Others gain nothing by it: one
         axis after the other moves the same bytes, with fewer messages.
+      mixed: whether an all-to-all over several axes may take them from and to several dimensions,
+        and change their order.
       stacked: whether a dimension may be split over several axes on the way.
       pad: whether there is the step `pad`.
       any_partial: whether a tensor may be partial on the way over axes over which neither end is.
@@ -55,6 +57,7 @@ class StepSet:
     """
 
     joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
+    mixed: bool = True
     stacked: bool = True
     pad: bool = True
     any_partial: bool = False
@@ -63,13 +66,15 @@ class StepSet:
     def __str__(self) -> str:
         words = [f"over several axes: {', '.join(sorted(self.joint)) or 'none'}"]
         words += [f"{'' if getattr(self, name) else 'not '}{name}"
-                  for name in ("stacked", "pad", "any_partial", "strided")]  # fmt: skip
+                  for name in ("mixed", "stacked", "pad", "any_partial", "strided")]  # fmt: skip
         return "; ".join(words)
 
 
 ALL_STEPS = StepSet()
 # What one axis at a time can do; see `tf_fuse.layout.dtensor` for what is right there.
 ONE_AXIS = StepSet(joint=frozenset(), strided=False)
+# With all steps the graph of layouts grows so large that a search takes from seconds to minutes.
+MANY_AXES_STEPS = StepSet(mixed=False, strided=False)
 
 
 class State(NamedTuple):
@@ -196,6 +201,8 @@ class Space:
         for counts in itertools.product(*(range(len(axes) + 1) for axes in state.splits)):
             if not 1 <= sum(counts) <= most:
                 continue
+            if not self.allowed.mixed and max(counts) < sum(counts):
+                continue
             free = [i for i, count in enumerate(counts) if not count]
             sources = {
                 axis: i
@@ -203,6 +210,8 @@ class Space:
                 for axis in state.splits[i][len(state.splits[i]) - count :]
             }
             for targets in itertools.product(free, repeat=len(sources)):
+                if not self.allowed.mixed and len(set(targets)) > 1:
+                    continue
                 yield from self._exchange(state, sources, dict(zip(sources, targets, strict=True)))
 
     def _exchange(
@@ -218,7 +227,11 @@ class Space:
             i: tuple(axis for axis in state.splits[i] if axis not in sources)
             for i in set(sources.values())
         }
-        for orders in itertools.product(*(itertools.permutations(one) for one in gained.values())):
+        choices = [
+            list(itertools.permutations(axes)) if self.allowed.mixed else [tuple(axes)]
+            for axes in gained.values()
+        ]
+        for orders in itertools.product(*choices):
             taken = {i: state.splits[i] + order for i, order in zip(gained, orders, strict=True)}
             axes = tuple(axis for order in orders for axis in order)
             step = Step(
