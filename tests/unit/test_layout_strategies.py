@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tf_fuse.layout import LayoutError, LayoutRules, Mesh, from_sbp, plan_relayout, to_sbp
@@ -16,6 +17,7 @@ from tf_fuse.layout.operators import markdown, rule_of, without_rule
 from tf_fuse.layout.strategy import Allowed, Choice, Strategy, strategies
 
 LINE = Mesh({"x": 4})
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "layout.md"
 
 
 def product(m, k, n, **attributes) -> Operation:
@@ -360,6 +362,20 @@ def test_errors_of_tensors_and_graphs():
     )
 
 
+def test_attributes_are_kept_as_what_can_be_compared():
+    one = Operation("s", "Sum", [], [], {"keep_dims": True, "axes": np.array([1, 0])})
+    assert one.attributes == (("axes", (1, 0)), ("keep_dims", True))
+    assert hash(one) == hash(Operation("s", "Sum", [], [], [("axes", [1, 0]), ("keep_dims", True)]))
+    with pytest.raises(LayoutError) as caught:
+        Operation("s", "Sum", [], [], {"axes": [{}], "x": {}})
+    assert caught.value.problems == (
+        "Sum 's': attribute 'axes' is ({},), which cannot be hashed; give a number, a string, or a "
+        "list of these",
+        "Sum 's': attribute 'x' is {}, which cannot be hashed; give a number, a string, or a list "
+        "of these",
+    )
+
+
 def test_choices_in_words():
     assert list(map(str, [Choice(), Choice("split", "m"), Choice("partial", "", (0, 1))])) == [
         "replicate", "split m", "partial inputs 0, 1",
@@ -367,5 +383,19 @@ def test_choices_in_words():
 
 
 def test_the_table_of_the_docs_is_that_of_the_code():
-    docs = Path(__file__).resolve().parents[2] / "docs" / "layout.md"
-    assert markdown() in docs.read_text(encoding="utf-8")
+    assert markdown() in DOCS.read_text(encoding="utf-8")
+
+
+def test_examples_of_the_docs_print_what_they_say(capsys):
+    blocks = [part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:]]
+    names: dict = {}
+    printed = {}
+    for block in blocks:
+        if "dtensor" not in block:
+            exec(compile(block, str(DOCS), "exec"), names)
+            printed[block] = capsys.readouterr().out
+    (listed,) = [block for block in blocks if "in strategies(" in block]
+    said = [line[2:] for line in listed.splitlines() if line.startswith("# ")]
+    assert printed[listed].splitlines() == said
+    assert names["names"].made["y"] == ("batch", "hidden")
+    assert 0 < names["operation_cost"](names["split"], names["rates"]).seconds < 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -104,15 +104,24 @@ class Operation:
         outputs: Iterable[Tensor],
         attributes: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
     ):
-        """Keeps them, hashable."""
+        """Keeps them.
+
+        Raises:
+          LayoutError: the value of an attribute cannot be hashed.
+        """
         pairs = attributes.items() if isinstance(attributes, Mapping) else attributes
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "inputs", tuple(inputs))
         object.__setattr__(self, "outputs", tuple(outputs))
-        object.__setattr__(
-            self, "attributes", tuple(sorted((key, _hashable(value)) for key, value in pairs))
-        )
+        kept = sorted(((key, _hashable(value)) for key, value in pairs), key=lambda one: one[0])
+        object.__setattr__(self, "attributes", tuple(kept))
+        raise_if([
+            f"{self}: attribute {key!r} is {value!r}, which cannot be hashed; give a number, a "
+            "string, or a list of these"
+            for key, value in kept
+            if not isinstance(value, Hashable) or _is_odd(value)
+        ])  # fmt: skip
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute, or the default."""
@@ -192,8 +201,17 @@ def _words(tensor: Tensor) -> str:
 
 
 def _hashable(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # NumPy's arrays and numbers.
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))
     if isinstance(value, (set, frozenset)):
         return tuple(sorted(value))
     return value
+
+
+def _is_odd(value: Any) -> bool:
+    """Whether a tuple has something that cannot be hashed."""
+    return isinstance(value, tuple) and any(
+        not isinstance(one, Hashable) or _is_odd(one) for one in value
+    )
