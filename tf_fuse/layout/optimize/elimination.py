@@ -15,8 +15,8 @@ same function with the two exchanged finds the least memory.
 that it is made of. Tables are kept under the hash of their contents, so equal tables are one; and
 what an elimination left is kept under the tables that it was made of. A layer whose strategies and
 edges equal those of an earlier layer thus takes no arithmetic at all, and a chain of n equal blocks
-takes powers of one matrix: M, M M, (M M)(M M), ... (`Order` goes in rounds to make it so). Nothing is
-assumed about the graph, and the result is the same, number by number, as without.
+takes powers of one matrix: M, M M, (M M)(M M), ... (`order_of` goes in rounds to make it so).
+Nothing is assumed about the graph, and the result is the same, number by number, as without.
 """
 
 from __future__ import annotations
@@ -79,9 +79,11 @@ class Store:
 
     def add(self, first: np.ndarray, second: np.ndarray) -> int:
         """Number of a table of pairs; equal tables have one."""
-        digest = hashlib.blake2b(repr((first.dtype.str, first.shape, second.shape)).encode(), digest_size=20)
-        digest.update(np.ascontiguousarray(first))
-        digest.update(np.ascontiguousarray(second))
+        digest = hashlib.blake2b(
+            repr((first.dtype.str, first.shape, second.shape)).encode(), digest_size=20
+        )
+        digest.update(first.tobytes())
+        digest.update(second.tobytes())
         key = digest.digest()
         if key not in self._known:
             self._known[key] = len(self.pairs)

@@ -4,17 +4,18 @@
 
     minimise    sum x[n,s] cost[n,s] + sum y[e,s,t] seconds[e,s,t]
     subject to  sum_s x[n,s] = 1                         for each operation n
-                sum_t y[e,s,t] = x[a,s]                  for each edge e = (a, b) and strategy s of a
+                sum_t y[e,s,t] = x[a,s]                  for each edge e = (a, b), strategy s of a
                 sum_s y[e,s,t] = x[b,t]                  likewise
                 sum x[n,s] memory[n,s,p] <= limit        for each time point p
                 x in {0, 1}, y >= 0, y = 0 where there is no relayout
 
-Alpa ("Automating inter- and intra-operator parallelism", Zheng et al., 2022, section 4.2) has the
-same program with y an integer. Here y follows from x. A program for the least memory has the limit as
-a variable, which it minimises.
+Alpa ("Automating inter- and intra-operator parallelism", Zheng et al., 2022, section 4.2) has such a
+program. Here y need not be an integer: it follows from x. In the program for the least memory the
+limit is a variable, and all that is minimised.
 
 HiGHS computes with floating-point numbers and tolerances. What it finds is added up again in whole
-numbers; a choice that does not fit by these is excluded by a constraint, and the program solved again.
+numbers; a choice that does not fit by these is excluded by a constraint, and the program solved
+again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def solve(
     Raises:
       LayoutError: scipy is not installed.
     """
-    done = [tuple(one) for one in excluded]
+    done: list[tuple[int, ...]] = [tuple(one) for one in excluded]
     for _ in range(_MAX_EXCLUDED):
         answer = _solve_once(tables, time_limit_seconds, memory, done)
         limited = tables.without_limit() if memory else tables

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A bound on the cost under a memory limit, and what it rules out.
 
-With a price for each byte, the cheapest choice is found by elimination as before. For any price, its
-cost less the price of the limit is not above the cost of the best choice that fits: what fits pays
-for no more bytes than the limit. The price at which this bound is highest is found by drawing a
+With a price for each byte, the cheapest choice is found by elimination as before. For any price,
+its total less the price of the limit is not above the cost of the best choice that fits: what fits
+pays for no more bytes than the limit. The price at which this bound is highest is found by drawing a
 line through the best two choices known, one that fits and one that does not, until there is
 nothing below the line.
 
 These sums are floating-point numbers. They only ever rule out what is worse than a known choice by
-more than a margin that is far above their rounding errors; costs that are returned are whole numbers.
+more than a margin that is far above their rounding errors; costs that are returned are whole
+numbers.
 """
 
 from __future__ import annotations

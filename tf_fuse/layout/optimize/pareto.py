@@ -3,8 +3,7 @@
 """The cheapest choice within a memory limit, exactly: elimination with frontiers.
 
 An entry of a table is no longer one pair of cost and memory, but all pairs of which none is better
-in both (a Pareto frontier, as in MindSpore's and Alpa's formulation of the problem with memory). They
-may become many. What cannot be part of anything better than a choice that is known already is left
+in both (a Pareto frontier). They may become many. What cannot be part of anything better than a choice that is known already is left
 out: prices (`lagrange.py`) tell what the rest of the problem costs at least. Where tables grow too
 large all the same, the search says so, and an integer program takes over.
 """
@@ -146,13 +145,12 @@ def _packed(
 
 def _without(made: Frontiers, outside: np.ndarray | None, bound: Bound) -> Frontiers:
     """Without pairs of which nothing better than the known choice can be made."""
-    rest = 0.0 if outside is None else outside[..., None]
     if outside is None:
         return made
-    totals = made.cost + bound.price * made.memory + rest
+    totals = made.cost + bound.price * made.memory + outside[..., None]
     kept = (made.cost < INFINITE) & (totals <= bound.ceiling)
-    return made._replace(**dict(zip(("cost", "memory"), _packed(made.cost, made.memory, kept),
-                                    strict=True)))  # fmt: skip
+    cost, memory = _packed(made.cost, made.memory, kept)
+    return made._replace(cost=cost, memory=memory)
 
 
 def _decoded(

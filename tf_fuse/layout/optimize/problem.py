@@ -95,7 +95,8 @@ class Node:
         """
         if strategy not in self.names:
             raise LayoutError(
-                f"operation {self.name!r} has no strategy {strategy!r}; it has: {listed(self.names)}"
+                f"operation {self.name!r} has no strategy {strategy!r}; it has: "
+                f"{listed(self.names)}"
             )
         return self.names.index(strategy)
 

@@ -12,8 +12,8 @@ from tf_fuse.layout.optimize.tables import INFINITE, Tables
 def undominated(tables: Tables) -> Tables:
     """Without strategies that another one of the operation beats in everything.
 
-    That is in cost, in bytes of each kind, and next to each strategy of each neighbour. In any choice
-    the other one can take its place, so some best choice, and the least memory, remain.
+    That is in cost, in bytes of each kind, and next to each strategy of each neighbour. In any
+    choice the other one can take its place, so some best choice, and the least memory, remain.
     """
     changed = True
     while changed:

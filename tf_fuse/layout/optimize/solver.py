@@ -25,7 +25,7 @@ from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.optimize import integer_program, lagrange, pareto, prune
 from tf_fuse.layout.optimize.elimination import Eliminated, Store, cheapest, smallest
 from tf_fuse.layout.optimize.order import MAX_TABLE_ENTRIES, Order, order_of
-from tf_fuse.layout.optimize.tables import INFINITE, PER_SECOND, Tables
+from tf_fuse.layout.optimize.tables import INFINITE, Tables
 
 ELIMINATION = "elimination"
 FRONTIERS = "elimination with frontiers"
@@ -61,7 +61,7 @@ class Limits:
 
 
 class NoChoiceError(LayoutError):
-    """No choice of strategies can be: there are tensors that none of the relayouts can bring over."""
+    """No choice of strategies can be: not all tensors can be laid out as they are needed."""
 
 
 class MemoryLimitError(LayoutError):
@@ -86,8 +86,8 @@ class MemoryLimitError(LayoutError):
         self.limit_bytes = limit_bytes
         self.proven = proven
         super().__init__(
-            f"no plan fits into memory_limit_bytes={limit_bytes:,}: the least that any plan needs is "
-            f"{'' if proven else 'at least '}{least_bytes:,} bytes per device, "
+            f"no plan fits into memory_limit_bytes={limit_bytes:,}: the least that any plan "
+            f"needs is {'' if proven else 'at least '}{least_bytes:,} bytes per device, "
             f"{least_bytes - limit_bytes:,} more{holders}; raise the limit, use more devices, or "
             "offer strategies that split more"
         )
@@ -198,11 +198,11 @@ class _Search:
         reduced = relaxed.restricted(bound.keep())
         found = self._frontiers(reduced, bound)
         if found is not None:
-            choice = self._of_parent(reduced, found)
-            if tables.fits(choice):
-                return self._solution(choice, tables.cost_of(choice), FRONTIERS)
+            best = self._of_parent(reduced, found)
+            if tables.fits(best):
+                return self._solution(best, tables.cost_of(best), FRONTIERS)
             self._notes.append(f"{tables.points} time points have limits of their own")
-            return self._program(tables, tables.cost_of(choice), None)
+            return self._program(tables, tables.cost_of(best), None)
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
         )
@@ -242,13 +242,11 @@ class _Search:
             cost = tables.cost_of(choice)
             if tables.fits(choice):
                 return self._solution(
-                    choice, _bound(answer.bound + rest, cost, answer.optimal), PROGRAM
+                    choice, bound_in_picoseconds(answer.bound + rest, cost, answer.optimal), PROGRAM
                 )
         return self._program(tables, answer.bound + rest, None)
 
-    def _program(
-        self, tables: Tables, bound: float, known: tuple[int, ...] | None
-    ) -> Solution:
+    def _program(self, tables: Tables, bound: float, known: tuple[int, ...] | None) -> Solution:
         """The integer program, with what is known already.
 
         Args:
@@ -267,11 +265,12 @@ class _Search:
         if not choices:
             raise SearchTimeoutError(
                 f"no plan that fits into {self._tables.limit} bytes was found in "
-                f"{self._limits.time_limit_seconds:g} seconds; raise time_limit_seconds or the limit"
+                f"{self._limits.time_limit_seconds:g} seconds; raise time_limit_seconds, or "
+                "the limit"
             )
         best = min(choices, key=lambda one: (self._tables.cost_of(one), self._tables.peak_of(one)))
         cost = self._tables.cost_of(best)
-        return self._solution(best, _bound(bound, cost, answer.optimal), PROGRAM)
+        return self._solution(best, bound_in_picoseconds(bound, cost, answer.optimal), PROGRAM)
 
     def _infeasible(self, tables: Tables) -> LayoutError:
         """Whether it is for want of memory, and how much."""
@@ -338,14 +337,9 @@ def _core_of(tables: Tables, done: Eliminated) -> Tables:
     )  # fmt: skip
 
 
-def _bound(bound: float, cost: int, optimal: bool) -> int:
+def bound_in_picoseconds(bound: float, cost: int, optimal: bool) -> int:
     """The bound in whole picoseconds; what HiGHS says is optimal is, within its tolerance."""
     # Costs are whole numbers: what is closer to the bound than one cannot be beaten.
     if optimal and cost - bound <= max(0.5, _TOLERANCE * cost):
         return cost
     return max(0, min(cost, math.floor(bound))) if math.isfinite(bound) else 0
-
-
-def seconds(picoseconds: float) -> float:
-    """Picoseconds in seconds."""
-    return picoseconds / PER_SECOND

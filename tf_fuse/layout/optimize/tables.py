@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A problem in whole numbers: picoseconds and bytes.
 
-Sums of floating-point numbers depend on their order, and so would what is cheapest where two choices
-are close. Times are rounded to picoseconds once, here; from then on all sums are exact, whatever
+Sums of floating-point numbers depend on their order, and so would what is cheapest where two
+choices are close. Times are rounded to picoseconds once, here; from then on all sums are exact, whatever
 method adds them up, and can be compared for equality.
 """
 
@@ -211,9 +211,7 @@ def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int
     ]
     return (
         tuple(
-            frozenset(
-                i for i, at in enumerate(kept) if one is not None and one[0] <= at <= one[1]
-            )
+            frozenset(i for i, at in enumerate(kept) if one is not None and one[0] <= at <= one[1])
             for one in live
         ),
         max(1, len(kept)),
