@@ -241,12 +241,12 @@ def eliminate(order: Order, inputs: Sequence[Input], store: Store) -> Eliminated
 
 def cheapest(tables: Tables, order: Order, store: Store) -> Eliminated:
     """Least cost first, then least memory (added up over time points, if there are several)."""
-    zero = np.zeros((1, 1), np.int64)
+    points = tables.points
     alone = [
         Input((i,), cost, memory)
         for i, (cost, memory) in enumerate(zip(tables.cost, memory_of(tables), strict=True))
     ]
-    pairs = [Input(key, pair, zero) for key, pair in tables.pairs.items()]
+    pairs = [Input(key, pair, tables.between(key) * points) for key, pair in tables.pairs.items()]
     return eliminate(order, [*alone, *pairs], store)
 
 
@@ -258,15 +258,15 @@ def smallest(tables: Tables, order: Order, store: Store) -> Eliminated:
     ]
     # What cannot be is infinite in both.
     pairs = [
-        Input(key, np.where(pair >= INFINITE, INFINITE, 0), pair)
+        Input(key, np.where(pair >= INFINITE, INFINITE, tables.between(key)), pair)
         for key, pair in tables.pairs.items()
     ]
     return eliminate(order, [*alone, *pairs], store)
 
 
 def memory_of(tables: Tables) -> list[np.ndarray]:
-    """For each operation, [strategies] bytes: held, and transient once for each time point."""
+    """For each operation, [strategies] bytes, added up over all time points."""
     return [
-        held + transient * len(live)
+        held * tables.points + transient * len(live)
         for held, transient, live in zip(tables.held, tables.transient, tables.live, strict=True)
     ]

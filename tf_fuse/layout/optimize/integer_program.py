@@ -6,11 +6,11 @@
     subject to  sum_s x[n,s] = 1                         for each operation n
                 sum_t y[e,s,t] = x[a,s]                  for each edge e = (a, b), strategy s of a
                 sum_s y[e,s,t] = x[b,t]                  likewise
-                sum x[n,s] memory[n,s,p] <= limit        for each time point p
+                sum x memory[p] + sum y memory <= limit  for each time point p
                 x in {0, 1}, y >= 0, y = 0 where there is no relayout
 
-Alpa ("Automating inter- and intra-operator parallelism", Zheng et al., 2022, section 4.2) has such a
-program. Here y need not be an integer: it follows from x. In the program for the least memory the
+Alpa ("Automating inter- and intra-operator parallelism", Zheng et al., 2022, section 4.2) has a
+program like it. Here y need not be an integer: it follows from x. In the program for the least memory the
 limit is a variable, and all that is minimised.
 
 HiGHS computes with floating-point numbers and tolerances. What it finds is added up again in whole
@@ -93,8 +93,8 @@ def _solve_once(
         return Answer(None, math.inf, False, True)
     dual = result.get("mip_dual_bound")
     bound = -math.inf if dual is None or not math.isfinite(dual) else dual * program.unit
-    choice = None if result.x is None else program.choice(result.x)
-    return Answer(choice, bound, result.status == 0, False)
+    found = None if result.x is None else program.choice(result.x)
+    return Answer(found, bound, result.status == 0, False)
 
 
 def _scipy() -> Any:
@@ -120,9 +120,12 @@ class _Program:
         self._columns = int(self._first[-1])
         for node, start in enumerate(self._first[:-1]):
             self._row(start + np.arange(tables.sizes[node]), 1.0, 1.0, 1.0)
-        for (a, b), pair in tables.pairs.items():
-            cost.append(self._edge(a, b, pair))
-        costs = np.concatenate([np.zeros(0), *cost])
+        between: list[np.ndarray] = []
+        for key, pair in tables.pairs.items():
+            cost.append(self._edge(*key, pair))
+            between.append(tables.between(key)[pair < INFINITE])
+        self._between = np.concatenate([np.zeros(0, np.int64), *between])
+        costs = np.concatenate(cost)
         self._upper = np.where(costs >= INFINITE, 0.0, 1.0)
         costs = np.where(costs >= INFINITE, 0, costs)
         if memory:
@@ -150,7 +153,7 @@ class _Program:
 
     def _memory_rows(self) -> list[np.ndarray]:
         points = range(self._tables.points)
-        return [np.concatenate([np.zeros(0), *self._tables.memory_at(p)]) for p in points]
+        return [np.concatenate([*self._tables.memory_at(p), self._between]) for p in points]
 
     def _limit(self, limit: int) -> None:
         for row in self._memory_rows():

@@ -4,8 +4,8 @@
 
 With a price for each byte, the cheapest choice is found by elimination as before. For any price,
 its total less the price of the limit is not above the cost of the best choice that fits: what fits
-pays for no more bytes than the limit. The price at which this bound is highest is found by drawing a
-line through the best two choices known, one that fits and one that does not, until there is
+pays for no more bytes than the limit. The price at which this bound is highest is found by drawing
+a line through the best two choices known, one that fits and one that does not, until there is
 nothing below the line.
 
 These sums are floating-point numbers. They only ever rule out what is worse than a known choice by
@@ -66,15 +66,15 @@ class Bound:
 
 def priced(tables: Tables, order: Order, price: float) -> Eliminated:
     """Elimination where each byte has a price, in picoseconds; for problems with one time point."""
-    zero = np.zeros((1, 1))
     memory = memory_of(tables)
     alone = [
         Input((i,), cost + price * held, held.astype(float))
         for i, (cost, held) in enumerate(zip(tables.cost, memory, strict=True))
     ]
     pairs = [
-        Input(key, np.where(pair >= INFINITE, np.inf, pair.astype(float)), zero)
+        Input(key, np.where(pair >= INFINITE, np.inf, pair + price * held), held.astype(float))
         for key, pair in tables.pairs.items()
+        for held in [tables.between(key)]
     ]
     return eliminate(order, [*alone, *pairs], Store())
 

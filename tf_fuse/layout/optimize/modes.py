@@ -88,7 +88,8 @@ def allowed_in(problem: Problem, mode: str, pins: Pins) -> dict[int, tuple[int, 
             several = [wanted] if isinstance(wanted, str) else sorted(wanted)
             problems.append(
                 f"operation {node.name!r} is pinned to {', '.join(several)}, but mode 'data' "
-                f"allows {listed([node.names[s] for s in tagged])}; drop the pin, or take mode 'propagate'"
+                f"allows {listed([node.names[s] for s in tagged])}; drop the pin, or take mode "
+                "'propagate'"
             )
     raise_if(problems)
     return found

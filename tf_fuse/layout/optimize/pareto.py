@@ -3,9 +3,10 @@
 """The cheapest choice within a memory limit, exactly: elimination with frontiers.
 
 An entry of a table is no longer one pair of cost and memory, but all pairs of which none is better
-in both (a Pareto frontier). They may become many. What cannot be part of anything better than a choice that is known already is left
-out: prices (`lagrange.py`) tell what the rest of the problem costs at least. Where tables grow too
-large all the same, the search says so, and an integer program takes over.
+in both (a Pareto frontier). They may become many. What cannot be part of anything better than a
+choice that is known already is left out: prices (`lagrange.py`) tell what the rest of the problem
+costs at least. Where tables grow too large all the same, the search says so, and an integer program
+takes over.
 """
 
 from __future__ import annotations
@@ -76,13 +77,12 @@ def solve(
 
 
 def _given(tables: Tables) -> list[Frontiers]:
-    zeros = [np.zeros_like(pair)[..., None] for pair in tables.pairs.values()]
     return [
         Frontiers((i,), cost[:, None], memory[:, None], -1)
         for i, (cost, memory) in enumerate(zip(tables.cost, tables.memory_at(0), strict=True))
     ] + [
-        Frontiers(key, pair[..., None], zero, -1)
-        for (key, pair), zero in zip(tables.pairs.items(), zeros, strict=True)
+        Frontiers(key, pair[..., None], tables.between(key)[..., None], -1)
+        for key, pair in tables.pairs.items()
     ]
 
 

@@ -128,12 +128,15 @@ class Edge:
       seconds: [strategies of source, strategies of target] of the relayout between them; infinite
         where there is none.
       tensor: its name, for reports.
+      memory_bytes: likewise, what each device holds during the whole step because of a relayout, as
+        a copy that the gradient needs; None for nothing.
     """
 
     source: str
     target: str
     seconds: np.ndarray
     tensor: str = ""
+    memory_bytes: np.ndarray | None = None
 
     def __str__(self) -> str:
         return f"{self.source} -> {self.target}" + (f" ({self.tensor})" if self.tensor else "")
@@ -245,11 +248,15 @@ class Problem:
         if edge.source == edge.target:
             return [f"edge {edge} leads back to itself; add its cost to that of the strategies"]
         wanted = tuple(len(self.node(end).candidates) for end in (edge.source, edge.target))
-        if np.shape(edge.seconds) != wanted:
-            return [
-                f"edge {edge} has seconds of shape {np.shape(edge.seconds)}, but its operations "
-                f"have {wanted[0]} and {wanted[1]} strategies; give one number for each pair"
-            ]
+        held = edge.memory_bytes
+        for name, table in (("seconds", edge.seconds), ("memory_bytes", held)):
+            if table is not None and np.shape(table) != wanted:
+                return [
+                    f"edge {edge} has {name} of shape {np.shape(table)}, but its operations have "
+                    f"{wanted[0]} and {wanted[1]} strategies; give one number for each pair"
+                ]
+        if held is not None and not (np.asarray(held).dtype.kind in "iu" and np.all(held >= 0)):
+            return [f"edge {edge}: memory_bytes are whole numbers, 0 or more"]
         # Not `< 0`: that is false of what is no number.
         bad = np.argwhere(~(np.asarray(edge.seconds) >= 0))
         if len(bad):

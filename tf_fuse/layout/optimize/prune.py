@@ -32,7 +32,8 @@ def _kept(tables: Tables, node: int) -> np.ndarray:
     for other in tables.neighbours[node]:
         low, high = min(node, other), max(node, other)
         pair = tables.pairs[low, high]
-        rows.append(pair if node == low else pair.T)
+        held = np.broadcast_to(tables.between((low, high)), pair.shape)
+        rows += [pair, held] if node == low else [pair.T, held.T]
     table = np.concatenate(rows, axis=1)
     better = (table[:, None, :] <= table[None, :, :]).all(axis=2)
     # Of equal ones the first stays.

@@ -3,8 +3,8 @@
 """A problem in whole numbers: picoseconds and bytes.
 
 Sums of floating-point numbers depend on their order, and so would what is cheapest where two
-choices are close. Times are rounded to picoseconds once, here; from then on all sums are exact, whatever
-method adds them up, and can be compared for equality.
+choices are close. Times are rounded to picoseconds once, here; from then on all sums are exact,
+whatever method adds them up, and can be compared for equality.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tf_fuse.layout.optimize.problem import Problem
 PER_SECOND = 10**12
 # Stands for what cannot be; two of it can be added without overflow.
 INFINITE = 1 << 61
+_NONE = np.zeros((1, 1), np.int64)
 # What all finite numbers of a problem may add up to.
 _LARGEST = 1 << 60
 
@@ -37,6 +38,7 @@ class Tables:
       points: number of time points that matter, 1 or more.
       pairs: by the numbers of two operations, the lower one first, [strategies of it, strategies of
         the other one] in picoseconds, `INFINITE` where it cannot be.
+      held_between: likewise, bytes held all the time; a pair that is missing holds none.
       kept: for each operation the numbers that its strategies have in the problem.
       limit: bytes; None if memory does not matter.
     """
@@ -47,6 +49,7 @@ class Tables:
     live: tuple[frozenset[int], ...]
     points: int
     pairs: Mapping[tuple[int, int], np.ndarray]
+    held_between: Mapping[tuple[int, int], np.ndarray]
     kept: tuple[np.ndarray, ...]
     limit: int | None
 
@@ -68,6 +71,10 @@ class Tables:
             found[a].add(b)
             found[b].add(a)
         return tuple(tuple(sorted(one)) for one in found)
+
+    def between(self, key: tuple[int, int]) -> np.ndarray:
+        """Bytes that two operations hold together: [strategies, strategies], or [1, 1] zero."""
+        return self.held_between.get(key, _NONE)
 
     def memory_at(self, point: int) -> tuple[np.ndarray, ...]:
         """For each operation, [strategies] bytes at a time point."""
@@ -94,6 +101,8 @@ class Tables:
         ):
             found += held[s]
             found[sorted(live)] += transient[s]
+        for (a, b), pair in self.held_between.items():
+            found += pair[choice[a], choice[b]]
         return found
 
     def fits(self, choice: Sequence[int]) -> bool:
@@ -123,7 +132,8 @@ class Tables:
             held=taken[1],
             transient=taken[2],
             kept=taken[3],
-            pairs={(a, b): pair[np.ix_(at[a], at[b])] for (a, b), pair in self.pairs.items()},
+            pairs=_restricted(self.pairs, at),
+            held_between=_restricted(self.held_between, at),
         )
 
     def relaxed(self, point: int) -> Tables:
@@ -163,11 +173,12 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
         for name in ("memory_bytes", "transient_bytes")
     )
     pairs: dict[tuple[int, int], np.ndarray] = {}
+    between: dict[tuple[int, int], np.ndarray] = {}
     for edge in problem.edges:
         a, b = problem.indices[edge.source], problem.indices[edge.target]
-        table = _whole(np.asarray(edge.seconds, float) * PER_SECOND, str(edge))
-        key, table = ((a, b), table) if a < b else ((b, a), table.T)
-        pairs[key] = np.minimum(pairs[key] + table, INFINITE) if key in pairs else table
+        _add(pairs, a, b, _whole(np.asarray(edge.seconds, float) * PER_SECOND, str(edge)))
+        if edge.memory_bytes is not None:
+            _add(between, a, b, _whole(edge.memory_bytes, str(edge)))
     live, points = _points([node.live for node in nodes])
     found = Tables(
         tuple(one + other for one, other in zip(compute, communication, strict=True)),
@@ -176,6 +187,7 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
         live,
         points,
         {key: np.ascontiguousarray(pairs[key]) for key in sorted(pairs)},
+        {key: np.ascontiguousarray(between[key]) for key in sorted(between)},
         tuple(np.arange(len(node.candidates)) for node in problem.nodes),
         problem.memory_limit_bytes,
     )
@@ -193,6 +205,20 @@ def _whole(values: Sequence[float] | np.ndarray, who: str) -> np.ndarray:
     return np.where(np.isfinite(table), np.rint(np.minimum(table, _LARGEST)), INFINITE).astype(
         np.int64
     )
+
+
+def _add(
+    into: dict[tuple[int, int], np.ndarray], source: int, target: int, table: np.ndarray
+) -> None:
+    """Adds a table, as one of the lower number's strategies by the higher one's."""
+    key, table = ((source, target), table) if source < target else ((target, source), table.T)
+    into[key] = np.minimum(into[key] + table, INFINITE) if key in into else table
+
+
+def _restricted(
+    pairs: Mapping[tuple[int, int], np.ndarray], at: Sequence[np.ndarray]
+) -> dict[tuple[int, int], np.ndarray]:
+    return {(a, b): pair[np.ix_(at[a], at[b])] for (a, b), pair in pairs.items()}
 
 
 def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
@@ -222,7 +248,7 @@ def _check(tables: Tables) -> None:
     """Raises if a sum can overflow."""
     pairs = [np.where(pair >= INFINITE, 0, pair) for pair in tables.pairs.values()]
     cost = _total(tables.cost) + _total(pairs)
-    memory = _total(tables.held) + _total(tables.transient)
+    memory = sum(map(_total, (tables.held, tables.transient, tables.held_between.values())))
     if cost >= _LARGEST or memory >= _LARGEST:
         raise LayoutError(
             f"the largest costs add up to {cost / PER_SECOND:.3g} seconds and {memory:.3g} bytes; "
