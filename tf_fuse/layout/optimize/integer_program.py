@@ -10,8 +10,8 @@
                 x in {0, 1}, y >= 0, y = 0 where there is no relayout
 
 Alpa ("Automating inter- and intra-operator parallelism", Zheng et al., 2022, section 4.2) has a
-program like it. Here y need not be an integer: it follows from x. In the program for the least memory the
-limit is a variable, and all that is minimised.
+program like it. Here y need not be an integer: it follows from x. In the program for the least
+memory the limit is a variable, and all that is minimised.
 
 HiGHS computes with floating-point numbers and tolerances. What it finds is added up again in whole
 numbers; a choice that does not fit by these is excluded by a constraint, and the program solved

@@ -190,10 +190,9 @@ class _Search:
         relaxed = tables.relaxed(worst)
         least = smallest(relaxed, order, self._store)
         assert tables.limit is not None
-        if least.total[0] > tables.limit:
-            known = tuple(least.choice())
-            raise self._too_much(int(least.total[0]), known, tables.peak_of(known))
         within = tuple(least.choice())
+        if least.total[0] > tables.limit:
+            raise self._too_much(int(least.total[0]), within, tables.peak_of(within))
         bound = lagrange.bound_of(relaxed, order, above, within)
         reduced = relaxed.restricted(bound.keep())
         found = self._frontiers(reduced, bound)
@@ -206,10 +205,9 @@ class _Search:
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
         )
-        known = bound.best if tables.fits(bound.best) else None
-        return self._program(
-            tables.restricted(bound.keep()) if known else tables, bound.bound, known
-        )
+        fits = tables.fits(bound.best)
+        left = tables.restricted(bound.keep()) if fits else tables
+        return self._program(left, bound.bound, bound.best if fits else None)
 
     def _frontiers(self, reduced: Tables, bound: lagrange.Bound) -> tuple[int, ...] | None:
         order = order_of(reduced.sizes, reduced.neighbours, self._limits.max_table_entries)
@@ -332,7 +330,7 @@ def _core_of(tables: Tables, done: Eliminated) -> Tables:
             pairs[key] = np.minimum(pairs[key] + table, INFINITE) if key in pairs else table
     zeros = tuple(np.zeros_like(one) for one in cost)
     return Tables(
-        tuple(cost), zeros, zeros, (frozenset(),) * len(core), 1, pairs,
+        tuple(cost), zeros, zeros, (frozenset(),) * len(core), 1, pairs, {},
         tuple(np.arange(len(one)) for one in cost), None,
     )  # fmt: skip
 

@@ -249,7 +249,7 @@ def _check(tables: Tables) -> None:
     pairs = [np.where(pair >= INFINITE, 0, pair) for pair in tables.pairs.values()]
     cost = _total(tables.cost) + _total(pairs)
     memory = sum(map(_total, (tables.held, tables.transient, tables.held_between.values())))
-    if cost >= _LARGEST or memory >= _LARGEST:
+    if cost >= _LARGEST or memory * tables.points >= _LARGEST:
         raise LayoutError(
             f"the largest costs add up to {cost / PER_SECOND:.3g} seconds and {memory:.3g} bytes; "
             f"the sums are to be below {_LARGEST / PER_SECOND:.0f} seconds and {_LARGEST} bytes"
