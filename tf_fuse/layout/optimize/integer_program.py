@@ -123,7 +123,8 @@ class _Program:
         between: list[np.ndarray] = []
         for key, pair in tables.pairs.items():
             cost.append(self._edge(*key, pair))
-            between.append(tables.between(key)[pair < INFINITE])
+            held = np.broadcast_to(tables.between(key), pair.shape)
+            between.append(held[pair < INFINITE])
         self._between = np.concatenate([np.zeros(0, np.int64), *between])
         costs = np.concatenate(cost)
         self._upper = np.where(costs >= INFINITE, 0.0, 1.0)
