@@ -81,7 +81,9 @@ def _given(tables: Tables) -> list[Frontiers]:
         Frontiers((i,), cost[:, None], memory[:, None], -1)
         for i, (cost, memory) in enumerate(zip(tables.cost, tables.memory_at(0), strict=True))
     ] + [
-        Frontiers(key, pair[..., None], tables.between(key)[..., None], -1)
+        Frontiers(
+            key, pair[..., None], np.broadcast_to(tables.between(key), pair.shape)[..., None], -1
+        )
         for key, pair in tables.pairs.items()
     ]
 
