@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ def solve(
 
     Args:
       tables: the problem.
-      time_limit_seconds: for HiGHS.
+      time_limit_seconds: for HiGHS, which looks at its clock now and then only.
       memory: find the least memory, whatever it costs and whatever the limit is.
       excluded: choices that are not to be returned.
 
@@ -71,13 +72,19 @@ def solve(
       LayoutError: scipy is not installed.
     """
     done: list[tuple[int, ...]] = [tuple(one) for one in excluded]
+    end = time.monotonic() + time_limit_seconds
     for _ in range(_MAX_EXCLUDED):
-        answer = _solve_once(tables, time_limit_seconds, memory, done)
+        answer = _solve_once(tables, end - time.monotonic(), memory, done)
         limited = tables.without_limit() if memory else tables
         if answer.choice is None or limited.fits(answer.choice):
             return answer
         done.append(answer.choice)
     return Answer(None, answer.bound, False, False)
+
+
+def columns(tables: Tables) -> int:
+    """Number of the program's variables."""
+    return sum(tables.sizes) + sum(int((pair < INFINITE).sum()) for pair in tables.pairs.values())
 
 
 def _solve_once(

@@ -52,7 +52,8 @@ class Plan:
       problem: what was solved.
       choice: numbers of the strategies, in the problem's order.
       mode: "data", "auto" or "propagate".
-      method: "elimination", "elimination with frontiers" or "integer program".
+      method: "elimination", "elimination with frontiers", "elimination with prices" or "integer
+        program".
       bound_picoseconds: no plan that fits costs less, as far as the mode and the pins allow.
       pinned: operations whose strategies were given, sorted.
       search_seconds: that the search took; 0.0 of a plan that was loaded.

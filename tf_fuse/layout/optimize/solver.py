@@ -8,8 +8,11 @@
 3. Where tables would be too large, or memory has several time points that matter, the integer
    program, within a time limit; it tells how far from the best its answer is at most.
 
-With several time points, steps 1 and 2 are tried with the one that is worst: what is cheapest under
-fewer limits and meets all of them is cheapest under all.
+With several time points, step 2 is tried with the one that is worst, then with the mean of this one
+and of those at which what is found does not fit: what fits at each fits in the mean, so what is
+cheapest in the mean, and fits at each, is cheapest. A choice that fits at all is found by a lower
+limit of the mean. Where the integer program would be too large, that choice is the answer, and how
+far from the best it is at most is known as well.
 """
 
 from __future__ import annotations
@@ -29,8 +32,11 @@ from tf_fuse.layout.optimize.tables import INFINITE, Tables
 
 ELIMINATION = "elimination"
 FRONTIERS = "elimination with frontiers"
+PRICES = "elimination with prices"
 PROGRAM = "integer program"
 
+# Time points whose mean is looked at, at most.
+_MAX_POINTS = 8
 # What HiGHS leaves open when it says that an answer is optimal.
 _TOLERANCE = 1e-9
 
@@ -43,11 +49,13 @@ class Limits:
       time_limit_seconds: for integer programs, all together.
       max_table_entries: of an elimination's largest table; an integer program beyond.
       max_frontier_entries: likewise, of a table with frontiers.
+      max_program_columns: of an integer program, where a choice that fits is known without it.
     """
 
     time_limit_seconds: float = 60.0
     max_table_entries: int = MAX_TABLE_ENTRIES
     max_frontier_entries: int = pareto.MAX_ENTRIES
+    max_program_columns: int = 50_000
 
     def __post_init__(self) -> None:
         """Checks all.
@@ -106,7 +114,8 @@ class Solution:
       cost: picoseconds.
       bound: no choice that fits costs less; picoseconds. Equal to `cost` where that is proven.
       peak: bytes of a device at the worst time point.
-      method: "elimination", "elimination with frontiers" or "integer program".
+      method: "elimination", "elimination with frontiers", "elimination with prices" or "integer
+        program".
       computed: eliminations that were computed.
       reused: eliminations whose result was known from an equal one, as of a repeated layer.
       notes: why a method before it did not do.
@@ -186,28 +195,79 @@ class _Search:
     def _within(self, order: Order, above: tuple[int, ...]) -> Solution:
         """The cheapest choice does not fit."""
         tables = self._tables
-        worst = int(np.argmax(tables.bytes_of(above)))
-        relaxed = tables.relaxed(worst)
-        least = smallest(relaxed, order, self._store)
-        assert tables.limit is not None
-        within = tuple(least.choice())
-        if least.total[0] > tables.limit:
-            raise self._too_much(int(least.total[0]), within, tables.peak_of(within))
-        bound = lagrange.bound_of(relaxed, order, above, within)
-        reduced = relaxed.restricted(bound.keep())
-        found = self._frontiers(reduced, bound)
-        if found is not None:
-            best = self._of_parent(reduced, found)
-            if tables.fits(best):
-                return self._solution(best, tables.cost_of(best), FRONTIERS)
-            self._notes.append(f"{tables.points} time points have limits of their own")
-            return self._program(tables, tables.cost_of(best), None)
+        points: list[int] = []
+        lowest = 0.0
+        found = above
+        while True:
+            mean = tables.relaxed([*points, int(np.argmax(tables.bytes_of(found)))])
+            if mean.fits(above):
+                break  # At the first one it does not.
+            points.append(int(np.argmax(tables.bytes_of(found))))
+            relaxed = mean
+            within = self._least(relaxed, order, len(points))
+            bound = lagrange.bound_of(relaxed, order, above, within)
+            lowest = max(lowest, bound.bound)
+            reduced = relaxed.restricted(bound.keep())
+            exact = self._frontiers(reduced, bound)
+            found = bound.best if exact is None else self._of_parent(reduced, exact)
+            if exact is not None:
+                lowest = max(lowest, tables.cost_of(found))
+            if tables.fits(found) and tables.cost_of(found) <= lowest:
+                return self._solution(found, tables.cost_of(found), FRONTIERS)
+            if tables.fits(found) or len(points) == _MAX_POINTS or self._left() <= 0:
+                break
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
+            if exact is None
+            else f"{tables.points} time points have limits of their own"
         )
-        fits = tables.fits(bound.best)
-        left = tables.restricted(bound.keep()) if fits else tables
-        return self._program(left, bound.bound, bound.best if fits else None)
+        fitting = self._fitting(relaxed, len(points), order, above, [found, within])
+        if fitting is None:
+            return self._program(tables, lowest, None)
+        # What is dearer than it in the mean alone is so at all time points.
+        left = lagrange.at_price(relaxed, order, bound.price, fitting)
+        return self._program(tables.restricted(left.keep()), lowest, fitting)
+
+    def _least(self, relaxed: Tables, order: Order, points: int) -> tuple[int, ...]:
+        """The choice with the least memory in the mean of time points.
+
+        Raises:
+          MemoryLimitError: it does not fit there.
+        """
+        tables = self._tables
+        least = smallest(relaxed, order, self._store)
+        choice = tuple(least.choice())
+        assert tables.limit is not None and relaxed.limit is not None
+        if least.total[0] > relaxed.limit:
+            raise self._too_much(-int(-least.total[0] // points), choice, tables.peak_of(choice))
+        return choice
+
+    def _fitting(
+        self,
+        relaxed: Tables,
+        points: int,
+        order: Order,
+        above: tuple[int, ...],
+        known: Sequence[tuple[int, ...]],
+    ) -> tuple[int, ...] | None:
+        """A cheap choice that fits at all time points.
+
+        Some fit in the mean, but not at all. The limit of the mean is lowered by what is too much
+        elsewhere, until nothing is.
+        """
+        tables = self._tables
+        assert tables.limit is not None and relaxed.limit is not None
+        fitting = [one for one in known if tables.fits(one)]
+        choice, within = known[0], known[-1]
+        limit = relaxed.limit
+        while not tables.fits(choice) and choice != within and self._left() > 0:
+            limit -= (tables.peak_of(choice) - tables.limit) * points
+            if relaxed.peak_of(within) > limit:
+                break
+            lowered = dataclasses.replace(relaxed, limit=limit)
+            choice = lagrange.bound_of(lowered, order, above, within).best
+            fitting += [choice] if tables.fits(choice) else []
+        return min(fitting, key=tables.cost_of, default=None)
 
     def _frontiers(self, reduced: Tables, bound: lagrange.Bound) -> tuple[int, ...] | None:
         order = order_of(reduced.sizes, reduced.neighbours, self._limits.max_table_entries)
@@ -253,6 +313,14 @@ class _Search:
           known: a choice that fits.
         """
         tables = prune.undominated(tables)
+        size = integer_program.columns(tables)
+        if known is not None and size > self._limits.max_program_columns:
+            self._notes.append(
+                f"an integer program would have {size:,} columns, more than "
+                f"{self._limits.max_program_columns:,}"
+            )
+            cost = self._tables.cost_of(known)
+            return self._solution(known, bound_in_picoseconds(bound, cost, False), PRICES)
         answer = integer_program.solve(tables, self._left())
         if answer.infeasible and known is None:
             raise self._infeasible(tables)

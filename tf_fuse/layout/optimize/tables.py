@@ -136,14 +136,27 @@ class Tables:
             held_between=_restricted(self.held_between, at),
         )
 
-    def relaxed(self, point: int) -> Tables:
-        """Of the time points, one only."""
+    def relaxed(self, points: Sequence[int]) -> Tables:
+        """With one time point, at which all is held that is held at some, added up.
+
+        The limit is theirs, added up: what fits at each of them fits there.
+
+        Args:
+          points: one may be there several times.
+        """
+        counts = [sum(point in live for point in points) for live in self.live]
+        times = len(points)
         return dataclasses.replace(
             self,
-            held=self.memory_at(point),
+            held=tuple(
+                held * times + transient * count
+                for held, transient, count in zip(self.held, self.transient, counts, strict=True)
+            ),
             transient=tuple(np.zeros_like(one) for one in self.held),
             live=(frozenset(),) * self.size,
             points=1,
+            held_between={key: pair * times for key, pair in self.held_between.items()},
+            limit=None if self.limit is None else self.limit * times,
         )
 
     def without_limit(self) -> Tables:
