@@ -142,6 +142,14 @@ def _misfits(message: Any, problem: Problem) -> Iterator[str]:
         yield f"the plan has operations that the model has not: {listed(gone)}"
     if new:
         yield f"the model has operations that the plan has not: {listed(new)}"
+    names = [one.name for one in message.operations]
+    twice = len(planned) < len(names)
+    for name in sorted({name for name in names if twice and names.count(name) > 1}):
+        several = [one.strategy for one in message.operations if one.name == name]
+        yield (
+            f"the plan has operation {name!r} {len(several)} times, with strategies "
+            f"{listed(several)}"
+        )
     for node in problem.nodes:
         one = planned.get(node.name)
         if one is None:
