@@ -58,9 +58,16 @@ def example(limit: int | None = None, mesh: Mesh | None = None, fast: float = 1.
 
 
 def text_of(what) -> str:
-    console = Console(width=110, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console = Console(width=180, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(what)
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
+
+
+def cells(what) -> list[list[str]]:
+    """The cells of a table, with its header."""
+    lines = [line.replace("┃", "│") for line in text_of(what).splitlines()]
+    rows = [line.strip().strip("│").split("│") for line in lines if line.startswith("│")]
+    return [[cell.strip() for cell in row] for row in rows]
 
 
 def error(call, *args, **kwargs) -> str:
@@ -241,17 +248,16 @@ def test_alternatives_keep_pins_and_mode():
 def test_table():
     plan = search(example(limit=5_000), pins={"up": "hidden"})
     plan = dataclasses.replace(plan, search_seconds=0.0025, computed=3, reused=1)
-    assert text_of(plan.table()) == (
-        "┏━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┓\n"
-        "┃ operation ┃ strategy        ┃ compute ms ┃ communication ms ┃ relayout ms ┃ bytes/device ┃\n"
-        "┡━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━╇━━━━━━━━━━━━━━┩\n"
-        "│ up        │ hidden (pinned) │      4.000 │            2.000 │       0.000 │        1,000 │\n"
-        "│ down      │ hidden          │      4.000 │            2.000 │       0.000 │        1,000 │\n"
-        "│ sum       │                 │      8.000 │            4.000 │       0.000 │        2,000 │\n"
-        "└───────────┴─────────────────┴────────────┴──────────────────┴─────────────┴──────────────┘\n"
-        "12.000 ms, 2,000 bytes per device of 5,000; no plan is cheaper (elimination, mode auto)\n"
-        "searched for 2.500 ms: 3 eliminations, and 1 that equalled one of them"
-    )
+    assert cells(plan.table()) == [
+        ["operation", "strategy", "compute ms", "communication ms", "relayout ms", "bytes/device"],
+        ["up", "hidden (pinned)", "4.000", "2.000", "0.000", "1,000"],
+        ["down", "hidden", "4.000", "2.000", "0.000", "1,000"],
+        ["sum", "", "8.000", "4.000", "0.000", "2,000"],
+    ]
+    assert text_of(plan.table()).splitlines()[-2:] == [
+        "12.000 ms, 2,000 bytes per device of 5,000; no plan is cheaper (elimination, mode auto)",
+        "searched for 2.500 ms: 3 eliminations, and 1 that equalled one of them",
+    ]
     gap = dataclasses.replace(plan, bound_picoseconds=11 * 10**9, computed=0, notes=("a reason",))
     short = text_of(gap.table(most=1))
     assert "│ and 1 more" in short and "down" not in short
@@ -263,18 +269,25 @@ def test_table():
 
 
 def test_why():
-    assert text_of(search(example()).why(["up"])) == (
-        "┏━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┓\n"
-        "┃ plan          ┃ differs in                                   ┃     ms ┃           more ┃ bytes/device ┃\n"
-        "┡━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━┩\n"
-        "│ this one      │                                              │ 10.000 │                │        8,000 │\n"
-        "│ second best   │ down: hidden, not batch; up: hidden, not     │ 12.000 │ 2.000 (+20.0%) │        2,000 │\n"
-        "│               │ batch                                        │        │                │              │\n"
-        "│ data parallel │                                              │ 10.000 │  0.000 (+0.0%) │        8,000 │\n"
-        "│ other up      │ down: hidden, not batch; up: hidden, not     │ 12.000 │ 2.000 (+20.0%) │        2,000 │\n"
-        "│               │ batch                                        │        │                │              │\n"
-        "└───────────────┴──────────────────────────────────────────────┴────────┴────────────────┴──────────────┘"
-    )
+    other = "down: hidden, not batch; up: hidden, not batch"
+    assert cells(search(example()).why(["up"])) == [
+        ["plan", "differs in", "ms", "more", "bytes/device"],
+        ["this one", "", "10.000", "", "8,000"],
+        ["second best", other, "12.000", "2.000 (+20.0%)", "2,000"],
+        ["data parallel", "", "10.000", "0.000 (+0.0%)", "8,000"],
+        ["other up", other, "12.000", "2.000 (+20.0%)", "2,000"],
+    ]
+    only = simple([[1]])
+    assert cells(search(only).why(["a"]))[2:] == [
+        ["second best", "there is no other plan that fits", "", "", ""],
+        [
+            "data parallel",
+            "operation 'a' has no strategy with the tag 'data', which mode 'data' needs; it has: "
+            "s0",
+            "", "", "",
+        ],
+        ["other a", "there is no other plan that fits", "", "", ""],
+    ]  # fmt: skip
 
 
 # Files.
@@ -291,9 +304,7 @@ def test_a_plan_comes_back(tmp_path_factory, seed, share):
     plan.save(path)
     assert [entry.name for entry in path.parent.iterdir()] == ["plan"]
     back = Plan.load(path, one)
-    assert back == dataclasses.replace(
-        plan, search_seconds=0.0, computed=0, reused=0, notes=()
-    ) or (back.choice, back.mode, back.method, back.pinned, back.bound_picoseconds) == (
+    assert (back.choice, back.mode, back.method, back.pinned, back.bound_picoseconds) == (
         plan.choice, plan.mode, plan.method, plan.pinned, plan.bound_picoseconds,
     )  # fmt: skip
     # It can be pinned, and is then all that is left.
@@ -439,15 +450,12 @@ def test_search_over_meshes():
     found = search_meshes(8, on)
     assert str(found.best.problem.mesh) == "x:2;y:4"
     assert [one.plan and one.plan.picoseconds for one in found.tried] == [10**10, 8 * 10**9, None]
-    assert text_of(found.table()) == (
-        "┏━━━━━━━━━┳━━━━━━━━┳━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━━━━━━━━┓\n"
-        "┃ mesh    ┃     ms ┃ bytes/device ┃                     ┃\n"
-        "┡━━━━━━━━━╇━━━━━━━━╇━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━━━━━━━━┩\n"
-        "│ x:8     │ 10.000 │        8,000 │                     │\n"
-        "│ x:2;y:4 │  8.000 │        2,000 │ best                │\n"
-        "│ x:4;y:2 │        │              │ 4 does not divide 6 │\n"
-        "└─────────┴────────┴──────────────┴─────────────────────┘"
-    )
+    assert cells(found.table()) == [
+        ["mesh", "ms", "bytes/device", ""],
+        ["x:8", "10.000", "8,000", ""],
+        ["x:2;y:4", "8.000", "2,000", "best"],
+        ["x:4;y:2", "", "", "4 does not divide 6"],
+    ]
 
     def never(mesh: Mesh) -> Problem:
         return example(limit=100, mesh=mesh)
@@ -499,4 +507,5 @@ def test_problems_of_tests_are_what_they_say():
     }
     assert kinds["chain"] == {0, 1, 2, 3, 4, 5}
     assert max(kinds["series_parallel"]) > 5 and max(kinds["general"]) > 5
-    assert any(np.isinf(e.seconds).any() for e in problem(3, "general", infinite=0.5).edges)
+    many = [edge for seed in range(50) for edge in problem(seed, "general", infinite=0.5).edges]
+    assert any(np.isinf(edge.seconds).any() for edge in many)
