@@ -14,7 +14,7 @@ asked for.
 
 import sys as _sys
 
-from tf_fuse import _native
+from tf_fuse import _native, layout
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._waiting import cluster_waiting, waiting
 from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
@@ -50,6 +50,7 @@ __all__ = [
     "cluster_reports",
     "cluster_waiting",
     "collectives",
+    "layout",
     "metrics",
     "print_weight_update_report",
     "prometheus_text",

@@ -100,6 +100,11 @@ def test_known_layouts_in_all_notations():
     assert from_mindspore(MindSporeLayout((2, 4), (0, -1), (8, 12))).splits == (("axis1",), ())
 
 
+@pytest.mark.parametrize("text", ["(S(0), P)", " S0,P ", "(S0, P)", "S(0), P"])
+def test_ways_to_write_a_signature(text):
+    assert from_sbp(MESH, [8], text) == TensorLayout(MESH, [8], [["x"]], ["y"])
+
+
 def problems(call, *args) -> tuple[str, ...]:
     with pytest.raises(LayoutError) as caught:
         call(*args)
@@ -181,6 +186,14 @@ def problems(call, *args) -> tuple[str, ...]:
                 "axis 'x': 'S(1)' is no signature of a tensor with 1 dimensions; there are B, P "
                 "and S(0) to S(0)",
                 "axis 'y': 'Q' is no signature of a tensor with 1 dimensions; there are B, P and "
+                "S(0) to S(0)",
+            ],
+        ),
+        (
+            from_sbp,
+            (MESH, [8], "(XB, S(0))"),
+            [
+                "axis 'x': 'XB' is no signature of a tensor with 1 dimensions; there are B, P and "
                 "S(0) to S(0)",
             ],
         ),

@@ -36,11 +36,12 @@ from tf_fuse.layout.notation import (
 from tf_fuse.layout.picture import picture, show
 from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
 from tf_fuse.layout.rules import Dimension, LayoutRules
-from tf_fuse.layout.steps import ALL_STEPS, ONE_AXIS, StepSet
+from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 __all__ = [
     "ALL_STEPS",
+    "MANY_AXES_STEPS",
     "ONE_AXIS",
     "Dimension",
     "LayoutError",

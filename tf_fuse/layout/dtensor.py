@@ -12,6 +12,10 @@ from a dimension to another, while nothing else changes. With more at once some 
 so each step here is one of these, whatever the plan. Of four dimensions or more, all-to-alls
 without the first one are wrong, too; there one is made the first for as long as it takes.
 
+Nor are there dimensions that several axes split. Where a plan passes through one, it is several
+dimensions for as long as it takes, one for each axis; so such plans run, but cannot begin or end
+there.
+
 A gather has the bytes of the plan where LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2=1 is set
 before TensorFlow is imported. Without, DTensor sums tensors padded with zeros on CPU: these are
 twice the bytes, and -0.0 becomes 0.0.
@@ -23,8 +27,8 @@ these dimensions. A reduce-scatter is an all-to-all from such a dimension, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.experimental import dtensor
@@ -38,7 +42,7 @@ from tf_fuse.layout.steps import StepSet
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 # What is known to be right: see the tests, which run every pair of layouts.
-STEPS = StepSet(joint=frozenset({kinds.ALL_REDUCE}), stacked=False, pad=False, strided=False)
+STEPS = StepSet(joint=frozenset({kinds.ALL_REDUCE}), pad=False, strided=False)
 
 
 def device_mesh(mesh: Mesh, devices: Sequence[str] | None = None) -> Any:
@@ -113,41 +117,93 @@ def relayout(tensor: Any, steps: RelayoutPlan, devices: Any) -> Any:
     ]
     problems += _impossible(steps.source, devices) + _impossible(steps.target, devices)
     raise_if(problems)
+    cut = frozenset(
+        i for step in steps.steps for i, axes in enumerate(step.after.splits) if len(axes) > 1
+    )
+    tensor = _reshaped(tensor, _dims(steps.source, cut), devices)
     for step in steps.steps:
-        tensor = _run(tensor, step, devices)
-    return tensor
+        tensor = _run(tensor, step, cut, devices)
+    return _reshaped(tensor, _dims(steps.target), devices)
 
 
-def _run(tensor: Any, step: RelayoutStep, devices: Any) -> Any:
-    after = dtensor_layout(step.after, devices)
-    # Dimensions in front, one for each partial axis.
-    before = step.before.partial
-    if step.kind == kinds.MASK:
-        return dtensor.relayout(_masked(tensor, step), after)
-    if step.kind == kinds.ALL_REDUCE:
-        places = [before.index(axis) for axis in step.axes]
-        return dtensor.relayout(tf.reduce_sum(tensor, places), after)
-    if step.kind == kinds.REDUCE_SCATTER:
-        place = before.index(step.axes[0])
-        specs = list(after.sharding_specs)
-        specs.insert(place, dtensor.UNSHARDED)
-        exchanged = _exchange(tensor, place, len(before) + step.targets[0], specs, devices)
-        return dtensor.relayout(tf.reduce_sum(exchanged, place), after)
-    if step.kind == kinds.ALL_TO_ALL:
-        places = [len(before) + one for one in (*step.sources, *step.targets)]
-        return _exchange(tensor, *places, after.sharding_specs, devices)
-    return dtensor.relayout(tensor, after)
+class _Dim(NamedTuple):
+    """A dimension of a DTensor.
 
-
-def _exchange(tensor: Any, source: int, target: int, specs: Sequence[str], devices: Any) -> Any:
-    """An all-to-all between two dimensions of a tensor.
-
-    TensorFlow 2.21 mixes up the blocks of one between two dimensions of which neither is the first,
-    where there are four dimensions or more; so one of them is made the first.
+    Attributes:
+      key: ("sum", axis) in front of a tensor that is partial over the axis; (i, axis) of dimension
+        i where it is cut, one for each axis that splits it; (i, None) of the rest of it, or all.
+      size: number of elements in all devices together.
+      spec: the axis that splits it, or UNSHARDED.
     """
-    if len(specs) < 4 or 0 in (source, target):
+
+    key: tuple[Any, str | None]
+    size: int
+    spec: str
+
+
+def _dims(
+    layout: TensorLayout, cut: Collection[int] = (), also: TensorLayout | None = None
+) -> list[_Dim]:
+    """The dimensions of a DTensor that lies as a layout says.
+
+    Args:
+      layout: how it lies.
+      cut: dimensions that are several, since more than one axis splits them on the way.
+      also: another layout by whose axes these are cut, too.
+    """
+    size_of = layout.mesh.size_of
+    found = [_Dim(("sum", axis), size_of(axis), axis) for axis in layout.partial]
+    for i, axes in enumerate(layout.splits):
+        size = layout.shape[i]
+        if i not in cut:
+            found.append(_Dim((i, None), size, axes[0] if axes else dtensor.UNSHARDED))
+            continue
+        for axis in max(axes, axes if also is None else also.splits[i], key=len):
+            spec = axis if axis in axes else dtensor.UNSHARDED
+            found.append(_Dim((i, axis), size_of(axis), spec))
+            size //= size_of(axis)
+        found.append(_Dim((i, None), size, dtensor.UNSHARDED))
+    return found
+
+
+def _run(tensor: Any, step: RelayoutStep, cut: Collection[int], devices: Any) -> Any:
+    after = _dims(step.after, cut)
+    if step.kind == kinds.MASK:
+        return _relayout(_masked(tensor, step), after, devices)
+    if step.kind == kinds.ALL_REDUCE:
+        places = [step.before.partial.index(axis) for axis in step.axes]
+        return _relayout(tf.reduce_sum(tensor, places), after, devices)
+    # The dimensions of both sides. Those that only one has are whole on the other one.
+    before = _dims(step.before, cut, step.after)
+    specs = {one.key: one.spec for one in _dims(step.after, cut, step.before)}
+    there = [one._replace(spec=specs.get(one.key, dtensor.UNSHARDED)) for one in before]
+    tensor = _relayout(_reshaped(tensor, before, devices), there, devices, before)
+    if step.kind == kinds.REDUCE_SCATTER:
+        tensor = tf.reduce_sum(tensor, step.before.partial.index(step.axes[0]))
+    return _reshaped(tensor, after, devices)
+
+
+def _reshaped(tensor: Any, dims: Sequence[_Dim], devices: Any) -> Any:
+    """The tensor with other dimensions; nothing is moved, as each device keeps its elements."""
+    sizes = [one.size for one in dims]
+    if tensor.shape.as_list() != sizes:
+        tensor = tf.reshape(tensor, sizes)
+    return _relayout(tensor, dims, devices)
+
+
+def _relayout(
+    tensor: Any, dims: Sequence[_Dim], devices: Any, before: Sequence[_Dim] | None = None
+) -> Any:
+    """DTensor's relayout, of what it gets right.
+
+    TensorFlow 2.21 mixes up the blocks of an all-to-all between two dimensions of which neither is
+    the first, where there are four dimensions or more; so one of them is made the first.
+    """
+    specs = [one.spec for one in dims]
+    changed = [i for i, one in enumerate(before or dims) if one.spec != specs[i]]
+    if len(changed) < 2 or 0 in changed or len(specs) < 4:
         return dtensor.relayout(tensor, dtensor.Layout(specs, devices))
-    order = [source, *(i for i in range(len(specs)) if i != source)]
+    order = [changed[0], *(i for i in range(len(specs)) if i != changed[0])]
     there = dtensor.Layout([specs[i] for i in order], devices)
     back = [order.index(i) for i in range(len(specs))]
     return tf.transpose(dtensor.relayout(tf.transpose(tensor, order), there), back)

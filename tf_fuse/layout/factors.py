@@ -29,7 +29,7 @@ def factored(source: TensorLayout, target: TensorLayout) -> tuple[TensorLayout, 
     after: list[tuple[str, ...]] = []
     for size, old, new in zip(source.shape, source.splits, target.splits, strict=True):
         counts = nested(source, old, new)
-        if counts is None or len(counts) < 2:
+        if not counts:
             shape.append(size)
             before.append(old)
             after.append(new)
@@ -52,8 +52,10 @@ def nested(layout: TensorLayout, old: tuple[str, ...], new: tuple[str, ...]) -> 
       new: those of the other one.
 
     Returns:
-      Sizes, empty if neither splits it; None if the slices do not nest, as of 2 and 3.
+      Sizes, empty if neither layout has several; None if the slices do not nest, as of 2 and 3.
     """
+    if len(old) < 2 and len(new) < 2:
+        return []
     longer, shorter = (old, new) if len(old) >= len(new) else (new, old)
     size = layout.mesh.size_of
     if any(size(a) != size(b) for a, b in zip(longer, shorter, strict=False)):

@@ -22,8 +22,7 @@ from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.rules import Dimension, LayoutRules
 from tf_fuse.layout.tensor_layout import TensorLayout
 
-_SPLIT = re.compile(r"S\(?(\d+)\)?")
-_SIGNATURE = re.compile(r"S\(\d+\)|S\d+|B|P")
+_SPLIT = re.compile(r"S(?:\((\d+)\)|(\d+))")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,14 +116,15 @@ def from_sbp(mesh: Mesh, shape: Sequence[int], signature: str | Sequence[str]) -
     Args:
       mesh: the devices.
       shape: of the whole tensor.
-      signature: for each axis of the mesh "S(i)", "B" or "P"; as one text, with what one likes
-        between them: "(S(0), B)".
+      signature: for each axis of the mesh "S(i)", "B" or "P"; as one text "(S(0), B)".
 
     Raises:
       LayoutError: a signature is none, or there is not one for each axis; numbers do not fit.
     """
     if isinstance(signature, str):
-        signature = _SIGNATURE.findall(signature)
+        text = signature.strip()
+        inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text
+        signature = [one.strip() for one in inner.split(",")] if inner.strip() else []
     if len(signature) != len(mesh.axes):
         raise LayoutError(
             f"mesh {str(mesh)!r} has {len(mesh.axes)} axes, but there are {len(signature)} "
@@ -137,8 +137,8 @@ def from_sbp(mesh: Mesh, shape: Sequence[int], signature: str | Sequence[str]) -
         split = _SPLIT.fullmatch(letter)
         if letter == "P":
             partial.append(axis)
-        elif split and int(split[1]) < len(splits):
-            splits[int(split[1])].append(axis)
+        elif split and int(split[1] or split[2]) < len(splits):
+            splits[int(split[1] or split[2])].append(axis)
         elif letter != "B":
             most = f"S({len(splits) - 1})" if splits else "none, as the tensor has no dimension"
             problems.append(

@@ -22,11 +22,12 @@ from tf_fuse.layout.factors import factored
 from tf_fuse.layout.links import Link, slowest
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.refinement import Refinement, refine, refined
-from tf_fuse.layout.steps import ALL_STEPS, State, StepSet
+from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, State, StepSet
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 # A layout is checked when it is made; many plans pass through the same ones.
 _KEPT_LAYOUTS = 4096
+_AXES_WITH_ALL_STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,7 @@ def plan_relayout(
     target: TensorLayout,
     item_bytes: int = 4,
     links: Mapping[str, Link] | None = None,
-    allowed: StepSet = ALL_STEPS,
+    allowed: StepSet | None = None,
 ) -> RelayoutPlan:
     """Finds the cheapest steps from one layout to another.
 
@@ -170,7 +171,8 @@ def plan_relayout(
       target: how it is to lie: the same shape and devices, on the same mesh or another one.
       item_bytes: of one element.
       links: what connects the devices along each axis, by name, of both meshes if they differ.
-      allowed: the steps to choose from.
+      allowed: the steps to choose from. None for `ALL_STEPS` on meshes of up to three axes, and
+        `MANY_AXES_STEPS` on others, where a search among all would take seconds to minutes.
 
     Returns:
       The plan. Where the meshes have different sizes, it is on their common refinement.
@@ -187,10 +189,14 @@ def plan_relayout(
     if item_bytes < 1:
         raise LayoutError(f"item_bytes is 1 or more, got {item_bytes}")
     source, target, ordered = _unified(source, target, links)
+    if allowed is None:
+        allowed = ALL_STEPS if len(source.mesh.axes) <= _AXES_WITH_ALL_STEPS else MANY_AXES_STEPS
     first, last = factored(source, target) if allowed.strided else (source, target)
     mesh = source.mesh
-    router = search.router(mesh.shape, first.shape, allowed, item_bytes, ordered)
-    path = router.path(state_of(first), state_of(last))
+    goal = state_of(last)
+    partial = tuple(range(len(mesh.axes))) if allowed.any_partial else goal.partial
+    router = search.router(mesh.shape, first.shape, allowed, partial, item_bytes, ordered)
+    path = router.path(state_of(first), goal)
     if path is None:
         raise LayoutError(
             f"no sequence of allowed steps leads from {source} to {target}: {allowed}"

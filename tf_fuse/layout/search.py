@@ -145,8 +145,9 @@ def router(
     sizes: tuple[int, ...],
     shape: tuple[int, ...],
     allowed: StepSet,
+    partial: tuple[int, ...],
     item_bytes: int,
     links: tuple[Link, ...] | None,
 ) -> Router:
     """A router, the same one for the same arguments."""
-    return Router(Space(sizes, shape, allowed), item_bytes, links)
+    return Router(Space(sizes, shape, allowed, partial), item_bytes, links)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 SLICE: Final = "slice"
@@ -45,27 +45,36 @@ class StepSet:
     Attributes:
       joint: kinds that may take several axes at once, as one group. Others gain nothing by it: one
         axis after the other moves the same bytes, with fewer messages.
+      mixed: whether an all-to-all over several axes may take them from and to several dimensions,
+        and change their order.
       stacked: whether a dimension may be split over several axes on the way.
       pad: whether there is the step `pad`.
+      any_partial: whether a tensor may be partial on the way over axes over which neither end is.
+        To pad, slice and reduce is cheaper for some pairs, down to half of the bytes; but -0.0
+        becomes 0.0 where zeros are added, and the type must be one of numbers.
       strided: whether a dimension that several axes split, at the beginning or the end, is cut into
         factors, so that on the way what a device holds of it may be strided (`factors.py`).
     """
 
     joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
+    mixed: bool = True
     stacked: bool = True
     pad: bool = True
+    any_partial: bool = False
     strided: bool = True
 
     def __str__(self) -> str:
         words = [f"over several axes: {', '.join(sorted(self.joint)) or 'none'}"]
         words += [f"{'' if getattr(self, name) else 'not '}{name}"
-                  for name in ("stacked", "pad", "strided")]  # fmt: skip
+                  for name in ("mixed", "stacked", "pad", "any_partial", "strided")]  # fmt: skip
         return "; ".join(words)
 
 
 ALL_STEPS = StepSet()
 # What one axis at a time can do; see `tf_fuse.layout.dtensor` for what is right there.
 ONE_AXIS = StepSet(joint=frozenset(), strided=False)
+# With all steps the graph of layouts grows so large that a search takes from seconds to minutes.
+MANY_AXES_STEPS = StepSet(mixed=False, strided=False)
 
 
 class State(NamedTuple):
@@ -100,14 +109,22 @@ class Step(NamedTuple):
 class Space:
     """All layouts of one tensor on one mesh, and the steps between them."""
 
-    def __init__(self, sizes: Sequence[int], shape: Sequence[int], allowed: StepSet = ALL_STEPS):
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        shape: Sequence[int],
+        allowed: StepSet,
+        partial: Collection[int],
+    ):
         """Describes the space.
 
         Args:
           sizes: of the mesh's axes.
           shape: of the whole tensor.
           allowed: the steps.
+          partial: axes over which a tensor may become partial.
         """
+        self._partial = frozenset(partial)
         self.sizes = tuple(sizes)
         self.shape = tuple(shape)
         self.allowed = allowed
@@ -165,11 +182,12 @@ class Space:
             for i, axes in enumerate(state.splits):
                 if self._fits(state, i, [axis]):
                     yield Step(SLICE, (axis,), (), (i,)), _with(state, {i: (*axes, axis)})
-            yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
+            if axis in self._partial:
+                yield Step(MASK, (axis,)), _with(state, {}, {*state.partial, axis})
         if not self.allowed.pad:
             return
         for i, axes in enumerate(state.splits):
-            if axes:
+            if axes and axes[-1] in self._partial:
                 after = _with(state, {i: axes[:-1]}, {*state.partial, axes[-1]})
                 yield Step(PAD, axes[-1:], (i,)), after
 
@@ -183,6 +201,8 @@ class Space:
         for counts in itertools.product(*(range(len(axes) + 1) for axes in state.splits)):
             if not 1 <= sum(counts) <= most:
                 continue
+            if not self.allowed.mixed and max(counts) < sum(counts):
+                continue
             free = [i for i, count in enumerate(counts) if not count]
             sources = {
                 axis: i
@@ -190,6 +210,8 @@ class Space:
                 for axis in state.splits[i][len(state.splits[i]) - count :]
             }
             for targets in itertools.product(free, repeat=len(sources)):
+                if not self.allowed.mixed and len(set(targets)) > 1:
+                    continue
                 yield from self._exchange(state, sources, dict(zip(sources, targets, strict=True)))
 
     def _exchange(
@@ -205,7 +227,11 @@ class Space:
             i: tuple(axis for axis in state.splits[i] if axis not in sources)
             for i in set(sources.values())
         }
-        for orders in itertools.product(*(itertools.permutations(one) for one in gained.values())):
+        choices = [
+            list(itertools.permutations(axes)) if self.allowed.mixed else [tuple(axes)]
+            for axes in gained.values()
+        ]
+        for orders in itertools.product(*choices):
             taken = {i: state.splits[i] + order for i, order in zip(gained, orders, strict=True)}
             axes = tuple(axis for order in orders for axis in order)
             step = Step(

@@ -48,6 +48,7 @@ def distances(
     nodes: Sequence[TensorLayout],
     joint: bool,
     price: Callable[[Sequence[str], int, int], int] = bytes_first,
+    any_partial: bool = False,
 ) -> np.ndarray:
     """The price of the cheapest sequence of steps between any two layouts.
 
@@ -56,15 +57,33 @@ def distances(
       joint: whether all-to-all and all-reduce may take several axes as one group.
       price: of a step in groups over some axes, in which all devices together receive so many
         elements, and each one so many messages.
+      any_partial: whether a tensor may become partial over any axis on the way; else only over
+        those over which it is at the end.
 
     Returns:
       A square matrix.
     """
+    if any_partial:
+        return _distances(nodes, joint, price, nodes[0].mesh.axes if nodes else ())
+    found = np.full((len(nodes), len(nodes)), _FAR, np.int64)
+    for partial in {one.partial for one in nodes}:
+        ends = [i for i, one in enumerate(nodes) if one.partial == partial]
+        found[:, ends] = _distances(nodes, joint, price, partial)[:, ends]
+    return found
+
+
+def _distances(
+    nodes: Sequence[TensorLayout],
+    joint: bool,
+    price: Callable[[Sequence[str], int, int], int],
+    partial: Sequence[str],
+) -> np.ndarray:
+    """The same, where tensors may become partial over some axes."""
     best = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     at = {node: i for i, node in enumerate(nodes)}
     for node, i in at.items():
         best[i, i] = 0
-        for after, *what in _steps(node, joint):
+        for after, *what in _steps(node, joint, partial):
             if after in at:
                 best[i, at[after]] = min(best[i, at[after]], price(*what))
     for before, after in itertools.permutations(nodes, 2):
@@ -93,7 +112,7 @@ def _exchanged(before: TensorLayout, after: TensorLayout, joint: bool) -> list[s
 
 
 def _steps(
-    node: TensorLayout, joint: bool
+    node: TensorLayout, joint: bool, partial: Sequence[str]
 ) -> Iterator[tuple[TensorLayout, Sequence[str], int, int]]:
     """Everything that one collective but an all-to-all, or none, makes of a layout."""
     size, held = node.mesh.size_of, node.bytes_per_device(1) * node.mesh.size
@@ -101,13 +120,15 @@ def _steps(
     # What changes, the axes of the groups, elements and messages.
     raw: list[tuple[dict[int, tuple[str, ...]], set[str], Sequence[str], int, int]] = []
     for axis in node.replicated:
-        raw.append(({}, sums | {axis}, [axis], 0, 0))
+        if axis in partial:
+            raw.append(({}, sums | {axis}, [axis], 0, 0))
         raw += [({i: (*node.splits[i], axis)}, sums, [axis], 0, 0) for i in range(node.rank)]
     for i, axes in enumerate(node.splits):
         if axes:
             p = size(axes[-1])
             raw.append(({i: axes[:-1]}, sums, axes[-1:], held * (p - 1), p - 1))
-            raw.append(({i: axes[:-1]}, sums | {axes[-1]}, axes[-1:], 0, 0))
+            if axes[-1] in partial:
+                raw.append(({i: axes[:-1]}, sums | {axes[-1]}, axes[-1:], 0, 0))
     for axis in sums:
         p = size(axis)
         raw += [
@@ -118,8 +139,8 @@ def _steps(
         for group in itertools.combinations(sorted(sums), count):
             p = math.prod(map(size, group))
             raw.append(({}, sums - set(group), group, 2 * held // p * (p - 1), 2 * (p - 1)))
-    for changed, partial, *what in raw:
+    for changed, still, *what in raw:
         splits = [changed.get(i, axes) for i, axes in enumerate(node.splits)]
         counts = [math.prod(map(size, axes)) for axes in splits]
         if all(one % slices == 0 for one, slices in zip(node.shape, counts, strict=True)):
-            yield TensorLayout(node.mesh, node.shape, splits, partial), *what
+            yield TensorLayout(node.mesh, node.shape, splits, still), *what

@@ -1,0 +1,162 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs relayouts on DTensor in several processes, and counts what they send; see `layout_wire.py`.
+
+Without arguments it starts the ranks, in a network namespace of its own if it was put into one, and
+prints the rows as JSON; with a number it is that rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+RANKS = 4
+REPEATS = 5
+TIMEOUT_S = 300
+SHAPE = (1024, 1024)
+# Name, and the signatures of both ends on a mesh of 2 x 2.
+CASES = (
+    ("all-gather", "(S0, B)", "(B, B)"),
+    ("all-gather, both axes", "(S0, S1)", "(B, B)"),
+    ("all-to-all", "(S0, B)", "(S1, B)"),
+    ("reduce-scatter", "(B, P)", "(B, S0)"),
+    ("reduce-scatter, both axes", "(P, P)", "(S0, S1)"),
+    ("all-reduce", "(P, B)", "(B, B)"),
+    ("all-reduce, both axes", "(P, P)", "(B, B)"),
+    ("exchange of axes", "(S0, S1)", "(S1, S0)"),
+    ("P, S0 to S0, B", "(P, S0)", "(S0, B)"),
+)
+
+
+def main() -> int:
+    """Starts the ranks, or is one."""
+    if len(sys.argv) > 1:
+        return _rank(int(sys.argv[1]))
+    # Up in a new network namespace only after this; elsewhere it is, and asking does no harm.
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
+    return _start()
+
+
+def _start() -> int:
+    jobs = ",".join(sorted(f"localhost:{port}" for port in _free_ports(RANKS)))
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / f"{rank}.log" for rank in range(RANKS)]
+        ranks = []
+        for rank, log in enumerate(logs):
+            environment = {
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": "-1",
+                "DTENSOR_CLIENT_ID": str(rank),
+                "DTENSOR_JOB_NAME": "worker",
+                "DTENSOR_JOBS": jobs,
+                "LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2": "1",
+            }
+            with log.open("w") as file:
+                command = [sys.executable, __file__, str(rank)]
+                ranks.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
+        failed = _wait(ranks)
+        for rank in failed:
+            print(f"rank {rank} ended with {ranks[rank].returncode}:", file=sys.stderr)
+            print(logs[rank].read_text()[-2000:], file=sys.stderr)
+        if failed:
+            return 1
+        print(logs[0].read_text().splitlines()[-1])
+    return 0
+
+
+def _wait(ranks: list[subprocess.Popen[Any]]) -> list[int]:
+    """The ranks that failed; one that fails takes the others along."""
+    end = time.monotonic() + TIMEOUT_S
+    while any(one.poll() is None for one in ranks):
+        if time.monotonic() > end or any(one.poll() for one in ranks):
+            failed = [i for i, one in enumerate(ranks) if one.poll() is None or one.returncode]
+            first = [i for i in failed if ranks[i].returncode] or failed
+            for one in ranks:
+                one.kill()
+                one.wait()
+            return first
+        time.sleep(0.05)
+    return [i for i, one in enumerate(ranks) if one.returncode]
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("localhost", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _rank(rank: int) -> int:
+    import numpy as np
+    from tensorflow.experimental import dtensor as stock
+
+    from tf_fuse.layout import Mesh, from_sbp, simulation
+    from tf_fuse.layout import dtensor as ours
+
+    stock.initialize_accelerator_system("CPU")
+    mesh = Mesh({"x": 2, "y": 2})
+    devices = ours.device_mesh(mesh)
+    value = np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE) % 1024
+    rows = []
+    for name, first, last in CASES:
+        source, target = from_sbp(mesh, SHAPE, first), from_sbp(mesh, SHAPE, last)
+        plan = ours.plan(source, target)
+        piece = simulation.scatter(value, source)[rank]
+        piece = piece.reshape((1,) * len(source.partial) + piece.shape)
+        tensor = stock.pack([piece], ours.dtensor_layout(source, devices))
+        measured, result = _count(tensor, plan, devices)
+        expected = simulation.scatter(value, target)[rank]
+        if not np.array_equal(stock.unpack(result)[0].numpy(), expected):
+            raise AssertionError(f"{name}: rank {rank} has wrong values")
+        rows.append({"name": name, "plan": [str(step) for step in plan.steps],
+                     "predicted_bytes": plan.received_bytes,
+                     "measured_bytes": round(measured)})  # fmt: skip
+    print(json.dumps(rows), flush=True)
+    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
+    os._exit(0)
+
+
+def _count(tensor: Any, plan: Any, devices: Any) -> tuple[float, Any]:
+    """Bytes on the loopback interface for one relayout, less those of a barrier."""
+    import tensorflow as tf
+    from tensorflow.dtensor.python import mesh_util
+
+    from tf_fuse.layout import dtensor as ours
+
+    function = tf.function(lambda one: ours.relayout(one, plan, devices))
+    result = function(tensor)
+    mesh_util.barrier(devices)
+    begin = _loopback_bytes()
+    mesh_util.barrier(devices)
+    still = _loopback_bytes() - begin
+    mesh_util.barrier(devices)
+    begin = _loopback_bytes()
+    for _ in range(REPEATS):
+        result = function(tensor)
+        mesh_util.barrier(devices)
+    return (_loopback_bytes() - begin) / REPEATS - still, result
+
+
+def _loopback_bytes() -> int:
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == "lo":
+            return int(numbers.split()[0])
+    raise RuntimeError("/proc/net/dev has no interface lo, over which the ranks are to talk")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
