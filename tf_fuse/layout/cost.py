@@ -155,9 +155,9 @@ def operation_cost(strategy: Strategy, rates: Rates, training: bool = True) -> O
     runs = bool(strategy.inputs)
     return OperationCost(
         rates.compute(strategy.flops, touched) if runs else 0.0,
-        sum(map(rates.collective, strategy.forward)),
+        math.fsum(map(rates.collective, strategy.forward)),
         rates.compute(strategy.backward_flops, touched_back) if back else 0.0,
-        sum(map(rates.collective, strategy.backward)) if back else 0.0,
+        math.fsum(map(rates.collective, strategy.backward)) if back else 0.0,
         sum(one.received_bytes for one in collectives),
     )
 

@@ -108,6 +108,11 @@ class _Buffers:
         for now, (one, strategy) in enumerate(zip(operations, chosen, strict=True)):
             back = self._end - now if training else None
             self._operation(now, back, one, strategy)
+        if not training:
+            return
+        # In the order in which they run: the readers' gradients before the makers'.
+        for now in reversed(range(len(operations))):
+            self._gradients(self._end - now, operations[now], chosen[now])
 
     def _operation(self, now: int, back: int | None, one: Operation, strategy: Strategy) -> None:
         rule = rule_of(one)
@@ -119,13 +124,8 @@ class _Buffers:
             self._make(tensor, layout, now, root, strategy, one)
             if back is not None and o in rule.saved_outputs:
                 self._extend(self._place[tensor.name], now, back, 0)
-        size = strategy.temporary_bytes
-        if size:
-            self._extend(f"temporaries of {one.name}", now, now, size)
-        if back is not None and any(strategy.input_gradients):
-            self._gradients(back, one, strategy)
-            if size:
-                self._extend(f"temporaries of the gradient of {one.name}", back, back, size)
+        if strategy.temporary_bytes:
+            self._extend(f"temporaries of {one.name}", now, now, strategy.temporary_bytes)
 
     def _make(
         self,
@@ -169,6 +169,11 @@ class _Buffers:
         return f"{tensor.name} as {layout}"
 
     def _gradients(self, back: int, one: Operation, strategy: Strategy) -> None:
+        if not any(strategy.input_gradients):
+            return
+        if strategy.temporary_bytes:
+            name = f"temporaries of the gradient of {one.name}"
+            self._extend(name, back, back, strategy.temporary_bytes)
         for tensor, gradient in zip(one.inputs, strategy.input_gradients, strict=True):
             if gradient is not None:
                 size = gradient.bytes_per_device(tensor.item_bytes)

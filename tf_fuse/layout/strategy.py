@@ -9,7 +9,7 @@ signatures are. Left out are:
 * another order than the mesh's for axes that split the same factor, which costs the same;
 * splits into uneven slices, and into slices that are not contiguous;
 * of strategies with the same layouts of all tensors and gradients, all but the first one of those
-  with the fewest floating-point operations;
+  with the fewest floating-point operations, and then the fewest bytes that are received;
 * and what `Allowed` forbids.
 
 The order is that of the choices: nothing is split, then each factor in the rule's order, then the
@@ -175,9 +175,14 @@ def _strategies(operation: Operation, mesh: Mesh, allowed: Allowed) -> tuple[Str
             continue
         key = made.inputs, made.outputs, made.input_gradients, made.output_gradients
         known = found.get(key)
-        if known is None or made.flops < known.flops:
+        if known is None or _work(made) < _work(known):
             found[key] = made
     return tuple(found.values())
+
+
+def _work(strategy: Strategy) -> tuple[int, int]:
+    received = sum(one.received_bytes for one in (*strategy.forward, *strategy.backward))
+    return strategy.flops + strategy.backward_flops, received
 
 
 def _combinations(

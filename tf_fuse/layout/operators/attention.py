@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from tf_fuse.layout.operation import Operation
-from tf_fuse.layout.operators.contraction import broadcast
+from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
 from tf_fuse.layout.operators.rule import Inner, Rule, Work, expect, make
 
 _SCORES = ("batch", "heads", "queries", "keys")
@@ -30,6 +30,7 @@ def attention(operation: Operation) -> Rule:
     if len(operation.inputs) == 4:
         shapes = [one.shape for one in operation.inputs]
         whole = (*shapes[0][:3], shapes[1][2])
+        check_broadcast(operation, 3, shapes[3], whole)
         names = dict(zip([f"b{i}" for i in range(4)], _SCORES, strict=True))
         mask = broadcast(shapes[3], whole)
         inputs.append([None if one is None else names.get(one, one) for one in mask])

@@ -34,6 +34,8 @@ def batch_matmul(operation: Operation) -> Rule:
             f"{operation} has shapes {list(x)}, {list(y)} and {list(z)}; each has 2 dimensions or "
             "more"
         )
+    check_broadcast(operation, 0, x[:-2], z[:-2])
+    check_broadcast(operation, 1, y[:-2], z[:-2])
     left = ["k", "m"] if operation.attribute("adj_x", False) else ["m", "k"]
     right = ["n", "k"] if operation.attribute("adj_y", False) else ["k", "n"]
     before = broadcast(x[:-2], z[:-2]), broadcast(y[:-2], z[:-2])
@@ -106,6 +108,22 @@ def broadcast(shape: Sequence[int], output: Sequence[int], letter: str = "b") ->
         None if size == 1 and first + i >= 0 and output[first + i] > 1 else f"{letter}{first + i}"
         for i, size in enumerate(shape)
     ]
+
+
+def check_broadcast(
+    operation: Operation, number: int, shape: Sequence[int], output: Sequence[int]
+) -> None:
+    """Checks that an input has no more dimensions than what it is broadcast to.
+
+    Raises:
+      LayoutError: it has.
+    """
+    if len(shape) > len(output):
+        whole = operation.inputs[number].shape
+        raise LayoutError(
+            f"{operation}: input {number} has shape {list(whole)}, which is not broadcast to "
+            f"{list(output)}"
+        )
 
 
 def _dotted(count: int) -> list[str]:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 
 from tf_fuse.layout.errors import raise_if
 from tf_fuse.layout.operation import Operation
-from tf_fuse.layout.operators.contraction import broadcast
-from tf_fuse.layout.operators.rule import Rule, Work, expect, make
+from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
+from tf_fuse.layout.operators.rule import Rule, Work, channel_of, expect, make
 
 
 def elementwise(
@@ -34,6 +34,8 @@ def elementwise(
     def rule(operation: Operation) -> Rule:
         expect(operation, None, [None])
         shape = operation.outputs[0].shape
+        for i, one in enumerate(operation.inputs):
+            check_broadcast(operation, i, one.shape, shape)
         names = [f"d{i}" for i in range(len(shape))]
         used = [i for i in constants if i < len(operation.inputs)]
         return make(
@@ -60,12 +62,10 @@ def add_n(operation: Operation) -> Rule:
 def bias_add(operation: Operation) -> Rule:
     """`BiasAdd`, with `data_format`: the bias is along the last dimension, or the second one."""
     expect(operation, [None, 1], [None])
-    rank = len(operation.outputs[0].shape)
-    names = [f"d{i}" for i in range(rank)]
-    first = str(operation.attribute("data_format", "NHWC")).startswith("NC")
+    names = [f"d{i}" for i in range(len(operation.outputs[0].shape))]
     return make(
         operation,
-        [names, [names[1 if first else -1]]],
+        [names, [names[channel_of(operation, len(names))]]],
         [names],
         linear=[(0, 1)],
         work=[Work(1, tuple(names))],

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tf_fuse.layout.operation import Operation
-from tf_fuse.layout.operators.rule import Inner, Rule, Work, dimension_of, expect, make
+from tf_fuse.layout.operators.rule import Inner, Rule, Work, channel_of, dimension_of, expect, make
 
 
 def reduction(how: str, linear: bool = False) -> Callable[[Operation], Rule]:
@@ -53,8 +53,7 @@ def bias_add_grad(operation: Operation) -> Rule:
     """`BiasAddGrad`: the sum over all dimensions but the bias's one."""
     expect(operation, [None], [1])
     names = [f"d{i}" for i in range(len(operation.inputs[0].shape))]
-    first = str(operation.attribute("data_format", "NHWC")).startswith("NC")
-    kept = names[1 if first else -1]
+    kept = names[channel_of(operation, len(names))]
     return make(
         operation,
         [names],

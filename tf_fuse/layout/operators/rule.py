@@ -218,6 +218,17 @@ def dimension_of(operation: Operation, number: Any, rank: int) -> int:
     return number % rank
 
 
+def channel_of(operation: Operation, rank: int) -> int:
+    """The dimension of channels, by `data_format`: the last one, or the second one.
+
+    Raises:
+      LayoutError: there are not two dimensions.
+    """
+    if rank < 2:
+        raise LayoutError(f"{operation} has a tensor of {rank} dimensions; it is for 2 or more")
+    return 1 if str(operation.attribute("data_format", "NHWC")).startswith("NC") else rank - 1
+
+
 def _tuple(one: Written) -> tuple[str, ...]:
     return () if one is None else (one,) if isinstance(one, str) else tuple(one)
 

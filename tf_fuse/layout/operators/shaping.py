@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation
-from tf_fuse.layout.operators.contraction import broadcast
+from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
 from tf_fuse.layout.operators.rule import Rule, Work, Written, dimension_of, expect, make
 
 
@@ -148,10 +148,8 @@ def pad(operation: Operation) -> Rule:
             f"{operation}: paddings {paddings!r} are a pair for each of {rank} dimensions"
         )
     names = _except(rank, [i for i, one in enumerate(paddings) if any(one)])
-    # A constant that is not zero would be padded by every device that holds a part of the sum.
-    linear = operation.kind != "PadV2"
     scalars: list[list[Written]] = [[] for _ in operation.inputs[1:]]
-    return _kept(operation, [names, *scalars], [names], linear)
+    return _kept(operation, [names, *scalars], [names])
 
 
 def tile(operation: Operation) -> Rule:
@@ -171,6 +169,7 @@ def broadcast_to(operation: Operation) -> Rule:
     """`BroadcastTo`: dimensions that are repeated can be split, too."""
     expect(operation, [None], [None])
     shape = operation.outputs[0].shape
+    check_broadcast(operation, 0, operation.inputs[0].shape, shape)
     names: list[Written] = [f"d{i}" for i in range(len(shape))]
     return _kept(operation, [broadcast(operation.inputs[0].shape, shape, "d")], [names])
 
@@ -229,14 +228,13 @@ def _kept(
     operation: Operation,
     inputs: Sequence[Sequence[Written]],
     outputs: Sequence[Sequence[Written]],
-    linear: bool = True,
 ) -> Rule:
     """A rule of what only moves elements: linear in all inputs at once."""
     return make(
         operation,
         inputs,
         outputs,
-        linear=[tuple(range(len(inputs)))] if linear else (),
+        linear=[tuple(range(len(inputs)))],
         saved_inputs=(),
     )
 

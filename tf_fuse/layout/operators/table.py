@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators import (
     attention,
@@ -45,6 +46,8 @@ _PLAIN: Final = elementwise.elementwise()
 _COSTLY: Final = elementwise.elementwise(flops=8)
 _OUTPUT: Final = elementwise.elementwise(saved_inputs=(), saved_outputs=(0,))
 _COSTLY_OUTPUT: Final = elementwise.elementwise(flops=8, saved_inputs=(), saved_outputs=(0,))
+# Partial sums would be rounded one by one.
+_CAST: Final = elementwise.elementwise(saved_inputs=())
 _LOGICAL: Final = elementwise.elementwise(constants=range(8), saved_inputs=())
 _STOP: Final = elementwise.elementwise(constants=[0], saved_inputs=())
 _ALIAS: Final = elementwise.elementwise([(0,)], 0, saved_inputs=(), aliases=[(0, 0)])
@@ -85,7 +88,8 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "nothing",
     ),
     Entry(
-        _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod Cast")
+        _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
+        | _all(_CAST, "Cast")
         | _all(_COSTLY, "Pow Log Log1p Erf Sin Cos Softplus Xdivy Xlogy")
         | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv")
         | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
@@ -182,7 +186,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(shaping.tile, "Tile")
         | _all(shaping.along, "Cumsum ReverseV2 Roll"),
         "dimensions along which nothing is put together, taken apart, left out, added or moved; "
-        "all inputs may be partial at once (not PadV2's)",
+        "all inputs may be partial at once",
         "nothing",
     ),
     Entry(
@@ -225,7 +229,13 @@ def rule_of(operation: Operation) -> Rule:
     Raises:
       LayoutError: shapes or attributes do not fit the kind.
     """
-    return TABLE.get(operation.kind, unknown)(operation)
+    try:
+        return TABLE.get(operation.kind, unknown)(operation)
+    except TypeError as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in operation.attributes) or "none"
+        raise LayoutError(
+            f"{operation}: an attribute is of the wrong kind: {error}; they are: {given}"
+        ) from error
 
 
 def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:
