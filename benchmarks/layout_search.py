@@ -4,7 +4,7 @@
 
     python benchmarks/layout_search.py --json search.json
 
-A model's problem is built from its operations' rules and relayouts once (`build_ms`) and then
+A model's problem is built from its operations' rules and relayouts once (`build_ms`), and then
 searched several times. The cost is compared with the best of all choices where these can be counted
 through; elsewhere `optimum` is null, and `gap_seconds` is what the search proves.
 """
@@ -22,11 +22,16 @@ from typing import Any
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
 from benchmarks import output
+from examples.progress import display
 from tf_fuse.layout import Link, Mesh
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.operation import Operation, Tensor
-from tf_fuse.layout.optimize import Plan, brute_force, search
+from tf_fuse.layout.optimize import Plan, brute_force, prune, search
 from tf_fuse.layout.optimize.graph import GraphProblem, problem_of
 from tf_fuse.layout.optimize.tables import PER_SECOND, tables_of
 
@@ -34,6 +39,8 @@ from tf_fuse.layout.optimize.tables import PER_SECOND, tables_of
 LINK = Link(20e-6, 8e-10)
 RATES = {"seconds_per_flop": 2e-11, "seconds_per_byte": 1e-10, "seconds_per_operation": 5e-6}
 ROUNDS = 5
+# That are counted through.
+MOST_CHOICES = 300_000
 
 
 def mlp(layers: int, batch: int = 1024, width: int = 2048) -> list[Operation]:
@@ -135,9 +142,12 @@ class _Graph:
         return self.make("loss", "Mean", [square], (), axes=axes, keep_dims=False)
 
 
-MODELS: Mapping[str, tuple[Callable[[int], list[Operation]], Sequence[int]]] = {
-    "mlp": (mlp, (2, 4, 12, 24, 48)),
-    "transformer": (transformer, (1, 2, 6, 12, 24)),
+# For each model the numbers of layers on each mesh; on the small one all choices can be counted.
+MODELS: Mapping[
+    str, tuple[Callable[[int], list[Operation]], Mapping[tuple[int, ...], Sequence[int]]]
+] = {
+    "mlp": (mlp, {(2,): (1, 2), (2, 4): (2, 4, 12, 24, 48)}),
+    "transformer": (transformer, {(2, 4): (1, 2, 6, 12, 24)}),
 }
 
 
@@ -186,37 +196,47 @@ def data_parallel_cost(graph: GraphProblem) -> float:
 
 
 def optimum(graph: GraphProblem) -> float | None:
-    """The cost of the best of all choices, counted through; None if there are too many."""
-    tables = tables_of(graph.problem)
-    if brute_force.count(tables) > brute_force.MAX_CHOICES:
+    """The cost of the best of all choices, counted through; None if there are too many.
+
+    Strategies that another one of the operation beats in everything are not counted.
+    """
+    tables = prune.undominated(tables_of(graph.problem))
+    if brute_force.count(tables) > MOST_CHOICES:
         return None
     found = brute_force.best(tables)
     return None if found is None else found[0] / PER_SECOND
 
 
 def measure(
-    tell: Callable[[str], None], models: Sequence[str] = tuple(MODELS), most: int = 48
+    progress: Progress, models: Sequence[str] = tuple(MODELS), most: int = 48
 ) -> list[dict[str, Any]]:
-    """All rows.
+    """Measures searches.
 
     Args:
-      tell: gets a line for each row before it is measured.
+      progress: gets a task for all problems.
       models: names of `MODELS`.
       most: layers, at most.
+
+    Returns:
+      A row for each model, number of layers and mesh.
     """
+    wanted = [
+        (name, layers, mesh)
+        for name in models
+        for mesh, counts in MODELS[name][1].items()
+        for layers in counts
+        if layers <= most
+    ]
+    task = progress.add_task("searches", total=len(wanted))
     found = []
-    for name in models:
-        for layers in MODELS[name][1]:
-            if layers <= most:
-                tell(f"{name} with {layers} layers")
-                found.append(row(name, layers, Mesh({"x": 2, "y": 4})))
+    for name, layers, sizes in wanted:
+        found.append(row(name, layers, Mesh(list(zip("xyz", sizes, strict=False)))))
+        progress.advance(task)
     return found
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Any:
     """A table of rows, for `rich.print`."""
-    from rich.table import Table
-
     made = Table()
     columns = ("layers", "operations", "strategies", "build ms", "search ms", "step ms",
                "data parallel ms", "optimum ms")  # fmt: skip
@@ -245,8 +265,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       0.
     """
-    from rich.console import Console
-
     parser = argparse.ArgumentParser(description="Measure searches of strategies.")
     parser.add_argument("--models", default=",".join(MODELS), help="separated by commas")
     parser.add_argument("--most", type=int, default=48, help="layers, at most")
@@ -256,7 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not models or set(models) - set(MODELS):
         parser.error(f"--models takes {', '.join(MODELS)}, got {args.models or 'nothing'}")
     console = Console()
-    rows = measure(console.print, models, args.most)
+    with display(console) as progress:
+        rows = measure(progress, models, args.most)
     console.print(render(rows))
     args.plot = None
     output.write({"search": rows}, args, console.print, lambda result, path: None)
