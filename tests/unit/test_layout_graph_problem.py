@@ -129,6 +129,24 @@ def test_relayouts_that_are_not_allowed():
     assert np.isinf(seconds[0]).tolist() == stacked
 
 
+def test_results_are_not_partial():
+    # What is contracted is large, so that splitting it is cheapest.
+    x, w, y = Tensor("x", (4, 512)), Tensor("w", (512, 4), parameter=True), Tensor("y", (4, 4))
+    product = Operation("product", "MatMul", [x, w], [y])
+    free = problem_of([product], RATES)
+    assert free.layouts(search(free.problem))["y"].partial == ("x",)
+    graph = problem_of([product], RATES, results=["y"])
+    plan = search(graph.problem)
+    assert [node.name for node in graph.problem.nodes] == ["x", "w", "product", "result y"]
+    assert not any(one.outputs[0].partial for one in graph.strategies[3])
+    assert graph.layouts(plan)["result y"].partial == ()
+    assert plan.picoseconds == brute_force.best(tables_of(graph.problem))[0]
+    assert plan.picoseconds > search(free.problem).picoseconds
+    with pytest.raises(LayoutError) as caught:
+        problem_of([product], RATES, results=["z"])
+    assert str(caught.value) == "results: no operation makes 'z'; there are: y"
+
+
 def test_sources_have_names_of_their_own():
     clash = Operation("h", "Relu", [H], [R])
     names = [node.name for node in problem_of([clash], RATES).problem.nodes]

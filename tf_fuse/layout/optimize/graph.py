@@ -5,6 +5,9 @@
 Tensors that no operation makes get a source of their own, so that a parameter's layout is a choice
 like any other, and each reader pays for its relayouts from there.
 
+A result of the graph gets a reader that takes it in any layout but a partial one: nobody outside
+adds up its terms.
+
 Memory is what adds up: parameters, their gradients and what an optimizer holds for them, tensors
 that gradients need, and the copies of these that relayouts make for gradients; besides, while an
 operation's tensors are live, what no gradient needs. `GraphProblem.memory` replays a plan moment by
@@ -25,13 +28,16 @@ from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor, check_graph
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.plan import Plan
-from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem
+from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, listed
 from tf_fuse.layout.redistribution import plan_relayout
 from tf_fuse.layout.steps import ALL_STEPS, StepSet
 from tf_fuse.layout.strategy import EVERYTHING, Allowed, Strategy, strategies
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 SOURCE = "Placeholder"
+RESULT = "Identity"
+# The attribute of those that read results, which tells them from the graph's own.
+_MARK = "result"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,8 +45,9 @@ class GraphProblem:
     """A problem, and the graph that it is of.
 
     Attributes:
-      problem: its nodes are the operations, in their order, behind sources.
-      operations: with a source for each tensor that none of them makes.
+      problem: its nodes are the operations, in their order, behind sources and before results.
+      operations: with a source for each tensor that none of them makes, and a reader for each
+        result.
       strategies: of each operation, in the order of its candidates.
       training: whether gradients count.
     """
@@ -76,6 +83,7 @@ def problem_of(
     batch: Mapping[str, int | None] | None = None,
     allowed: Allowed = EVERYTHING,
     steps: StepSet = ALL_STEPS,
+    results: Sequence[str] = (),
 ) -> GraphProblem:
     """Makes a problem of a graph.
 
@@ -90,13 +98,16 @@ def problem_of(
         default dimension 0. Mode "data" splits these.
       allowed: which strategies there may be.
       steps: of relayouts.
+      results: names of tensors that leave the graph: these must not stay partial.
 
     Raises:
       LayoutError: the operations are in no order in which they can run, or do not fit their rules;
-        `batch` names what is not fed, or a dimension that is not there.
+        `batch` names what is not fed, or a dimension that is not there; `results` what no operation
+        makes.
     """
     check_graph(operations)
-    return _Builder(operations, rates, training, slots, batch or {}, allowed, steps).build(
+    whole = (*_sources(operations), *operations, *_results(operations, results))
+    return _Builder(whole, rates, training, slots, batch or {}, allowed, steps).build(
         memory_limit_bytes
     )
 
@@ -112,13 +123,20 @@ class _Builder:
         allowed: Allowed,
         steps: StepSet,
     ):
-        self._operations = (*_sources(operations), *operations)
+        self._operations = tuple(operations)
         self._rates = rates
         self._training = training
         self._slots = slots
         self._batch = batch
         self._steps = steps
-        self._strategies = tuple(strategies(one, rates.mesh, allowed) for one in self._operations)
+        self._strategies = tuple(
+            tuple(
+                strategy
+                for strategy in strategies(one, rates.mesh, allowed)
+                if not (one.attribute(_MARK) and strategy.outputs[0].partial)
+            )
+            for one in self._operations
+        )
         self._readers: dict[str, list[tuple[int, int]]] = {}
         for number, one in enumerate(self._operations):
             for i, tensor in enumerate(one.inputs):
@@ -272,6 +290,27 @@ def _sources(operations: Sequence[Operation]) -> list[Operation]:
                 name = f"source of {tensor.name}" if tensor.name in names else tensor.name
                 found[tensor.name] = Operation(name, SOURCE, [], [tensor])
     return list(found.values())
+
+
+def _results(operations: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
+    """A reader for each result, in the given order."""
+    made = {tensor.name: tensor for one in operations for tensor in one.outputs}
+    unknown = sorted(set(names) - set(made))
+    if unknown:
+        raise LayoutError(
+            f"results: no operation makes {', '.join(map(repr, unknown))}; there are: "
+            f"{listed(sorted(made))}"
+        )
+    return [
+        Operation(
+            f"result {name}",
+            RESULT,
+            [made[name]],
+            [dataclasses.replace(made[name], name=f"result {name}", parameter=False)],
+            {_MARK: True},
+        )
+        for name in dict.fromkeys(names)
+    ]
 
 
 def _data_strategies(
