@@ -166,6 +166,54 @@ def test_dominated_strategies_are_not_needed(seed, graph, share):
     assert brute_force.least_memory(tables) == brute_force.least_memory(fewer)
 
 
+def test_each_criterion_keeps_a_strategy():
+    base = simple([[1, 1], [0, 0]], [(0, 1, [[1, 1], [1, 1]])], [[1, 1], [0, 0]])
+
+    def left(cost=(1, 1), memory=(1, 1), table=((1, 1), (1, 1)), held=((1, 1), (1, 1))):
+        one = simple([list(cost), [0, 0]], [(0, 1, table)], [list(memory), [0, 0]])
+        edge = dataclasses.replace(one.edges[0], memory_bytes=np.array(held))
+        return prune._kept(tables_of(Problem(one.nodes, [edge])), 0).tolist()
+
+    assert prune._kept(tables_of(base), 0).tolist() == [0]
+    assert left() == [0]
+    assert left(cost=(2, 1)) == left(memory=(2, 1)) == [1]
+    assert left(cost=(2, 1), memory=(1, 2)) == [0, 1]
+    for better in range(2):
+        other = [[2, 2], [2, 2]]
+        other[1][better] = 1
+        assert left(cost=(1, 2), table=other) == [0, 1]
+        assert left(cost=(1, 2), held=other) == [0, 1]
+
+
+@given(seed=SEEDS, data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_memory_at_all_time_points(seed, data):
+    """The time points that are kept are enough, and their sums are those of a relaxation."""
+    one = problem(seed, "general", points=True, copies=True)
+    tables = dataclasses.replace(tables_of(one), limit=7)
+    choice = [data.draw(st.integers(0, size - 1)) for size in tables.sizes]
+    index = one.indices
+    held = sum(
+        node.candidates[s].memory_bytes for node, s in zip(one.nodes, choice, strict=True)
+    ) + sum(
+        int(edge.memory_bytes[choice[index[edge.source]], choice[index[edge.target]]])
+        for edge in one.edges
+    )
+    at = [
+        sum(
+            node.candidates[s].transient_bytes
+            for node, s in zip(one.nodes, choice, strict=True)
+            if node.live[0] <= point <= node.live[1]
+        )
+        for point in range(5)
+    ]
+    assert tables.peak_of(choice) == held + max(at)
+    points = data.draw(st.lists(st.integers(0, tables.points - 1), min_size=1, max_size=3))
+    relaxed = tables.relaxed(points)
+    assert relaxed.peak_of(choice) == sum(int(tables.bytes_of(choice)[p]) for p in points)
+    assert relaxed.limit == 7 * len(points)
+
+
 @given(seed=SEEDS, graph=st.sampled_from(GRAPHS), share=st.integers(0, 6))
 @settings(max_examples=40, deadline=None)
 def test_prices_rule_out_no_better_choice(seed, graph, share):
