@@ -14,16 +14,12 @@ times between those of their ends. How it is solved is told in `solver.py`.
 """
 
 from tf_fuse.layout.optimize.compare import Alternative
+from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchTimeoutError
 from tf_fuse.layout.optimize.meshes import MeshSearch, Tried, search_meshes, shapes
 from tf_fuse.layout.optimize.modes import AUTO, MODES, PROPAGATE, search
 from tf_fuse.layout.optimize.plan import OperationPlan, Plan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem
-from tf_fuse.layout.optimize.solver import (
-    Limits,
-    MemoryLimitError,
-    NoChoiceError,
-    SearchTimeoutError,
-)
+from tf_fuse.layout.optimize.solver import Limits
 
 __all__ = [
     "AUTO",
