@@ -200,8 +200,8 @@ class Counted:
             return tuple(
                 value.numpy()
                 for value in _native.load().tf_fuse_elementwise_update(
-                    variables=handles, inputs=[], Tout=[tf.float32] * 2, shapes=[[size]] * 2,
-                    program=program.SerializeToString(),
+                    variables=handles, inputs=[], begun=[], Tout=[tf.float32] * 2,
+                    shapes=[[size]] * 2, program=program.SerializeToString(),
                 )
             )  # fmt: skip
 

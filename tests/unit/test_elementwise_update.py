@@ -71,6 +71,7 @@ def _call(program, variables=(), inputs=(), result_types=(), shapes=None):
     return _native.load().tf_fuse_elementwise_update(
         variables=[variable.handle for variable in variables],
         inputs=list(inputs),
+        begun=[],
         Tout=list(result_types),
         shapes=shapes or [],
         program=program,
@@ -487,7 +488,7 @@ for seed in range(int(sys.argv[1])):
     kinds = [tf.float32 if r.random() < 0.9 else tf.bool for _ in program.results]
     try:
         operation(variables=[v.handle, w.handle], inputs=[tf.ones([3]), tf.constant(True)],
-                  Tout=kinds, shapes=[[3]] * len(kinds), program=bytes(data))
+                  begun=[], Tout=kinds, shapes=[[3]] * len(kinds), program=bytes(data))
         ran += 1
     except (tf.errors.OpError, UnicodeDecodeError):
         pass

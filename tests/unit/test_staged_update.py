@@ -31,7 +31,10 @@ def _call(stages, variables, inputs):
     if isinstance(stages, list):
         stages = staged_update_pb2.StagedUpdate(stages=stages).SerializeToString()
     return _native.load().tf_fuse_staged_update(
-        variables=[variable.handle for variable in variables], inputs=inputs, update=stages
+        variables=[variable.handle for variable in variables],
+        inputs=inputs,
+        begun=[],
+        update=stages,
     )
 
 

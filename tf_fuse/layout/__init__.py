@@ -12,6 +12,10 @@
     print(layout.plan_relayout(source, target))
     layout.show(target)
 
+Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.operators`,
+`.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
+`.propagation` and `.named`.
+
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
 `tf.experimental.dtensor`. Sources:
 

@@ -43,7 +43,10 @@ class Link:
 
 def slowest(links: Iterable[Link]) -> Link:
     """The link of a group over several axes: each term is the worst one's."""
-    both = [(one.seconds_per_message, one.seconds_per_byte) for one in links]
+    found = list(links)
+    if len(found) == 1:
+        return found[0]
+    both = [(one.seconds_per_message, one.seconds_per_byte) for one in found]
     return Link(max(one for one, _ in both), max(one for _, one in both))
 
 

@@ -1,0 +1,196 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rates of devices and links, of what was measured.
+
+Times are fitted by least squares of relative errors, since they are from microseconds to seconds
+and the short ones say what a message costs. No rate is below zero: of all sets of rates, the others
+being zero, the best one without a negative rate is taken, which is the exact answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.errors import LayoutError, raise_if
+from tf_fuse.layout.links import Link
+from tf_fuse.layout.mesh import Mesh
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkSample:
+    """A measured collective along one axis.
+
+    Attributes:
+      received_bytes: by each device.
+      messages: of a device, one after the other.
+      seconds: that it took.
+    """
+
+    received_bytes: float
+    messages: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class ComputeSample:
+    """A measured run of operations on one device.
+
+    Attributes:
+      flops: floating-point operations.
+      touched_bytes: that the operations read and wrote.
+      operations: their number.
+      seconds: that it took.
+    """
+
+    flops: float
+    touched_bytes: float
+    operations: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """Rates, and how well they tell what was measured.
+
+    Attributes:
+      rates: of the devices.
+      link_errors: (axis, largest relative error of a sample), in the mesh's order.
+      compute_error: the largest relative error of a sample.
+    """
+
+    rates: Rates
+    link_errors: tuple[tuple[str, float], ...]
+    compute_error: float
+
+
+def calibrate(
+    mesh: Mesh,
+    links: Mapping[str, Sequence[LinkSample]],
+    compute: Sequence[ComputeSample],
+    overlap: float = 0.0,
+) -> Calibration:
+    """Finds the rates that tell measured times best.
+
+    Args:
+      mesh: the devices.
+      links: what was measured along each axis of more than one device.
+      compute: what was measured on a device.
+      overlap: see `Rates`.
+
+    Raises:
+      LayoutError: an axis was not measured, or one that is none; a measurement is no number, or
+        negative; there are too few, or they are too much alike to tell one rate from another.
+    """
+    measured = [axis for axis, size in mesh.dims if size > 1]
+    problems = [
+        f"axis {axis!r} of mesh {str(mesh)!r} was not measured; give samples of collectives along "
+        "it"
+        for axis in measured
+        if axis not in links
+    ]
+    problems += [
+        f"there are samples of axis {axis!r}, and mesh {str(mesh)!r} has the axes "
+        f"{', '.join(mesh.axes)}"
+        for axis in sorted(set(links) - set(mesh.axes))
+    ]
+    raise_if(problems)
+    found = {axis: fit_link(links[axis], f"axis {axis!r}: ") for axis in measured}
+    seconds, error = fit_compute(compute)
+    # Along an axis of one device there is nothing to wait for.
+    by_axis = {axis: found[axis][0] if axis in found else Link(0.0, 0.0) for axis in mesh.axes}
+    rates = Rates(mesh, by_axis, *seconds, overlap)
+    return Calibration(rates, tuple((axis, found[axis][1]) for axis in measured), error)
+
+
+def fit_link(samples: Sequence[LinkSample], who: str = "") -> tuple[Link, float]:
+    """Finds the link that tells measured times best.
+
+    Args:
+      samples: collectives along one axis.
+      who: in front of what is wrong.
+
+    Returns:
+      The link, and the largest relative error of a sample.
+
+    Raises:
+      LayoutError: as of `calibrate`.
+    """
+    rows = [(one.messages, one.received_bytes) for one in samples]
+    names = ("messages", "received_bytes")
+    rates, error = _fit(names, rows, [one.seconds for one in samples], who)
+    return Link(*rates), error
+
+
+def fit_compute(samples: Sequence[ComputeSample]) -> tuple[tuple[float, float, float], float]:
+    """Finds the rates of a device that tell measured times best.
+
+    Returns:
+      Seconds for each floating-point operation, byte and operation; the largest relative error.
+
+    Raises:
+      LayoutError: as of `calibrate`.
+    """
+    rows = [(one.flops, one.touched_bytes, one.operations) for one in samples]
+    names = ("flops", "touched_bytes", "operations")
+    rates, error = _fit(names, rows, [one.seconds for one in samples], "compute: ")
+    return (rates[0], rates[1], rates[2]), error
+
+
+def _fit(
+    names: Sequence[str], rows: Sequence[Sequence[float]], seconds: Sequence[float], who: str
+) -> tuple[list[float], float]:
+    """Rates, none of them negative, with the least sum of squares of relative errors."""
+    problems = []
+    for i, (row, time) in enumerate(zip(rows, seconds, strict=True)):
+        problems += [
+            f"{who}sample {i}: {name} is a finite number, 0 or more, got {value!r}"
+            for name, value in zip(names, row, strict=True)
+            if not (math.isfinite(value) and value >= 0)
+        ]
+        if not (math.isfinite(time) and time > 0):
+            problems.append(
+                f"{who}sample {i}: seconds is a finite number above 0, got {time!r}; measure with "
+                "a clock that is fine enough"
+            )
+    raise_if(problems)
+    if len(rows) < len(names):
+        raise LayoutError(
+            f"{who}{len(rows)} samples are too few for {len(names)} rates, of {', '.join(names)}; "
+            f"measure {len(names)} or more"
+        )
+    relative = np.array(rows, float) / np.array(seconds, float)[:, None]
+    # Columns of one size: bytes are many, messages are few.
+    scale = np.linalg.norm(relative, axis=0)
+    alike = np.linalg.matrix_rank(relative / np.where(scale > 0, scale, 1), tol=1e-6) < len(names)
+    if alike:
+        raise LayoutError(
+            f"{who}the samples do not tell the rates of {', '.join(names)} from one another: they "
+            "grow together in all of them; measure with others, small and large ones"
+        )
+    rates = _nonnegative(relative / scale, np.ones(len(rows))) / scale
+    return [float(one) for one in rates], float(np.max(np.abs(relative @ rates - 1)))
+
+
+def _nonnegative(
+    matrix: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    wanted: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The best solution of which no component is negative, of few components."""
+    count = matrix.shape[1]
+    best = np.zeros(count)
+    least = math.inf
+    for some in itertools.chain.from_iterable(
+        itertools.combinations(range(count), n) for n in range(1, count + 1)
+    ):
+        solution = np.zeros(count)
+        solution[list(some)] = np.linalg.lstsq(matrix[:, list(some)], wanted, rcond=None)[0]
+        error = float(np.sum((matrix @ solution - wanted) ** 2))
+        if np.all(solution >= 0) and error < least:
+            best, least = solution, error
+    return best

@@ -1,0 +1,62 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors with several readers, so that what is relayouted for all of them is so once.
+
+The cost of a graph is a sum over its edges, and each edge has its own relayouts. Of a tensor that
+is partial behind its maker and whole at three readers, three all-reduces would be charged, and of
+their three partial gradients, too. With an `Identity` between, whose layouts are chosen like those
+of other operations, the maker's edge to it has the one all-reduce, in each direction.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.operation import Operation, Tensor, check_graph
+
+SUFFIX = "/fork"
+
+
+def with_forks(operations: Sequence[Operation]) -> list[Operation]:
+    """Puts an `Identity` behind each tensor that several inputs read.
+
+    Args:
+      operations: in an order in which they can run.
+
+    Returns:
+      The same with these, named as the tensor with "/fork" behind, and readers that read from them.
+
+    Raises:
+      LayoutError: the operations are in no order in which they can run, or a name is taken.
+    """
+    check_graph(operations)
+    count = collections.Counter(tensor.name for one in operations for tensor in one.inputs)
+    taken = {one.name for one in operations} | {
+        tensor.name for one in operations for tensor in (*one.inputs, *one.outputs)
+    }
+    forks: dict[str, Tensor] = {}
+    found: list[Operation] = []
+
+    def fork(tensor: Tensor) -> None:
+        name = tensor.name + SUFFIX
+        if name in taken:
+            raise LayoutError(f"the name {name!r} is taken; it is for a copy of {tensor.name!r}")
+        # Its maker's tensor is the parameter.
+        forks[tensor.name] = dataclasses.replace(tensor, name=name, parameter=False)
+        found.append(Operation(name, "Identity", [tensor], [forks[tensor.name]]))
+
+    made = {tensor.name for one in operations for tensor in one.outputs}
+    for one in operations:
+        for tensor in one.inputs:
+            # From outside: behind no operation.
+            if count[tensor.name] > 1 and tensor.name not in made | forks.keys():
+                fork(tensor)
+        inputs = [forks.get(tensor.name, tensor) for tensor in one.inputs]
+        found.append(Operation(one.name, one.kind, inputs, one.outputs, one.attributes))
+        for tensor in one.outputs:
+            if count[tensor.name] > 1:
+                fork(tensor)
+    return found

@@ -1,0 +1,155 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products and Einstein sums.
+
+The signatures of OneFlow's matmul follow: (S(m), B) -> S(0), (B, S(n)) -> S(1), (S(k), S(k)) -> P,
+(P, B) -> P and (B, P) -> P.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.operation import Operation
+from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
+
+
+def matmul(operation: Operation) -> Rule:
+    """`MatMul`, with `transpose_a` and `transpose_b`."""
+    expect(operation, [2, 2], [2])
+    left = ["k", "m"] if operation.attribute("transpose_a", False) else ["m", "k"]
+    right = ["n", "k"] if operation.attribute("transpose_b", False) else ["k", "n"]
+    return contraction(operation, [left, right], ["m", "n"])
+
+
+def batch_matmul(operation: Operation) -> Rule:
+    """`BatchMatMulV2`, with `adj_x` and `adj_y`; dimensions in front are broadcast."""
+    expect(operation, [None, None], [None])
+    x, y, z = (one.shape for one in (*operation.inputs, *operation.outputs))
+    if min(map(len, (x, y, z))) < 2:
+        raise LayoutError(
+            f"{operation} has shapes {list(x)}, {list(y)} and {list(z)}; each has 2 dimensions or "
+            "more"
+        )
+    check_broadcast(operation, 0, x[:-2], z[:-2])
+    check_broadcast(operation, 1, y[:-2], z[:-2])
+    left = ["k", "m"] if operation.attribute("adj_x", False) else ["m", "k"]
+    right = ["n", "k"] if operation.attribute("adj_y", False) else ["k", "n"]
+    before = broadcast(x[:-2], z[:-2]), broadcast(y[:-2], z[:-2])
+    names = [f"b{i}" for i in range(len(z) - 2)]
+    return contraction(operation, [[*before[0], *left], [*before[1], *right]], [*names, "m", "n"])
+
+
+def einsum(operation: Operation) -> Rule:
+    """`Einsum`, with `equation`; also with dots, and repeated letters, which are not split."""
+    equation = operation.required("equation")
+    found = re.fullmatch(r"([A-Za-z.,]*)->([A-Za-z.]*)", equation.replace(" ", ""))
+    if not found:
+        raise LayoutError(
+            f"{operation}: equation {equation!r} is not of the form 'ab,bc->ac': letters for the "
+            "dimensions of each input, an arrow, those of the output"
+        )
+    terms = found[1].split(",")
+    expect(operation, [None] * len(terms), [None])
+    output = operation.outputs[0].shape
+    # The dimensions behind dots are broadcast: from the right, as many as there are.
+    dots = len(output) - len(found[2].replace("...", "")) if "..." in found[2] else 0
+    inputs = [
+        _dims(operation, term, tensor.shape, output, dots, found[2].find("..."))
+        for term, tensor in zip(terms, operation.inputs, strict=True)
+    ]
+    out = _letters(found[2], dots)
+    extra = sorted(set(out) - {one for dims in inputs for one in dims} - set(_dotted(dots)))
+    if extra:
+        raise LayoutError(f"{operation}: equation {equation!r} has {extra[0]!r} in no input")
+    return contraction(operation, inputs, out)
+
+
+def contraction(
+    operation: Operation, inputs: Sequence[Sequence[Written]], output: Sequence[Written]
+) -> Rule:
+    """A sum of products over the factors that the output has not; linear in each input."""
+    used = dict.fromkeys(
+        one for dims in [output, *inputs] for one in dims if isinstance(one, str)
+    )  # fmt: skip
+    twice = {
+        one
+        for dims in [*inputs, output]
+        for one in used
+        if list(dims).count(one) > 1
+    }  # fmt: skip
+    # A product and a sum for each combination of indices, for each input but the first.
+    count = 2 * (len(inputs) - 1) or 1
+    return make(
+        operation,
+        inputs,
+        [output],
+        fixed=twice,
+        sums=used.keys() - set(output),
+        linear=[(i,) for i in range(len(inputs))],
+        work=[Work(count, tuple(used))],
+        saved_inputs=range(len(inputs)) if len(inputs) > 1 else (),
+    )
+
+
+def broadcast(shape: Sequence[int], output: Sequence[int], letter: str = "b") -> list[str | None]:
+    """The factors of a tensor that is broadcast: None where it is repeated.
+
+    Args:
+      shape: of the tensor.
+      output: what it is broadcast to; aligned at the right.
+      letter: the factors are this with a number behind it, those of the output's dimensions.
+    """
+    first = len(output) - len(shape)
+    return [
+        None if size == 1 and first + i >= 0 and output[first + i] > 1 else f"{letter}{first + i}"
+        for i, size in enumerate(shape)
+    ]
+
+
+def check_broadcast(
+    operation: Operation, number: int, shape: Sequence[int], output: Sequence[int]
+) -> None:
+    """Checks that an input has no more dimensions than what it is broadcast to.
+
+    Raises:
+      LayoutError: it has.
+    """
+    if len(shape) > len(output):
+        whole = operation.inputs[number].shape
+        raise LayoutError(
+            f"{operation}: input {number} has shape {list(whole)}, which is not broadcast to "
+            f"{list(output)}"
+        )
+
+
+def _dotted(count: int) -> list[str]:
+    return [f"b{i}" for i in range(count)]
+
+
+def _letters(term: str, dots: int) -> list[str]:
+    """The dimensions of a term; dots as `b0`, `b1` and so on."""
+    before, _, behind = term.partition("...")
+    middle = _dotted(dots) if "..." in term else []
+    return [*before, *middle, *behind]
+
+
+def _dims(
+    operation: Operation,
+    term: str,
+    shape: Sequence[int],
+    output: Sequence[int],
+    dots: int,
+    at: int,
+) -> list[Written]:
+    """The factors of an input; `dots` of the output's dimensions begin at `at`."""
+    own = len(shape) - len(term.replace("...", ""))
+    if "..." not in term or not 0 <= own <= dots:
+        return list(_letters(term, 0))
+    before, _, behind = term.partition("...")
+    begin = len(before)
+    middle = broadcast(shape[begin : begin + own], output[at : at + dots])
+    return list(itertools.chain(before, middle, behind))

@@ -1,0 +1,124 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Operations on elements, with broadcasting, and optimizers' updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tf_fuse.layout.errors import raise_if
+from tf_fuse.layout.operation import Operation
+from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
+from tf_fuse.layout.operators.rule import Rule, Work, channel_of, expect, make
+
+
+def elementwise(
+    linear: Iterable[tuple[int, ...]] = (),
+    flops: int = 1,
+    constants: Iterable[int] = (),
+    saved_inputs: Iterable[int] | None = None,
+    saved_outputs: Iterable[int] = (),
+    copies: bool = False,
+) -> Callable[[Operation], Rule]:
+    """The rule of an operation on elements: every dimension can be split, for nothing.
+
+    Args:
+      linear: sets of inputs in which it is linear.
+      flops: for each element.
+      constants: inputs that have no gradient.
+      saved_inputs: those that its gradient needs; all, if None.
+      saved_outputs: the same of the outputs.
+      copies: whether the output is the input, in the same place.
+    """
+
+    def rule(operation: Operation) -> Rule:
+        expect(operation, None, [None])
+        shape = operation.outputs[0].shape
+        for i, one in enumerate(operation.inputs):
+            check_broadcast(operation, i, one.shape, shape)
+        names = [f"d{i}" for i in range(len(shape))]
+        used = [i for i in constants if i < len(operation.inputs)]
+        return make(
+            operation,
+            [broadcast(one.shape, shape, "d") for one in operation.inputs],
+            [names],
+            linear=linear,
+            work=[Work(flops, tuple(names))],
+            constants=used,
+            saved_inputs=saved_inputs,
+            saved_outputs=saved_outputs,
+            aliases=[(0, 0)] if copies else (),
+            copies=copies,
+        )
+
+    return rule
+
+
+def add_n(operation: Operation) -> Rule:
+    """`AddN`: the sum of tensors of one shape; partial if all are."""
+    everything = tuple(range(len(operation.inputs)))
+    return elementwise([everything], len(everything) - 1, saved_inputs=())(operation)
+
+
+def bias_add(operation: Operation) -> Rule:
+    """`BiasAdd`, with `data_format`: the bias is along the last dimension, or the second one."""
+    expect(operation, [None, 1], [None])
+    names = [f"d{i}" for i in range(len(operation.outputs[0].shape))]
+    return make(
+        operation,
+        [names, [names[channel_of(operation, len(names))]]],
+        [names],
+        linear=[(0, 1)],
+        work=[Work(1, tuple(names))],
+        backward_work=[Work(1, tuple(names))],
+        saved_inputs=(),
+    )
+
+
+def update(states: int, flops: int) -> Callable[[Operation], Rule]:
+    """The rule of an optimizer's update of a variable.
+
+    All tensors of the variable's shape are split alike, and the scalars are the same everywhere. A
+    gradient that is partial has to be reduced before.
+
+    Args:
+      states: how many of the first inputs, the variable among them, are written. These are the
+        outputs, in the same place.
+      flops: for each element.
+    """
+
+    def rule(operation: Operation) -> Rule:
+        expect(operation, None, [None] * states)
+        shape = operation.outputs[0].shape
+        names = [f"d{i}" for i in range(len(shape))]
+        raise_if([
+            f"{operation}: input {i} has shape {list(one.shape)}, expected the variable's, "
+            f"{list(shape)}, or a scalar"
+            for i, one in enumerate(operation.inputs)
+            if one.shape not in (shape, ())
+        ])  # fmt: skip
+        return make(
+            operation,
+            [names if one.shape else [] for one in operation.inputs],
+            [names] * states,
+            work=[Work(flops, tuple(names))],
+            backward_work=(),
+            constants=range(len(operation.inputs)),
+            loose=range(states),
+            saved_inputs=(),
+            aliases=[(i, i) for i in range(states)],
+        )
+
+    return rule
+
+
+def source(operation: Operation) -> Rule:
+    """What has no inputs and is the same wherever it is made: variables, constants, what is fed."""
+    expect(operation, [])
+    names = [[f"{t}.{i}" for i in range(len(one.shape))] for t, one in enumerate(operation.outputs)]
+    return make(
+        operation,
+        [],
+        names if len(names) == 1 else [[None] * len(one) for one in names],
+        work=(),
+    )

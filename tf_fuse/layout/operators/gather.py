@@ -1,0 +1,79 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Reading and adding up rows by their numbers.
+
+Where the vocabulary is split, each device reads the rows that it has and zeros for the others, so
+the result is partial: what moves are the rows that were read, and never the table.
+"""
+
+from __future__ import annotations
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.operation import Operation
+from tf_fuse.layout.operators.rule import Rule, Work, dimension_of, expect, make
+
+
+def gather(operation: Operation) -> Rule:
+    """`GatherV2` and `ResourceGather` of a table and row numbers, with `axis` and `batch_dims`."""
+    expect(operation, [None, None], [None])
+    table, ids = (len(one.shape) for one in operation.inputs)
+    at = dimension_of(operation, operation.attribute("axis", 0), table)
+    batch = operation.attribute("batch_dims", 0)
+    if not 0 <= batch <= min(at, ids):
+        raise LayoutError(
+            f"{operation}: batch_dims is {batch}, which is 0 or more, and no more than axis {at} "
+            f"and the {ids} dimensions of the row numbers"
+        )
+    names = [f"d{i}" if i != at else "vocabulary" for i in range(table)]
+    rows = [names[i] if i < batch else f"row{i - batch}" for i in range(ids)]
+    output = [*names[:at], *rows[batch:], *names[at + 1 :]]
+    return make(
+        operation,
+        [names, rows],
+        [output],
+        sums=["vocabulary"],
+        linear=[(0,)],
+        backward_work=[Work(1, tuple(output))],
+        constants=[1],
+        saved_inputs=(1,),
+    )
+
+
+def one_hot(operation: Operation) -> Rule:
+    """`OneHot` of row numbers, with `axis`; on and off values that are inputs are scalars."""
+    expect(operation, None, [None])
+    rank = len(operation.outputs[0].shape)
+    at = dimension_of(operation, operation.attribute("axis", -1), rank)
+    names = [f"d{i}" if i != at else "depth" for i in range(rank)]
+    rows = [name for name in names if name != "depth"]
+    return make(
+        operation,
+        [rows, *([] for _ in operation.inputs[1:])],
+        [names],
+        work=[Work(1, tuple(names))],
+        constants=range(len(operation.inputs)),
+        saved_inputs=(),
+    )
+
+
+def segment_sum(operation: Operation) -> Rule:
+    """`UnsortedSegmentSum` of rows and their segments: the gradient of a gather.
+
+    Where rows are split the result is partial; a device that has some of the segments adds up the
+    rows of these.
+    """
+    expect(operation, [None, None], [None])
+    data, ids = (len(one.shape) for one in operation.inputs)
+    rows = [f"row{i}" for i in range(ids)]
+    names = [f"d{i}" for i in range(data - ids)]
+    return make(
+        operation,
+        [[*rows, *names], rows],
+        [["vocabulary", *names]],
+        sums=rows,
+        linear=[(0,)],
+        work=[Work(1, (*rows, *names))],
+        backward_work=[],
+        constants=[1],
+        saved_inputs=(1,),
+    )
