@@ -5,6 +5,7 @@
 // parts of it are on whole variables, and others on those rows. All of it is
 // under one lock, and nothing is changed if anything is wrong.
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -198,6 +199,14 @@ class Stage {
         return Wrong(absl::StrCat("variable ", variable, " of ", variables));
       }
     }
+    for (int i = 0; i < message_.gathered_size(); ++i) {
+      // (What is read has a type, and rows that are checked.)
+      const auto& read = message_.inputs();
+      if (std::find(read.begin(), read.end(), -1 - i) == read.end()) {
+        return Wrong(absl::StrCat("gathered rows of variable ",
+                                  message_.gathered(i), " that nothing reads"));
+      }
+    }
     if (message_.scatters().empty()) return Wrong("rows that change nothing");
     for (const v1::RowScatter& scatter : message_.scatters()) {
       const size_t results =
@@ -230,11 +239,19 @@ class Stage {
     return absl::OkStatus();
   }
 
-  absl::Status CheckInputSizes(const OpInputList& inputs, int64_t size) const {
+  // An input that has one row stands for all, as one of one element does.
+  static bool IsOneRow(const Tensor& input, int64_t row) {
+    return input.dims() > 0 && input.dim_size(0) == 1 &&
+           input.NumElements() == row;
+  }
+
+  // `row` is how many elements one has; -1 of whole variables.
+  absl::Status CheckInputSizes(const OpInputList& inputs, int64_t size,
+                               int64_t row = -1) const {
     for (const int input : message_.inputs()) {
       if (input < 0) continue;
       const int64_t elements = inputs[input].NumElements();
-      if (elements != size && elements != 1) {
+      if (elements != size && elements != 1 && !IsOneRow(inputs[input], row)) {
         return Wrong(absl::StrCat("input ", input, " of shape ",
                                   inputs[input].shape().DebugString(),
                                   " in a stage of ", size, " elements"));
@@ -285,13 +302,19 @@ class Stage {
     for (const Scatter& scatter : scatters_) {
       if (scatter.value >= 0) continue;
       const Tensor& value = inputs[OtherIndex(scatter.value)];
-      if (value.NumElements() != row * count && value.NumElements() != 1) {
-        return Wrong(absl::StrCat("values of shape ",
-                                  value.shape().DebugString(), " for ", count,
-                                  " rows of ", row, " elements"));
+      // (As TensorFlow's kernels, which do not look at those of no rows.)
+      const Tensor& variable = *variables[scatter.variable]->tensor();
+      tensorflow::TensorShape expected = indices.shape();
+      for (int i = 1; i < variable.dims(); ++i) {
+        expected.AddDim(variable.dim_size(i));
+      }
+      if (count > 0 && value.dims() > 0 && value.shape() != expected) {
+        return Wrong(absl::StrCat(
+            "values of shape ", value.shape().DebugString(), " for ", count,
+            " rows of ", row, " elements: expected ", expected.DebugString()));
       }
     }
-    return CheckInputSizes(inputs, row * count);
+    return CheckInputSizes(inputs, row * count, row);
   }
 
   int64_t RowElements(const Variables& variables) const {
@@ -366,10 +389,20 @@ class Stage {
       auto program = Program::Compile(message);
       if (!program.ok()) return program.status();
       ProgramMemory memory;
-      for (const int input : message_.inputs()) {
-        const Tensor& tensor =
-            input < 0 ? gathered[OtherIndex(input)] : inputs[input];
-        memory.inputs.push_back(Operand(tensor, size));
+      std::vector<Tensor> repeated(message_.inputs_size());
+      for (int i = 0; i < message_.inputs_size(); ++i) {
+        const int input = message_.inputs(i);
+        const Tensor* tensor =
+            input < 0 ? &gathered[OtherIndex(input)] : &inputs[input];
+        if (input >= 0 && tensor->NumElements() != size &&
+            IsOneRow(*tensor, row)) {
+          absl::Status status =
+              ctx->allocate_temp(tensor->dtype(), {size}, &repeated[i]);
+          if (!status.ok()) return status;
+          Repeat(*tensor, &repeated[i]);
+          tensor = &repeated[i];
+        }
+        memory.inputs.push_back(Operand(*tensor, size));
       }
       results.resize(program->result_types().size());
       absl::Status status = AllocateResults(ctx, *program, &results, &memory);
@@ -384,6 +417,15 @@ class Stage {
                   variables[scatter.variable]->tensor());
     }
     return absl::OkStatus();
+  }
+
+  static void Repeat(const Tensor& row, Tensor* rows) {
+    const int64_t bytes = row.TotalBytes();
+    const int64_t count = rows->NumElements() / row.NumElements();
+    char* to = static_cast<char*>(rows->data());
+    for (int64_t i = 0; i < count; ++i) {
+      std::memcpy(to + i * bytes, row.data(), bytes);
+    }
   }
 
   static void Gather(const Tensor& value, const Tensor& indices, int64_t row,

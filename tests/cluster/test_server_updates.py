@@ -53,6 +53,13 @@ def test_other_steps(cases, case):
     assert cases[case]["left"] == []
 
 
+def test_variables_of_two_servers_that_are_made_of_each_other(cases):
+    """Each is updated where it is; their assignments are on no device of their own."""
+    assert cases["two servers"]["servers"] == [0, 1]
+    assert cases["two servers"]["ours"] == cases["two servers"]["stock"]
+    assert cases["two servers"]["fused"] == [1, 1, 1, 1]
+
+
 def test_option_off_changes_nothing(cases):
     assert cases["off"] == {"decided": 0, "twins": []}
 
@@ -151,6 +158,37 @@ def _main():
             "left": sorted({left.reason for one in found for left in one.left}),
         }
 
+    def two_servers():
+        rows = tf.constant([1, 3])
+
+        def run(on):
+            slot, weight, table, rows_slot = job.variables([tf.fill([5, 2], 1.25)] * 4)
+
+            @tf.function(autograph=False)
+            def step():
+                def replica():
+                    slot.assign(slot * 0.5 + weight)
+                    weight.assign_sub(slot * 0.1 + weight * 0.2)
+                    rows_slot.scatter_add(tf.IndexedSlices(tf.ones([2, 2]), rows))
+                    taken = tf.gather(rows_slot, rows) * 0.5
+                    table.scatter_sub(tf.IndexedSlices(taken, rows))
+
+                job.strategy.run(replica)
+
+            switch(on)
+            job.call(step)
+            switch(False)
+            values = [slot, weight, table, rows_slot]
+            tasks = sorted({tf.DeviceSpec.from_string(one.device).task for one in values})
+            return tasks, coordinator.exact([one.numpy() for one in values])
+
+        servers, stock = run(False)
+        before = len(decisions())
+        _, ours = run(True)
+        found = [one.outline for one in decisions()[before:]]
+        fused = [len(cone.variables) for one in found for cone in one.cones]
+        return {"servers": servers, "stock": stock, "ours": ours, "fused": fused}
+
     def off():
         switch(False)
         before = len(decisions())
@@ -236,6 +274,7 @@ def _main():
         return {"text": caught["text"], "fused": sum(bool(d.outline.cones) for d in found)}
 
     cases |= {
+        "two servers": two_servers,
         "without fused receives": without_fused_receives,
         "on by default": by_default,
         "locks": locks,

@@ -98,6 +98,34 @@ def test_slot_on_another_server_than_its_weight():
     assert all(cone.variables != [] and len(cone.variables) == 1 for cone in found.cones)
 
 
+@pytest.mark.parametrize("device", ["", "/device:CPU:0"])
+def test_variables_of_two_servers_are_not_of_one_operation(device):
+    a, m = _variables(2)
+
+    def step():
+        with tf.device(device):
+            m.assign(m * 0.5 + a)
+            a.assign_sub(m * 0.1 + a * 0.2)
+
+    traced = _Traced(step, [(a, _PS[0]), (m, _PS[1])])
+    cones = traced.outline().cones
+    assert sorted(len(cone.variables) for cone in cones) == [1, 1]
+
+
+@pytest.mark.parametrize(("place", "variables"), [(0, [2]), (1, [1, 1])])
+def test_rows_of_two_servers_are_not_of_one_operation(place, variables):
+    a, m = _variables(2, (4, 2))
+    rows = tf.constant([3, 1])
+
+    def step():
+        m.scatter_add(tf.IndexedSlices(tf.ones([2, 2]), rows))
+        a.scatter_sub(tf.IndexedSlices(tf.gather(m, rows) * 0.5, rows))
+
+    found = _Traced(step, [(a, _PS[0]), (m, _PS[place])]).outline()
+    assert [len(cone.variables) for cone in found.cones] == variables
+    assert found.left == []
+
+
 def test_variables_of_the_coordinator_stay():
     a, m = _variables(2)
     traced = _Traced(lambda: _momentum(a, m, _CHIEF), [(a, _CHIEF), (m, _CHIEF)])

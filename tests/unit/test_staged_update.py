@@ -109,6 +109,31 @@ def test_no_rows_change_nothing():
     np.testing.assert_array_equal(variable.numpy(), before)
 
 
+def test_values_of_no_rows_may_have_any_shape():
+    """As those of TensorFlow's kernel."""
+    stock, ours = tf.Variable(_numbers(3, 2)), tf.Variable(_numbers(3, 2))
+    rows, values = tf.zeros([0], tf.int32), tf.ones([5, 2])
+    _SCATTERS["ResourceScatterAdd"](resource=stock.handle, indices=rows, updates=values)
+    _call([_rows(_scatter())], [ours], [rows, values])
+    np.testing.assert_array_equal(ours.numpy(), stock.numpy())
+
+
+@pytest.mark.parametrize("rows", [[2, 0, 2], [1], []])
+def test_one_row_stands_for_all(rows):
+    variable = tf.Variable(_numbers(3, 2))
+    one = tf.constant([[2.0, 3.0]])
+    rows = tf.constant(rows, tf.int32)
+    values = tf.gather(variable, rows) * one
+    expected = tf.tensor_scatter_nd_add(variable, rows[:, None], values)
+    program = update_pb2.UpdateProgram(
+        size=1, input_types=[_FLOAT] * 2, results=[2],
+        steps=[update_pb2.UpdateStep(op="Mul", inputs=[0, 1], type=_FLOAT)],
+    )  # fmt: skip
+    stage = _rows(_scatter(value=0), program=program, inputs=[-1, 1], gathered=[0])
+    _call([stage], [variable], [rows, one])
+    np.testing.assert_array_equal(variable.numpy(), expected.numpy())
+
+
 def test_who_has_read_the_value_keeps_it():
     variable = tf.Variable(_numbers(3, 2))
     for _ in range(2):  # From the second time on, reads are copies.
@@ -144,6 +169,13 @@ _WRONG = {
     "indices[0] = 3 is not in [0, 3)": ([_rows(_TWO)], [tf.constant([3]), _ONE]),
     "indices[1] = -1 is not in [0, 3)": ([_rows(_TWO)], [tf.constant([0, -1]), tf.ones([2, 2])]),
     "values of shape [2,2] for 1 rows of 2 elements": ([_rows(_TWO)], [_ROW, tf.ones([2, 2])]),
+    "values of shape [2] for 1 rows of 2 elements": ([_rows(_TWO)], [_ROW, tf.ones([2])]),
+    "values of shape [1] for 1 rows of 2 elements": ([_rows(_TWO)], [_ROW, tf.ones([1])]),
+    "values of shape [1,4] for 2 rows of 2 elements": (
+        [_rows(_TWO)], [tf.constant([0, 1]), tf.ones([1, 4])]),
+    "gathered rows of variable 0 that nothing reads": (
+        [_rows(_scatter(value=0), gathered=[0, 0], inputs=[-2], program=update_pb2.UpdateProgram(
+            size=1, input_types=[_FLOAT], results=[0]))], None),
 }  # fmt: skip
 
 

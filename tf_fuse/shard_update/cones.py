@@ -102,6 +102,8 @@ class Finder:
         self._one_with: dict[str, str] = {}
         self._size: dict[str, int] = {}
         self._device: dict[str, str] = {}
+        # Where its variable is: a device may be named in part, or not at all.
+        self._place: dict[str, str] = {}
         self._cone: dict[str, str] = {}
         self._order = list(view.in_order())
         self._shapes = dict(shapes)
@@ -186,7 +188,7 @@ class Finder:
         if reason is not None or shape is None:
             self.left += [Left(name, *reason) for name in assigns if reason is not None]
             return
-        self._begin(variable, math.prod(shape), nodes[0].device)
+        self._begin(variable, math.prod(shape), nodes[0])
         self._cone.update(dict.fromkeys(assigns, variable))
 
     def _has_here(self, device: str, variable: str) -> bool:
@@ -210,8 +212,9 @@ class Finder:
         before = takewhile(lambda node: node is not first, self._order)
         return any(n.op in READS and self._view.variable_of(n) == variable for n in before)
 
-    def _begin(self, key: str, size: int, device: str) -> None:
-        self._one_with[key], self._size[key], self._device[key] = key, size, device
+    def _begin(self, key: str, size: int, node: Any) -> None:
+        self._one_with[key], self._size[key] = key, size
+        self._device[key], self._place[key] = node.device, self._view.place_of(node)
 
     def _variable_shape(self, variable: str) -> Shape | None:
         producer = self._view.producer(variable)
@@ -235,7 +238,7 @@ class Finder:
         outputs = self._view.outputs(node)
         size = self._known_size(node)
         if size is not None and self._begins(node, size):
-            self._begin(node.name, size, node.device)
+            self._begin(node.name, size, node)
             self._cone[node.name] = node.name
         elif any(tensor in self._results for tensor in outputs):
             return
@@ -265,6 +268,8 @@ class Finder:
     def _join(self, node: Any, keys: Collection[str], size: int | None, device: str) -> None:
         sizes = {self._size[key] for key in keys}
         devices = {self._device[key] for key in keys}
+        if len({self._place[key] for key in keys}) > 1:
+            return
         if len(sizes) != 1 or devices != {device} or (size is not None and size not in sizes):
             return
         if not self._fits(node, min(sizes)):

@@ -17,6 +17,7 @@ from typing import Any
 from tf_fuse import _tasks
 from tf_fuse.shard_update.cones import Left
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView
+from tf_fuse.shard_update.rows import GATHERS, SCATTERS, variable_of
 
 _log = logging.getLogger("tf_fuse")
 
@@ -110,6 +111,8 @@ class Places:
             return device
         if node.op in READS | ASSIGNS:
             return self._arguments.get(str(view.variable_of(node)), CALLER)
+        if node.op in SCATTERS | GATHERS:
+            return self._arguments.get(variable_of(view, node), CALLER)
         if "/job:" in device:
             return device
         if not device and node.op == "Const":

@@ -20,6 +20,7 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 
 SCATTERS = frozenset({"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"})
+GATHERS = frozenset({"ResourceGather"})
 # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BFLOAT16, DT_HALF: those that the operation adds.
 _TYPES = frozenset({1, 2, 3, 9, 14, 19})
 _INDEX_TYPES = frozenset({3, 9})  # DT_INT32, DT_INT64.
@@ -147,7 +148,11 @@ class RowFinder:
         if node.op == "GatherV2":
             axis = view.producer(read[2])
             return axis is not None and axis.op == "Const" and _is_zero(axis)
-        return self._is_behind(node)
+        return self._is_behind(node) and self._is_with(node, scatter)
+
+    def _is_with(self, node: Any, scatter: Any) -> bool:
+        """Whether the variables of two nodes are in one place."""
+        return self._view.place_of(node) == self._view.place_of(scatter)
 
     def _is_behind(self, node: Any) -> bool:
         """Whether a read of a variable waits for what the function does to it."""
@@ -166,6 +171,8 @@ class RowFinder:
         if node.op in READS:
             variable = variable_of(view, node)
             if not self._is_behind(node) or self._shape_of(variable) != shape:
+                return False
+            if not self._is_with(node, scatter):
                 return False
             found.gathers[tensor] = variable
             found.nodes.add(node.name)
