@@ -480,6 +480,18 @@ def test_the_report_adds_up(tmp_path, capsys):
     assert "placement_report() of this version" in capsys.readouterr().err
 
 
+def test_long_names_of_a_report_are_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # as in a file
+    name = "sequential/" + "transformer_block_0123456789/" * 3 + "kernel"
+    strategy = PsStrategy(2)
+    _graph(strategy, lambda: tf.compat.v1.get_variable(name, [10]))
+    parameter_server.print_placement_report(strategy)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("sequential/"))
+    column = len(lines[at].split()[0])
+    assert name in "".join(line.strip()[:column] for line in lines[at : at + 8])
+
+
 def test_a_report_of_another_strategy():
     with pytest.raises(TypeError, match="got MirroredStrategy"):
         parameter_server.placement_report(tf.distribute.MirroredStrategy(["CPU:0"]))
