@@ -96,8 +96,8 @@ OPTIONS: dict[str, Option] = {
             "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
             "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
             "called for the first time from then on. Under a ParameterServerStrategy, place "
-            "variables that are made from then on by their bytes and traffic, and gather rows "
-            "where the variable is.",
+            "variables that are made from then on by their bytes and traffic, gather rows where "
+            "the variable is, and switch fuse_weight_update on.",
             in_sessions=False,
             in_config=False,
         ),
@@ -113,7 +113,9 @@ OPTIONS: dict[str, Option] = {
             "shard_weight_update_exact",
             bool,
             "Together with shard_weight_update: leave updates alone that would not have the bits "
-            "of whole ones, since they have sums that are added in another order (norms, means).",
+            "of whole ones, since they have sums that are added in another order (norms, means). "
+            "Together with fuse_weight_update on parameter servers: those whose bits are not known "
+            "to be the same.",
             in_sessions=False,
             in_config=False,
         ),
@@ -159,7 +161,8 @@ OPTIONS: dict[str, Option] = {
             "fuse_weight_update",
             bool,
             "Have one operation do the elementwise operations of each weight's update, whether it "
-            "is cut or not, in one pass over memory and under one lock; values have the same bits. "
+            "is cut or not, in one pass over memory and under one lock; values have the same bits, "
+            "but for those of some optimizers on parameter servers. "
             "Unless it is set, on for functions that shard_weight_update looks at or that have "
             "parameter servers while that is on, and off for all others; of no effect together "
             "with compile_weight_update. Applies to functions called from then on.",

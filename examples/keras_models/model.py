@@ -57,7 +57,7 @@ class KerasModel:
         return f"keras_{self.kind}"
 
     def partitioner(self) -> Callable[..., Any] | None:
-        """Variables stay whole: Keras's are not made for pieces."""
+        """Variables stay whole: Keras's optimizers take pieces only if they are told of them."""
         return None
 
     def build(self) -> KerasProgram:

@@ -344,6 +344,56 @@ def test_slots_of_a_graph_are_beside_their_variables():
         assert variables[f"{name}/Adam"] == variables[f"{name}/Adam_1"] == variables[name]
 
 
+@pytest.mark.parametrize("resource", [True, False])
+@pytest.mark.parametrize("is_synchronous", [True, False])
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_slots_of_a_graph_are_counted_where_they_are(resource, is_synchronous, is_planned):
+    v1 = tf.compat.v1
+
+    def build():
+        x = v1.get_variable("x", [100], use_resource=resource)
+        y = v1.get_variable("y", [90], use_resource=resource)
+        optimizer = v1.train.AdamOptimizer()
+        if is_synchronous:
+            optimizer = v1.train.SyncReplicasOptimizer(optimizer, replicas_to_aggregate=2)
+        step = v1.train.get_or_create_global_step()
+        optimizer.minimize(tf.reduce_sum(x) + tf.reduce_sum(y), global_step=step)
+
+    strategy = PsStrategy(2, plan=parameter_server.plan(build, servers=2) if is_planned else None)
+    _, devices = _graph(strategy, build)
+    report = parameter_server.placement_report(strategy)
+    found = {one["variable"]: one for one in report["variables"]}
+    sums = {name for name in devices if name.partition("/")[2].startswith("conditional_acc")}
+    assert len(sums) == 2 * is_synchronous
+    assert found.keys() == {"x", "y", "global_step", *sums}
+    for name, one in found.items():
+        assert devices[name] == f"/job:ps/task:{one['server']}"
+    # Each has two slots of its size; beside the first of both names are the powers of betas.
+    assert (found["x"]["slots"], found["y"]["slots"]) == (4, 2)
+    assert (found["x"]["kept_bytes"], found["y"]["kept_bytes"]) == (3 * 400 + 2 * 4, 3 * 360)
+    assert found["x"]["updated_bytes_per_step"] == 3 * 400
+    # What comes later does not meet slots anywhere else.
+    assert strategy.placement.loads().counts == [
+        sum(v["server"] == s for v in found.values()) for s in (0, 1)
+    ]
+
+
+def test_what_is_beside_a_slot_is_counted_with_the_variable():
+    strategy = PsStrategy(2, Costs(slots=1))
+
+    def build():
+        x = tf.compat.v1.get_variable("x", [100])
+        for name in ("slot", "average"):
+            with tf.Graph.colocate_with(x.graph, x):
+                x = tf.compat.v1.get_variable(name, [100])
+
+    _graph(strategy, build)
+    (one,) = parameter_server.placement_report(strategy)["variables"]
+    assert (one["variable"], one["slots"], one["kept_bytes"]) == ("x", 2, 1200)
+    # One slot was expected.
+    assert strategy.placement.loads().loads[one["server"]][0] == 1200
+
+
 def test_devices_of_a_graph_are_honoured():
     strategy = PsStrategy(2)
 
@@ -428,6 +478,18 @@ def test_the_report_adds_up(tmp_path, capsys):
     path.write_text(json.dumps({**report, "variables": [{}]}))
     assert main(["explain", str(path)]) == 1
     assert "placement_report() of this version" in capsys.readouterr().err
+
+
+def test_long_names_of_a_report_are_whole(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # as in a file
+    name = "sequential/" + "transformer_block_0123456789/" * 3 + "kernel"
+    strategy = PsStrategy(2)
+    _graph(strategy, lambda: tf.compat.v1.get_variable(name, [10]))
+    parameter_server.print_placement_report(strategy)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("sequential/"))
+    column = len(lines[at].split()[0])
+    assert name in "".join(line.strip()[:column] for line in lines[at : at + 8])
 
 
 def test_a_report_of_another_strategy():

@@ -62,15 +62,15 @@ def test_sums(tasks):
 
 
 def test_tables(tasks, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "80")  # as in a file
     path = tmp_path / "report.json"
     path.write_text(json.dumps(server_report.merged(tasks)))
     assert cli.main(["explain", str(path)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "/job:worker/replica:0/task:1 did not tell: it runs the protocol 'grpc'" in lines
-    assert "│ /job:ps/replica:0/task:1 │ 2 │ 6 │ 2 │ 4.0 │ 2.0 │" in lines
+    assert "│ ps:1 │ 2 │ 6 │ 2 │ 4.0 │ 2.0 │" in lines
     full = "█" * 15
-    assert f"│ /job:worker/replica:0/task:0 │ 8 │ 2.25 │ 5 │ 0 {full} 62% │" in lines
+    assert f"│ worker:0 │ 8 │ 2.25 │ 5 │ 0 {full} 62% │" in lines
     assert "│ │ │ │ │ 4 to 7 ██████ 25% │" in lines
 
 

@@ -14,9 +14,10 @@ from tensorflow.python.eager import context as context_module
 
 import tf_fuse
 from tf_fuse import cli
+from tf_fuse.shard_update import operations_report
 from tf_fuse.shard_update import outline as outline_module
 from tf_fuse.shard_update.functions import op_defs, static_shapes
-from tf_fuse.shard_update.graph_view import GraphView
+from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
 from tf_fuse.shard_update.operations_report import lines
 from tf_fuse.shard_update.outline import REASONS
 from tf_fuse.shard_update.program import ProgramMaker
@@ -181,6 +182,16 @@ def test_report(told):
     size = math.prod(_SHAPE)
     assert each == {"device": "", "elements": size, "exact": True, "by_row": False}
     assert left == {"reason": "too_small", "meaning": REASONS["too_small"]}
+
+
+def test_an_update_is_where_its_variables_are(told):
+    decision = operations_report.fused()[-1]
+    assert decision.function == told["function"]
+    server = "/job:ps/replica:0/task:1/device:CPU:0"
+    decision.view.place_of = lambda node: server if node.op in ASSIGNS else ""
+    one = operations_report.operations(context_module.context())[-1]
+    assert [each["device"] for each in one["each"]] == [server]
+    assert f" on {server}, of " in list(lines([one]))[1]
 
 
 def test_explained(told, tmp_path, capsys, monkeypatch):

@@ -30,8 +30,8 @@ class PsStrategy:
             ...
 
     Each worker builds its own graph, with a strategy of its own: the same program gives the same
-    places. TensorFlow puts slots beside their variables without asking; they are expected, as
-    `costs` or the plan say. What a device scope says comes first.
+    places. TensorFlow puts slots beside their variables, whatever it is told; until they are made
+    they are expected, as `costs` or the plan say. What a device scope says comes first.
 
     Attributes:
       placement: the servers and what they have.
@@ -51,6 +51,8 @@ class PsStrategy:
         self.placement = Placement(servers, costs or Costs())
         if plan is not None:
             self.placement.add_plan(plan.copy())
+        # Of what is put beside a variable, the name of that variable.
+        self._owners: dict[str, str] = {}
 
     def __call__(self, op: Any) -> int:
         """Chooses the server of an operation.
@@ -76,16 +78,44 @@ class PsStrategy:
             if not dims.unknown_rank and all(dim.size >= 0 for dim in dims.dim):
                 shape = tuple(dim.size for dim in dims.dim)
         variable = Variable(op.name, shape or (), dtype)
+        owner = _beside(op)
+        if owner is not None:
+            return self._add_beside(owner, op.name, variable)
         explicit = _task(op.device or node.device, self.placement.servers, op.name)
-        return self.placement.place(
+        placed = self.placement.place(
             variable, explicit, whole_of(op.name), is_sized=shape is not None
-        ).server
+        )
+        self.placement.made(placed, placed.variable, op.name)
+        return placed.server
+
+    def _add_beside(self, other: Any, name: str, variable: Variable) -> int:
+        """Counts what TensorFlow will put beside another operation; where that is."""
+        spec = _spec(other.device)
+        if spec.job == "ps":
+            other_name = other.name.partition(":")[0]
+            owner = self._owners.get(other_name, other_name)
+            self._owners[name] = owner
+            self.placement.add_slot(owner, variable.bytes)
+        # (TensorFlow does not use it.)
+        return int(spec.task or 0)
+
+
+def _beside(op: Any) -> Any:
+    """The operation beside which TensorFlow will put one, after asking for its device."""
+    graph = getattr(op, "graph", None)
+    if graph is None:
+        return None
+    return next((one for one in graph._colocation_stack.peek_objs() if one.device), None)
+
+
+def _spec(device: str) -> Any:
+    from tensorflow.python.framework import device as device_module
+
+    return device_module.DeviceSpec.from_string(device or "")
 
 
 def _task(device: str, servers: int, name: str) -> int | None:
-    from tensorflow.python.framework import device as device_module
-
-    spec = device_module.DeviceSpec.from_string(device or "")
+    spec = _spec(device)
     if spec.task is None:
         return None
     if spec.task >= servers:

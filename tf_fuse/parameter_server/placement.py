@@ -188,18 +188,22 @@ class Placement:
             placed = self._by_key.get(key)
             if placed is None:
                 return
+            # (By bytes: an optimizer keeps smaller ones, too, as the powers of Adam's betas.)
+            expected = self._expected_bytes(placed.variable)
+            before = max(0, placed.slot_bytes - expected)
             placed.slots += 1
             placed.slot_bytes += size
-            if placed.slots > self._expected(placed.variable):
-                # More than the variable was counted with.
-                extra = Item((), (float(size), 0.0, 0.0))
-                self._servers.add(extra, placed.server)
+            more = max(0, placed.slot_bytes - expected) - before
+            if more:
+                self._servers.add(Item((), (float(more), 0.0, 0.0)), placed.server)
                 self._servers.counts[placed.server] -= 1
 
-    def _expected(self, variable: Variable) -> int:
+    def _expected_bytes(self, variable: Variable) -> int:
+        """Of the slots that a variable was counted with."""
         if not variable.is_trained:
             return 0
-        return self.costs.slots if variable.slots is None else variable.slots
+        slots = self.costs.slots if variable.slots is None else variable.slots
+        return slots * variable.bytes
 
     def measured(self) -> list[tuple[Placed, Load]]:
         """All variables, and what they cost by the slots that they have.
@@ -211,7 +215,8 @@ class Placement:
             has_slots = any(one.slots for one in placed)
             result = []
             for one in placed:
-                variable = replace(one.variable, slots=one.slots) if has_slots else one.variable
+                slots = round(one.slot_bytes / (one.variable.bytes or 1))
+                variable = replace(one.variable, slots=slots) if has_slots else one.variable
                 load = variable.load(self.costs, one.share)
                 kept = float(one.variable.bytes + one.slot_bytes)
                 result.append((one, replace(load, kept=kept) if has_slots else load))

@@ -170,7 +170,8 @@ def _servers_table(servers: Sequence[Mapping[str, Any]], ratios: Mapping[str, fl
     from rich.table import Table
 
     table = Table(title="Parameter servers", box=box.SIMPLE, title_justify="left")
-    for column in ("server", "variables", "kept", "read/step", "updated/step", "update ms/step"):
+    for column in ("server", "variables", "kept", "read\n/ step", "updated\n/ step",
+                   "update ms\n/ step"):  # fmt: skip
         table.add_column(column, justify="right")
     for one in servers:
         table.add_row(
@@ -191,7 +192,8 @@ def _variables_table(variables: Sequence[Mapping[str, Any]]) -> Any:
 
     table = Table(title="Variables", box=box.SIMPLE, title_justify="left")
     for column in ("variable", "shape", "server", "kept", "slots", "why"):
-        table.add_column(column, justify="left" if column in ("variable", "why") else "right")
+        justify: Any = "left" if column in ("variable", "why") else "right"
+        table.add_column(column, justify=justify, overflow="fold")
     for one in variables:
         table.add_row(
             escape(one["variable"]),

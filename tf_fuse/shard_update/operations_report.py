@@ -66,9 +66,11 @@ def _update(decision: Compiled, cone: Cone, exact: bool) -> dict[str, Any]:
     nodes = [decision.view.nodes[name] for name in cone.nodes]
     assigns = [node for node in nodes if node.op in ASSIGNS | SCATTERS]
     variables = dict.fromkeys(variable_of(decision.view, node) for node in assigns)
+    # (A node may be on "/device:CPU:0" and run where its variable is.)
+    places = [cone.device, *map(decision.view.place_of, assigns)]
     return {
         "variables": [decision.variables.get(name, name) for name in variables],
-        "device": cone.device if "/task:" in cone.device else "",
+        "device": next((place for place in places if "/task:" in place), ""),
         "elements": cone.size,
         "operations": len(nodes),
         "exact": exact,

@@ -321,7 +321,7 @@ def _table(function: Mapping[str, Any]) -> Any:
 
     table = Table(box=box.SIMPLE)
     for column in ("all-reduce", "variable or gradient", "shape", "bytes", "update"):
-        table.add_column(column, justify="right" if column == "bytes" else "left")
+        table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold")
     for pack in function["packs"]:
         if pack["reason"]:
             table.add_row(

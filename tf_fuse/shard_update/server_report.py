@@ -124,12 +124,12 @@ def _servers_table(servers: Mapping[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(title="Updates by server")
-    table.add_column("server")
+    table.add_column("server", overflow="fold")
     for column in ("variables", "updates", "waited for a lock", "ms waited", "ms at most"):
         table.add_column(column, justify="right")
     for task, one in servers.items():
         table.add_row(
-            task,
+            _short(task),
             str(len(one["variables"])),
             f"{one['updates']:,}",
             f"{one['waits']:,}",
@@ -143,13 +143,13 @@ def _workers_table(workers: Mapping[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(title="Staleness by worker: updates that others made meanwhile")
-    table.add_column("worker")
+    table.add_column("worker", overflow="fold")
     for column in ("updates", "mean", "most"):
         table.add_column(column, justify="right")
-    table.add_column("staleness: share of updates")
+    table.add_column("staleness: share of updates", no_wrap=True)
     for task, one in workers.items():
         table.add_row(
-            task or "not known",
+            _short(task),
             f"{one['updates']:,}",
             f"{one['mean_staleness']:.2f}",
             str(one["max_staleness"]),
