@@ -65,10 +65,12 @@ _GATHER = {
 _OUTLINE = {
     "control_flow": "the function has conditionals or loops of TensorFlow 1",
     "device": "the assignment or the variable is not on a CPU where it can run, as far as is known",
+    "no_plugin": "the server that has the variable cannot run operations of tf_fuse",
     "not_elementwise": "the assigned value is made by an operation that is not elementwise",
     "not_read": "the variable may have no value before: it is assigned first",
     "optimizer": "TensorFlow's graph optimizer makes something else of the operations",
     "read_elsewhere": "the assigned value is read by something else, too",
+    "rows": "what is done to rows of the variable is not all that is known to be done by rows",
     "several_devices": "the operations are on different devices",
     "too_few": "fewer than 2 operations and assignments make one cone",
     "too_many": "there are more operations than one operation can have",
