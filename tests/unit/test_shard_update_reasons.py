@@ -146,6 +146,8 @@ def test_gathers(reason):
 
 def test_each_of_an_outline_is_met_by_a_test():
     here = Path(__file__).parent
-    names = ["test_shard_update_outline.py", "test_shard_update_fused.py"]
+    names = [
+        f"test_{one}.py" for one in ("shard_update_outline", "shard_update_fused", "server_places")
+    ]
     text = "".join((here / name).read_text(encoding="utf-8") for name in names)
     assert set(re.findall(r'"(\w+)"', text)) >= _OUTLINE.keys()
