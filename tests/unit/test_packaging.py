@@ -171,7 +171,8 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
     )
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == "<3.14,>=3.11"
-    assert sorted(metadata.get_all("Provides-Extra", [])) == ["gloo", "layout", "prometheus", "test"]
+    extras = metadata.get_all("Provides-Extra", [])
+    assert sorted(extras) == ["gloo", "layout", "prometheus", "test"]
 
 
 # --- Choosing TensorFlow in setup.py -------------------------------------------------------------
