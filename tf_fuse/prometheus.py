@@ -27,6 +27,12 @@ from tf_fuse import _tasks
 from tf_fuse.metrics import DESCRIPTIONS, GAUGES, cluster_metrics, metrics
 from tf_fuse.shard_update import counters as updates
 
+#: Of updates on servers: name to what is summed, its unit, and what it is.
+SERVER_SUMS = {
+    "tf_fuse_server_updates": ("updates", 1, "Updates made as one operation on a server."),
+    "tf_fuse_server_update_waits": ("waits", 1, "Of those, how many waited for locks."),
+    "tf_fuse_server_update_wait_seconds": ("wait_us", 1e-6, "Time that those waited."),
+}
 _INSTALL = (
     "tf_fuse's Prometheus metrics need the package prometheus_client, which is not installed; "
     'install it: python -m pip install "prometheus_client>=0.20,<1"'
@@ -124,12 +130,7 @@ def _server_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Ite
     """What is counted of updates on servers, and the staleness of each worker's."""
     core = client.core
     counted = {task: counters.get("server_updates") for task, counters in tasks.items()}
-    sums = {
-        "tf_fuse_server_updates": ("updates", 1, "Updates made as one operation on a server."),
-        "tf_fuse_server_update_waits": ("waits", 1, "Of those, how many waited for locks."),
-        "tf_fuse_server_update_wait_seconds": ("wait_us", 1e-6, "Time that those waited."),
-    }
-    for name, (key, unit, text) in sums.items():
+    for name, (key, unit, text) in SERVER_SUMS.items():
         family = core.CounterMetricFamily(name, text, labels=["task"])
         for task, one in counted.items():
             if one:

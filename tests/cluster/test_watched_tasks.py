@@ -9,6 +9,7 @@ from fault import coordinator
 from prometheus_client.parser import text_string_to_metric_families
 
 from tf_fuse.metrics import DESCRIPTIONS
+from tf_fuse.prometheus import SERVER_SUMS
 from tf_fuse.shard_update import counters
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +37,7 @@ def test_metrics_over_http(cases):
         if sample.labels.get("task") == _PS
     }
     assert values["tf_fuse_served_rpcs_total"] == case["served_rpcs"] > 0
-    assert len(values) == len(DESCRIPTIONS) + len(counters.DESCRIPTIONS)
+    assert len(values) == len(DESCRIPTIONS) + len(counters.DESCRIPTIONS) + len(SERVER_SUMS)
 
 
 def test_metrics_of_the_cluster(cases):
