@@ -1,0 +1,434 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Searches of strategies: every method against all choices counted through."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import layout_problems
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layout_problems import limited, problem, simple
+
+from tf_fuse.layout import LayoutError
+from tf_fuse.layout.optimize import (
+    Edge,
+    Limits,
+    MemoryLimitError,
+    NoChoiceError,
+    Problem,
+    SearchTimeoutError,
+    brute_force,
+    elimination,
+    integer_program,
+    lagrange,
+    pareto,
+    prune,
+    search,
+    solver,
+)
+from tf_fuse.layout.optimize.elimination import Store
+from tf_fuse.layout.optimize.marginals import marginals_of
+from tf_fuse.layout.optimize.order import order_of
+from tf_fuse.layout.optimize.tables import INFINITE, Tables, tables_of
+
+GRAPHS = sorted(layout_problems.GRAPHS)
+SEEDS = st.integers(0, 10**9)
+# Each takes another way: all by tables; a core by a program; neither frontiers nor a program.
+WAYS = {
+    "tables": Limits(),
+    "core": Limits(max_table_entries=6),
+    "program": Limits(max_table_entries=1),
+    "no frontiers": Limits(max_frontier_entries=1),
+    "prices": Limits(max_frontier_entries=1, max_program_columns=1),
+}
+EXACT = [name for name in sorted(WAYS) if name != "prices"]
+
+
+# Of each operation the second strategy costs time and no memory.
+KNAPSACK = simple(
+    [[0, 3], [0, 5], [0, 7], [0, 9]],
+    [(i, i + 1, [[0, 1], [1, 0]]) for i in range(3)],
+    [[4, 0], [6, 0], [9, 0], [10, 0]],
+)
+
+
+def order(tables: Tables, entries: int = 1 << 22):
+    return order_of(tables.sizes, tables.neighbours, entries)
+
+
+def check(one: Problem, limits: Limits) -> solver.Solution | None:
+    """Searches, and compares with all choices; what is returned has to fit in any case."""
+    tables = tables_of(one)
+    best = brute_force.best(tables)
+    least = brute_force.least_memory(tables)
+    try:
+        found = solver.solve(tables, limits)
+    except NoChoiceError:
+        assert least is None
+        return None
+    except MemoryLimitError as error:
+        assert best is None and least is not None and tables.limit is not None
+        assert error.limit_bytes == tables.limit < error.least_bytes <= least
+        if error.proven:
+            assert error.least_bytes == least
+        return None
+    assert best is not None
+    assert tables.fits(found.choice)
+    assert found.cost == tables.cost_of(found.choice)
+    assert found.peak == tables.peak_of(found.choice)
+    assert found.bound <= best[0] <= found.cost
+    if found.method != solver.PRICES:
+        assert found.cost == found.bound == best[0]
+    if found.method in (solver.ELIMINATION, solver.FRONTIERS) and tables.points == 1:
+        assert found.peak == best[1]
+    return found
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("way", EXACT)
+@given(seed=SEEDS)
+@settings(max_examples=25, deadline=None)
+def test_the_cheapest_without_a_limit(graph, way, seed):
+    found = check(problem(seed, graph, infinite=0.0), WAYS[way])
+    assert found is not None
+    if way == "tables":
+        assert found.method == solver.ELIMINATION
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_with_relayouts_that_cannot_be(graph, seed):
+    for way in EXACT:
+        check(problem(seed, graph, infinite=0.4), WAYS[way])
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("way", sorted(WAYS))
+@given(seed=SEEDS, share=st.integers(-1, 10), copies=st.booleans())
+@settings(max_examples=20, deadline=None)
+def test_the_cheapest_within_a_limit(graph, way, seed, share, copies):
+    one = problem(seed, graph, infinite=0.1, copies=copies)
+    least = brute_force.least_memory(tables_of(one)) or 0
+    check(limited(one, max(0, least + share)), WAYS[way])
+
+
+@given(seed=SEEDS, share=st.integers(-1, 8), way=st.sampled_from(sorted(WAYS)))
+@settings(max_examples=60, deadline=None)
+def test_limits_at_several_time_points(seed, share, way):
+    one = problem(seed, "general", points=True, copies=True)
+    least = brute_force.least_memory(tables_of(one)) or 0
+    check(limited(one, max(0, least + share)), WAYS[way])
+
+
+def test_which_method_a_problem_needs():
+    assert [
+        solver.solve(tables_of(limited(KNAPSACK, limit)), limits).method
+        for limit, limits in (
+            (None, Limits()),
+            (13, Limits()),
+            (13, WAYS["no frontiers"]),
+            (13, WAYS["prices"]),
+            (13, WAYS["program"]),
+        )
+    ] == [
+        "elimination",
+        "elimination with frontiers",
+        "integer program",
+        "elimination with prices",
+        "integer program",
+    ]
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS))
+@settings(max_examples=40, deadline=None)
+def test_least_total_for_each_strategy(seed, graph):
+    tables = tables_of(problem(seed, graph, most_nodes=5, infinite=0.2))
+    totals = marginals_of(elimination.cheapest(tables, order(tables), Store())).totals
+    for node, strategy in ((n, s) for n in range(tables.size) for s in range(tables.sizes[n])):
+        best = brute_force.best(tables.restricted({node: [strategy]}))
+        assert min(int(totals[node][strategy]), INFINITE) == (best[0] if best else INFINITE)
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), share=st.integers(0, 6))
+@settings(max_examples=60, deadline=None)
+def test_dominated_strategies_are_not_needed(seed, graph, share):
+    one = problem(seed, graph, infinite=0.2, points=True, copies=True)
+    tables = tables_of(limited(one, (brute_force.least_memory(tables_of(one)) or 0) + share))
+    fewer = prune.undominated(tables)
+    best, other = brute_force.best(tables), brute_force.best(fewer)
+    assert (best and best[:2]) == (other and other[:2])
+    assert brute_force.least_memory(tables) == brute_force.least_memory(fewer)
+
+
+def test_each_criterion_keeps_a_strategy():
+    base = simple([[1, 1], [0, 0]], [(0, 1, [[1, 1], [1, 1]])], [[1, 1], [0, 0]])
+
+    def left(cost=(1, 1), memory=(1, 1), table=((1, 1), (1, 1)), held=((1, 1), (1, 1))):
+        one = simple([list(cost), [0, 0]], [(0, 1, table)], [list(memory), [0, 0]])
+        edge = dataclasses.replace(one.edges[0], memory_bytes=np.array(held))
+        return prune._kept(tables_of(Problem(one.nodes, [edge])), 0).tolist()
+
+    assert prune._kept(tables_of(base), 0).tolist() == [0]
+    assert left() == [0]
+    assert left(cost=(2, 1)) == left(memory=(2, 1)) == [1]
+    assert left(cost=(2, 1), memory=(1, 2)) == [0, 1]
+    for better in range(2):
+        other = [[2, 2], [2, 2]]
+        other[1][better] = 1
+        assert left(cost=(1, 2), table=other) == [0, 1]
+        assert left(cost=(1, 2), held=other) == [0, 1]
+
+
+@given(seed=SEEDS, data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_memory_at_all_time_points(seed, data):
+    """The time points that are kept are enough, and their sums are those of a relaxation."""
+    one = problem(seed, "general", points=True, copies=True)
+    tables = dataclasses.replace(tables_of(one), limit=7)
+    choice = [data.draw(st.integers(0, size - 1)) for size in tables.sizes]
+    index = one.indices
+    held = sum(
+        node.candidates[s].memory_bytes for node, s in zip(one.nodes, choice, strict=True)
+    ) + sum(
+        int(edge.memory_bytes[choice[index[edge.source]], choice[index[edge.target]]])
+        for edge in one.edges
+    )
+    at = [
+        sum(
+            node.candidates[s].transient_bytes
+            for node, s in zip(one.nodes, choice, strict=True)
+            if node.live[0] <= point <= node.live[1]
+        )
+        for point in range(5)
+    ]
+    assert tables.peak_of(choice) == held + max(at)
+    points = data.draw(st.lists(st.integers(0, tables.points - 1), min_size=1, max_size=3))
+    relaxed = tables.relaxed(points)
+    assert relaxed.peak_of(choice) == sum(int(tables.bytes_of(choice)[p]) for p in points)
+    assert relaxed.limit == 7 * len(points)
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), share=st.integers(0, 6))
+@settings(max_examples=40, deadline=None)
+def test_prices_rule_out_no_better_choice(seed, graph, share):
+    tables = tables_of(problem(seed, graph, copies=True))
+    least = elimination.smallest(tables, order(tables), Store())
+    limit = int(least.total[0]) + share
+    tables = dataclasses.replace(tables, limit=limit)
+    above = tuple(elimination.cheapest(tables, order(tables), Store()).choice())
+    if tables.fits(above):
+        return
+    bound = lagrange.bound_of(tables, order(tables), above, tuple(least.choice()))
+    best = brute_force.best(tables)
+    assert best is not None and bound.bound <= best[0] <= bound.best_cost
+    assert tables.fits(bound.best)
+    left = brute_force.best(tables.restricted(bound.keep()))
+    assert left is not None and left[:2] == best[:2]
+
+
+def test_frontiers_say_when_they_are_too_large():
+    tables = tables_of(limited(KNAPSACK, 13))
+    least = tuple(elimination.smallest(tables, order(tables), Store()).choice())
+    above = tuple(elimination.cheapest(tables, order(tables), Store()).choice())
+    bound = lagrange.bound_of(tables, order(tables), above, least)
+    assert pareto.solve(tables, order(tables), bound, max_entries=1) is None
+    assert pareto.solve(tables, order(tables), bound) == brute_force.best(tables)[2]
+
+
+def test_frontier_keeps_what_nothing_beats():
+    cost = np.array([[3, 1, 2, 2, 5, INFINITE], [1, 1, 1, 1, 1, 1]])
+    memory = np.array([[1, 9, 4, 3, 1, 0], [7, 7, 8, 8, 9, 9]])
+    found = pareto.frontier(cost, memory, limit=8)
+    assert [one.tolist() for one in found] == [
+        [[2, 3], [1, INFINITE]],
+        [[3, 1], [7, INFINITE]],
+    ]
+
+
+def blocks(layers: int) -> Problem:
+    """Layers of four operations, with a residual around them; the first strategy is the dearest."""
+    rng = np.random.default_rng(0)
+    table = [rng.integers(0, 9, (3, 3)) for _ in range(5)]
+    costs = rng.integers(0, 9, (4, 3))
+    count = 4 * layers + 1
+    nodes = [
+        dataclasses.replace(
+            simple([[int(cost) for cost in costs[i % 4]]]).nodes[0], name=f"n{i:03}"
+        )
+        for i in range(count)
+    ]
+    edges = [(i, i + 1, table[i % 4]) for i in range(count - 1)]
+    edges += [(i, i + 4, table[4]) for i in range(0, count - 1, 4)]
+    picoseconds = layout_problems.PICOSECOND
+    return Problem(
+        nodes, [Edge(nodes[a].name, nodes[b].name, one * picoseconds) for a, b, one in edges]
+    )
+
+
+def test_repeated_layers_are_solved_once():
+    plans = [search(blocks(layers)) for layers in (8, 16, 32, 64)]
+    assert [plan.computed + plan.reused for plan in plans] == [33, 65, 129, 257]
+    # Twice the layers take a few products more.
+    assert [b.computed - a.computed for a, b in itertools.pairwise(plans)] == [2, 2, 2]
+    # As without: each layer's tables are computed anew where names of tables differ.
+    for plan in plans:
+        tables = plan.tables
+        fresh = [elimination.cheapest(tables, order(tables), _Forgetful())]
+        assert fresh[0].total[0] == plan.picoseconds
+        assert tuple(fresh[0].choice()) == plan.choice
+
+
+class _Forgetful(Store):
+    """Computes all anew."""
+
+    def project(self, factors, scope, gone):
+        self._made.clear()
+        return super().project(factors, scope, gone)
+
+
+def test_the_same_choice_for_equal_costs():
+    one = simple([[1, 1, 1]] * 4, [(i, i + 1, [[0] * 3] * 3) for i in range(3)])
+    assert search(one).choice == (0, 0, 0, 0)
+    memory = [[5, 3, 3]] * 4
+    one = simple([[1, 1, 1]] * 4, [(i, i + 1, [[0] * 3] * 3) for i in range(3)], memory)
+    assert search(one).choice == (1, 1, 1, 1)
+
+
+def test_nothing_to_choose():
+    plan = search(Problem([]))
+    assert (plan.choice, plan.picoseconds, plan.memory_bytes, plan.optimal) == ((), 0, 0, True)
+
+
+@pytest.mark.parametrize("fault", ["off by one", "edge left out", "largest"])
+def test_a_wrong_elimination_is_found_out(fault, monkeypatch):
+    """What the tests above compare with tells a broken elimination from a right one."""
+    sound = elimination.least
+
+    def broken(first, second, gone):
+        if fault == "off by one" and first.shape[0] > 1:
+            return sound(first[1:], second if len(second) == 1 else second[1:], gone)
+        if fault == "largest":
+            return sound(-first, second, gone)
+        return sound(first, second, gone)
+
+    if fault == "edge left out":
+        add = Store._sum
+        monkeypatch.setattr(
+            Store, "_sum", lambda self, parts, rank: add(self, parts[:-1] or parts, rank)
+        )
+    monkeypatch.setattr(elimination, "least", broken)
+    with pytest.raises((AssertionError, IndexError, ValueError)):
+        for seed in range(20):
+            check(problem(seed, "chain"), Limits())
+
+
+# Errors.
+
+
+def test_memory_that_is_missing():
+    one = simple(
+        [[1, 2], [1, 2]], [(0, 1, [[0, 0], [0, 0]])], [[500, 400], [3000, 1000]], limit=1200
+    )
+    with pytest.raises(MemoryLimitError) as caught:
+        search(one)
+    assert str(caught.value) == (
+        "no plan fits into memory_limit_bytes=1,200: the least that any plan needs is 1,400 bytes "
+        "per device, 200 more (the most by b 1,000, a 400); raise the limit, use more devices, or "
+        "offer strategies that split more"
+    )
+    assert (caught.value.least_bytes, caught.value.limit_bytes) == (1400, 1200)
+    with pytest.raises(MemoryLimitError) as other:
+        search(one, limits=WAYS["program"])
+    assert str(other.value) == str(caught.value)
+
+
+def test_memory_error_of_a_bound():
+    error = MemoryLimitError(1400, 1200, proven=False)
+    assert str(error) == (
+        "no plan fits into memory_limit_bytes=1,200: the least that any plan needs is at least "
+        "1,400 bytes per device, 200 more; raise the limit, use more devices, or offer strategies "
+        "that split more"
+    )
+
+
+def test_no_choice():
+    inf = float("inf")
+    one = simple([[1, 1], [1]], [(0, 1, [[inf], [inf]])])
+    text = (
+        "no choice of strategies can be: no strategy of 'a' and 'b' goes with the others'; allow "
+        "more relayout steps, offer more strategies, or pin fewer operations"
+    )
+    for way in EXACT:
+        with pytest.raises(NoChoiceError) as caught:
+            search(one, limits=WAYS[way])
+        assert str(caught.value) == text
+    # Each edge has a pair that can be, and no choice has all.
+    same, other = [[0, inf], [inf, 0]], [[inf, 0], [0, inf]]
+    one = simple([[1, 1]] * 3, [(0, 1, same), (1, 2, same), (0, 2, other)])
+    with pytest.raises(NoChoiceError) as caught:
+        search(one)
+    assert str(caught.value) == text.replace(
+        "no strategy of 'a' and 'b' goes with the others'", "edges exclude all"
+    )
+
+
+def test_time_that_runs_out(monkeypatch):
+    monkeypatch.setattr(
+        integer_program, "solve", lambda *args, **kw: integer_program.Answer(None, 0, False, False)
+    )
+    with pytest.raises(SearchTimeoutError) as caught:
+        search(limited(problem(7, "chain"), 16), limits=WAYS["program"])
+    assert str(caught.value) == (
+        "no plan that fits into 16 bytes was found in 60 seconds; raise time_limit_seconds, or the "
+        "limit"
+    )
+
+
+def test_scipy_that_is_missing(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(LayoutError) as caught:
+        search(problem(7, "general"), limits=WAYS["program"])
+    assert str(caught.value) == (
+        "this problem needs an integer program, and scipy is not installed: "
+        'python -m pip install "tf_fuse[layout]"'
+    )
+    assert search(problem(7, "general")).method == "elimination"
+
+
+def test_too_much_for_brute_force():
+    with pytest.raises(LayoutError) as caught:
+        brute_force.best(tables_of(simple([[1] * 10] * 7)))
+    assert str(caught.value) == (
+        "there are 10000000 choices, and brute force takes 2000000 at most; take a smaller "
+        "problem, or search"
+    )
+
+
+def test_limits_of_a_search():
+    with pytest.raises(LayoutError) as caught:
+        Limits(time_limit_seconds=0)
+    assert str(caught.value) == "time_limit_seconds is above 0, got 0"
+
+
+@given(seed=SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_a_choice_that_is_excluded(seed):
+    tables = tables_of(problem(seed, "general", most_nodes=4))
+    best = brute_force.best(tables)
+    answer = integer_program.solve(tables, 60.0, excluded=[best[2]])
+    rest = [
+        tables.cost_of(choice)
+        for choice in itertools.product(*map(range, tables.sizes))
+        if choice != best[2]
+    ]
+    assert (answer.choice is None) == (not rest)
+    if rest:
+        assert tables.cost_of(answer.choice) == min(rest)

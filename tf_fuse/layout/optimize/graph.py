@@ -1,0 +1,376 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The problem of a graph: operations with the strategies of their rules, and relayouts between.
+
+Tensors that no operation makes get a source of their own, so that a parameter's layout is a choice
+like any other, and each reader pays for its relayouts from there.
+
+A result of the graph gets a reader that takes it in any layout but a partial one: nobody outside
+adds up its terms.
+
+Memory is what adds up: parameters, their gradients and what an optimizer holds for them, tensors
+that gradients need, and the copies of these that relayouts make for gradients; besides, while an
+operation's tensors are live, what no gradient needs. `GraphProblem.memory` replays a plan moment by
+moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tf_fuse.layout.cost import Rates, operation_cost
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.memory import Memory, memory
+from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.operation import Operation, Tensor, check_graph
+from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.optimize.plan import Plan
+from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, listed
+from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.steps import ALL_STEPS, StepSet
+from tf_fuse.layout.strategy import EVERYTHING, Allowed, Strategy, strategies
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+SOURCE = "Placeholder"
+RESULT = "Identity"
+# The attribute of those that read results, which tells them from the graph's own.
+_MARK = "result"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphProblem:
+    """A problem, and the graph that it is of.
+
+    Attributes:
+      problem: its nodes are the operations, in their order, behind sources and before results.
+      operations: with a source for each tensor that none of them makes, and a reader for each
+        result.
+      strategies: of each operation, in the order of its candidates.
+      training: whether gradients count.
+    """
+
+    problem: Problem
+    operations: tuple[Operation, ...]
+    strategies: tuple[tuple[Strategy, ...], ...]
+    training: bool
+
+    def chosen(self, plan: Plan) -> tuple[Strategy, ...]:
+        """The strategy of each operation."""
+        return tuple(mine[s] for mine, s in zip(self.strategies, plan.choice, strict=True))
+
+    def layouts(self, plan: Plan) -> dict[str, TensorLayout]:
+        """The layout in which each tensor is made, by its name."""
+        return {
+            tensor.name: layout
+            for operation, strategy in zip(self.operations, self.chosen(plan), strict=True)
+            for tensor, layout in zip(operation.outputs, strategy.outputs, strict=True)
+        }
+
+    def memory(self, plan: Plan) -> Memory:
+        """What a device holds moment by moment; copies that readers share are counted once."""
+        return memory(self.operations, self.chosen(plan), self.training)
+
+
+def problem_of(
+    operations: Sequence[Operation],
+    rates: Rates,
+    training: bool = False,
+    memory_limit_bytes: int | None = None,
+    slots: int = 0,
+    batch: Mapping[str, int | None] | None = None,
+    allowed: Allowed = EVERYTHING,
+    steps: StepSet = ALL_STEPS,
+    results: Sequence[str] = (),
+) -> GraphProblem:
+    """Makes a problem of a graph.
+
+    Args:
+      operations: in an order in which they can run.
+      rates: of the mesh that they are laid over.
+      training: whether the gradient of each operation runs, too. A graph that has gradients as
+        operations needs none.
+      memory_limit_bytes: of a device.
+      slots: copies of each parameter that an optimizer holds: 0 for plain descent, 2 for Adam.
+      batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
+        default dimension 0. Mode "data" splits these.
+      allowed: which strategies there may be.
+      steps: of relayouts.
+      results: names of tensors that leave the graph: these must not stay partial.
+
+    Raises:
+      LayoutError: the operations are in no order in which they can run, or do not fit their rules;
+        `batch` names what is not fed, or a dimension that is not there; `results` what no operation
+        makes.
+    """
+    check_graph(operations)
+    whole = (*_sources(operations), *operations, *_results(operations, results))
+    return _Builder(whole, rates, training, slots, batch or {}, allowed, steps).build(
+        memory_limit_bytes
+    )
+
+
+class _Builder:
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        rates: Rates,
+        training: bool,
+        slots: int,
+        batch: Mapping[str, int | None],
+        allowed: Allowed,
+        steps: StepSet,
+    ):
+        self._operations = tuple(operations)
+        self._rates = rates
+        self._training = training
+        self._slots = slots
+        self._batch = batch
+        self._steps = steps
+        self._strategies = tuple(
+            tuple(
+                strategy
+                for strategy in strategies(one, rates.mesh, allowed)
+                if not (one.attribute(_MARK) and strategy.outputs[0].partial)
+            )
+            for one in self._operations
+        )
+        self._readers: dict[str, list[tuple[int, int]]] = {}
+        for number, one in enumerate(self._operations):
+            for i, tensor in enumerate(one.inputs):
+                self._readers.setdefault(tensor.name, []).append((number, i))
+        # Layers repeat: what was computed for one is kept.
+        self._seconds: dict[tuple[TensorLayout, TensorLayout, int], float] = {}
+        self._tables: dict[tuple, tuple[np.ndarray, np.ndarray | None]] = {}
+
+    def build(self, memory_limit_bytes: int | None) -> GraphProblem:
+        data = _data_strategies(self._operations, self._strategies, self._batch, self._rates.mesh)
+        nodes = [self._node(i, data[i]) for i in range(len(self._operations))]
+        problem = Problem(nodes, self._edges(), memory_limit_bytes, self._rates.mesh)
+        return GraphProblem(problem, self._operations, self._strategies, self._training)
+
+    def _node(self, number: int, data: int) -> Node:
+        one = self._operations[number]
+        last = max(
+            [number, *(r for tensor in one.outputs for r, _ in self._readers.get(tensor.name, ()))]
+        )
+        return Node(
+            one.name,
+            tuple(
+                self._candidate(number, strategy, s == data)
+                for s, strategy in enumerate(self._strategies[number])
+            ),
+            signature_of(one),
+            (number, last),
+        )
+
+    def _candidate(self, number: int, strategy: Strategy, data: bool) -> Candidate:
+        cost = operation_cost(strategy, self._rates, self._training)
+        held, transient = self._bytes(number, strategy)
+        return Candidate(
+            str(strategy),
+            cost.forward_compute + cost.backward_compute,
+            cost.forward_communication + cost.backward_communication,
+            held,
+            transient + strategy.temporary_bytes,
+            frozenset([DATA] if data else []),
+        )
+
+    def _bytes(self, number: int, strategy: Strategy) -> tuple[int, int]:
+        """What is held all the time of an operation's outputs, and what while they are live."""
+        one = self._operations[number]
+        rule = rule_of(one)
+        held = transient = 0
+        placed = {output for output, _ in rule.aliases}
+        for o, (tensor, layout) in enumerate(zip(one.outputs, strategy.outputs, strict=True)):
+            size = layout.bytes_per_device(tensor.item_bytes)
+            if tensor.parameter:
+                gradient = self._training and tensor.has_gradient
+                held += size * (1 + gradient + self._slots)
+            elif o in placed:
+                continue
+            elif not one.inputs or self._saved(tensor, o in rule.saved_outputs):
+                held += size
+            else:
+                transient += size
+        return held, transient
+
+    def _saved(self, tensor: Tensor, by_maker: bool) -> bool:
+        """Whether a gradient needs a tensor."""
+        return self._training and (
+            by_maker
+            or any(
+                i in rule_of(self._operations[reader]).saved_inputs
+                for reader, i in self._readers.get(tensor.name, ())
+            )
+        )
+
+    def _edges(self) -> list[Edge]:
+        makers = {
+            tensor.name: (number, o)
+            for number, one in enumerate(self._operations)
+            for o, tensor in enumerate(one.outputs)
+        }
+        found = []
+        for number, one in enumerate(self._operations):
+            for i, tensor in enumerate(one.inputs):
+                maker, o = makers[tensor.name]
+                seconds, held = self._table(tensor, (maker, o), (number, i))
+                source = self._operations[maker].name
+                found.append(Edge(source, one.name, seconds, tensor.name, held))
+        return found
+
+    def _table(
+        self, tensor: Tensor, maker: tuple[int, int], reader: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Seconds of relayouts, and bytes of copies, for each two strategies."""
+        key = (
+            self._operations[maker[0]].nameless, maker[1],
+            self._operations[reader[0]].nameless, reader[1],
+        )  # fmt: skip
+        if key not in self._tables:
+            self._tables[key] = self._new_table(tensor, maker, reader)
+        return self._tables[key]
+
+    def _new_table(
+        self, tensor: Tensor, maker: tuple[int, int], reader: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        makers, readers = self._strategies[maker[0]], self._strategies[reader[0]]
+        seconds = np.zeros((len(makers), len(readers)))
+        held = np.zeros((len(makers), len(readers)), np.int64)
+        saved = self._training and reader[1] in rule_of(self._operations[reader[0]]).saved_inputs
+        shown = 1.0 - (self._rates.overlap if tensor.parameter else 0.0)
+        for s, one in enumerate(makers):
+            made, needed = one.outputs[maker[1]], one.output_gradients[maker[1]]
+            for t, other in enumerate(readers):
+                read, given = other.inputs[reader[1]], other.input_gradients[reader[1]]
+                seconds[s, t] = self._relayout(made, read, tensor.item_bytes)
+                if self._training and given is not None and needed is not None:
+                    seconds[s, t] += shown * self._relayout(given, needed, tensor.item_bytes)
+                if saved and made != read:
+                    held[s, t] = read.bytes_per_device(tensor.item_bytes)
+        return seconds, held if held.any() else None
+
+    def _relayout(self, source: TensorLayout, target: TensorLayout, item_bytes: int) -> float:
+        """Seconds; infinite where no sequence of steps leads there."""
+        if source == target:
+            return 0.0
+        key = source, target, item_bytes
+        if key not in self._seconds:
+            links = dict(self._rates.links)
+            try:
+                found = plan_relayout(source, target, item_bytes, links, self._steps).seconds
+            except LayoutError:
+                found = float("inf")
+            self._seconds[key] = found
+        return self._seconds[key]
+
+
+def signature_of(operation: Operation) -> str:
+    """Kind, attributes, types and shapes, by which a saved plan knows the operation again."""
+    words = [f"{name}={value}" for name, value in operation.attributes]
+    tensors = [
+        ", ".join(f"{one.dtype}{list(one.shape)}" for one in side)
+        for side in (operation.inputs, operation.outputs)
+    ]
+    head = operation.kind + (f"[{', '.join(words)}]" if words else "")
+    return f"{head}({tensors[0]}) -> {tensors[1]}"
+
+
+def _sources(operations: Sequence[Operation]) -> list[Operation]:
+    """A source for each tensor that no operation makes, in the order of their first readers."""
+    made = {tensor.name for one in operations for tensor in one.outputs}
+    names = {one.name for one in operations}
+    found: dict[str, Operation] = {}
+    for one in operations:
+        for tensor in one.inputs:
+            if tensor.name not in made and tensor.name not in found:
+                name = f"source of {tensor.name}" if tensor.name in names else tensor.name
+                found[tensor.name] = Operation(name, SOURCE, [], [tensor])
+    return list(found.values())
+
+
+def _results(operations: Sequence[Operation], names: Sequence[str]) -> list[Operation]:
+    """A reader for each result, in the given order."""
+    made = {tensor.name: tensor for one in operations for tensor in one.outputs}
+    unknown = sorted(set(names) - set(made))
+    if unknown:
+        raise LayoutError(
+            f"results: no operation makes {', '.join(map(repr, unknown))}; there are: "
+            f"{listed(sorted(made))}"
+        )
+    return [
+        Operation(
+            f"result {name}",
+            RESULT,
+            [made[name]],
+            [dataclasses.replace(made[name], name=f"result {name}", parameter=False)],
+            {_MARK: True},
+        )
+        for name in dict.fromkeys(names)
+    ]
+
+
+def _data_strategies(
+    operations: Sequence[Operation],
+    candidates: Sequence[Sequence[Strategy]],
+    batch: Mapping[str, int | None],
+    mesh: Mesh,
+) -> list[int]:
+    """The strategy of each operation that splits nothing but the batch, over all axes.
+
+    What is fed is split along its batch dimension, parameters are whole. An operation takes the
+    first strategy that reads its inputs as they are, with sums added up if it cannot read these;
+    where there is none, it splits nothing.
+    """
+    fed = {
+        tensor.name: tensor
+        for one in operations
+        if not one.inputs
+        for tensor in one.outputs
+        if not tensor.parameter
+    }
+    problems = [
+        f"batch: no tensor {name!r} is fed; there are: {', '.join(sorted(fed)) or 'none'}"
+        for name in sorted(set(batch) - set(fed))
+    ] + [
+        f"batch: tensor {name!r} has {len(fed[name].shape)} dimensions, and {at} is none of them"
+        for name, at in sorted(batch.items())
+        if name in fed and at is not None and not 0 <= at < len(fed[name].shape)
+    ]
+    if problems:
+        raise LayoutError(problems)
+    wanted: dict[str, TensorLayout] = {}
+    found = []
+    for one, mine in zip(operations, candidates, strict=True):
+        if one.inputs:
+            at = _reading([wanted[tensor.name] for tensor in one.inputs], mine)
+        else:
+            at = _feeding(one, mine, batch, mesh)
+        found.append(at)
+        wanted.update((t.name, out) for t, out in zip(one.outputs, mine[at].outputs, strict=True))
+    return found
+
+
+def _reading(inputs: Sequence[TensorLayout], mine: Sequence[Strategy]) -> int:
+    summed = [TensorLayout(one.mesh, one.shape, one.splits) for one in inputs]
+    for wanted in (inputs, summed):
+        for s, strategy in enumerate(mine):
+            if list(strategy.inputs) == list(wanted):
+                return s
+    return 0
+
+
+def _feeding(
+    one: Operation, mine: Sequence[Strategy], batch: Mapping[str, int | None], mesh: Mesh
+) -> int:
+    for tensor in one.outputs:
+        at = None if tensor.parameter or not tensor.shape else batch.get(tensor.name, 0)
+        for s, strategy in enumerate(mine):
+            splits = strategy.outputs[one.outputs.index(tensor)].splits
+            wanted = [mesh.axes if i == at else () for i in range(len(tensor.shape))]
+            if list(splits) == wanted:
+                return s
+    return 0

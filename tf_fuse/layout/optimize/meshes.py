@@ -1,0 +1,130 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Searches over the shapes that a number of devices can be arranged in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.optimize.modes import AUTO, Pins, search
+from tf_fuse.layout.optimize.plan import Plan
+from tf_fuse.layout.optimize.problem import Problem
+from tf_fuse.layout.optimize.solver import Limits
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """One mesh.
+
+    Attributes:
+      mesh: the devices.
+      plan: the best one on it; None where there is none.
+      error: why there is none.
+    """
+
+    mesh: Mesh
+    plan: Plan | None = None
+    error: LayoutError | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshSearch:
+    """What was found over several meshes.
+
+    Attributes:
+      best: the cheapest plan; of equal ones that of the mesh that was tried first.
+      tried: all meshes, in the order in which they were tried.
+    """
+
+    best: Plan
+    tried: tuple[Tried, ...]
+
+    def table(self) -> Any:
+        """All meshes with the costs of their plans, for `rich.print`."""
+        from rich.table import Table
+
+        made = Table()
+        made.add_column("mesh")
+        for name in ("ms", "bytes/device"):
+            made.add_column(name, justify="right")
+        made.add_column("")
+        for one in self.tried:
+            if one.plan is None:
+                made.add_row(str(one.mesh), "", "", str(one.error))
+                continue
+            mark = "best" if one.plan is self.best else ""
+            ms = f"{one.plan.seconds * 1e3:.3f}"
+            made.add_row(str(one.mesh), ms, f"{one.plan.memory_bytes:,}", mark)
+        return made
+
+
+def shapes(devices: int, max_axes: int = 2) -> tuple[tuple[int, ...], ...]:
+    """All shapes of meshes of a number of devices, without axes of one device.
+
+    Shapes that differ in the order of sizes alone are all there: links of axes may differ.
+
+    Args:
+      devices: their number.
+      max_axes: that a mesh may have.
+
+    Returns:
+      Those with fewer axes first, then by size; (1,) for one device.
+
+    Raises:
+      LayoutError: a number is below 1.
+    """
+    for name, value in (("devices", devices), ("max_axes", max_axes)):
+        if value < 1:
+            raise LayoutError(f"{name} is 1 or more, got {value}")
+    if devices == 1:
+        return ((1,),)
+    found = sorted(_factorizations(devices, max_axes), key=lambda one: (len(one), one))
+    return tuple(found)
+
+
+def _factorizations(devices: int, max_axes: int) -> Iterator[tuple[int, ...]]:
+    if devices == 1:
+        yield ()
+    elif max_axes > 0:
+        for first in range(2, devices + 1):
+            if devices % first == 0:
+                for rest in _factorizations(devices // first, max_axes - 1):
+                    yield first, *rest
+
+
+def search_meshes(
+    devices: int,
+    problem_on: Callable[[Mesh], Problem],
+    axes: Sequence[str] = ("x", "y"),
+    mode: str = AUTO,
+    pins: Pins | None = None,
+    limits: Limits | None = None,
+) -> MeshSearch:
+    """Finds the cheapest plan over all meshes of a number of devices.
+
+    Args:
+      devices: their number.
+      problem_on: gives the problem on a mesh. A LayoutError of it rules the mesh out.
+      axes: names; as many as a mesh may have. The first ones are used where it has fewer.
+      mode: as of `search`.
+      pins: as of `search`.
+      limits: of each search.
+
+    Raises:
+      LayoutError: none of the meshes has a plan; it says of each why.
+    """
+    tried: list[Tried] = []
+    for shape in shapes(devices, len(axes)):
+        mesh = Mesh(list(zip(axes, shape, strict=False)))
+        try:
+            tried.append(Tried(mesh, search(problem_on(mesh), mode, pins, limits)))
+        except LayoutError as error:
+            tried.append(Tried(mesh, error=error))
+    plans = [one.plan for one in tried if one.plan is not None]
+    if not plans:
+        raise LayoutError([f"mesh {one.mesh}: {one.error}" for one in tried])
+    return MeshSearch(min(plans, key=lambda one: one.picoseconds), tuple(tried))

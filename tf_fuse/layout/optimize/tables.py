@@ -1,0 +1,273 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A problem in whole numbers: picoseconds and bytes.
+
+Sums of floating-point numbers depend on their order, and so would what is cheapest where two
+choices are close. Times are rounded to picoseconds once, here; from then on all sums are exact,
+whatever method adds them up, and can be compared for equality.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.optimize.problem import Problem
+
+PER_SECOND = 10**12
+# Stands for what cannot be; two of it can be added without overflow.
+INFINITE = 1 << 61
+_NONE = np.zeros((1, 1), np.int64)
+# What all finite numbers of a problem may add up to.
+_LARGEST = 1 << 60
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tables:
+    """Costs and memory by numbers of operations and strategies.
+
+    Attributes:
+      cost: for each operation, [strategies] in picoseconds.
+      held: for each operation, [strategies] bytes, held all the time.
+      transient: likewise, held while it is live.
+      live: for each operation the numbers of the time points in `points` at which it is live.
+      points: number of time points that matter, 1 or more.
+      pairs: by the numbers of two operations, the lower one first, [strategies of it, strategies of
+        the other one] in picoseconds, `INFINITE` where it cannot be.
+      held_between: likewise, bytes held all the time; a pair that is missing holds none.
+      kept: for each operation the numbers that its strategies have in the problem.
+      limit: bytes; None if memory does not matter.
+    """
+
+    cost: tuple[np.ndarray, ...]
+    held: tuple[np.ndarray, ...]
+    transient: tuple[np.ndarray, ...]
+    live: tuple[frozenset[int], ...]
+    points: int
+    pairs: Mapping[tuple[int, int], np.ndarray]
+    held_between: Mapping[tuple[int, int], np.ndarray]
+    kept: tuple[np.ndarray, ...]
+    limit: int | None
+
+    @property
+    def size(self) -> int:
+        """Number of operations."""
+        return len(self.cost)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of strategies of each operation."""
+        return tuple(map(len, self.cost))
+
+    @cached_property
+    def neighbours(self) -> tuple[tuple[int, ...], ...]:
+        """For each operation those that it shares a table with, in order."""
+        found: list[set[int]] = [set() for _ in self.cost]
+        for a, b in self.pairs:
+            found[a].add(b)
+            found[b].add(a)
+        return tuple(tuple(sorted(one)) for one in found)
+
+    def between(self, key: tuple[int, int]) -> np.ndarray:
+        """Bytes that two operations hold together: [strategies, strategies], or [1, 1] zero."""
+        return self.held_between.get(key, _NONE)
+
+    def memory_at(self, point: int) -> tuple[np.ndarray, ...]:
+        """For each operation, [strategies] bytes at a time point."""
+        return tuple(
+            held + transient if point in live else held
+            for held, transient, live in zip(self.held, self.transient, self.live, strict=True)
+        )
+
+    def cost_of(self, choice: Sequence[int]) -> int:
+        """Picoseconds of a choice for each operation; `INFINITE` if it cannot be."""
+        total = sum(int(cost[s]) for cost, s in zip(self.cost, choice, strict=True))
+        between = [int(pair[choice[a], choice[b]]) for (a, b), pair in self.pairs.items()]
+        return INFINITE if INFINITE in between else total + sum(between)
+
+    def peak_of(self, choice: Sequence[int]) -> int:
+        """The most bytes of a device at any time point."""
+        return int(self.bytes_of(choice).max())
+
+    def bytes_of(self, choice: Sequence[int]) -> np.ndarray:
+        """[points] bytes of a device."""
+        found = np.zeros(self.points, np.int64)
+        for held, transient, live, s in zip(
+            self.held, self.transient, self.live, choice, strict=True
+        ):
+            found += held[s]
+            found[sorted(live)] += transient[s]
+        for (a, b), pair in self.held_between.items():
+            found += pair[choice[a], choice[b]]
+        return found
+
+    def fits(self, choice: Sequence[int]) -> bool:
+        """Whether it can be: no infinite table entry, and within the limit at each time point."""
+        if self.cost_of(choice) >= INFINITE:
+            return False
+        return self.limit is None or self.peak_of(choice) <= self.limit
+
+    def original(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """A choice by the problem's numbers."""
+        return tuple(int(kept[s]) for kept, s in zip(self.kept, choice, strict=True))
+
+    def restricted(self, keep: Mapping[int, Sequence[int] | np.ndarray]) -> Tables:
+        """With some strategies only.
+
+        Args:
+          keep: by number of an operation, the numbers of its strategies here; all of others.
+        """
+        at = [np.asarray(keep.get(i, range(size)), np.intp) for i, size in enumerate(self.sizes)]
+        taken = [
+            tuple(one[places] for one, places in zip(values, at, strict=True))
+            for values in (self.cost, self.held, self.transient, self.kept)
+        ]
+        return dataclasses.replace(
+            self,
+            cost=taken[0],
+            held=taken[1],
+            transient=taken[2],
+            kept=taken[3],
+            pairs=_restricted(self.pairs, at),
+            held_between=_restricted(self.held_between, at),
+        )
+
+    def relaxed(self, points: Sequence[int]) -> Tables:
+        """With one time point, at which all is held that is held at some, added up.
+
+        The limit is theirs, added up: what fits at each of them fits there.
+
+        Args:
+          points: one may be there several times.
+        """
+        counts = [sum(point in live for point in points) for live in self.live]
+        times = len(points)
+        return dataclasses.replace(
+            self,
+            held=tuple(
+                held * times + transient * count
+                for held, transient, count in zip(self.held, self.transient, counts, strict=True)
+            ),
+            transient=tuple(np.zeros_like(one) for one in self.held),
+            live=(frozenset(),) * self.size,
+            points=1,
+            held_between={key: pair * times for key, pair in self.held_between.items()},
+            limit=None if self.limit is None else self.limit * times,
+        )
+
+    def without_limit(self) -> Tables:
+        """Where memory does not matter."""
+        return dataclasses.replace(self, limit=None)
+
+
+def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None) -> Tables:
+    """Rounds a problem's times to picoseconds.
+
+    Args:
+      problem: what is to be solved.
+      keep: by number of an operation, the strategies that are left of it; all of others.
+
+    Raises:
+      LayoutError: times or bytes add up to more than whole numbers of 61 bits hold.
+    """
+    nodes = problem.nodes
+    # Rounded one by one, so that the parts add up to the whole.
+    compute, communication = (
+        [_whole([getattr(one, name) * PER_SECOND for one in node.candidates], node.name)
+         for node in nodes]
+        for name in ("compute_seconds", "communication_seconds")
+    )  # fmt: skip
+    held, transient = (
+        [_whole([getattr(one, name) for one in node.candidates], node.name) for node in nodes]
+        for name in ("memory_bytes", "transient_bytes")
+    )
+    pairs: dict[tuple[int, int], np.ndarray] = {}
+    between: dict[tuple[int, int], np.ndarray] = {}
+    for edge in problem.edges:
+        a, b = problem.indices[edge.source], problem.indices[edge.target]
+        _add(pairs, a, b, _whole(np.asarray(edge.seconds, float) * PER_SECOND, str(edge)))
+        if edge.memory_bytes is not None:
+            _add(between, a, b, _whole(edge.memory_bytes, str(edge)))
+    live, points = _points([node.live for node in nodes])
+    found = Tables(
+        tuple(one + other for one, other in zip(compute, communication, strict=True)),
+        tuple(held),
+        tuple(transient),
+        live,
+        points,
+        {key: np.ascontiguousarray(pairs[key]) for key in sorted(pairs)},
+        {key: np.ascontiguousarray(between[key]) for key in sorted(between)},
+        tuple(np.arange(len(node.candidates)) for node in problem.nodes),
+        problem.memory_limit_bytes,
+    )
+    _check(found)
+    return found.restricted(keep) if keep else found
+
+
+def _whole(values: Sequence[float] | np.ndarray, who: str) -> np.ndarray:
+    table = np.asarray(values, float)
+    if np.any(np.isfinite(table) & (table >= _LARGEST)):
+        raise LayoutError(
+            f"{who}: {table[np.isfinite(table)].max():.3g} is too large; times are below "
+            f"{_LARGEST / PER_SECOND:.0f} seconds and memory below {_LARGEST} bytes"
+        )
+    return np.where(np.isfinite(table), np.rint(np.minimum(table, _LARGEST)), INFINITE).astype(
+        np.int64
+    )
+
+
+def _add(
+    into: dict[tuple[int, int], np.ndarray], source: int, target: int, table: np.ndarray
+) -> None:
+    """Adds a table, as one of the lower number's strategies by the higher one's."""
+    key, table = ((source, target), table) if source < target else ((target, source), table.T)
+    into[key] = np.minimum(into[key] + table, INFINITE) if key in into else table
+
+
+def _restricted(
+    pairs: Mapping[tuple[int, int], np.ndarray], at: Sequence[np.ndarray]
+) -> dict[tuple[int, int], np.ndarray]:
+    return {(a, b): pair[np.ix_(at[a], at[b])] for (a, b), pair in pairs.items()}
+
+
+def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
+    """The time points that matter: those at which no set of a later or earlier one holds all.
+
+    What is live at a time point changes where an interval begins. Between two beginnings sets only
+    shrink, so beginnings are all that can matter; of these, one whose set is part of the next
+    one's, which is so where nothing ended in between, does not either.
+    """
+    begins = sorted({one[0] for one in live if one is not None})
+    ends = sorted({one[1] for one in live if one is not None})
+    kept = [
+        begin
+        for i, begin in enumerate(begins)
+        if i + 1 == len(begins) or any(begin <= end < begins[i + 1] for end in ends)
+    ]
+    return (
+        tuple(
+            frozenset(i for i, at in enumerate(kept) if one is not None and one[0] <= at <= one[1])
+            for one in live
+        ),
+        max(1, len(kept)),
+    )
+
+
+def _check(tables: Tables) -> None:
+    """Raises if a sum can overflow."""
+    pairs = [np.where(pair >= INFINITE, 0, pair) for pair in tables.pairs.values()]
+    cost = _total(tables.cost) + _total(pairs)
+    memory = sum(map(_total, (tables.held, tables.transient, tables.held_between.values())))
+    if cost >= _LARGEST or memory * tables.points >= _LARGEST:
+        raise LayoutError(
+            f"the largest costs add up to {cost / PER_SECOND:.3g} seconds and {memory:.3g} bytes; "
+            f"the sums are to be below {_LARGEST / PER_SECOND:.0f} seconds and {_LARGEST} bytes"
+        )
+
+
+def _total(tables: Iterable[np.ndarray]) -> int:
+    return sum(int(table.max(initial=0)) for table in tables)
