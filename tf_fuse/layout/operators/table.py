@@ -201,7 +201,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "output is partial; over the depth, one of the scores",
     ),
     Entry(
-        _all(elementwise.update(1, 2), "ResourceApplyGradientDescent")
+        _all(elementwise.update(1, 0), "AssignVariableOp")
+        | _all(elementwise.update(1, 1), "AssignAddVariableOp AssignSubVariableOp")
+        | _all(elementwise.update(1, 2), "ResourceApplyGradientDescent")
         | _all(elementwise.update(2, 4),
                "ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdagrad "
                "ResourceApplyAdagradV2")
