@@ -16,7 +16,7 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
 `.propagation` and `.named`.
 
-Layouts of a whole `tf.function`: `plan`, which is `.trace`, `.planning` and the search, `.optimize`.
+Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`.
 
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
 `tf.experimental.dtensor`, and `plan`. Sources:

@@ -349,8 +349,8 @@ def _with_writes(
         seconds = np.array(
             [[_back(a, b, item_bytes, rates, steps, known) for b in kept] for a in made]
         )
-        names = [graph.operations[i].name for i in (source, target)]
-        edges.append(Edge(*names, seconds, f"{tensor} kept"))
+        ends = graph.operations[source].name, graph.operations[target].name
+        edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
     whole = graph.problem
     problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
     return dataclasses.replace(graph, problem=problem)

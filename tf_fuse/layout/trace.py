@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,8 @@ import tensorflow as tf
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import without_rule
-from tf_fuse.layout.trace_attributes import describe
+from tf_fuse.layout.trace_attributes import describe, reduced
+from tf_fuse.layout.trace_constants import folded
 
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 # Those of operations with variables that do not write them, although they are stateful.
@@ -248,12 +249,19 @@ class _Tracer:
             ]
         outputs = [_made(one) for one in operation.outputs]
         handles = list(dict.fromkeys(one for one in inputs if isinstance(one, _Handle)))
-        constant = None if handles else _constant(operation)
-        if constant is not None:
-            names = self._record(name, "Const", [], outputs, {})
-            self._constants[names[0]] = constant
-            return list(names)
+        constants = [self._constants.get(one) if isinstance(one, str) else None for one in inputs]
+        found = [] if handles else folded(operation, constants)
+        if found:
+            return [
+                self._constant(f"{name}:{i}" if i else name, one) for i, one in enumerate(found)
+            ]
         return self._with_inputs(operation, name, inputs, outputs, handles)
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        made = _Made(list(value.shape), tf.as_dtype(value.dtype).name)
+        (found,) = self._record(name, "Const", [], [made], {})
+        self._constants[found] = value
+        return found
 
     def _with_inputs(
         self,
@@ -265,12 +273,16 @@ class _Tracer:
     ) -> list[_Value]:
         tensors = [self._read(operation, one) for one in inputs]
         first = next((self._tensors[one].shape for one in tensors if one), None)
-        kind, numbers, attributes = describe(
+        described = describe(
             operation,
             lambda i: self._constants.get(tensors[i] or ""),
             [first, outputs[0].shape if outputs else None],
         )
+        kind, numbers, attributes = described
         read = [one for i in numbers if (one := tensors[i]) is not None]
+        if outputs and not _whole(outputs[0].shape) and _whole(first):
+            shape = reduced(first, described)
+            outputs = outputs if shape is None else [outputs[0]._replace(shape=shape)]
         written = self._written(operation, handles)
         if not outputs and not written:
             self._left_out.append(f"{operation.type} {name!r}")
@@ -281,8 +293,8 @@ class _Tracer:
             same = len({str(self._tensors[one].shape) for one in read}) == 1
             kind = "SelectV2" if same else kind
         names = self._record(name, kind, read, made, attributes, values)
-        for one, value in zip(written, names[len(outputs) :], strict=True):
-            self._current[one.variable] = value
+        for handle, value in zip(written, names[len(outputs) :], strict=True):
+            self._current[handle.variable] = value
         return list(names[: len(outputs)])
 
     def _read(self, operation: Any, value: _Value) -> str | None:
@@ -376,9 +388,9 @@ class _Tracer:
         found = {}
         for name in names:
             shape, dtype, parameter = self._tensors[name]
-            assert shape is not None
+            assert _whole(shape)
             try:
-                found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)  # type: ignore[arg-type]
+                found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)
             except LayoutError as error:
                 problems += error.problems
         raise_if(_first(problems))
@@ -393,7 +405,7 @@ def _dims(shape: Any) -> list[int | None] | None:
     return None if shape.rank is None else shape.as_list()
 
 
-def _whole(shape: Sequence[int | None] | None) -> bool:
+def _whole(shape: Sequence[int | None] | None) -> TypeGuard[Sequence[int]]:
     return shape is not None and None not in shape
 
 
@@ -404,12 +416,3 @@ def _first(problems: Sequence[str]) -> list[str]:
 
 def _name_of(variable: Any) -> str:
     return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
-
-
-def _constant(operation: Any) -> Any:
-    """The value of an operation's only output, if it is known before the graph runs."""
-    if len(operation.outputs) != 1 or operation.type.startswith("Placeholder"):
-        return None
-    if operation.type == "Fill":
-        return None  # Of any size; it costs nothing where it is.
-    return tf.get_static_value(operation.outputs[0])

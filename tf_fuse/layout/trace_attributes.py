@@ -10,10 +10,11 @@ kind, for which there is no rule, so that all devices do the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+_T = TypeVar("_T")
 # The value of an operation's input of a number, or None if it is not known.
 ValueOf = Callable[[int], Any]
 # Behind the kind of an operation with such an input of which the value is not known.
@@ -28,34 +29,38 @@ _SAME: Final[Mapping[str, str]] = {
     "Fill": "BroadcastTo",
     "PlaceholderWithDefault": "Identity",
 }
+
+
+def _all(names: str, value: _T) -> dict[str, _T]:
+    return {name: value for name in names.split()}
+
+
+REDUCTIONS: Final = "Sum Mean Max Min Prod Any All"
 _KEPT: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(["MatMul"], ("transpose_a", "transpose_b")),
-    **dict.fromkeys(["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"], ("adj_x", "adj_y")),
-    "Einsum": ("equation",),
-    **dict.fromkeys("BiasAdd BiasAddGrad".split(), ("data_format",)),
-    **dict.fromkeys("Sum Mean Max Min Prod Any All".split(), ("keep_dims",)),
-    **dict.fromkeys("FusedBatchNormV3 FusedBatchNormGradV3".split(),
-                    ("data_format", "is_training")),
-    **dict.fromkeys("Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative".split(),
-                    ("data_format", "dilations", "strides")),
-    **dict.fromkeys("AvgPool AvgPoolGrad MaxPool MaxPoolGrad".split(),
-                    ("data_format", "ksize", "strides")),
-    **dict.fromkeys("GatherV2 ResourceGather".split(), ("batch_dims",)),
-    **dict.fromkeys("OneHot Pack Unpack".split(), ("axis",)),
-}  # fmt: skip
+    **_all("MatMul", ("transpose_a", "transpose_b")),
+    **_all("BatchMatMul BatchMatMulV2 BatchMatMulV3", ("adj_x", "adj_y")),
+    **_all("Einsum", ("equation",)),
+    **_all("BiasAdd BiasAddGrad", ("data_format",)),
+    **_all(REDUCTIONS, ("keep_dims",)),
+    **_all("FusedBatchNormV3 FusedBatchNormGradV3", ("data_format", "is_training")),
+    **_all(
+        "Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative",
+        ("data_format", "dilations", "strides"),
+    ),
+    **_all("AvgPool AvgPoolGrad MaxPool MaxPoolGrad", ("data_format", "ksize", "strides")),
+    **_all("GatherV2 ResourceGather", ("batch_dims",)),
+    **_all("OneHot Pack Unpack", ("axis",)),
+}
 # By kind, the attribute that an input becomes, by the input's number, from the end if it is
 # negative; "" of one that says nothing that shapes do not say.
 _INPUTS: Final[Mapping[str, Mapping[int, str]]] = {
-    **dict.fromkeys("Sum Mean Max Min Prod Any All".split(), {1: "axes"}),
-    **dict.fromkeys("ArgMax ArgMin Cumsum GatherV2 ReverseV2 Roll".split(), {-1: "axis"}),
-    **dict.fromkeys("BroadcastTo ExpandDims Reshape TopKV2".split(), {1: ""}),
-    **dict.fromkeys("MirrorPad Pad PadV2".split(), {1: "paddings"}),
-    "AvgPoolGrad": {0: ""},
+    **_all(REDUCTIONS, {1: "axes"}),
+    **_all("ArgMax ArgMin Cumsum GatherV2 ReverseV2", {-1: "axis"}),
+    **_all("BroadcastTo ExpandDims OneHot Reshape TopKV2", {1: ""}),
+    **_all("MirrorPad Pad PadV2", {1: "paddings"}),
+    **_all("AvgPoolGrad Conv2DBackpropInput Fill", {0: ""}),
     "ConcatV2": {-1: "axis"},
     "Conv2DBackpropFilter": {1: ""},
-    "Conv2DBackpropInput": {0: ""},
-    "Fill": {0: ""},
-    "OneHot": {1: ""},
     "Roll": {1: "", 2: "axis"},
     "Slice": {1: "begin", 2: ""},
     "Split": {0: "axis"},
@@ -65,7 +70,7 @@ _INPUTS: Final[Mapping[str, Mapping[int, str]]] = {
     "Tile": {1: "multiples"},
     "Transpose": {1: "perm"},
     "UnsortedSegmentSum": {2: ""},
-}  # fmt: skip
+}
 
 
 class Described(NamedTuple):
@@ -155,3 +160,13 @@ def _cut(
         "strides": found["strides"] + [1] * rest,
         "shrink": found["shrink"],
     }
+
+
+def reduced(shape: Sequence[int], described: Described) -> list[int] | None:
+    """The shape of a reduction whose axes TensorFlow did not know; None of others."""
+    axes = described.attributes.get("axes")
+    if described.kind not in REDUCTIONS.split() or axes is None:
+        return None
+    gone = {one % len(shape) for one in np.ravel(axes).tolist()}
+    kept = described.attributes["keep_dims"]
+    return [1 if i in gone else size for i, size in enumerate(shape) if kept or i not in gone]
