@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import handle_data_util
 
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.operation import Operation, Tensor
@@ -321,7 +322,7 @@ class _Tracer:
         if variable is not None:
             wanted, shape, dtype = _name_of(variable), variable.shape, variable.dtype
         else:
-            data = getattr(tensor, "_handle_data", None)
+            data = handle_data_util.get_resource_handle_data(tensor)
             if data is None or not data.is_set or len(data.shape_and_type) != 1:
                 return None
             wanted = tensor.op.name
