@@ -29,6 +29,7 @@ from tf_fuse.layout.trace_constants import folded
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 # Those of operations with variables that do not write them, although they are stateful.
 _READERS: Final = ("ResourceGather", "ResourceGatherNd")
+_LOOPS: Final = ("StatelessWhile", "While")
 _UNUSED: Final = ("DestroyResourceOp", "VarIsInitializedOp", "VariableShape")
 # Of more problems an error tells the first ones.
 _TOLD: Final = 8
@@ -168,8 +169,6 @@ class _Tracer:
         """An input of the function itself: fed, a variable, or a tensor that it captured."""
         if tensor.dtype == tf.resource:
             return self._handle(tensor, captured)
-        if tensor.dtype == tf.variant:
-            return None
         kind = "Placeholder" if captured is None else "Const"
         name = self._record(tensor.op.name, kind, [], [_made(tensor)], {})[0]
         if captured is None:
@@ -237,6 +236,8 @@ class _Tracer:
         if operation.type == "NoOp":
             return []
         name = prefix + operation.name
+        if operation.type in _LOOPS:
+            return self._loop(operation, name, inputs)
         if operation.outputs and operation.outputs[0].dtype == tf.resource:
             if operation.type == "Identity":
                 return list(inputs)
@@ -257,6 +258,14 @@ class _Tracer:
                 self._constant(f"{name}:{i}" if i else name, one) for i, one in enumerate(found)
             ]
         return self._with_inputs(operation, name, inputs, outputs, handles)
+
+    def _loop(self, operation: Any, name: str, inputs: Sequence[_Value]) -> list[_Value]:
+        """A loop returns what it is given, changed; of variables their handles as they are."""
+        both = list(zip(operation.outputs, inputs, strict=True))
+        handles = list(dict.fromkeys(one for one in inputs if isinstance(one, _Handle)))
+        made = [_made(one) for one, value in both if isinstance(value, str)]
+        found = iter(self._with_inputs(operation, name, inputs, made, handles))
+        return [next(found) if isinstance(value, str) else value for _, value in both]
 
     def _constant(self, name: str, value: np.ndarray) -> str:
         made = _Made(list(value.shape), tf.as_dtype(value.dtype).name)
@@ -399,6 +408,8 @@ class _Tracer:
 
 
 def _made(tensor: Any) -> _Made:
+    if tensor.dtype == tf.variant:  # Lists of loops: of no size, but who makes one comes first.
+        return _Made([], "int8")
     return _Made(_dims(tensor.shape), tensor.dtype.base_dtype.name)
 
 
