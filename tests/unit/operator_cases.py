@@ -50,7 +50,9 @@ def _reals(shape, seed=0):
 
 def _elementwise():
     one = "Neg Real Imag Conj Identity Snapshot ReadVariableOp PreventGradient StopGradient Abs "
-    one += "Square Cast Log Log1p Erf Sin Cos Softplus Relu Relu6 LeakyRelu Reciprocal Inv Exp "
+    one += (
+        "Square Cast Log Log1p Erf Erfc Sin Cos Softplus Relu Relu6 LeakyRelu Reciprocal Inv Exp "
+    )
     one += "Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu LogicalNot Sign Floor Ceil Round Rint IsFinite "
     one += "IsNan IsInf ZerosLike OnesLike"
     yield from (case(kind, [(4, 6)], [(4, 6)]) for kind in one.split())

@@ -280,6 +280,66 @@ def test_operations_without_a_rule_are_kept():
     }
 
 
+def test_loops_and_conditionals_are_single_operations():
+    w = tf.Variable(tf.ones([8, 4]), name="w")
+
+    @tf.function
+    def loop(x):
+        for _ in tf.range(3):
+            x = tf.nn.relu(x)
+            w.assign_add(x)
+        return x + w
+
+    traced = trace(loop, [SPEC])
+    (one,) = [one for one in traced.operations if one.kind == "While"]
+    assert {"x", "w"} <= {tensor.name for tensor in one.inputs}
+    assert traced.unknown == {"While": ("while",)}
+    assert traced.writes == (("w", "w by while"),)
+    (add,) = [one for one in traced.operations if one.kind == "AddV2"]
+    assert [tensor.shape for tensor in add.inputs] == [(8, 4), (8, 4)]
+    (read,) = [one for one in traced.operations if one.kind == "ReadVariableOp"]
+    assert read.inputs[0].name == "w by while"
+
+    @tf.function
+    def conditional(x):
+        return x + w if tf.reduce_sum(x) > 0 else x
+
+    traced = trace(conditional, [SPEC])
+    assert traced.unknown == {"If": ("cond",)} or traced.unknown == {"StatelessIf": ("cond",)}
+
+
+def test_lists_of_loops_keep_the_order():
+    """A recurrent layer: the loop reads a list that it does not make, and makes another."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([tf.keras.Input([5, 3]), layers.LSTM(4)])
+    traced = trace(model, [tf.TensorSpec([8, 5, 3])])
+    assert set(traced.unknown) == {
+        "TensorListFromTensor", "TensorListReserve", "TensorListStack", "While"
+    }  # fmt: skip
+    assert len(traced.variables) == 3
+
+
+def test_a_keras_transformer_has_rules():
+    keras = tf.keras
+    first = keras.Input((6, 16))
+    both = keras.layers.LayerNormalization()(
+        first + keras.layers.MultiHeadAttention(2, 8)(first, first)
+    )
+    last = keras.layers.Dense(16)(keras.layers.Dense(32, "gelu")(both))
+    model = keras.Model(first, keras.layers.LayerNormalization()(both + last))
+    optimizer = keras.optimizers.AdamW()
+    optimizer.build(model.trainable_variables)
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(y - model(x, training=True)))
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        return loss
+
+    spec = tf.TensorSpec([8, 6, 16])
+    assert trace(step, [spec, spec]).unknown == {}
+
+
 def test_a_keras_model_and_its_optimizer():
     keras = tf.keras
     model = keras.Sequential(

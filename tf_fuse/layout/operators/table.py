@@ -90,7 +90,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
         | _all(_CAST, "Cast")
-        | _all(_COSTLY, "Pow Log Log1p Erf Sin Cos Softplus Xdivy Xlogy")
+        | _all(_COSTLY, "Pow Log Log1p Erf Erfc Sin Cos Softplus Xdivy Xlogy")
         | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv")
         | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
         | _all(_LOGICAL, "Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr "
