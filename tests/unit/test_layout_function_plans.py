@@ -172,6 +172,32 @@ def test_data_of_other_models():
     assert len([one for one in found.plan.relayouts if one]) == 9
 
 
+def test_a_gradient_that_several_need_is_reduced_once():
+    w, m = variable("w", 4, 4), variable("m", 4, 4)
+
+    def f(x):
+        gradient = tf.matmul(x, x, transpose_a=True)
+        w.assign_sub(tf.sqrt(gradient))
+        m.assign_add(tf.square(gradient))
+
+    found = plan(f, LINE, [tf.TensorSpec([8, 4])], mode="data")
+    (moved,) = [seconds for seconds in found.plan.relayouts if seconds]
+    assert found.layouts["MatMul"].partial == ("x",)
+    assert moved == found.plan.relayout_seconds
+
+
+def test_gradients_that_are_no_operations():
+    """Of a forward pass: for each variable its gradient, and the slots of an optimizer."""
+    forward, _, args = two_layers()
+    bare = function_problem(forward, LINE, args[:1])
+    full = function_problem(forward, LINE, args[:1], training=True, slots=2)
+    for one, times in ((bare, 1), (full, 4)):
+        nodes = one.graph.problem
+        assert nodes.node("w").candidates[0].memory_bytes == 16 * 32 * 4 * times
+    assert bare.search("data").plan.relayout_seconds == 0
+    assert len([one for one in full.search("data").plan.relayouts if one]) == 2
+
+
 def test_a_batch_that_is_none_is_not_split():
     forward, _, args = two_layers()
     found = plan(forward, LINE, args[:1], mode="data", batch={"x": None})

@@ -305,7 +305,7 @@ def test_loops_and_conditionals_are_single_operations():
         return x + w if tf.reduce_sum(x) > 0 else x
 
     traced = trace(conditional, [SPEC])
-    assert traced.unknown == {"If": ("cond",)} or traced.unknown == {"StatelessIf": ("cond",)}
+    assert traced.unknown == {"If": ("cond",)}
 
 
 def test_lists_of_loops_keep_the_order():
