@@ -386,8 +386,8 @@ def test_errors():
     )
     assert error(lambda x: tf.exp(tf.boolean_mask(x, x > 0)), [SPEC]).startswith(
         "tensor 'boolean_mask/Where' of Where 'boolean_mask/Where' has shape [None, 1], which is "
-        "not known before the function runs; a plan needs whole shapes: set it by "
-        "tf.ensure_shape, or keep what depends on it out of the function"
+        "not known before the function runs; a plan needs whole shapes: keep it "
+        "and what depends on it out of the function, or mask by tf.where with three arguments"
     )
     assert error(f, [tf.TensorSpec([0, 4])]) == "\n".join(
         f"- tensor {name!r}: dimension 0: a size is a whole number, 1 or more, got 0"

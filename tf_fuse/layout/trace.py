@@ -14,25 +14,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
-from tf_fuse.layout.errors import LayoutError, raise_if
+from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import without_rule
 from tf_fuse.layout.trace_attributes import describe, reduced
 from tf_fuse.layout.trace_constants import folded
+from tf_fuse.layout.trace_records import (
+    Made,
+    Record,
+    check_shapes,
+    checked,
+    dims_of,
+    is_whole,
+    made_of,
+)
 
 _CALLS: Final = ("PartitionedCall", "StatefulPartitionedCall")
 # Those of operations with variables that do not write them, although they are stateful.
 _READERS: Final = ("ResourceGather", "ResourceGatherNd")
 _LOOPS: Final = ("StatelessWhile", "While")
 _UNUSED: Final = ("DestroyResourceOp", "VarIsInitializedOp", "VariableShape")
-# Of more problems an error tells the first ones.
-_TOLD: Final = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,28 +125,6 @@ def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         ) from error
 
 
-class _Made(NamedTuple):
-    """A tensor, before it is known whether it is needed.
-
-    Attributes:
-      shape: None, or with None where it is not known.
-      dtype: TensorFlow's name of it.
-      parameter: whether it is a variable.
-    """
-
-    shape: Sequence[int | None] | None
-    dtype: str
-    parameter: bool = False
-
-
-class _Record(NamedTuple):
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-
-
 class _Handle(NamedTuple):
     """A variable's handle: its name."""
 
@@ -156,8 +141,8 @@ class _Tracer:
     def __init__(self, variables: Mapping[int, Any]):
         self._variables = variables
         self._names: set[str] = set()
-        self._records: list[_Record] = []
-        self._tensors: dict[str, _Made] = {}
+        self._records: list[Record] = []
+        self._tensors: dict[str, Made] = {}
         self._constants: dict[str, np.ndarray] = {}
         # What a variable holds now.
         self._current: dict[str, str] = {}
@@ -170,7 +155,7 @@ class _Tracer:
         if tensor.dtype == tf.resource:
             return self._handle(tensor, captured)
         kind = "Placeholder" if captured is None else "Const"
-        name = self._record(tensor.op.name, kind, [], [_made(tensor)], {})[0]
+        name = self._record(tensor.op.name, kind, [], [made_of(tensor)], {})[0]
         if captured is None:
             self._inputs.append(name)
         return name
@@ -200,8 +185,8 @@ class _Tracer:
                 needed.update(one.inputs)
                 kept.append(one)
         kept.reverse()
-        self._check_shapes(kept)
-        tensors = self._checked([name for one in kept for name in one.outputs])
+        check_shapes(kept, self._tensors)
+        tensors = checked([name for one in kept for name in one.outputs], self._tensors)
         return TracedFunction(
             name,
             tuple(
@@ -249,7 +234,7 @@ class _Tracer:
                 else self._record(f"{name}:{i}", "Identity", [value], [self._tensors[value]], {})[0]
                 for i, value in enumerate(inputs)
             ]
-        outputs = [_made(one) for one in operation.outputs]
+        outputs = [made_of(one) for one in operation.outputs]
         handles = list(dict.fromkeys(one for one in inputs if isinstance(one, _Handle)))
         constants = [self._constants.get(one) if isinstance(one, str) else None for one in inputs]
         found = [] if handles else folded(operation, constants)
@@ -263,12 +248,12 @@ class _Tracer:
         """A loop returns what it is given, changed; of variables their handles as they are."""
         both = list(zip(operation.outputs, inputs, strict=True))
         handles = list(dict.fromkeys(one for one in inputs if isinstance(one, _Handle)))
-        made = [_made(one) for one, value in both if isinstance(value, str)]
+        made = [made_of(one) for one, value in both if isinstance(value, str)]
         found = iter(self._with_inputs(operation, name, inputs, made, handles))
         return [next(found) if isinstance(value, str) else value for _, value in both]
 
     def _constant(self, name: str, value: np.ndarray) -> str:
-        made = _Made(list(value.shape), tf.as_dtype(value.dtype).name)
+        made = Made(list(value.shape), tf.as_dtype(value.dtype).name)
         (found,) = self._record(name, "Const", [], [made], {})
         self._constants[found] = value
         return found
@@ -278,7 +263,7 @@ class _Tracer:
         operation: Any,
         name: str,
         inputs: Sequence[_Value],
-        outputs: Sequence[_Made],
+        outputs: Sequence[Made],
         handles: Sequence[_Handle],
     ) -> list[_Value]:
         tensors = [self._read(operation, one) for one in inputs]
@@ -290,7 +275,7 @@ class _Tracer:
         )
         kind, numbers, attributes = described
         read = [one for i in numbers if (one := tensors[i]) is not None]
-        if outputs and not _whole(outputs[0].shape) and _whole(first):
+        if outputs and not is_whole(outputs[0].shape) and is_whole(first):
             shape = reduced(first, described)
             outputs = outputs if shape is None else [outputs[0]._replace(shape=shape)]
         written = self._written(operation, handles)
@@ -320,7 +305,7 @@ class _Tracer:
             return ()
         return handles if operation.op_def is None or operation.op_def.is_stateful else ()
 
-    def _of_variable(self, handle: _Handle) -> _Made:
+    def _of_variable(self, handle: _Handle) -> Made:
         return self._tensors[handle.variable]._replace(parameter=False)
 
     def _handle(self, tensor: Any, captured: Any) -> _Value:
@@ -337,7 +322,7 @@ class _Tracer:
             wanted = tensor.op.name
             shape = tf.TensorShape(data.shape_and_type[0].shape)
             dtype = tf.as_dtype(data.shape_and_type[0].dtype)
-        made = _Made(_dims(shape), dtype.name, True)
+        made = Made(dims_of(shape), dtype.name, True)
         handle = _Handle(self._record(wanted, "Variable", [], [made], {})[0])
         self._current[handle.variable] = handle.variable
         if captured is not None:
@@ -349,7 +334,7 @@ class _Tracer:
         name: str,
         kind: str,
         inputs: Iterable[str],
-        outputs: Sequence[_Made],
+        outputs: Sequence[Made],
         attributes: Mapping[str, Any],
         named: Sequence[str] = (),
     ) -> tuple[str, ...]:
@@ -358,7 +343,7 @@ class _Tracer:
         own = len(outputs) - len(named)
         names = [name if i == 0 else f"{name}:{i}" for i in range(own)]
         names += [self._free(one) for one in named]
-        self._records.append(_Record(name, kind, tuple(inputs), tuple(names), dict(attributes)))
+        self._records.append(Record(name, kind, tuple(inputs), tuple(names), dict(attributes)))
         self._tensors.update(zip(names, outputs, strict=True))
         return tuple(names)
 
@@ -370,60 +355,6 @@ class _Tracer:
             name = f"{wanted}_{number}"
         self._names.add(name)
         return name
-
-    def _check_shapes(self, records: Sequence[_Record]) -> None:
-        """Checks that shapes are known; names where they are lost, not all behind."""
-        problems = []
-        for one in records:
-            lost = [name for name in one.outputs if not _whole(self._tensors[name].shape)]
-            if not lost or not all(_whole(self._tensors[name].shape) for name in one.inputs):
-                continue
-            shape = self._tensors[lost[0]].shape
-            words = "an unknown shape" if shape is None else f"shape {list(shape)}"
-            if one.kind == "Placeholder":
-                problems.append(
-                    f"input {one.name!r} has {words}; a plan needs whole shapes: give it as a "
-                    "tf.TensorSpec with all sizes in args or in the function's input_signature"
-                )
-            else:
-                problems.append(
-                    f"tensor {lost[0]!r} of {one.kind} {one.name!r} has {words}, which is not "
-                    "known before the function runs; a plan needs whole shapes: set it by "
-                    "tf.ensure_shape, or keep what depends on it out of the function"
-                )
-        raise_if(_first(problems))
-
-    def _checked(self, names: Iterable[str]) -> dict[str, Tensor]:
-        problems: list[str] = []
-        found = {}
-        for name in names:
-            shape, dtype, parameter = self._tensors[name]
-            assert _whole(shape)
-            try:
-                found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)
-            except LayoutError as error:
-                problems += error.problems
-        raise_if(_first(problems))
-        return found
-
-
-def _made(tensor: Any) -> _Made:
-    if tensor.dtype == tf.variant:  # Lists of loops: of no size, but who makes one comes first.
-        return _Made([], "int8")
-    return _Made(_dims(tensor.shape), tensor.dtype.base_dtype.name)
-
-
-def _dims(shape: Any) -> list[int | None] | None:
-    return None if shape.rank is None else shape.as_list()
-
-
-def _whole(shape: Sequence[int | None] | None) -> TypeGuard[Sequence[int]]:
-    return shape is not None and None not in shape
-
-
-def _first(problems: Sequence[str]) -> list[str]:
-    more = len(problems) - _TOLD
-    return [*problems[:_TOLD], *([f"and {more} more of these"] if more > 0 else [])]
 
 
 def _name_of(variable: Any) -> str:
