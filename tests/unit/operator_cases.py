@@ -50,7 +50,9 @@ def _reals(shape, seed=0):
 
 def _elementwise():
     one = "Neg Real Imag Conj Identity Snapshot ReadVariableOp PreventGradient StopGradient Abs "
-    one += "Square Cast Log Log1p Erf Sin Cos Softplus Relu Relu6 LeakyRelu Reciprocal Inv Exp "
+    one += (
+        "Square Cast Log Log1p Erf Erfc Sin Cos Softplus Relu Relu6 LeakyRelu Reciprocal Inv Exp "
+    )
     one += "Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu LogicalNot Sign Floor Ceil Round Rint IsFinite "
     one += "IsNan IsInf ZerosLike OnesLike"
     yield from (case(kind, [(4, 6)], [(4, 6)]) for kind in one.split())
@@ -198,6 +200,7 @@ def _attentions():
 
 # For each update, how many tensors it writes, and what is behind them: scalars, then the gradient.
 UPDATES = {
+    "AssignAddVariableOp": (1, 0), "AssignSubVariableOp": (1, 0),
     "ResourceApplyGradientDescent": (1, 1), "ResourceApplyMomentum": (2, 2),
     "ResourceApplyKerasMomentum": (2, 2), "ResourceApplyAdagrad": (2, 1),
     "ResourceApplyAdagradV2": (2, 2), "ResourceApplyAdam": (3, 6), "ResourceApplyRMSProp": (3, 4),
@@ -206,12 +209,14 @@ UPDATES = {
 
 
 def _updates():
+    shape = (4, 6)
+    # The old value is of no account.
+    yield case("AssignVariableOp", [shape], [shape])
     for kind, (states, scalars) in UPDATES.items():
-        shape = (4, 6)
         yield case(kind, [shape] * states + [()] * scalars + [shape], [shape] * states)
 
 
-KERNELS |= dict.fromkeys(UPDATES, operator_kernels.update)
+KERNELS |= dict.fromkeys(["AssignVariableOp", *UPDATES], operator_kernels.update)
 CASES = [
     *_contractions(), *_elementwise(), *_reductions(), *_normalizations(), *_gathers(), *_images(),
     *_shapes(), *_attentions(), *_updates(),

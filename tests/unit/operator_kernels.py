@@ -65,6 +65,7 @@ ELEMENTWISE = {
     "Log": np.log,
     "Log1p": np.log1p,
     "Erf": _ERF,
+    "Erfc": lambda x: 1 - _ERF(x),
     "Sin": np.sin,
     "Cos": np.cos,
     "Softplus": lambda x: np.log1p(np.exp(x)),

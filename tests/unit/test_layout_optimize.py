@@ -16,10 +16,12 @@ from layout_problems import limited, problem, simple
 
 from tf_fuse.layout import LayoutError
 from tf_fuse.layout.optimize import (
+    Candidate,
     Edge,
     Limits,
     MemoryLimitError,
     NoChoiceError,
+    Node,
     Problem,
     SearchTimeoutError,
     brute_force,
@@ -432,3 +434,25 @@ def test_a_choice_that_is_excluded(seed):
     assert (answer.choice is None) == (not rest)
     if rest:
         assert tables.cost_of(answer.choice) == min(rest)
+
+
+def test_orders_have_no_more_dimensions_than_numpy():
+    """Operations with one strategy each, all of which share tables with all others."""
+    count = 40
+    others = [[i for i in range(count) if i != node] for node in range(count)]
+    order = order_of([1] * count, others)
+    assert (order.nodes, order.core) == ((), tuple(range(count)))
+    order = order_of([1] * 32, [[i for i in range(32) if i != node] for node in range(32)])
+    assert order.core == () and max(map(len, order.scopes)) == 31
+
+
+def test_one_operation_among_many_with_one_strategy():
+    """A table of 41 dimensions, if it went first."""
+    nodes = [Node(f"n{i}", (Candidate("only", 1e-9),)) for i in range(40)]
+    nodes.append(Node("hub", (Candidate("a", 2e-9), Candidate("b", 1e-9))))
+    edges = [
+        Edge(f"n{i}", other, np.zeros((1, 2 if other == "hub" else 1)))
+        for i in range(40)
+        for other in [f"n{j}" for j in range(i)] + ["hub"]
+    ]
+    assert search(Problem(nodes, edges)).strategies["hub"] == "b"

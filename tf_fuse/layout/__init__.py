@@ -16,8 +16,10 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
 `.propagation` and `.named`.
 
+Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`.
+
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
-`tf.experimental.dtensor`. Sources:
+`tf.experimental.dtensor`, and `plan`. Sources:
 
 * named dimensions, meshes and rules: "Mesh-TensorFlow: Deep Learning for Supercomputers" (Shazeer
   et al., 2018), section 3;
@@ -38,6 +40,13 @@ from tf_fuse.layout.notation import (
     to_sbp,
 )
 from tf_fuse.layout.picture import picture, show
+from tf_fuse.layout.planning import (
+    FunctionPlan,
+    FunctionProblem,
+    assumed_rates,
+    function_problem,
+    plan,
+)
 from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
 from tf_fuse.layout.rules import Dimension, LayoutRules
 from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
@@ -48,6 +57,8 @@ __all__ = [
     "MANY_AXES_STEPS",
     "ONE_AXIS",
     "Dimension",
+    "FunctionPlan",
+    "FunctionProblem",
     "LayoutError",
     "LayoutRules",
     "Link",
@@ -57,9 +68,12 @@ __all__ = [
     "RelayoutStep",
     "StepSet",
     "TensorLayout",
+    "assumed_rates",
     "from_mindspore",
     "from_sbp",
+    "function_problem",
     "picture",
+    "plan",
     "plan_relayout",
     "show",
     "to_mindspore",

@@ -90,7 +90,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
         | _all(_CAST, "Cast")
-        | _all(_COSTLY, "Pow Log Log1p Erf Sin Cos Softplus Xdivy Xlogy")
+        | _all(_COSTLY, "Pow Log Log1p Erf Erfc Sin Cos Softplus Xdivy Xlogy")
         | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv")
         | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
         | _all(_LOGICAL, "Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr "
@@ -201,7 +201,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "output is partial; over the depth, one of the scores",
     ),
     Entry(
-        _all(elementwise.update(1, 2), "ResourceApplyGradientDescent")
+        _all(elementwise.update(1, 0), "AssignVariableOp")
+        | _all(elementwise.update(1, 1), "AssignAddVariableOp AssignSubVariableOp")
+        | _all(elementwise.update(1, 2), "ResourceApplyGradientDescent")
         | _all(elementwise.update(2, 4),
                "ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdagrad "
                "ResourceApplyAdagradV2")

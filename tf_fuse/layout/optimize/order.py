@@ -22,6 +22,10 @@ _FEW = 2
 MAX_TABLE_ENTRIES = 1 << 22
 
 
+# NumPy's arrays have 32 dimensions at most, also where all of them have one element only.
+_DIMENSIONS = 31
+
+
 @dataclasses.dataclass(frozen=True)
 class Order:
     """Which operations go when.
@@ -83,7 +87,7 @@ def _round(
     entries = {
         node: sizes[node] * math.prod(sizes[one] for one in others)
         for node, others in near.items()
-        if most is None or len(others) <= most
+        if len(others) <= (_DIMENSIONS if most is None else most)
     }
     small = [node for node, count in entries.items() if count <= max_entries]
     few = [node for node in small if len(near[node]) <= _FEW]

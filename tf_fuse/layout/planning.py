@@ -1,0 +1,376 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""From a `tf.function` to the cheapest layouts of its tensors and variables.
+
+    plan = layout.plan(step, mesh, [tf.TensorSpec([64, 256]), tf.TensorSpec([64], tf.int32)])
+    rich.print(plan.table())
+    plan.variables["dense/kernel"]  # A TensorLayout.
+
+The function is traced, its operations become the problem of a search, and what the search finds is
+told by names of tensors again. A variable has one layout: what is written to it in another one is
+relayouted to it, which is charged; so the weights of data parallelism can be updated in slices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.data_parallel import with_tags
+from tf_fuse.layout.errors import LayoutError, raise_if
+from tf_fuse.layout.forks import with_forks
+from tf_fuse.layout.links import Link
+from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.optimize import modes
+from tf_fuse.layout.optimize.graph import GraphProblem, problem_of
+from tf_fuse.layout.optimize.modes import Pins
+from tf_fuse.layout.optimize.plan import Plan
+from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
+from tf_fuse.layout.optimize.solver import Limits
+from tf_fuse.layout.pins import Annotation, pins_of
+from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.rules import LayoutRules
+from tf_fuse.layout.steps import ALL_STEPS, StepSet
+from tf_fuse.layout.strategy import EVERYTHING, Allowed
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+if TYPE_CHECKING:
+    from tf_fuse.layout.trace import TracedFunction
+
+# Of a machine that nobody measured: 1 Tflop/s, 100 GB/s of memory, 10 us and 10 GB/s of network.
+_LINK: Final = Link(1e-5, 1e-10)
+_SECONDS_PER_FLOP: Final = 1e-12
+_SECONDS_PER_BYTE: Final = 1e-11
+_SECONDS_PER_OPERATION: Final = 1e-6
+
+
+def assumed_rates(mesh: Mesh, links: Mapping[str, Link] | None = None) -> Rates:
+    """Rates where none were measured: orders of magnitude of a server, by no measurement.
+
+    Args:
+      mesh: the devices.
+      links: of its axes; 10 microseconds for each message and 10 GB/s where there are none.
+
+    Returns:
+      With 1e-12 seconds for each floating-point operation, 1e-11 for each byte of memory that is
+      read or written, and 1e-6 for each operation.
+
+    Raises:
+      LayoutError: there is a link for what is no axis.
+    """
+    by_axis = {axis: _LINK for axis in mesh.axes} | dict(links or {})
+    return Rates(mesh, by_axis, _SECONDS_PER_FLOP, _SECONDS_PER_BYTE, _SECONDS_PER_OPERATION)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionPlan:
+    """The layouts of a function's tensors.
+
+    Attributes:
+      function: what was traced.
+      graph: the problem that was solved.
+      plan: the strategy of each operation, with times in seconds and bytes of a device.
+    """
+
+    function: TracedFunction
+    graph: GraphProblem
+    plan: Plan
+
+    @cached_property
+    def layouts(self) -> dict[str, TensorLayout]:
+        """The layout in which each tensor is made, by its name."""
+        made = self.graph.layouts(self.plan)
+        return {name: made[name] for name in self.function.tensors}
+
+    @cached_property
+    def variables(self) -> dict[str, TensorLayout]:
+        """The layout of each variable, by its name; the same before and behind the function."""
+        return {name: self.layouts[name] for name in self.function.variables}
+
+    @cached_property
+    def inputs(self) -> dict[str, TensorLayout]:
+        """The layout of each tensor that is fed, by its name."""
+        return {name: self.layouts[name] for name in self.function.inputs}
+
+    @property
+    def unknown(self) -> dict[str, tuple[str, ...]]:
+        """Operations without a rule, which all devices do alike: names by kinds."""
+        return self.function.unknown
+
+    @property
+    def seconds(self) -> float:
+        """Of a call, by the cost model."""
+        return self.plan.seconds
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a device, at the worst time point."""
+        return self.plan.memory_bytes
+
+    def table(self, most: int | None = None) -> Any:
+        """The plan for `rich.print`: operations with milliseconds and bytes, and layouts.
+
+        Args:
+          most: operations that are shown, the most expensive ones; all by default.
+        """
+        from tf_fuse.layout.plan_tables import table
+
+        return table(self, most)
+
+    def why(self, operations: Sequence[str] = (), limits: Limits | None = None) -> Any:
+        """The plan beside the second best one and data parallelism, for `rich.print`.
+
+        Args:
+          operations: whose best other strategy is shown too.
+          limits: of each search.
+        """
+        return self.plan.why(operations, limits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan into a file, as a `tf_fuse.v1.LayoutPlan`."""
+        self.plan.save(path)
+
+    def __str__(self) -> str:
+        return f"{self.function.name}: {self.plan}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionProblem:
+    """What there is to choose for a function; several plans can be made of it.
+
+    Attributes:
+      function: what was traced.
+      graph: operations with their strategies, and the search's problem.
+      batch: the batch dimension of each tensor that is fed; None of those without.
+    """
+
+    function: TracedFunction
+    graph: GraphProblem
+    batch: Mapping[str, int | None]
+
+    def search(
+        self,
+        mode: str = modes.AUTO,
+        rules: LayoutRules | str | None = None,
+        dimensions: Mapping[str, Annotation] | None = None,
+        pins: Pins | None = None,
+        limits: Limits | None = None,
+    ) -> FunctionPlan:
+        """Searches; arguments, results and errors are those of `plan`."""
+        mesh = self.graph.problem.mesh
+        assert mesh is not None
+        given = pins_of(self.graph, rules, dimensions or {}, mesh)
+        both = sorted(set(given) & set(pins or {}))
+        problems = [
+            f"operation {name!r} has a pin, and a layout by the rules; drop one of them"
+            for name in both
+        ]
+        if mode == DATA:
+            problems += self._uneven(mesh)
+        raise_if(problems)
+        found = modes.search(self.graph.problem, mode, {**given, **(pins or {})}, limits)
+        return FunctionPlan(self.function, self.graph, found)
+
+    def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
+        """Reads a plan that was saved; costs and memory are those of this problem.
+
+        Raises:
+          LayoutError: the file holds no plan, or one for other operations, shapes or another mesh,
+            or it does not fit into memory_limit_bytes.
+        """
+        return FunctionPlan(self.function, self.graph, Plan.load(path, self.graph.problem))
+
+    def _uneven(self, mesh: Mesh) -> list[str]:
+        tensors = self.function.tensors
+        return [
+            f"input {name!r} has a batch of {tensors[name].shape[at]}, which is no multiple of the "
+            f"{mesh.size} devices of mesh {str(mesh)!r}, so mode 'data' cannot split it; pad it to "
+            f"{-(-tensors[name].shape[at] // mesh.size) * mesh.size}, or set batch to "
+            f"{{{name!r}: None}}"
+            for name, at in self.batch.items()
+            if at is not None and tensors[name].shape[at] % mesh.size
+        ]
+
+
+def plan(
+    function: Any,
+    mesh: Mesh,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mode: str = modes.AUTO,
+    rules: LayoutRules | str | None = None,
+    dimensions: Mapping[str, Annotation] | None = None,
+    pins: Pins | None = None,
+    batch: Mapping[str, int | None] | None = None,
+    memory_limit_bytes: int | None = None,
+    rates: Rates | None = None,
+    links: Mapping[str, Link] | None = None,
+    training: bool = False,
+    slots: int = 0,
+    allowed: Allowed = EVERYTHING,
+    steps: StepSet = ALL_STEPS,
+    limits: Limits | None = None,
+) -> FunctionPlan:
+    """Finds the cheapest layouts of a function's tensors and variables.
+
+    Strategies and relayouts are those of `tf_fuse.layout.strategy` and `plan_relayout`, the costs
+    those of `tf_fuse.layout.cost`, and the search is `tf_fuse.layout.optimize`. Nothing is run.
+
+    Args:
+      function: a `tf.function`, a concrete function, or a callable, as a Keras model: a forward
+        pass, or a whole training step with gradients and assignments.
+      mesh: the devices.
+      args: for the function, as `tf.TensorSpec`s or tensors; not needed of one with an
+        input_signature, and not used of a concrete function.
+      kwargs: likewise.
+      mode: "auto": all strategies. "data": those that split nothing but the batch. "propagate":
+        some layouts are given, by rules or pins, and the rest follows.
+      rules: which named dimension is split over which axis, as "batch:rows;hidden:cols".
+      dimensions: by name of a tensor or variable, a name for each of its dimensions, or None. It is
+        laid out as the rules say; dimensions without a rule are not split.
+      pins: by name of an operation, its strategy, or several to choose from.
+      batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
+        default dimension 0 of those with dimensions.
+      memory_limit_bytes: of a device.
+      rates: of the devices; `assumed_rates` if there are none, which nobody measured.
+      links: of the axes, in place of those that are assumed; only without rates.
+      training: whether the gradient of each operation counts, though it is none of the function's:
+        for a forward pass. A training step has its gradients as operations.
+      slots: copies of each variable that an optimizer holds beside, where it is none of the
+        function's.
+      allowed: which strategies there may be.
+      steps: of relayouts.
+      limits: what the search may take.
+
+    Returns:
+      The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost.
+
+    Raises:
+      MemoryLimitError: no plan fits; the error tells how much is missing.
+      NoChoiceError: no plan can be, whatever the limit.
+      SearchTimeoutError: none was found in time.
+      LayoutError: a shape is not known; a name of a tensor, dimension, axis, operation or strategy
+        is unknown; a size is no multiple of the devices that are to split it; mode "propagate"
+        without rules or pins.
+    """
+    problem = function_problem(
+        function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
+        rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
+    )  # fmt: skip
+    return problem.search(mode, rules, dimensions, pins, limits)
+
+
+def function_problem(
+    function: Any,
+    mesh: Mesh,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    batch: Mapping[str, int | None] | None = None,
+    memory_limit_bytes: int | None = None,
+    rates: Rates | None = None,
+    links: Mapping[str, Link] | None = None,
+    training: bool = False,
+    slots: int = 0,
+    allowed: Allowed = EVERYTHING,
+    steps: StepSet = ALL_STEPS,
+) -> FunctionProblem:
+    """Traces a function and computes what its plans cost; arguments are those of `plan`.
+
+    Raises:
+      LayoutError: as of `plan`, of what is not the search's.
+    """
+    from tf_fuse.layout.trace import trace
+
+    rates = _rates(mesh, rates, links)
+    traced = trace(function, args, kwargs)
+    batches = _batches(traced, batch or {})
+    graph = problem_of(
+        with_forks(traced.operations), rates, training, memory_limit_bytes, slots,
+        allowed=allowed, steps=steps, results=traced.results,
+    )  # fmt: skip
+    graph = with_tags(_with_writes(graph, traced, rates, steps), batches, rates)
+    return FunctionProblem(traced, graph, batches)
+
+
+def _rates(mesh: Mesh, rates: Rates | None, links: Mapping[str, Link] | None) -> Rates:
+    if rates is None:
+        return assumed_rates(mesh, links)
+    if links is not None:
+        raise LayoutError("rates have links already; give rates or links, not both")
+    if rates.mesh != mesh:
+        raise LayoutError(
+            f"the plan is for mesh {str(mesh)!r}, and the rates are for {str(rates.mesh)!r}; take "
+            "both for the same one"
+        )
+    return rates
+
+
+def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[str, int | None]:
+    """The batch dimension of each tensor that is fed."""
+    shapes = {name: traced.tensors[name].shape for name in traced.inputs}
+    raise_if(
+        [
+            f"batch: {name!r} is no input of {traced.name!r}; there are: {listed(sorted(shapes))}"
+            for name in sorted(set(batch) - set(shapes))
+        ]
+        + [
+            f"batch: input {name!r} has {len(shapes[name])} dimensions, and {at} is none of them"
+            for name, at in sorted(batch.items())
+            if name in shapes and at is not None and not 0 <= at < len(shapes[name])
+        ]
+    )
+    return {name: batch.get(name, 0 if shape else None) for name, shape in shapes.items()}
+
+
+def _with_writes(
+    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet
+) -> GraphProblem:
+    """The problem with edges that bring what is written back to the variables' layouts."""
+    makers = {
+        tensor.name: (number, o)
+        for number, one in enumerate(graph.operations)
+        for o, tensor in enumerate(one.outputs)
+    }
+    known: dict[tuple[TensorLayout, TensorLayout, int], float] = {}
+    edges = []
+    for variable, tensor in traced.writes:
+        (source, o), (target, _) = makers[tensor], makers[variable]
+        item_bytes = graph.operations[target].outputs[0].item_bytes
+        made = [one.outputs[o] for one in graph.strategies[source]]
+        kept = [one.outputs[0] for one in graph.strategies[target]]
+        seconds = np.array(
+            [[_back(a, b, item_bytes, rates, steps, known) for b in kept] for a in made]
+        )
+        ends = graph.operations[source].name, graph.operations[target].name
+        edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
+    whole = graph.problem
+    problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
+    return dataclasses.replace(graph, problem=problem)
+
+
+def _back(
+    made: TensorLayout,
+    kept: TensorLayout,
+    item_bytes: int,
+    rates: Rates,
+    steps: StepSet,
+    known: dict[tuple[TensorLayout, TensorLayout, int], float],
+) -> float:
+    """Seconds of a relayout; infinite where there is none."""
+    if made == kept:
+        return 0.0
+    key = made, kept, item_bytes
+    if key not in known:
+        try:
+            known[key] = plan_relayout(made, kept, item_bytes, dict(rates.links), steps).seconds
+        except LayoutError:
+            known[key] = float("inf")
+    return known[key]

@@ -1,0 +1,172 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What operations of TensorFlow's graphs are to the operators' rules.
+
+What TensorFlow has as an input that says how an operation works, such as the axes of a sum, is an
+attribute here, if its value is known before the graph runs. If it is not, the operation has another
+kind, for which there is no rule, so that all devices do the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+_T = TypeVar("_T")
+# The value of an operation's input of a number, or None if it is not known.
+ValueOf = Callable[[int], Any]
+# Behind the kind of an operation with such an input of which the value is not known.
+COMPUTED: Final = " with computed "
+
+# Kinds that are others under another name.
+_SAME: Final[Mapping[str, str]] = {
+    "BatchMatMul": "BatchMatMulV2",
+    "BatchMatMulV3": "BatchMatMulV2",
+    "CheckNumerics": "Identity",
+    "EnsureShape": "Identity",
+    "Fill": "BroadcastTo",
+    "PlaceholderWithDefault": "Identity",
+}
+
+
+def _all(names: str, value: _T) -> dict[str, _T]:
+    return {name: value for name in names.split()}
+
+
+REDUCTIONS: Final = "Sum Mean Max Min Prod Any All"
+_KEPT: Final[Mapping[str, tuple[str, ...]]] = {
+    **_all("MatMul", ("transpose_a", "transpose_b")),
+    **_all("BatchMatMul BatchMatMulV2 BatchMatMulV3", ("adj_x", "adj_y")),
+    **_all("Einsum", ("equation",)),
+    **_all("BiasAdd BiasAddGrad", ("data_format",)),
+    **_all(REDUCTIONS, ("keep_dims",)),
+    **_all("FusedBatchNormV3 FusedBatchNormGradV3", ("data_format", "is_training")),
+    **_all(
+        "Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative",
+        ("data_format", "dilations", "strides"),
+    ),
+    **_all("AvgPool AvgPoolGrad MaxPool MaxPoolGrad", ("data_format", "ksize", "strides")),
+    **_all("GatherV2 ResourceGather", ("batch_dims",)),
+    **_all("OneHot Pack Unpack", ("axis",)),
+}
+# By kind, the attribute that an input becomes, by the input's number, from the end if it is
+# negative; "" of one that says nothing that shapes do not say.
+_INPUTS: Final[Mapping[str, Mapping[int, str]]] = {
+    **_all(REDUCTIONS, {1: "axes"}),
+    **_all("ArgMax ArgMin Cumsum GatherV2 ReverseV2", {-1: "axis"}),
+    **_all("BroadcastTo ExpandDims OneHot Reshape TopKV2", {1: ""}),
+    **_all("MirrorPad Pad PadV2", {1: "paddings"}),
+    **_all("AvgPoolGrad Conv2DBackpropInput Fill", {0: ""}),
+    "ConcatV2": {-1: "axis"},
+    "Conv2DBackpropFilter": {1: ""},
+    "Roll": {1: "", 2: "axis"},
+    "Slice": {1: "begin", 2: ""},
+    "Split": {0: "axis"},
+    "SplitV": {1: "", 2: "axis"},
+    "StridedSlice": {1: "begin", 2: "", 3: "strides"},
+    "StridedSliceGrad": {0: "", 1: "begin", 2: "", 3: "strides"},
+    "Tile": {1: "multiples"},
+    "Transpose": {1: "perm"},
+    "UnsortedSegmentSum": {2: ""},
+}
+
+
+class Described(NamedTuple):
+    """An operation, as rules take it.
+
+    Attributes:
+      kind: of rules.
+      inputs: numbers of those that are tensors.
+      attributes: of the rules.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    attributes: dict[str, Any]
+
+
+def describe(operation: Any, value_of: ValueOf, shapes: Sequence[Any]) -> Described:
+    """What an operation is to the rules.
+
+    Args:
+      operation: a `tf.Operation`.
+      value_of: values of its inputs, where they are known.
+      shapes: of its first tensor that is no attribute, and of its first output; None if unknown.
+    """
+    kind = operation.type
+    count = len(operation.inputs)
+    numbers = {at % count: name for at, name in _INPUTS.get(kind, {}).items()}
+    attributes: dict[str, Any] = {name: _attribute(operation, name) for name in _KEPT.get(kind, ())}
+    for at, name in numbers.items():
+        if not name:
+            continue
+        value = value_of(at)
+        if value is None:
+            return Described(f"{kind}{COMPUTED}{name}", tuple(range(count)), {})
+        attributes[name] = np.asarray(value).tolist()
+    inputs = tuple(i for i in range(count) if i not in numbers)
+    if kind in ("StridedSlice", "StridedSliceGrad"):
+        cut = _cut(operation, attributes, value_of, shapes)
+        if cut is None:
+            return Described(f"{kind}{COMPUTED}indices", inputs, {})
+        attributes = cut
+    return Described(_SAME.get(kind, kind), inputs, attributes)
+
+
+def _attribute(operation: Any, name: str) -> Any:
+    value = operation.get_attr(name)
+    if isinstance(value, bytes):
+        return value.decode()
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _cut(
+    operation: Any, attributes: Mapping[str, Any], value_of: ValueOf, shapes: Sequence[Any]
+) -> dict[str, Any] | None:
+    """Where a slice begins in each dimension, its strides, and the dimensions that are gone.
+
+    Returns:
+      None if it cannot be told, as of slices with a new dimension.
+    """
+    gradient = operation.type == "StridedSliceGrad"
+    big = shapes[1] if gradient else shapes[0]
+    begin, end, strides = map(value_of, range(1, 4))
+    masks = {
+        name: operation.get_attr(f"{name}_mask")
+        for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    if big is None or end is None or masks["new_axis"]:
+        return None
+    count = len(begin)
+    dots = next((i for i in range(count) if masks["ellipsis"] >> i & 1), count)
+    missing = len(big) - (count - (dots < count))
+    found: dict[str, list[int]] = {"begin": [], "strides": [], "shrink": []}
+    for i in range(count):
+        if i == dots:
+            found["begin"] += [0] * missing
+            found["strides"] += [1] * missing
+            continue
+        at = len(found["begin"])
+        if masks["shrink_axis"] >> i & 1:
+            found["shrink"].append(at)
+        start = int(begin[i]) % big[at] if big[at] else 0
+        found["begin"].append(0 if masks["begin"] >> i & 1 else start)
+        found["strides"].append(int(strides[i]))
+    rest = len(big) - len(found["begin"])
+    return {
+        "begin": found["begin"] + [0] * rest,
+        "strides": found["strides"] + [1] * rest,
+        "shrink": found["shrink"],
+    }
+
+
+def reduced(shape: Sequence[int], described: Described) -> list[int] | None:
+    """The shape of a reduction whose axes TensorFlow did not know; None of others."""
+    axes = described.attributes.get("axes")
+    if described.kind not in REDUCTIONS.split() or axes is None:
+        return None
+    gone = {one % len(shape) for one in np.ravel(axes).tolist()}
+    kept = described.attributes["keep_dims"]
+    return [1 if i in gone else size for i, size in enumerate(shape) if kept or i not in gone]

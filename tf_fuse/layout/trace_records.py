@@ -1,0 +1,116 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a trace records of tensors and operations, and whether they can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeGuard
+
+import tensorflow as tf
+
+from tf_fuse.layout.errors import LayoutError, raise_if
+from tf_fuse.layout.operation import Tensor
+
+# Of more problems an error tells the first ones.
+_TOLD: Final = 8
+
+
+class Made(NamedTuple):
+    """A tensor, before it is known whether it is needed.
+
+    Attributes:
+      shape: None, or with None where it is not known.
+      dtype: TensorFlow's name of it.
+      parameter: whether it is a variable.
+    """
+
+    shape: Sequence[int | None] | None
+    dtype: str
+    parameter: bool = False
+
+
+class Record(NamedTuple):
+    """An operation, by names of its tensors.
+
+    Attributes:
+      name: of its own.
+      kind: as rules have it.
+      inputs: that are no attributes.
+      outputs: and the variables that it writes.
+      attributes: as rules have them.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+
+def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None:
+    """Checks that shapes are known; names where they are lost, not all behind.
+
+    Raises:
+      LayoutError: one is not.
+    """
+    problems = []
+    for one in records:
+        lost = [name for name in one.outputs if not is_whole(tensors[name].shape)]
+        if not lost or not all(is_whole(tensors[name].shape) for name in one.inputs):
+            continue
+        shape = tensors[lost[0]].shape
+        words = "an unknown shape" if shape is None else f"shape {list(shape)}"
+        if one.kind == "Placeholder":
+            problems.append(
+                f"input {one.name!r} has {words}; a plan needs whole shapes: give it as a "
+                "tf.TensorSpec with all sizes in args or in the function's input_signature"
+            )
+        else:
+            problems.append(
+                f"tensor {lost[0]!r} of {one.kind} {one.name!r} has {words}, which is not "
+                "known before the function runs; a plan needs whole shapes: keep it and what "
+                "depends on it out of the function, or mask by tf.where with three arguments"
+            )
+    raise_if(_first(problems))
+
+
+def checked(names: Iterable[str], tensors: Mapping[str, Made]) -> dict[str, Tensor]:
+    """Tensors, by name; all shapes are known.
+
+    Raises:
+      LayoutError: one has no elements, or a type of no known size.
+    """
+    problems: list[str] = []
+    found = {}
+    for name in names:
+        shape, dtype, parameter = tensors[name]
+        assert is_whole(shape)
+        try:
+            found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)
+        except LayoutError as error:
+            problems += error.problems
+    raise_if(_first(problems))
+    return found
+
+
+def made_of(tensor: Any) -> Made:
+    """What is known of a `tf.Tensor`."""
+    if tensor.dtype == tf.variant:  # Lists of loops: of no size, but who makes one comes first.
+        return Made([], "int8")
+    return Made(dims_of(tensor.shape), tensor.dtype.base_dtype.name)
+
+
+def dims_of(shape: Any) -> list[int | None] | None:
+    """The sizes of a `tf.TensorShape`; None of an unknown rank."""
+    return None if shape.rank is None else shape.as_list()
+
+
+def is_whole(shape: Sequence[int | None] | None) -> TypeGuard[Sequence[int]]:
+    """Whether all sizes are known."""
+    return shape is not None and None not in shape
+
+
+def _first(problems: Sequence[str]) -> list[str]:
+    more = len(problems) - _TOLD
+    return [*problems[:_TOLD], *([f"and {more} more of these"] if more > 0 else [])]
