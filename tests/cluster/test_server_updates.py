@@ -76,8 +76,7 @@ def test_locks_of_operations_of_tensorflow(cases):
 def test_report(cases):
     function, lines = cases["report"]["function"], cases["report"]["lines"]
     assert lines[0].endswith(": 6 updates, of 16 variables, are one operation each (fused)")
-    # (The counter of steps has no device of its own.)
-    assert len(lines) == 1 + 5
+    assert len(lines) == 1 + 6
     assert sum(one["operations"] for one in function["each"]) == 81
     table = next(one for one in function["each"] if one["elements"] == 40 * 32)
     assert table["exact"] and not table["by_row"]
