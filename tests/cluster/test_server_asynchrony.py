@@ -62,12 +62,14 @@ def _main():
 
     def update(gradient):
         momentum.assign(0.9 * momentum + gradient)
-        weight.assign_sub(0.1 * momentum)
+        return weight.assign_sub(0.1 * momentum)
 
     @tf.function
     def step():
-        update(tf.cos(weight))
-        with tf.control_dependencies([free.assign_add(1)]):
+        # The late step goes on when it sees the last count: the update has been made by then.
+        with tf.control_dependencies([update(tf.cos(weight))]):
+            counted = free.assign_add(1)
+        with tf.control_dependencies([counted]):
             return tf.constant(0)
 
     @tf.function
