@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "tensorflow/core/common_runtime/shape_refiner.h"
@@ -17,6 +21,7 @@
 namespace tf_fuse {
 
 using tensorflow::Node;
+using tensorflow::ShapeRefiner;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
@@ -28,21 +33,14 @@ constexpr double kStringBytes = 16;
 // Shapes of all nodes of all partitions.
 class Shapes {
  public:
-  explicit Shapes(const PartitionView& view)
-      : view_(view),
-        refiner_(TF_GRAPH_DEF_VERSION, tensorflow::OpRegistry::Global()) {
-    // Ops of plugins need not have shape functions.
-    refiner_.set_require_shape_inference_fns(false);
+  explicit Shapes(const PartitionView& view) : view_(view) {
     std::map<NodeId, const Receive*> receives;
     for (const Receive& receive : view.receives()) {
       receives[receive.node] = &receive;
     }
     for (const NodeId id : view.topological_order()) {
-      // SplitV's aborts the process if the sizes are a constant that is no
-      // vector, as a constant of a graph in parts may look.
-      if (view.node(id)->type_string() == "SplitV") continue;
       // A shape function that fails leaves its outputs unknown.
-      if (!refiner_.AddNode(view.node(id)).ok()) continue;
+      if (!RefinerOf(id).AddNode(view.node(id)).ok()) continue;
       auto it = receives.find(id);
       if (it != receives.end()) CopyShapeOfSender(*it->second);
     }
@@ -50,18 +48,18 @@ class Shapes {
 
   // Elements of an output or input, if all dimensions are known.
   std::optional<double> Elements(NodeId id, int output) {
-    InferenceContext* c = refiner_.GetContext(view_.node(id));
+    InferenceContext* c = RefinerOf(id).GetContext(view_.node(id));
     if (c == nullptr || output >= c->num_outputs()) return std::nullopt;
     return Count(c, c->output(output));
   }
   std::optional<double> InputElements(NodeId id, int input) {
-    InferenceContext* c = refiner_.GetContext(view_.node(id));
+    InferenceContext* c = RefinerOf(id).GetContext(view_.node(id));
     if (c == nullptr || input >= c->num_inputs()) return std::nullopt;
     return Count(c, c->input(input));
   }
   // The size of one dimension of an input; -1 counts from the end.
   std::optional<double> InputDim(NodeId id, int input, int dim) {
-    InferenceContext* c = refiner_.GetContext(view_.node(id));
+    InferenceContext* c = RefinerOf(id).GetContext(view_.node(id));
     if (c == nullptr || input >= c->num_inputs()) return std::nullopt;
     const ShapeHandle shape = c->input(input);
     if (!c->RankKnown(shape) || c->Rank(shape) == 0) return std::nullopt;
@@ -83,8 +81,10 @@ class Shapes {
   // Errors leave the shape unknown.
   void CopyShapeOfSender(const Receive& receive) {
     if (receive.send == kNoNode) return;
-    InferenceContext* from = refiner_.GetContext(view_.node(receive.send));
-    InferenceContext* to = refiner_.GetContext(view_.node(receive.node));
+    InferenceContext* from =
+        RefinerOf(receive.send).GetContext(view_.node(receive.send));
+    InferenceContext* to =
+        RefinerOf(receive.node).GetContext(view_.node(receive.node));
     if (from == nullptr || to == nullptr || from->num_inputs() == 0) return;
     const ShapeHandle shape = from->input(0);
     if (!from->RankKnown(shape)) return;
@@ -94,11 +94,25 @@ class Shapes {
       dims.push_back(from->ValueKnown(dim) ? to->MakeDim(from->Value(dim))
                                            : to->UnknownDim());
     }
-    (void)refiner_.SetShape(view_.node(receive.node), 0, to->MakeShape(dims));
+    (void)RefinerOf(receive.node)
+        .SetShape(view_.node(receive.node), 0, to->MakeShape(dims));
+  }
+
+  // A refiner keeps constants by the numbers of their nodes, which the nodes of
+  // another graph have too.
+  ShapeRefiner& RefinerOf(NodeId id) {
+    std::unique_ptr<ShapeRefiner>& refiner = refiners_[&view_.partition(id)];
+    if (refiner == nullptr) {
+      refiner = std::make_unique<ShapeRefiner>(
+          TF_GRAPH_DEF_VERSION, tensorflow::OpRegistry::Global());
+      // Ops of plugins need not have shape functions.
+      refiner->set_require_shape_inference_fns(false);
+    }
+    return *refiner;
   }
 
   const PartitionView& view_;
-  tensorflow::ShapeRefiner refiner_;
+  std::map<const std::string*, std::unique_ptr<ShapeRefiner>> refiners_;
 };
 
 // Costs nothing worth mentioning at any size.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 import tensorflow as tf
-from pass_testing import PS0, W0, partitions, source, trace, two, use
+from pass_testing import PS0, PS1, W0, partitions, source, trace, two, use
 
 from tf_fuse.cli import example_graphs
 from tf_fuse.explain import rewrite
@@ -237,3 +237,22 @@ def test_an_unknown_splitting():
         ValueError, match="splitting is 'level', 'consumer', 'cost' or 'dynamic', got 'all'"
     ):
         rewrite(partitions(*two()), splitting="all")
+
+
+def test_sizes_are_those_of_each_partition():
+    """Nodes of two servers with the same place in their graphs have constants of their own."""
+
+    def build():
+        for server, sizes in ((PS0, (2, 3)), (PS1, (50, 70))):
+            with tf.device(server):
+                filled = [
+                    tf.fill([size], source(server, f"v{size}", shape=()), name=f"fill{size}")
+                    for size in sizes
+                ]
+            with tf.device(W0):
+                tf.concat([tf.identity(one) for one in filled], 0)
+
+    result = rewrite(trace(build), splitting="cost", rpc_us=1000.0)
+    slots = [slot for group in result.report.groups for slot in group.slots]
+    sizes = {slot.sender_node: slot.estimate.bytes for slot in slots}
+    assert sizes == {"fill2": 8, "fill3": 12, "fill50": 200, "fill70": 280}
