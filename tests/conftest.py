@@ -12,9 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forking
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[1]
+
+if os.environ.get(forking.VARIABLE) != "0":
+    forking.install()
 
 # What a user's shell may hold that would change what a child process does.
 _REMOVED = {"TF_CONFIG", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP"}

@@ -25,10 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-_BOOT = (
-    "import sys, runpy; sys.path[:0] = sys.argv[2:4]; "
-    "runpy.run_path(sys.argv[1], run_name='__main__')"
-)
+_BOOT = Path(__file__).with_name("boot.py")
 
 # The loopback, by a name that is taken for another host (cc/passes/hosts.h): between hosts
 # transfers and computing overlap however few cores there are, so a division of groups pays.
@@ -52,7 +49,7 @@ def run(script: Path, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[d
     Raises:
       AssertionError: it failed, or took too long; the text has the end of its stderr.
     """
-    command = [sys.executable, "-c", _BOOT, str(script), str(ROOT), str(ROOT / "tests")]
+    command = [sys.executable, str(_BOOT), str(script), str(ROOT), str(ROOT / "tests")]
     done = subprocess.run(
         [*command, json.dumps(spec)],
         cwd=ROOT,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import psutil
 import pytest
 
@@ -33,6 +34,12 @@ cluster.stop("ps:1")
 print(json.dumps([cluster.pids, str(cluster.log_dir)]), flush=True)
 signal.pause()
 """
+
+
+@pytest.fixture(autouse=True)
+def _as_users_start_it(monkeypatch):
+    """How the processes of a cluster begin and end is what is tested here."""
+    monkeypatch.setenv(forking.VARIABLE, "0")
 
 
 def _listens(address: str) -> bool:

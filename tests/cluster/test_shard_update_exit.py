@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forking
 import pytest
 
 from examples import standalone
@@ -29,6 +30,7 @@ def _programs(*roles):
             env = {
                 **os.environ,
                 "PYTHONPATH": str(_ROOT),
+                forking.VARIABLE: "0",  # its end is what is tested
                 "TF_CONFIG": json.dumps(
                     {
                         "cluster": {"worker": addresses},

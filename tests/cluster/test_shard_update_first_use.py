@@ -71,7 +71,10 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
         assert (function["weights"], function["variables"]) == (6, 6 * slots)
         assert function["whole_state_bytes"] == whole
         assert f"{6 * slots} variables of the optimizer and 6 weights" in ranks.log(rank)
-        assert _last_column(ranks.log(rank)).count("in parts, gathered before its first use, in f") >= 6
+        assert (
+            _last_column(ranks.log(rank)).count("in parts, gathered before its first use, in f")
+            >= 6
+        )
 
 
 @pytest.mark.parametrize(
