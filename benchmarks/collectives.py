@@ -57,7 +57,6 @@ _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
 # In memory_needed: whole tensors that an idle rank holds (TensorFlow keeps what it once had), and
 # more of one that is at work. Measured with 256MB; what stock takes, which is most.
 _HELD, _HELD_BY_OP, _AT_WORK = 2.0, 0.5, 3.0
-_FILE_WIDTH = 132  # characters of the table in a file or a pipe
 _GLOO_PROBE = "import torch.distributed as d; assert d.is_gloo_available(), 'built without gloo'"
 
 _T = TypeVar("_T")
@@ -162,7 +161,7 @@ def joined(args: argparse.Namespace, console: Console) -> Iterator[tuple[Network
             "round_trip_ms": hosts.round_trip_ms(),
             "stream_mbit": hosts.stream_mbit(),
         }
-        _tell(
+        output.say(
             console,
             f"two hosts, link by {link['emulator']}: {link['name']}; measured: round trip "
             f"{link['round_trip_ms']:.2f} ms, one TCP stream {link['stream_mbit']:.0f} Mbit/s",
@@ -214,12 +213,12 @@ def measure(
             for size in args.sizes:
                 advance = functools.partial(progress.advance, bar)
                 if reason := _too_large(args, size, ranks):
-                    _tell(console, f"left out: {reason}")
+                    output.say(console, f"left out: {reason}")
                     advance(rounds_of(args, size))
                     continue
                 lacking = _prepare(args, groups, size, say)
                 for text in lacking.values():
-                    _tell(console, f"left out: {text}")
+                    output.say(console, f"left out: {text}")
                 rounds = _rounds(args, groups, size, lacking, say, advance)
                 rows += _rows(ranks, size, rounds)
                 for group in groups:
@@ -417,7 +416,7 @@ def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
     if named or args.variants == ["gloo"]:
         return f"no gloo in {reason}"
     args.variants = [name for name in args.variants if name != "gloo"]
-    _tell(console, f"left out: gloo, {reason}")
+    output.say(console, f"left out: gloo, {reason}")
     return None
 
 
@@ -440,11 +439,6 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _tell(console: Console, text: str) -> None:
-    """Prints a line as it is: what is in brackets is part of a name."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its table; see --help.
 
@@ -454,9 +448,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       it was interrupted.
     """
     args = parse(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
+    console = output.wide_console()
     if reason := settle_gloo(args, console):
         print(f"error: --gloo-python: {reason}", file=sys.stderr)
         return 2
@@ -474,7 +466,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted: all ranks have been ended", file=sys.stderr)
         return _EXIT_INTERRUPTED
     console.print(numbers.render(result))
-    output.write(result, args, functools.partial(_tell, console), numbers.plot)
+    output.write(result, args, functools.partial(output.say, console), numbers.plot)
     return 0
 
 
