@@ -32,6 +32,7 @@ from tf_fuse.shard_update.ops import (
     SAME_ELEMENTS,
     apply_inputs,
     can_broadcast,
+    type_of,
 )
 from tf_fuse.shard_update.order import Order
 from tf_fuse.shard_update.reductions import Reductions
@@ -470,7 +471,7 @@ class Clusters:
         if missing := sorted(set(family.chain) - set(mine)):
             return _Problem("assigned_twice", f"{weight} in {missing[0]}", origin)
         node = self._view.nodes[family.chain[-1]]
-        if (node.attr["T"] if node.op in RESOURCE_APPLY else node.attr["dtype"]).type != dtype:
+        if type_of(node) != dtype:
             return _Problem("other_type", weight, origin)
         for read in self._accesses[weight][0]:
             if f"{read}:value:0" in family.members:

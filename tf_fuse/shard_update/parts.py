@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update.named import Named, aside
-from tf_fuse.shard_update.rewrite import Slot, window
+from tf_fuse.shard_update.slot import Slot, window
 
 # Behind the name of a part: what it was before it was cut anew.
 KEPT = "/kept"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
-from tf_fuse.shard_update.rewrite import Slot
+from tf_fuse.shard_update.slot import Slot
 from tf_fuse.shard_update.verify_bodies import BRANCHES, Bodies, WrongError
 from tf_fuse.shard_update.verify_gather import check_gathers
 from tf_fuse.shard_update.verify_meetings import check_meetings

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
-from tf_fuse.shard_update.rewrite import Slot
+from tf_fuse.shard_update.slot import Slot
 from tf_fuse.shard_update.verify_bodies import GATHER, SCATTER, Bodies, WrongError, waits_for
 
 # Between a part and what is gathered: the replica's own elements, in another type perhaps.

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tf_fuse.shard_update.cut import SCOPE
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
-from tf_fuse.shard_update.rewrite import SCOPE
 from tf_fuse.shard_update.verify_bodies import (
     BRANCHES,
     GATHER,
