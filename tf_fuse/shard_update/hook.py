@@ -31,7 +31,7 @@ from tf_fuse.options import (
     shards_anything,
 )
 from tf_fuse.shard_update import state as state_module
-from tf_fuse.shard_update.agreement import Agreement
+from tf_fuse.shard_update.agreement import Agreement, describe
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle
 from tf_fuse.shard_update.calibration import Calibration
@@ -242,8 +242,9 @@ class Updates:
         twin = None
         try:
             is_compiled = compiles_updates(context)
+            bodies = _bodies(context)
             world.agreement.reach(
-                name, decision.plan, decision.reason, is_compiled, costs, _bodies(context)
+                describe(name, decision.plan, decision.reason, is_compiled, costs, bodies)
             )
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)
