@@ -3,20 +3,11 @@
 """Steps whose weights may be gathered right before their first use, and what is planned of them."""
 
 import tensorflow as tf
+from update_jobs import REPLICAS, reduce_over
 
 from tf_fuse.shard_update.plan import make_plan
 from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.verify import Original, verify
-
-REPLICAS = 2
-
-
-def reduce(x, key=1):
-    """The sum over the replicas."""
-    return tf.raw_ops.CollectiveReduceV2(
-        input=x, group_size=REPLICAS, group_key=1, instance_key=key, ordering_token=[],
-        merge_op="Add", final_op="Id",
-    )  # fmt: skip
 
 
 class Job:
@@ -72,7 +63,7 @@ class Job:
 def update_both(job, dw, dv, packed=True):
     """Momentum for one weight, a decay for the other."""
     if packed:
-        both = reduce(tf.concat([tf.reshape(dw, [-1]), dv], 0))
+        both = reduce_over(tf.concat([tf.reshape(dw, [-1]), dv], 0))
         dw, dv = tf.split(both, [12, 5])
         dw = tf.reshape(dw, [4, 3])
     job.m.assign(0.9 * job.m + dw)
@@ -93,6 +84,6 @@ def two_packs(job, x, y):
     before = tf.raw_ops.ReadVariableOp(resource=job.w.handle, dtype=tf.float32)
     loss = tf.cumsum(before), tf.cumsum(job.m)
     # As many elements, and of two packs: one is rewritten when the other one has been.
-    job.w.assign_sub(reduce(x, 1) * job.m)
-    job.m.assign_sub(reduce(x + loss[1], 2) * before)
+    job.w.assign_sub(reduce_over(x, key=1) * job.m)
+    job.m.assign_sub(reduce_over(x + loss[1], key=2) * before)
     return loss

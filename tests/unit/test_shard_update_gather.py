@@ -9,7 +9,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 import tensorflow as tf
-from gather_jobs import Job, plain, reduce, two_packs, update_both
+from gather_jobs import Job, plain, two_packs, update_both
+from update_jobs import reduce_over
 
 from tf_fuse.shard_update import early_gather
 from tf_fuse.shard_update.early_gather import batches
@@ -108,7 +109,7 @@ def test_what_is_gathered_at_the_end_is_cut_as_the_pack():
 
 def _left_gradient(job, x, y):
     loss = tf.cumsum(job.w) * x, tf.cumsum(job.v) * y
-    both = reduce(tf.concat([tf.reshape(x, [-1]), y], 0))
+    both = reduce_over(tf.concat([tf.reshape(x, [-1]), y], 0))
     dw, dv = tf.split(both, [12, 5])
     dw = tf.reshape(dw, [4, 3])
     job.w.assign_sub(0.1 * dw)
@@ -146,7 +147,7 @@ def test_the_update_of_a_weight_reads_another_one():
 def test_the_update_reads_a_variable_in_another_shape():
     def body(job, x, y):
         loss = tf.cumsum(job.w)
-        job.w.assign_sub(reduce(x) * tf.reshape(job.s, [4, 3]))
+        job.w.assign_sub(reduce_over(x) * tf.reshape(job.s, [4, 3]))
         return loss
 
     # (A reshape of a vector is the vector; of what is whole its part is to be taken.)

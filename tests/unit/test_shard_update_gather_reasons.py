@@ -8,7 +8,8 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 import tensorflow as tf
-from gather_jobs import Job, plain, reduce, update_both
+from gather_jobs import Job, plain, update_both
+from update_jobs import reduce_over
 
 from tf_fuse.shard_update.early_gather import GATHER_REASONS, stay_all
 
@@ -35,7 +36,7 @@ def _called(job, x, y):
 
 def _in_branch(job, x, y):
     loss = tf.cumsum(job.w)
-    total = reduce(x)
+    total = reduce_over(x)
     finite = tf.reduce_all(total < 1e9)
 
     def apply():
@@ -63,8 +64,8 @@ def _is_asked_for(job, x, y):
 
 def _two_updates(job, x, y):
     loss = tf.cumsum(job.w)
-    job.w.assign_sub(0.1 * reduce(x, 1))
-    job.w.assign_sub(0.2 * reduce(x * loss, 2))
+    job.w.assign_sub(0.1 * reduce_over(x, key=1))
+    job.w.assign_sub(0.2 * reduce_over(x * loss, key=2))
     return loss
 
 
@@ -73,7 +74,7 @@ def _waits(job, x, y):
     job.w.assign(job.w * 0.9)
     with tf.control_dependencies([job.w.assign(job.w * 1.0)]):
         x = tf.identity(x)
-    total = reduce(x)
+    total = reduce_over(x)
     job.w.assign_sub(0.1 * total)
     return loss
 
