@@ -43,6 +43,7 @@ from rich.progress import Progress
 from benchmarks import collectives, fuse_recv, output
 from benchmarks import shard_update_models as models
 from benchmarks import shard_update_numbers as numbers
+from benchmarks.collective_options import listed
 from benchmarks.rank_group import RankError
 from benchmarks.shard_update_modes import MODES, ModeGroup, Round, why_no_torch
 from examples.progress import display
@@ -195,7 +196,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     try:
-        args.modes = collectives.listed(args.modes, _mode)
+        args.modes = listed(args.modes, _mode)
         args.sizes = _sizes(args)
     except ValueError as e:
         parser.error(str(e))
