@@ -22,12 +22,11 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import math
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
@@ -39,17 +38,13 @@ from rich.progress import Progress
 
 from benchmarks import collective_numbers as numbers
 from benchmarks import fuse_recv, network, output, rank_group
-from benchmarks.collective_rank import OPS
+from benchmarks.collective_options import PATHS, parse
 from benchmarks.rank_group import LOOPBACK, Measurement, Network, RankError, RankGroup, Variant
 from examples import tun_relay, two_hosts
 from examples.progress import display
 
-VARIANTS = ("stock", "tf_fuse", "gloo")
-# The first is what the library prefers: the variant `tf_fuse` leaves the choice to it.
-PATHS = ("shm", "tcp", "grpc")
 _PROTOCOL = "grpc+fuse"
 _SETTINGS = ("op", "ranks", "sizes", "rounds", "large_rounds", "variants", "paths", "hosts")
-_DEFAULT_SIZES = "4KB,64KB,1MB,16MB,64MB"
 # So many bytes per round, that small sizes are not lost in noise and large ones end some day.
 _ROUND_BYTES = 128 << 20
 _LARGE_BYTES = 256 << 20
@@ -57,10 +52,8 @@ _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
 # In memory_needed: whole tensors that an idle rank holds (TensorFlow keeps what it once had), and
 # more of one that is at work. Measured with 256MB; what stock takes, which is most.
 _HELD, _HELD_BY_OP, _AT_WORK = 2.0, 0.5, 3.0
-_FILE_WIDTH = 132  # characters of the table in a file or a pipe
 _GLOO_PROBE = "import torch.distributed as d; assert d.is_gloo_available(), 'built without gloo'"
 
-_T = TypeVar("_T")
 Rounds = dict[str, dict[str, list[Measurement]]]  # by op and variant
 
 
@@ -162,7 +155,7 @@ def joined(args: argparse.Namespace, console: Console) -> Iterator[tuple[Network
             "round_trip_ms": hosts.round_trip_ms(),
             "stream_mbit": hosts.stream_mbit(),
         }
-        _tell(
+        output.say(
             console,
             f"two hosts, link by {link['emulator']}: {link['name']}; measured: round trip "
             f"{link['round_trip_ms']:.2f} ms, one TCP stream {link['stream_mbit']:.0f} Mbit/s",
@@ -214,12 +207,12 @@ def measure(
             for size in args.sizes:
                 advance = functools.partial(progress.advance, bar)
                 if reason := _too_large(args, size, ranks):
-                    _tell(console, f"left out: {reason}")
+                    output.say(console, f"left out: {reason}")
                     advance(rounds_of(args, size))
                     continue
                 lacking = _prepare(args, groups, size, say)
                 for text in lacking.values():
-                    _tell(console, f"left out: {text}")
+                    output.say(console, f"left out: {text}")
                 rounds = _rounds(args, groups, size, lacking, say, advance)
                 rows += _rows(ranks, size, rounds)
                 for group in groups:
@@ -297,111 +290,6 @@ def _rows(ranks: int, size: int, rounds: Rounds) -> Iterable[dict[str, Any]]:
         yield entry
 
 
-def listed(texts: Sequence[str], convert: Callable[[str], _T]) -> list[_T]:
-    """The values of an option that takes several, by spaces or commas; each once."""
-    words = [word for text in texts for word in text.split(",") if word]
-    return list(dict.fromkeys(convert(word) for word in words))
-
-
-def _choice(option: str, known: Sequence[str]) -> Callable[[str], str]:
-    def convert(word: str) -> str:
-        if word not in known:
-            raise ValueError(f"{option} takes {', '.join(known)}; got {word!r}")
-        return word
-
-    return convert
-
-
-def _rank_count(word: str) -> int:
-    if not word.isdecimal() or int(word) < 2:
-        raise ValueError(f"--ranks takes whole numbers of at least 2, got {word!r}")
-    return int(word)
-
-
-def _size(word: str) -> int:
-    try:
-        return numbers.parse_size(word)
-    except ValueError as e:
-        raise ValueError(f"--sizes: {e}") from e
-
-
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description="Compare collectives of several processes.")
-    several: dict[str, Any] = {"nargs": "+", "metavar": "X"}
-    parser.add_argument("--op", **several, default=["all_reduce"], help=f"of {', '.join(OPS)}")
-    parser.add_argument("--ranks", **several, default=["2,4"], help="processes, at least 2")
-    parser.add_argument("--sizes", **several, default=[_DEFAULT_SIZES],
-                        help="of the whole tensor; a KB has 1024 bytes")  # fmt: skip
-    parser.add_argument("--variants", **several, default=[",".join(VARIANTS)],
-                        help=f"of {', '.join(VARIANTS)}")  # fmt: skip
-    parser.add_argument("--paths", **several,
-                        help="a variant of ours for each: shm is what the library does by default, "
-                        "grpc and tcp force that path; shm by default, and grpc,tcp with "
-                        "--hosts 2")  # fmt: skip
-    parser.add_argument("--hosts", type=int, choices=(1, 2), default=1,
-                        help="2: the first half of the ranks in one network namespace, the second "
-                        "in another (needs root)")  # fmt: skip
-    parser.add_argument("--mbit", type=float, default=0.0,
-                        help="with --hosts 2: the link's rate, each way; unlimited if 0",
-                        )  # fmt: skip
-    parser.add_argument("--delay-ms", type=float, default=0.0,
-                        help="with --hosts 2: the link's delay, each way")  # fmt: skip
-    parser.add_argument("--emulator", choices=two_hosts.EMULATORS,
-                        help="with --hosts 2: what makes the link; veth by default, and with a "
-                        "delay netem or, where the kernel lacks it, relay")  # fmt: skip
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--large-rounds", type=int,
-                        help="of sizes from 256MB on; as --rounds by default")  # fmt: skip
-    parser.add_argument("--calls", type=int, help="per round; chosen by size when not given")
-    parser.add_argument("--timeout", type=float, default=300.0,
-                        help="seconds that a start, a check or a round may take")  # fmt: skip
-    parser.add_argument("--gloo-python", metavar="PATH",
-                        help="an interpreter that has PyTorch; this one by default")  # fmt: skip
-    parser.add_argument("--json", type=Path, help="write all numbers here")
-    parser.add_argument("--plot", type=Path, help="write a picture here")
-    args = parser.parse_args(argv)
-    if args.paths is None:
-        args.paths = [PATHS[0]] if args.hosts == 1 else ["grpc", "tcp"]
-    try:
-        args.op = listed(args.op, _choice("--op", OPS))
-        args.ranks = listed(args.ranks, _rank_count)
-        args.sizes = listed(args.sizes, _size)
-        args.variants = listed(args.variants, _choice("--variants", VARIANTS))
-        args.paths = listed(args.paths, _choice("--paths", PATHS))
-    except ValueError as e:
-        parser.error(str(e))
-    for name in ("op", "ranks", "sizes", "variants", "paths"):
-        if not getattr(args, name):
-            parser.error(f"--{name} names nothing")
-    for name in ("rounds", "large_rounds", "calls", "timeout"):
-        value = getattr(args, name)
-        if value is not None and not value >= 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value:g}")
-    if reason := _wrong_link(args):
-        parser.error(reason)
-    if args.hosts == 2 and not args.emulator and not args.delay_ms:
-        args.emulator = "veth"
-    if args.gloo_python and "gloo" not in args.variants:
-        parser.error(f"--gloo-python {args.gloo_python} is of no use: --variants lacks gloo")
-    return args
-
-
-def _wrong_link(args: argparse.Namespace) -> str | None:
-    """What is wrong with the options of the link; None if nothing is."""
-    for name in ("mbit", "delay_ms"):
-        option, value = f"--{name.replace('_', '-')}", getattr(args, name)
-        if not 0 <= value < math.inf:
-            return f"{option} must be at least 0 and finite, got {value:g}"
-        if value and args.hosts == 1:
-            return f"{option} {value:g} is of no use on loopback: give --hosts 2"
-    if args.emulator and args.hosts == 1:
-        return f"--emulator {args.emulator} is of no use on loopback: give --hosts 2"
-    if args.emulator == "veth" and args.delay_ms:
-        return f"--delay-ms {args.delay_ms:g}: the emulator veth cannot delay; take netem or relay"
-    return None
-
-
 def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
     """Leaves gloo out where PyTorch is not installed.
 
@@ -417,7 +305,7 @@ def settle_gloo(args: argparse.Namespace, console: Console) -> str | None:
     if named or args.variants == ["gloo"]:
         return f"no gloo in {reason}"
     args.variants = [name for name in args.variants if name != "gloo"]
-    _tell(console, f"left out: gloo, {reason}")
+    output.say(console, f"left out: gloo, {reason}")
     return None
 
 
@@ -440,11 +328,6 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _tell(console: Console, text: str) -> None:
-    """Prints a line as it is: what is in brackets is part of a name."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its table; see --help.
 
@@ -454,9 +337,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       it was interrupted.
     """
     args = parse(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
+    console = output.wide_console()
     if reason := settle_gloo(args, console):
         print(f"error: --gloo-python: {reason}", file=sys.stderr)
         return 2
@@ -474,7 +355,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted: all ranks have been ended", file=sys.stderr)
         return _EXIT_INTERRUPTED
     console.print(numbers.render(result))
-    output.write(result, args, functools.partial(_tell, console), numbers.plot)
+    output.write(result, args, functools.partial(output.say, console), numbers.plot)
     return 0
 
 

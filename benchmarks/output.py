@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""How benchmarks print spans and write what they measured."""
+"""How benchmarks print, and write what they measured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+
+# Characters of a table in a file or a pipe.
+FILE_WIDTH = 132
+
+
+def wide_console() -> Console:
+    """Standard output; where it is no terminal, wide enough for a benchmark's table."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    return console
+
+
+def say(console: Console, text: str) -> None:
+    """Prints a line as it is: what is in brackets is part of a name."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def span(values: Mapping[str, float], form: str) -> str:

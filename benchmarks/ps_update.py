@@ -30,7 +30,6 @@ from typing import Any
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -49,7 +48,6 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _MIB = 1 << 20
-_FILE_WIDTH = 132  # characters of the table in a file or a pipe
 _STEPS = {"dense": 40, "dlrm": 100, "wide_deep": 100}
 _SETTINGS = (
     "batch", "learning_rate", "optimizer", "ps", "rounds", "seed", "steps", "width", "workers",
@@ -305,9 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       0; or 1 when a mode failed, or losses that must be equal are not.
     """
     args = parse(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
+    console = output.wide_console()
     try:
         with display(console) as progress:
             result = measure(args, progress)

@@ -43,6 +43,7 @@ from rich.progress import Progress
 from benchmarks import collectives, fuse_recv, output
 from benchmarks import shard_update_models as models
 from benchmarks import shard_update_numbers as numbers
+from benchmarks.collective_options import listed
 from benchmarks.rank_group import RankError
 from benchmarks.shard_update_modes import MODES, ModeGroup, Round, why_no_torch
 from examples.progress import display
@@ -50,7 +51,6 @@ from examples.progress import display
 _DEFAULT_MODES = ("stock", "unsharded", "sharded", "sharded_compiled", "ddp", "zero")
 _SETTINGS = ("group_size", "rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
 _EXIT_INTERRUPTED = 130  # as a shell says it of Ctrl-C
-_FILE_WIDTH = 132  # characters of the table in a file or a pipe
 # In memory_needed: of a process without a model; and in terms of all weights of the model, what an
 # idle process holds (it keeps what it once had), and more of one that is at work. Measured with
 # mlp and adam.
@@ -125,7 +125,7 @@ def _started(
         group.wait_ready()
         progress.update(bar, description=f"first steps of {name}")
         if reason := group.build(args.warm_up):
-            _tell(console, f"not available: {name}: {reason}")
+            output.say(console, f"not available: {name}: {reason}")
             group.close()
         else:
             groups.append(group)
@@ -196,7 +196,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     try:
-        args.modes = collectives.listed(args.modes, _mode)
+        args.modes = listed(args.modes, _mode)
         args.sizes = _sizes(args)
     except ValueError as e:
         parser.error(str(e))
@@ -235,7 +235,7 @@ def settle_torch(args: argparse.Namespace, console: Console) -> str | None:
     if named or modes == args.modes:
         return f"no PyTorch on gloo in {reason}"
     args.modes = [name for name in args.modes if name not in modes]
-    _tell(console, f"not available: {', '.join(modes)}: {reason}")
+    output.say(console, f"not available: {', '.join(modes)}: {reason}")
     return None
 
 
@@ -251,10 +251,6 @@ def _too_large(args: argparse.Namespace) -> str | None:
     )
 
 
-def _tell(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its table; see --help.
 
@@ -263,9 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       command line that cannot be run; 130 when it was interrupted.
     """
     args = parse(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = _FILE_WIDTH
+    console = output.wide_console()
     if reason := settle_torch(args, console):
         print(f"error: --gloo-python: {reason}", file=sys.stderr)
         return 2
@@ -288,12 +282,12 @@ def report(result: dict[str, Any], args: argparse.Namespace, console: Console) -
     """Prints and writes a result; returns the command's status."""
     console.print(numbers.render(result))
     for name, found in result["estimates"].items():
-        _tell(console, numbers.expected(name, found))
+        output.say(console, numbers.expected(name, found))
     wrong = False
     for name, found in result["losses_compared"].items():
-        _tell(console, numbers.verdict(name, found, len(result["modes"][name]["losses"])))
+        output.say(console, numbers.verdict(name, found, len(result["modes"][name]["losses"])))
         wrong |= MODES[name].same_bits and not found["equal"]
-    output.write(result, args, functools.partial(_tell, console), numbers.plot)
+    output.write(result, args, functools.partial(output.say, console), numbers.plot)
     return int(wrong)
 
 

@@ -59,9 +59,7 @@ class NothingProgram:
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
         """Elements are seeds, int64 of [2]."""
         del workers  # each draws its own
-        return tf.data.Dataset.counter().map(
-            lambda step: workload.stateless_seed(self._config.seed, worker, step)
-        )
+        return workload.seeds(self._config.seed, worker)
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
         """One SGD step; returns the mean squared error before it, float32 scalar."""

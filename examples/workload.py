@@ -81,9 +81,21 @@ def initial_values(name: str, shape: tuple[int, ...], scale: float, seed: int) -
     return ((uniform * 2 - 1) * scale).astype(np.float32)
 
 
-def stateless_seed(seed: int, worker: tf.Tensor | int, step: tf.Tensor) -> tf.Tensor:
-    """Seed of a stateless random op, from the job's seed, the worker and its step; int64 of [2]."""
-    return tf.stack([tf.cast(worker, tf.int64) * 1_000_003 + seed, tf.cast(step, tf.int64)])
+def seeds(seed: int, worker: tf.Tensor | int) -> tf.data.Dataset:
+    """Seeds of stateless random ops, without end.
+
+    Args:
+      seed: of the job.
+      worker: the worker's index, int64 scalar.
+
+    Returns:
+      A dataset of int64 [2]: of the job and the worker, and the worker's step.
+    """
+
+    def at(step: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.cast(worker, tf.int64) * 1_000_003 + seed, tf.cast(step, tf.int64)])
+
+    return tf.data.Dataset.counter().map(at)
 
 
 def snapshot(program: Program) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ TensorFlow cannot stop a server inside a process, so a process connects to one c
 A test that needs a cluster therefore runs a script, which starts the cluster, runs many cases, and
 prints one JSON line per case; the tests then look at the lines.
 
-Of the test's side: `run`. Of the script's side: `main`, `emit` and the rest.
+Of the test's side: `run` and `printed`. Of the script's side: `main`, `emit` and the rest.
 """
 
 from __future__ import annotations
@@ -63,6 +63,24 @@ def run(script: Path, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[d
         tail = "\n".join(done.stderr.splitlines()[-60:])
         raise AssertionError(f"{script.name} {spec} ended with {done.returncode}:\n{tail}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def printed(program: Path, *arguments: str, timeout_s: float = 2 * DEADLINE_S) -> Any:
+    """Runs a program that needs no cluster; returns what it prints, read as JSON.
+
+    Raises:
+      AssertionError: it failed; the text has the end of its stderr.
+    """
+    done = subprocess.run(
+        [sys.executable, str(program), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
 
 
 def emit(case: str, **fields: Any) -> None:

@@ -9,11 +9,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor.pb.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/framework/variant.h"
 #include "transport/tensor_frame.h"
 
@@ -78,6 +80,18 @@ inline Slot ValueOf(absl::string_view name) {
       slot.tensor.flat<float>().setConstant(static_cast<float>(number));
   }
   return slot;
+}
+
+// The types of their values; a dead one has any.
+inline tensorflow::DataTypeVector TypesOf(
+    const std::vector<std::string>& names) {
+  tensorflow::DataTypeVector types;
+  for (const std::string& name : names) {
+    const Slot value = ValueOf(name);
+    types.push_back(value.is_dead ? tensorflow::DT_FLOAT
+                                  : value.tensor.dtype());
+  }
+  return types;
 }
 
 // All bytes of a value, so that sanitizers see them read.

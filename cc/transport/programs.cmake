@@ -107,7 +107,8 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
 endif()
 
 add_library(request_fuzz_objects OBJECT EXCLUDE_FROM_ALL
-            transport/request_fuzz.cc transport/script_fuzz.cc transport/task_fuzz.cc)
+            transport/answers_fuzz.cc transport/request_fuzz.cc transport/script_fuzz.cc
+            transport/task_fuzz.cc)
 add_dependencies(request_fuzz_objects transport_objects)  # The generated headers.
 if(HAVE_LIBFUZZER)
   add_instrumented(request_fuzz_objects -fsanitize=fuzzer-no-link)

@@ -85,9 +85,7 @@ class DenseProgram(tf.Module):
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
         """Elements are seeds, int64 of [2]; the inputs are drawn from them inside the step."""
         del workers  # each draws its own
-        return tf.data.Dataset.counter().map(
-            lambda step: workload.stateless_seed(self._config.seed, worker, step)
-        )
+        return workload.seeds(self._config.seed, worker)
 
     def _inputs(self, seed: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Row numbers per table (or dense inputs [batch, width]), and labels [batch, 1]."""

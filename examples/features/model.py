@@ -77,9 +77,7 @@ class FeaturesProgram(tf.Module):
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
         """Elements are seeds, int64 of [2]; the ids are drawn from them inside the step."""
         del workers  # each draws its own ids
-        return tf.data.Dataset.counter().map(
-            lambda step: workload.stateless_seed(self._config.seed, worker, step)
-        )
+        return workload.seeds(self._config.seed, worker)
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
         """One SGD step on ids drawn from the seed `element` (int64 of [2]); returns the loss."""

@@ -94,9 +94,7 @@ class KerasProgram:
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
         """Elements are seeds, int64 of [2]; the inputs are drawn from them inside the step."""
         del workers  # each draws its own
-        return tf.data.Dataset.counter().map(
-            lambda step: workload.stateless_seed(self._config.seed, worker, step)
-        )
+        return workload.seeds(self._config.seed, worker)
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
         """One step on inputs drawn from the seed `element` (int64 of [2]); the loss before it."""

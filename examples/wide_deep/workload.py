@@ -130,9 +130,7 @@ class RfcProgram:
     def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
         """Elements (label [batch], numeric [batch, n], ids [batch, embeddings])."""
         del workers  # each draws its own rows
-        return tf.data.Dataset.counter().map(
-            lambda step: self._draw(workload.stateless_seed(self._job.seed, worker, step))
-        )
+        return workload.seeds(self._job.seed, worker).map(self._draw)
 
     def _draw(self, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         job = self._job

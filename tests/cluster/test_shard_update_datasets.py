@@ -2,31 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets that read the optimizer's variables, which they may do at any time."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import scripted
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
 
 _PROGRAM = Path(__file__).with_name("shard_update_datasets.py")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_what_a_dataset_reads_is_not_cut():
-    done = subprocess.run(
-        [sys.executable, str(_PROGRAM)],
-        env={**os.environ, "PYTHONPATH": str(_ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    result = json.loads(done.stdout)
+    result = scripted.printed(_PROGRAM)
     assert result["given"] == result["had"]
     assert len(set(result["given"])) == 3
     (function,) = result["functions"]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import collective_numbers as numbers
-from benchmarks import collectives, rank_group
+from benchmarks import collectives, output, rank_group
 from benchmarks.rank_group import Measurement, RankError, Variant
 
 
@@ -90,7 +90,7 @@ def _result():
 
 
 def _table(result):
-    console = Console(file=io.StringIO(), width=collectives._FILE_WIDTH)
+    console = Console(file=io.StringIO(), width=output.FILE_WIDTH)
     console.print(numbers.render(result))
     lines = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]

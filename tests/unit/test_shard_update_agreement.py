@@ -46,14 +46,14 @@ def _no_wait(monkeypatch):
 
 def test_a_replica_with_the_option_on_is_waited_for():
     other = _Other(True, 3, describe("f_1", None, "why"))
-    _agreement(other).reach("f_1", None, "why")
+    _agreement(other).reach(describe("f_1", None, "why"))
     assert other.late == -1
 
 
 def test_a_replica_without_a_sign_of_the_option_is_an_error():
     other = _Other(False, 10**9)
     with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-        _agreement(other).reach("f_1", None, "why")
+        _agreement(other).reach(describe("f_1", None, "why"))
     assert f"After 0 s (TF_FUSE_PLAN_WAIT_S) {_OTHER} has not called any function" in str(
         caught.value
     )
@@ -63,13 +63,15 @@ def test_a_replica_without_a_sign_of_the_option_is_an_error():
 def test_a_replica_that_decided_otherwise_is_an_error():
     other = _Other(True, 0, describe("f_1", None, "another reason"))
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"why.*another reason"):
-        _agreement(other).reach("f_1", None, "why")
+        _agreement(other).reach(describe("f_1", None, "why"))
 
 
 def test_names_that_depend_on_the_process_do_not_matter():
     theirs = _plan("other/CollectiveReduceV2", "cond_true_99")
     other = _Other(True, 0, describe("f_7", theirs, None))
-    _agreement(other).reach("f_1", _plan("reduce/CollectiveReduceV2", "cond_true_1"), None)
+    _agreement(other).reach(
+        describe("f_1", _plan("reduce/CollectiveReduceV2", "cond_true_1"), None)
+    )
     assert other.late == -1
 
 
@@ -77,10 +79,10 @@ def test_the_same_is_agreed_on_once():
     plan = _plan("reduce", "where")
     other = _Other(True, 0, describe("f_1", plan, None))
     agreement = _agreement(other)
-    agreement.reach("f_1", plan, None)
+    agreement.reach(describe("f_1", plan, None))
     # It has never decided about another trace.
     other.late = 10**9
-    agreement.reach("f_2", _plan("reduce", "where"), None)
+    agreement.reach(describe("f_2", _plan("reduce", "where"), None))
     assert other.late == 10**9
 
 
@@ -169,7 +171,7 @@ def test_other_collectives_are_an_error_that_shows_both(theirs, words):
     mine, other = _cut(_function(_first(), _second("a"))), _cut(_function(*theirs))
     texts = [describe("f", plan, None) for plan in (mine, other)]
     with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-        _agreement(_Other(True, 0, texts[1])).reach("f", mine, None)
+        _agreement(_Other(True, 0, texts[1])).reach(texts[0])
     assert caught.value.message == (
         "tf_fuse: the replicas cut the update of the weights in different ways. "
         f"{_OWN} (digest {digest(texts[0])}): {words[0]!r}; "

@@ -9,9 +9,10 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
-from tf_fuse.shard_update.bundle import Bundle, Held
+from tf_fuse.shard_update.bundle import Bundle
 from tf_fuse.shard_update.cluster import Cluster
 from tf_fuse.shard_update.copies import Copies
+from tf_fuse.shard_update.parts import Held
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -37,7 +38,7 @@ def _parted(reader, is_weight):
     held = [Held((4,), tf.float32, ((0, 2), (2, 4)), is_weight=one) for one in (False, is_weight)]
     bundle = Bundle(0, held, {0: [v.handle for v in variables]}, Copies(reader, {}))
     bundle.variables = variables
-    bundle._join = lambda chunk: reader.asked.append("values")
+    bundle._joiner._join = lambda chunk, version: reader.asked.append("values")
     bundle.cut()
     bundle.ended()
     bundle.ended()

@@ -148,7 +148,7 @@ def test_other_figures_are_an_error_on_both(monkeypatch):
     ):
         _, agreement = made(_Other(plan=theirs))
         with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-            agreement.reach("f", None, "why", costs=mine)
+            agreement.reach(describe("f", None, "why", costs=mine))
         for costs in (pinned, _MEASURED):
             assert f"it decides by {costs.text()}: {costs.origin}" in caught.value.message
 
@@ -158,7 +158,7 @@ def test_the_same_figures_may_come_from_elsewhere(monkeypatch):
     calibration, agreement = _second(_Other(plan=describe("f", None, "why", costs=_MEASURED)))
     costs = calibration.costs(agreement)
     assert costs.origin == f"TF_FUSE_UPDATE_COSTS of {_HERE}"
-    agreement.reach("f", None, "why", costs=costs)
+    agreement.reach(describe("f", None, "why", costs=costs))
 
 
 def test_a_wrong_pin_is_an_error_on_all(monkeypatch):
@@ -172,7 +172,7 @@ def test_a_wrong_pin_is_an_error_on_all(monkeypatch):
         published = agreement._published[0].read().numpy().decode()
         calibration, agreement = there(_Other(word=_on(agreement), plan=published))
         with pytest.raises(tf.errors.FailedPreconditionError) as caught:
-            agreement.reach("f", None, "why", costs=calibration.costs(agreement))
+            agreement.reach(describe("f", None, "why", costs=calibration.costs(agreement)))
         assert e.value.message in caught.value.message
         if made is _first:
             assert caught.value.message == (

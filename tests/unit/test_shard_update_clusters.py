@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from update_jobs import PREFIX, Job, nodes_of
 
-from tf_fuse.shard_update.rewrite import window
+from tf_fuse.shard_update.slot import window
 
 
 def _momentum(job, dw, dv):

@@ -8,9 +8,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 
-from tf_fuse.shard_update.bundle import Joins
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
 from tf_fuse.shard_update.families import REASONS, Family, Pack
+from tf_fuse.shard_update.joining import Joins
 from tf_fuse.shard_update.plan import Plan
 from tf_fuse.shard_update.report import summary
 

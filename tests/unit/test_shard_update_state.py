@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from tf_fuse.shard_update import state as state_module
-from tf_fuse.shard_update.bundle import Joins, scope_of
+from tf_fuse.shard_update.bundle import scope_of
 from tf_fuse.shard_update.cluster import Cluster
+from tf_fuse.shard_update.joining import Joins
 from tf_fuse.shard_update.state import State
 
 

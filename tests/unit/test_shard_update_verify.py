@@ -9,20 +9,13 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 import tensorflow as tf
+from update_jobs import REPLICAS, reduce_over
 
 from tf_fuse.shard_update.plan import make_plan
 from tf_fuse.shard_update.replicas import Replicas
 from tf_fuse.shard_update.verify import Original, verify
 
-_REPLICAS = 2
 _FLOAT64 = 2
-
-
-def _reduce(x, key):
-    return tf.raw_ops.CollectiveReduceV2(
-        input=x, group_size=_REPLICAS, group_key=1, instance_key=key, ordering_token=[],
-        merge_op="Add", final_op="Id",
-    )  # fmt: skip
 
 
 class _Job:
@@ -34,9 +27,9 @@ class _Job:
 
         @tf.function(autograph=False, input_signature=[tf.TensorSpec([4, 3]), tf.TensorSpec([2])])
         def function(dw, losses):
-            total = _reduce(dw, 1)
+            total = reduce_over(dw, key=1)
             with tf.control_dependencies([total]):
-                loss = _reduce(losses, 2)
+                loss = reduce_over(losses, key=2)
             self.m.assign(0.9 * self.m + total)
             self.w.assign_sub(0.1 * self.m)
             self.count.assign_add(1.0)
@@ -51,7 +44,7 @@ class _Job:
         }
         mirrored = [self.name_of["w"], self.name_of["m"]]
         self.plan = make_plan(
-            concrete.function_def, concrete.graph, lambda name: None, Replicas(_REPLICAS, {"": 0}),
+            concrete.function_def, concrete.graph, lambda name: None, Replicas(REPLICAS, {"": 0}),
             mirrored, "parts/",
         )  # fmt: skip
         self.twin = self.plan.function

@@ -11,10 +11,10 @@ REPLICAS = 2
 PREFIX = "parts/"
 
 
-def reduce_over(x, count=REPLICAS):
+def reduce_over(x, count=REPLICAS, key=1):
     """The sum over as many replicas."""
     return tf.raw_ops.CollectiveReduceV2(
-        input=x, group_size=count, group_key=1, instance_key=1, ordering_token=[],
+        input=x, group_size=count, group_key=1, instance_key=key, ordering_token=[],
         merge_op="Add", final_op="Id",
     )  # fmt: skip
 

@@ -59,11 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.graph is not None and args.graph.endswith(".json"):
         if args.pack_sends or args.grouping or args.gpu or args.session:
             parser.error("a report (.json) takes no option but --json")
-        from tf_fuse.cli import explain_placement, explain_updates
+        from tf_fuse.cli import explain_report
 
-        if explain_placement.is_report(args.graph):
-            return explain_placement.run(args.graph, args.json)
-        return explain_updates.run(args.graph, args.json)
+        return explain_report.run(args.graph, args.json)
     from tf_fuse.cli import explain as explain_command
 
     return explain_command.run(

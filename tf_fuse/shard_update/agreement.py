@@ -79,31 +79,17 @@ class Agreement:
         """
         self._publish(f"refused{_BEHIND_KEY}{' '.join(why.split())}")
 
-    def reach(
-        self,
-        function: str,
-        plan: Plan | None,
-        reason: str | None,
-        is_compiled: bool = False,
-        costs: Costs | None = None,
-        called: Callable[[str], Any | None] = _unknown,
-    ) -> None:
+    def reach(self, text: str) -> None:
         """Waits until all replicas have decided alike about a function; at once if they have.
 
         Args:
-          function: its name.
-          plan: what is cut; None if nothing was looked at.
-          reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
-          is_compiled: whether the update is compiled, which changes the last bits.
-          costs: by which it was decided; None if by none.
-          called: as of `describe`.
+          text: what was decided, as `describe` says it.
 
         Raises:
           tf.errors.FailedPreconditionError: another one decided otherwise; the text has the first
             line in which they differ, of both. Or the option is off there, as far as can be seen.
           tf.errors.OpError: another one has died.
         """
-        text = describe(function, plan, reason, is_compiled, costs, called)
         key = _keys(text)
         # One replica may trace a function anew, as for a shorter batch, that others have not; what
         # is cut is the same, so all fits together.
@@ -223,10 +209,10 @@ def describe(
 
     Args:
       function: its name.
-      plan: as of `Agreement.reach`.
-      reason: likewise.
-      is_compiled: likewise.
-      costs: likewise.
+      plan: what is cut; None if nothing was looked at.
+      reason: why nothing is cut, a key of FUNCTION_REASONS; None if something is.
+      is_compiled: whether the update is compiled, which changes the last bits.
+      costs: by which it was decided; None if by none.
       called: the `FunctionDef` of a function that the plan has not made, or None.
     """
     is_cut = plan is not None and plan.function is not None

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tf_fuse.shard_update.cut import SCOPE
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
-from tf_fuse.shard_update.rewrite import SCOPE, Rewriter
+from tf_fuse.shard_update.rewrite import Rewriter
 
 _INT32 = 3  # DT_INT32
 _KEYS = ("group_size", "group_key", "instance_key")

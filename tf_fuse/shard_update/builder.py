@@ -141,6 +141,16 @@ class Builder:
         self.add(name, "PadV2", [tensor, paddings, filler], device, T=dtype, Tpaddings=_INT64)
         return f"{name}:output:0"
 
+    def own(
+        self, scope: str, tensor: str, dtype: int, own: Range, range_: Range, device: str
+    ) -> str:
+        """Some of a window's elements, which are this replica's own."""
+        if own == range_:
+            return tensor
+        begin = own[0] - range_[0]
+        inner = (begin, begin + own[1] - own[0])
+        return self.part(f"{scope}/own", tensor, dtype, inner, device)
+
     def sized(self, name: str, tensor: str, dtype: int, range_: Range, device: str) -> str:
         """A vector of as many elements as a range has, which is known before it runs."""
         node = self.add(name, "EnsureShape", [tensor], device, T=dtype)
@@ -161,6 +171,15 @@ class Builder:
         )
         inner = (begin - rows[0] * row, end - rows[0] * row) if end > begin else (0, 0)
         return self.part(scope, f"{node.name}:output:0", dtype, inner, device)
+
+    # --- Variables -------------------------------------------------------------------------------
+
+    def variable(self, name: str, shared_name: str, range_: Range, dtype: int, device: str) -> str:
+        """The handle of a variable of the function's own, a vector of a range's elements."""
+        handle = self.add(name, "VarHandleOp", [], device, dtype=dtype)
+        handle.attr["shape"].shape.dim.add(size=range_[1] - range_[0])
+        handle.attr["shared_name"].s = shared_name.encode()
+        return f"{name}:resource:0"
 
     # --- What there was --------------------------------------------------------------------------
 

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import Cone, is_small_constant
+from tf_fuse.shard_update.expressions import Expressions, in_order
 from tf_fuse.shard_update.graph_view import (
     ASSIGNS,
     READS,
@@ -19,9 +18,9 @@ from tf_fuse.shard_update.graph_view import (
     control_inputs,
     data_inputs,
 )
-from tf_fuse.shard_update.ops import ELEMENTWISE
-from tf_fuse.shard_update.origins import SAME, handed_on, is_constant, is_front, live, same_as
+from tf_fuse.shard_update.origins import SAME, handed_on, is_constant, is_front, same_as
 from tf_fuse.shard_update.outline import results_of
+from tf_fuse.shard_update.twins import Twins
 
 _END = "end"
 _READ = "ReadVariableOp"
@@ -53,50 +52,6 @@ class Simple:
     variables: dict[str, str]
     results: list[str]
     outer_results: list[str]
-
-
-class Twins:
-    """Finds nodes of a function that are one node for Grappler: they compute the same."""
-
-    def __init__(self, view: GraphView, is_inner: bool):
-        """Takes the function; it is looked at when first asked.
-
-        Args:
-          view: of the function.
-          is_inner: whether a function calls it, so that no one may read what it returns.
-        """
-        self._view = view
-        #: Names of nodes that are there for sure.
-        self.is_inner = is_inner
-        self.sure = live(view, with_results=not is_inner)
-        self._keys: dict[str, object] = {}
-        self._numbers: dict[object, int] = {}
-        self._twins: dict[object, list[str]] = {}
-
-    def of(self, name: str) -> list[str]:
-        """The names of a node and of its twins."""
-        if not self._twins:
-            found = defaultdict(list)
-            for node in self._view.in_order():
-                self._keys[node.name] = key = self._key(node)
-                found[key].append(node.name)
-            self._twins = dict(found)
-        return self._twins[self._keys[name]]
-
-    def _key(self, node: Any) -> object:
-        if node.op not in ELEMENTWISE and node.op != "Const":
-            return node.name
-        read = [self._key_of(tensor) for tensor in data_inputs(node)]
-        if self._view.op_def(node.op).is_commutative:
-            read.sort(key=repr)
-        key = (node.op, attributes_of(node), tuple(read), self._view.place_of(node))
-        # (Numbers, since a key of keys would be as long as the function.)
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def _key_of(self, tensor: str) -> tuple[object, str]:
-        tensor = same_as(self._view, tensor)
-        name, _, output = tensor.partition(":")
-        return self._keys.get(name, name), output
 
 
 class ConeCopy:
@@ -369,7 +324,7 @@ class ConeCopy:
         inputs = {n: t for t, n in self._inputs.items() if n in nodes and nodes[n].op == _READ}
         variables = {name: variable for variable, name in self._variables.items()}
         inputs.update(self._cut(graph, front))
-        order = _in_order(graph, self.fetches, inputs)
+        order = in_order(graph, self.fetches, inputs)
         read = {text.partition(":")[0] for name in order for text in data_inputs(nodes[name])}
         if not self._can_read(read, inputs):
             return None
@@ -404,7 +359,7 @@ class ConeCopy:
         if front is None:
             return {}
         made = {node.name: node for node in front.node}
-        of = _Expressions(front)
+        of = Expressions(front)
         found: dict[object, str] = {}
         for tensor, name in sorted(self.fronts.items()):
             end = made[_front_fetch(name)]
@@ -412,7 +367,7 @@ class ConeCopy:
                 found[of.get(end.input[0])] = tensor
             elif end.op == "Const":
                 self._constant_fronts.add(tensor)
-        mine = _Expressions(graph)
+        mine = Expressions(graph)
         cut = {}
         for node in graph.node:
             if node.op not in ("Const", "NoOp", *READS, *ASSIGNS):
@@ -457,26 +412,6 @@ class ConeCopy:
         return self._is_sized and value.size == self._size
 
 
-class _Expressions:
-    """What nodes compute, whatever they are called."""
-
-    def __init__(self, graph: Any):
-        self._nodes = {node.name: node for node in graph.node}
-        self._known: dict[str, bytes] = {}
-        for name in _in_order(graph, list(self._nodes), {}):
-            self._known[name] = self._make(self._nodes[name])
-
-    def get(self, text: str) -> bytes:
-        """The expression of an input of a node."""
-        return self._known[text.partition(":")[0]]
-
-    def _make(self, node: Any) -> bytes:
-        if node.op in READS | ASSIGNS or node.op == "VarHandleOp":
-            return str(node.name).encode()
-        parts = [str(node.op).encode(), attributes_of(node), *map(self.get, data_inputs(node))]
-        return hashlib.sha256(repr(parts).encode()).digest()
-
-
 def _elements(constant: Any) -> int:
     elements = 1
     for dim in constant.attr["value"].tensor.tensor_shape.dim:
@@ -488,42 +423,7 @@ def _front_fetch(name: str) -> str:
     return f"{name}_front"
 
 
-def _in_order(graph: Any, ends: Iterable[str], leaves: Mapping[str, str]) -> list[str]:
-    """What some nodes need, each behind what it reads or waits for.
-
-    Args:
-      graph: a `GraphDef`.
-      ends: names of the nodes.
-      leaves: names of nodes that are not needed, nor what they read.
-    """
-    nodes = {node.name: node for node in graph.node}
-    done: dict[str, None] = {}
-    waiting = [(name, False) for name in sorted(ends, reverse=True)]
-    while waiting:
-        name, is_ready = waiting.pop()
-        if name in done or name in leaves:
-            continue
-        if is_ready:
-            done[name] = None
-            continue
-        waiting.append((name, True))
-        before = {text.lstrip("^").partition(":")[0] for text in nodes[name].input}
-        waiting.extend((one, False) for one in sorted(before) if one not in done)
-    return list(done)
-
-
 def _producer() -> int:
     from tensorflow.python.framework import versions
 
     return int(versions.GRAPH_DEF_VERSION)
-
-
-def attributes_of(node: Any) -> bytes:
-    """What a node computes with, apart from its inputs."""
-    from tensorflow.core.framework import node_def_pb2
-
-    copy = node_def_pb2.NodeDef()
-    for key in node.attr:
-        if not key.startswith("_"):
-            copy.attr[key].CopyFrom(node.attr[key])
-    return bytes(copy.SerializeToString(deterministic=True))

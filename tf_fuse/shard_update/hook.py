@@ -31,9 +31,9 @@ from tf_fuse.options import (
     shards_anything,
 )
 from tf_fuse.shard_update import state as state_module
-from tf_fuse.shard_update.agreement import Agreement
+from tf_fuse.shard_update.agreement import Agreement, describe
 from tf_fuse.shard_update.builder import Shape
-from tf_fuse.shard_update.bundle import Bundle, Held, part_name
+from tf_fuse.shard_update.bundle import Bundle
 from tf_fuse.shard_update.calibration import Calibration
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.compiled import Compiler, Way, no_xla
@@ -46,6 +46,7 @@ from tf_fuse.shard_update.functions import REDUCE, operations
 from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.leaving import Leaving
 from tf_fuse.shard_update.ops import RESOURCE_APPLY
+from tf_fuse.shard_update.parts import Held, part_name
 from tf_fuse.shard_update.places import has_other_tasks
 from tf_fuse.shard_update.plan import Plan, make_plan
 from tf_fuse.shard_update.program import ProgramMaker
@@ -241,8 +242,9 @@ class Updates:
         twin = None
         try:
             is_compiled = compiles_updates(context)
+            bodies = _bodies(context)
             world.agreement.reach(
-                name, decision.plan, decision.reason, is_compiled, costs, _bodies(context)
+                describe(name, decision.plan, decision.reason, is_compiled, costs, bodies)
             )
             if decision.plan is not None and decision.plan.function is not None:
                 twin = self._make(context, world, name, decision.plan, inputs, containers)

@@ -18,9 +18,10 @@ import threading
 import time
 from collections.abc import Mapping
 
-from tf_fuse.shard_update.bundle import Bundle, mark_name
+from tf_fuse.shard_update.bundle import Bundle
 from tf_fuse.shard_update.cluster import Cluster, Reader
 from tf_fuse.shard_update.named import Named, read_in_graph
+from tf_fuse.shard_update.parts import mark_name
 from tf_fuse.shard_update.state import State
 
 _log = logging.getLogger("tf_fuse")

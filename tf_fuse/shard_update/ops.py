@@ -73,6 +73,11 @@ def apply_inputs(definition: Any) -> ApplyInputs:
     return ApplyInputs(tuple(variables), gradient, tuple(sorted(others)))
 
 
+def type_of(node: Any) -> int:
+    """Number of the type of the variable that a node reads, assigns or updates."""
+    return int(node.attr["T" if node.op in RESOURCE_APPLY else "dtype"].type)
+
+
 def can_broadcast(op: str) -> bool:
     """Whether an elementwise operation takes inputs of other shapes than the output's."""
     return op not in _NOT_BROADCAST

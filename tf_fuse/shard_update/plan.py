@@ -44,7 +44,8 @@ from tf_fuse.shard_update.replicas import (
     summed_of,
     width_of,
 )
-from tf_fuse.shard_update.rewrite import Rewriter, Slot
+from tf_fuse.shard_update.rewrite import Rewriter
+from tf_fuse.shard_update.slot import Slot
 from tf_fuse.shard_update.waiting import cut_families, is_sharded, settle
 
 

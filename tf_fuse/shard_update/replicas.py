@@ -14,7 +14,8 @@ from tf_fuse.shard_update.builder import Range, Shape
 from tf_fuse.shard_update.families import Pack
 from tf_fuse.shard_update.functions import REDUCE
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
-from tf_fuse.shard_update.rewrite import Rewriter, Slot, window
+from tf_fuse.shard_update.rewrite import Rewriter
+from tf_fuse.shard_update.slot import Slot, window
 from tf_fuse.shard_update.waiting import is_sharded
 
 

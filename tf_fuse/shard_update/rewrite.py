@@ -13,94 +13,30 @@ Of what a replica has, it has summed a part, which no other replica has: the chu
 an all-reduce would have summed in the same order. Sums over all replicas are of these parts.
 
 Nodes that wait for others, by name, wait for the same ones as before.
-
-Vectorized kernels compute a tensor's last elements, which do not fill a vector register, by other
-instructions than the rest, and some functions (a reciprocal square root) then differ in the last
-bit. So what is computed is a `window`: as many elements more than the replica's own ones, zeros of
-the gradient, as it takes for each element to be computed as it is in the whole tensor.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse.shard_update import reductions
 from tf_fuse.shard_update.builder import Builder, Range, Shape
+from tf_fuse.shard_update.cut import SCOPE, Cutter, scope_of
 from tf_fuse.shard_update.early_gather import batches, bounds_of, free_group, hand_out
-from tf_fuse.shard_update.families import Family, Pack
-from tf_fuse.shard_update.graph_view import READS, GraphView, control_inputs, data_inputs
-from tf_fuse.shard_update.ops import RESOURCE_APPLY, SAME_ELEMENTS
+from tf_fuse.shard_update.families import Pack
+from tf_fuse.shard_update.graph_view import GraphView, control_inputs, data_inputs
+from tf_fuse.shard_update.new_weights import NewWeights
 from tf_fuse.shard_update.reductions import Place, Reduction
+from tf_fuse.shard_update.slot import Slot, window
 from tf_fuse.shard_update.waiting import early_gradients, slot_sinks
 
-SCOPE = "tf_fuse_shard"
-# A multiple of what fills a vector register, of any type.
-_REGISTER = 64
-_OP_OF_ASSIGN = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
-# What makes them is never a sum, whatever Grappler does with it.
-_NO_SUM = frozenset({"Mul", "Neg", "ReadVariableOp", "RealDiv", "Slice"})
 _FLOATS = frozenset({1, 2, 14, 19})  # DT_FLOAT, DT_DOUBLE, DT_BFLOAT16, DT_HALF
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A variable of which this replica has its part.
-
-    Attributes:
-      argument: of the function: the handle of the whole variable.
-      shared_name: of the variable that has the part.
-      begin: first element of the window that the part holds.
-      end: the one behind the last.
-      own: the elements of it that are this replica's; the others mean nothing.
-      shape: of the whole.
-      dtype: number of the type.
-      owns: as `own`, of each replica.
-      rank: of the replica whose part it is.
-      groups: of the replicas; each has all elements once.
-      is_weight: whether it is a weight, and not of the optimizer.
-    """
-
-    argument: str
-    shared_name: str
-    begin: int
-    end: int
-    own: tuple[int, int]
-    shape: Shape
-    dtype: int
-    owns: tuple[tuple[int, int], ...] = ()
-    rank: int = 0
-    groups: int = 1
-    is_weight: bool = False
-
-
-def window(own: tuple[int, int], size: int) -> tuple[int, int]:
-    """The elements to compute so that each of a replica's own ones is computed as in the whole.
-
-    Args:
-      own: first element, and the one behind the last.
-      size: of the tensor.
-
-    Returns:
-      A range around it, as `own`; nothing around nothing.
-    """
-    begin, end = own
-    if begin == end:
-        return own
-    begin, end = begin // _REGISTER * _REGISTER, min(-(-end // _REGISTER) * _REGISTER, size)
-    # (Grappler takes a vector of one element for a scalar.)
-    return (begin if end - begin > 1 else max(0, begin - _REGISTER)), end
-
-
 class Rewriter:
-    """Changes a copy of a function, pack by pack.
-
-    Attributes:
-      slots: variables that have parts from now on.
-    """
+    """Changes a copy of a function, pack by pack."""
 
     def __init__(
         self, view: GraphView, shapes: Mapping[str, Shape | None], prefix: str, first: int = 0
@@ -114,18 +50,20 @@ class Rewriter:
           first: number of the first part.
         """
         self._view = view
-        self._prefix = prefix
-        self._first = first
         self._place = Place(1, 0)
         self._builder = Builder(view, shapes)
-        self.slots: list[Slot] = []
-        # By variable that has a part, the handle of that.
-        self._handles: dict[str, str] = {}
+        self._cutter = Cutter(self._builder, prefix, first)
+        self._weights = NewWeights(self._builder)
 
     @property
     def function(self) -> Any:
         """The copy."""
         return self._builder.function
+
+    @property
+    def slots(self) -> list[Slot]:
+        """Variables that have parts from now on."""
+        return self._cutter.slots
 
     def shard(
         self,
@@ -151,7 +89,7 @@ class Rewriter:
             self._reduce_scatter(pack, whole)
         for index, family in enumerate(pack.families):
             if family.reason is None:
-                self._cut(pack, index, ranges[index])
+                self._cutter.cut(pack, index, ranges[index])
         self._reduce(pack, ranges, summed, levels)
         if any(family.branches for family in pack.families if family.reason is None):
             return  # What is behind it is another function's.
@@ -161,7 +99,7 @@ class Rewriter:
         gathered = {}
         for index, family in enumerate(pack.families):
             if family.reason is None and family.weights and index not in first:
-                gathered[index] = self._new_weight(_scope(pack, index), family, ranges[index])
+                gathered[index] = self._weights.part(scope_of(pack, index), family, ranges[index])
             elif not first or (family.reason is not None and index not in early):
                 gathered[index] = f"{pack.node}:shards:{index}"
         outputs = self._gather_last(pack, gathered, everyone)
@@ -170,7 +108,7 @@ class Rewriter:
             if family.reason is not None and index not in early:
                 self._builder.replace(family.root, output)
             elif family.reason is None and family.weights:
-                self._assign_weight(_scope(pack, index), family, output)
+                self._weights.assign(family, output)
 
     def _reduce_scatter(self, pack: Pack, whole: Any) -> None:
         """Puts it in the place of the all-reduce. What packs and unpacks goes."""
@@ -186,120 +124,6 @@ class Rewriter:
         self._collective(node, "TfFuse>ReduceScatter", whole, pack.parts)
         node.name = pack.node
         node.input.extend(f"^{before}" for before in control_inputs(whole))
-
-    # --- What is cut -----------------------------------------------------------------------------
-
-    def _cut(self, pack: Pack, index: int, own: Range) -> None:
-        """Has the nodes of a family compute this replica's window."""
-        family, scope = pack.families[index], _scope(pack, index)
-        whole = pack.reduce
-        part = f"{pack.node}:shards:{index}"
-        range_ = window(own, family.size)
-        dtype = whole.attr["T"].type
-        if family.root in self._view.arguments:
-            part = family.root  # A branch gets the window.
-        else:
-            # Zeros are around what is this replica's.
-            around = (own[0] - range_[0], range_[1] - own[1])
-            part = self._builder.padded(f"{scope}/window", part, dtype, around, 1, 0, whole.device)
-        # Grappler reorders products by what it knows of their shapes.
-        sized = self._builder.sized(f"{scope}/sized", part, dtype, range_, whole.device)
-        self._builder.replace(family.root, sized)
-        self._cut_nodes(scope, family, range_, own)
-
-    def _cut_nodes(self, scope: str, family: Family, range_: Range, own: Range) -> None:
-        for variable in family.held:
-            self._hold(variable, range_, own, variable in family.weights)
-        cut: dict[tuple[str, Shape], str] = {}
-        for name in sorted(family.nodes):
-            self._cut_node(scope, family, name, range_, cut)
-        for name in sorted(family.sinks):
-            old, node = self._view.nodes[name], self._builder.nodes[name]
-            if node.op not in RESOURCE_APPLY and self._is_whole(family, node, old, 1):
-                shape = self._builder.shape(old.input[1])
-                node.input[1] = self._cut_input(scope, family, old.input[1], shape, range_, cut)
-
-    def _cut_node(
-        self, scope: str, family: Family, name: str, range_: Range, cut: dict[Any, str]
-    ) -> None:
-        old, node = self._view.nodes[name], self._builder.nodes[name]
-        node.attr.pop("_output_shapes", None)
-        if node.op in SAME_ELEMENTS:
-            if self._is_whole(family, node, old, 0):
-                shape = self._builder.shape(old.input[0])
-                node.input[0] = self._cut_input(scope, family, old.input[0], shape, range_, cut)
-            _make_identity(node)
-            if data_inputs(old)[0] == family.root:
-                # Grappler would drop an identity, and then see another name: it has products of
-                # tensors of the same size in an order that depends on their names.
-                _make_sized(node, range_)
-        else:
-            shape = self._builder.shape(self._view.outputs(old)[0])
-            for position, tensor in enumerate(data_inputs(old)):
-                if self._is_whole(family, node, old, position):
-                    new = self._cut_input(scope, family, tensor, shape, range_, cut)
-                    node.input[position] = new
-
-    def _is_whole(self, family: Family, node: Any, old: Any, position: int) -> bool:
-        """Whether a node reads a tensor that is no member as it read it in the function."""
-        tensor = old.input[position]
-        return tensor not in family.members and node.input[position] == self._builder.now(tensor)
-
-    def _cut_input(
-        self,
-        scope: str,
-        family: Family,
-        tensor: str,
-        shape: Shape,
-        range_: Range,
-        cut: dict[Any, str],
-    ) -> str:
-        """The window of a tensor, broadcast to a shape; a tensor of one element as it is."""
-        if tensor in family.members:
-            return tensor
-        if tensor in {f"{read}:value:0" for read in family.gather.reads or ()}:
-            return self._read_part(f"{scope}/held", family)
-        builder = self._builder
-        its = builder.shape(tensor)
-        size = math.prod(its)
-        if its == () and shape != ():
-            return tensor  # Grappler must see a scalar where there was one.
-        key = (tensor, shape if size != family.size else ())
-        if key not in cut:
-            here, device = f"{scope}/{len(cut)}", builder.device(tensor)
-            if size == family.size:
-                new = builder.part(here, tensor, builder.dtype(tensor), range_, device)
-            elif size == 1:
-                new = builder.reshape(here, tensor, builder.dtype(tensor), [], device)
-            else:
-                new = builder.broadcast_part(here, tensor, shape, range_, device)
-            cut[key] = new
-        return cut[key]
-
-    def _hold(self, variable: str, range_: Range, own: Range, is_weight: bool) -> None:
-        """Has a variable's reads and assignments go to the variable of this replica's part."""
-        users = self._view.users(variable)
-        user = next((node for node in users if node.op in READS), users[0])
-        dtype = user.attr["T" if user.op in RESOURCE_APPLY else "dtype"].type
-        name = f"{self._prefix}{self._first + len(self.slots)}"
-        shape = self._builder.shape(variable)
-        slot = Slot(variable, name, *range_, own, shape, dtype, is_weight=is_weight)
-        self.slots.append(slot)
-        handle = self._handle(f"{SCOPE}/{variable}", slot.shared_name, range_, dtype, user.device)
-        self._handles[variable] = handle
-        for user in users:
-            node = self._builder.nodes[user.name]
-            node.attr.pop("_output_shapes", None)
-            for position, tensor in enumerate(data_inputs(node)):
-                if self._view.resource(tensor) == variable:
-                    node.input[position] = handle
-
-    def _handle(self, name: str, shared_name: str, range_: Range, dtype: int, device: str) -> str:
-        """The handle of a variable of the function's own, a vector."""
-        handle = self._builder.add(name, "VarHandleOp", [], device, dtype=dtype)
-        handle.attr["shape"].shape.dim.add(size=range_[1] - range_[0])
-        handle.attr["shared_name"].s = shared_name.encode()
-        return f"{name}:resource:0"
 
     # --- Reductions ------------------------------------------------------------------------------
 
@@ -331,7 +155,7 @@ class Rewriter:
         scope = f"{reduction.node}/{SCOPE}"
         tensor = data_inputs(old)[0]
         range_ = window(own, pack.families[index].size)
-        tensor = self._own(scope, tensor, reduction.dtype, summed, range_, old.device)
+        tensor = self._builder.own(scope, tensor, reduction.dtype, summed, range_, old.device)
         part = reductions.own_part(builder, scope, reduction, tensor, summed, old.device)
         return reductions.placed(builder, scope, reduction, part, self._place, old.device)
 
@@ -374,109 +198,14 @@ class Rewriter:
             around = (begin, pack.families[index].size - end)
             # Adding it changes nothing, not even the sign of a zero.
             zero = -0.0 if dtype in _FLOATS else 0
-            name, part = f"{_scope(pack, index)}/whole", f"{pack.node}:shards:{index}"
-            part = self._own(name, part, dtype, summed[index], ranges[index], whole.device)
+            name, part = f"{scope_of(pack, index)}/whole", f"{pack.node}:shards:{index}"
+            part = self._builder.own(name, part, dtype, summed[index], ranges[index], whole.device)
             parts.append(self._builder.padded(name, part, dtype, around, 1, zero, whole.device))
         outputs = self._all_reduce(pack, f"{pack.node}/{SCOPE}_early", parts, dtype)
         for index, output in zip(indices, outputs, strict=True):
             self._builder.replace(pack.families[index].root, output)
 
-    # --- New weights -----------------------------------------------------------------------------
-
-    def _new_weight(self, scope: str, family: Family, own: Range) -> str:
-        """This replica's part of the weight, as the last of its assignments makes it."""
-        range_ = window(own, family.size)
-        value = ""
-        for number, name in enumerate(family.chain):
-            node = self._builder.nodes[name]
-            here = f"{scope}/version_{number}"
-            if node.op == "AssignVariableOp":
-                value = node.input[1]
-            else:
-                old = value or self._old_weight(here, node, range_)
-                value = self._changed(here, family, node, old, range_)
-            for read in sorted(read for read, n in family.versions.items() if n == number):
-                self._builder.replace(f"{read}:value:0", value)
-                self._builder.idle(read)
-            if number < len(family.chain) - 1:
-                self._builder.idle(name)
-        last = self._builder.nodes[family.chain[-1]]
-        return self._own(scope, value, _type(last), own, range_, last.device)
-
-    def _old_weight(self, scope: str, sink: Any, range_: Range) -> str:
-        """The window of a weight as it is when an assignment runs."""
-        before = [f"^{name}" for name in control_inputs(sink)]
-        inputs = [sink.input[0], *before]
-        read = self._builder.add(
-            f"{scope}/weight", "ReadVariableOp", inputs, sink.device, dtype=_type(sink)
-        )
-        value = f"{read.name}:value:0"
-        return self._builder.part(f"{scope}/old", value, _type(sink), range_, sink.device)
-
-    def _changed(self, scope: str, family: Family, sink: Any, old: str, range_: Range) -> str:
-        """What an assignment makes of the window of a weight."""
-        builder = self._builder
-        if sink.op in _OP_OF_ASSIGN:
-            op = _OP_OF_ASSIGN[sink.op]
-            terms = [
-                self._term(f"{scope}/before", old, sink, range_),
-                self._term(f"{scope}/change", sink.input[1], sink, range_),
-            ]
-            node = builder.add(f"{scope}/new", op, terms, sink.device, T=_type(sink))
-            return f"{node.name}:z:0"
-        # The operation wants a variable: one that is there as long as it runs.
-        dtype, device = _type(sink), sink.device
-        name = f"{builder.function.signature.name}/{scope}"
-        handle = self._handle(f"{scope}/variable", name, range_, dtype, device)
-        assign = builder.add(
-            f"{scope}/assign", "AssignVariableOp", [handle, old], device, dtype=dtype
-        )
-        apply = builder.add(f"{scope}/apply", sink.op, list(sink.input), device)
-        for key, value in sink.attr.items():
-            apply.attr[key].CopyFrom(value)
-        apply.attr.pop("_output_shapes", None)
-        apply.input[0] = handle
-        apply.input.append(f"^{assign.name}")
-        read = builder.add(
-            f"{scope}/read", "ReadVariableOp", [handle, f"^{apply.name}"], device, dtype=dtype
-        )
-        end = builder.add(f"{scope}/end", "DestroyResourceOp", [handle, f"^{read.name}"], device)
-        end.attr["ignore_lookup_error"].b = True
-        sink.input.append(f"^{end.name}")
-        return f"{read.name}:value:0"
-
-    def _term(self, name: str, tensor: str, sink: Any, range_: Range) -> str:
-        """What is added or subtracted, as one term.
-
-        Grappler makes one sum of a sum and the sums that are its terms, in an order of its own, and
-        adds what is negated and subtracted.
-        """
-        producer = self._builder.nodes.get(tensor.partition(":")[0])
-        op = "" if producer is None else producer.op
-        if op in _NO_SUM if sink.op == "AssignAddVariableOp" else op != "Neg":
-            return tensor
-        return self._builder.sized(name, tensor, _type(sink), range_, sink.device)
-
-    def _own(
-        self, scope: str, tensor: str, dtype: int, own: Range, range_: Range, device: str
-    ) -> str:
-        """Some of a window's elements, which are this replica's own."""
-        if own == range_:
-            return tensor
-        begin = own[0] - range_[0]
-        inner = (begin, begin + own[1] - own[0])
-        return self._builder.part(f"{scope}/own", tensor, dtype, inner, device)
-
-    def _assign_weight(self, scope: str, family: Family, value: str) -> None:
-        sink = self._builder.nodes[family.chain[-1]]
-        dtype = _type(sink)
-        before = control_inputs(sink)
-        weight = self._view.nodes[sink.name].input[0]
-        name, device = sink.name, sink.device
-        sink.Clear()
-        sink.name, sink.op, sink.device = name, "AssignVariableOp", device
-        sink.input.extend([weight, value, *(f"^{one}" for one in before)])
-        sink.attr["dtype"].type = dtype
+    # --- Gathers ---------------------------------------------------------------------------------
 
     def _gather_last(
         self, pack: Pack, parts: Mapping[int, str], everyone: Sequence[Sequence[Range]]
@@ -520,25 +249,16 @@ class Rewriter:
 
     def _old_part(self, pack: Pack, index: int, own: Range) -> str:
         """This replica's part of a weight before the update, of the type that travels."""
-        family, scope = pack.families[index], f"{_scope(pack, index)}/first"
-        part = self._read_part(f"{scope}/part", family)
+        family, scope = pack.families[index], f"{scope_of(pack, index)}/first"
+        part = self._cutter.read_part(f"{scope}/part", family)
         dtype, device = pack.reduce.attr["T"].type, self._builder.nodes[family.chain[0]].device
-        part = self._own(scope, part, dtype, own, window(own, family.size), device)
+        part = self._builder.own(scope, part, dtype, own, window(own, family.size), device)
         if not family.gather.dtype:
             return part
         cast = self._builder.add(
             f"{scope}/narrow", "Cast", [part], device, SrcT=dtype, DstT=family.gather.dtype
         )
         return f"{cast.name}:y:0"
-
-    def _read_part(self, name: str, family: Family) -> str:
-        """The window of a weight that has a part, as it is before the update."""
-        if name not in self._builder.nodes:
-            sink = self._builder.nodes[family.chain[0]]
-            handle = self._handles[family.weights[0]]
-            self._builder.add(name, "ReadVariableOp", [handle], sink.device, dtype=_type(sink))
-            sink.input.append(f"^{name}")
-        return f"{name}:value:0"
 
     def _gather(
         self,
@@ -598,28 +318,3 @@ class Rewriter:
             node.attr["groups"].i = self._place.groups
         node.attr["rank"].i = self._place.rank
         node.attr["timeout_seconds"].f = whole.attr["timeout_seconds"].f
-
-
-def _scope(pack: Pack, index: int) -> str:
-    return f"{pack.node}/{SCOPE}_{index}"
-
-
-def _type(sink: Any) -> int:
-    """Number of the type that an assignment is of."""
-    return int(sink.attr["T" if sink.op in RESOURCE_APPLY else "dtype"].type)
-
-
-def _make_identity(node: Any) -> None:
-    kept = [node.input[0], *(f"^{before}" for before in control_inputs(node))]
-    del node.input[:]
-    node.input.extend(kept)
-    dtype = node.attr["T"].type
-    node.attr.clear()
-    node.op = "Identity"
-    node.attr["T"].type = dtype
-
-
-def _make_sized(node: Any, range_: Range) -> None:
-    """Has an identity say how many elements there are."""
-    node.op = "EnsureShape"
-    node.attr["shape"].shape.dim.add(size=range_[1] - range_[0])

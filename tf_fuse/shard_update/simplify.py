@@ -25,8 +25,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
-from tf_fuse.shard_update.cone_copy import CPU, ConeCopy, Simple, Twins, attributes_of
+from tf_fuse.shard_update.cone_copy import CPU, ConeCopy, Simple
 from tf_fuse.shard_update.cones import Cone
+from tf_fuse.shard_update.expressions import attributes_of
 from tf_fuse.shard_update.graph_view import (
     ASSIGNS,
     READS,
@@ -34,6 +35,7 @@ from tf_fuse.shard_update.graph_view import (
     data_inputs,
 )
 from tf_fuse.shard_update.origins import same_as
+from tf_fuse.shard_update.twins import Twins
 
 _COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 

@@ -28,10 +28,11 @@ from typing import Any
 
 from tensorflow.python.framework import errors
 
-from tf_fuse.shard_update.bundle import Bundle, Held, key_of
+from tf_fuse.shard_update.bundle import Bundle, key_of
 from tf_fuse.shard_update.cluster import Reader, timeout_seconds
 from tf_fuse.shard_update.copies import Copies
 from tf_fuse.shard_update.named import aside
+from tf_fuse.shard_update.parts import Held
 
 _log = logging.getLogger("tf_fuse")
 

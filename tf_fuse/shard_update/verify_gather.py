@@ -10,85 +10,66 @@ part, or the part in another type; and nobody changes a part before all replicas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from tf_fuse.shard_update.graph_view import GraphView, data_inputs
-from tf_fuse.shard_update.rewrite import Slot
+from tf_fuse.shard_update.slot import Slot
+from tf_fuse.shard_update.verify_bodies import GATHER, SCATTER, Bodies, WrongError, waits_for
 
-_SCATTER, _GATHER = "TfFuse>ReduceScatter", "TfFuse>AllGather"
 # Between a part and what is gathered: the replica's own elements, in another type perhaps.
 _OF_THE_PART = frozenset({"Cast", "Identity", "Reshape", "Slice"})
 
 
-class Bodies(Protocol):
-    """Functions and those that they call."""
-
-    def handles(self, view: GraphView, shared_name: str) -> Iterator[tuple[GraphView, Any]]:
-        """The nodes that make a handle of a variable."""
-
-    def uses(self, view: GraphView, resource: str, path: str = "") -> Iterator[tuple[str, Any]]:
-        """The nodes that use a variable, with their path."""
-
-    def writers(self, view: GraphView, resource: str) -> list[str]:
-        """The paths of those that do more than to read it."""
-
-
-# Those of some nodes that a node waits for.
-Before = Callable[[GraphView, str, set[str]], set[str]]
-
-
-def what_is_wrong(bodies: Bodies, view: GraphView, slots: Sequence[Slot], before: Before) -> str:
+def check_gathers(bodies: Bodies, view: GraphView, slots: Sequence[Slot]) -> None:
     """Looks at the weights that have parts.
 
     Args:
       bodies: the function's, and of those that it calls.
       view: of the function.
       slots: all variables that have parts.
-      before: those of some nodes that a node waits for.
 
-    Returns:
-      What is wrong, in words; "" if nothing is.
+    Raises:
+      WrongError: says what is wrong.
     """
     for slot in slots:
         if slot.is_weight:
             for body, handle in bodies.handles(view, slot.shared_name):
-                if wrong := _of_weight(bodies, body, handle, slot, before):
-                    return wrong
-    return ""
+                _check_weight(bodies, body, handle, slot)
 
 
-def _of_weight(bodies: Bodies, body: GraphView, handle: Any, slot: Slot, before: Before) -> str:
+def _check_weight(bodies: Bodies, body: GraphView, handle: Any, slot: Slot) -> None:
     resource = f"{handle.name}:resource:0"
-    scatters = {name for name, node in body.nodes.items() if node.op == _SCATTER}
+    scatters = {name for name, node in body.nodes.items() if node.op == SCATTER}
     writers = bodies.writers(body, resource)
     for writer in writers:
         if writer not in body.nodes:
-            return f"{writer} changes {slot.argument} in a function that is called"
-        if not before(body, writer, scatters):
-            return f"{writer} changes {slot.argument} before all replicas are in the step"
+            raise WrongError(f"{writer} changes {slot.argument} in a function that is called")
+        if not waits_for(body, writer, scatters):
+            raise WrongError(
+                f"{writer} changes {slot.argument} before all replicas are in the step"
+            )
     gathers = [
         (node, index, read)
         for node in body.nodes.values()
-        if node.op == _GATHER
+        if node.op == GATHER
         for index in range(node.attr["N"].i)
         if (read := _read_of(body, data_inputs(node)[index], resource)) is not None
     ]
     if len(gathers) != 1:
-        return f"{slot.argument} is in parts, and gathered {len(gathers)} times"
+        raise WrongError(f"{slot.argument} is in parts, and gathered {len(gathers)} times")
     ((gather, index, read),) = gathers
-    if late := sorted(before(body, read, set(writers))):
-        return f"{gather.name} has {slot.argument} as {late[0]} leaves it"
-    if not any(before(body, scatter, {gather.name}) for scatter in scatters):
-        return f"no all-reduce waits for {gather.name}"
+    if late := sorted(waits_for(body, read, set(writers))):
+        raise WrongError(f"{gather.name} has {slot.argument} as {late[0]} leaves it")
+    if not any(waits_for(body, scatter, {gather.name}) for scatter in scatters):
+        raise WrongError(f"no all-reduce waits for {gather.name}")
     count = len(slot.owns) + 1
     # (Looking for a key that is not there would add it.)
     bounds = list(gather.attr["bounds"].list.i) if "bounds" in gather.attr else []
     bounds = bounds[index * count :][:count]
     wanted = [*(own[0] for own in slot.owns), math.prod(slot.shape)]
     if bounds and bounds != wanted:
-        return f"{gather.name} cuts {slot.argument} at {bounds}, not at {wanted}"
-    return ""
+        raise WrongError(f"{gather.name} cuts {slot.argument} at {bounds}, not at {wanted}")
 
 
 def _read_of(body: GraphView, tensor: str, resource: str) -> str | None:

@@ -1,8 +1,9 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse explain REPORT.json`: the weight updates of a program that wrote a report.
+"""`python -m tf_fuse explain REPORT.json`: what a program's report says, in tables and words.
 
-That is what `tf_fuse.weight_update_report()` returned, or `tf_fuse.server_update_report()`.
+That is what `tf_fuse.weight_update_report()` returned, `tf_fuse.server_update_report()`, or
+`tf_fuse.parameter_server.placement_report(strategy)`.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tf_fuse.cli import json_output
 from tf_fuse.shard_update.operations_report import left
 
+# Keys of a report of a placement; one of updates on servers has "servers" alone of them.
+_PLACEMENT = {"imbalance", "servers", "variables"}
+
 
 def run(path: str, json_path: str | None) -> int:
-    """Explains what `tf_fuse.weight_update_report()` returned, or `server_update_report()`.
+    """Explains what a program wrote; returns the exit status.
 
     Args:
       path: where it was written to as JSON.
@@ -30,39 +34,45 @@ def run(path: str, json_path: str | None) -> int:
       0; or 1 when the file was not to be had, or is no such report, said on standard error.
     """
     try:
-        report = _load(Path(path))
-        if "servers" in report:
-            return _of_servers(path, report, json_path)
-        data = describe(report)
+        function, data, show = _explained(_load(Path(path)))
         if json_output.write(data, json_path):
             return 0
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     try:
-        _print(data)
+        show(data)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        print(f"error: {_no_report(path, error)}", file=sys.stderr)
+        print(f"error: {_no_report(path, error, function)}", file=sys.stderr)
         return 1
     return 0
 
 
-def _of_servers(path: str, report: Mapping[str, Any], json_path: str | None) -> int:
-    """Shows a report of `tf_fuse.server_update_report`; returns the exit status."""
-    from tf_fuse.shard_update.server_report import print_server_update_report
+def _explained(report: dict[str, Any]) -> tuple[str, dict[str, Any], Callable[[Any], None]]:
+    """The function that returned a report, what is to be written of it, and what prints that."""
+    if report.keys() >= _PLACEMENT:
+        from tf_fuse.parameter_server.report import print_placement_report
 
-    if json_output.write(dict(report), json_path):
-        return 0
+        return "parameter_server.placement_report", report, print_placement_report
+    if "servers" in report:
+        from tf_fuse.shard_update.server_report import print_server_update_report
+
+        return "server_update_report", report, print_server_update_report
+    return "weight_update_report", describe(report), _print
+
+
+def _load(path: Path) -> dict[str, Any]:
     try:
-        print_server_update_report(report)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        print(f"error: {_no_report(path, error, 'server_update_report')}", file=sys.stderr)
-        return 1
-    return 0
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"{path}: no JSON: {error}") from None
+    if not isinstance(report, dict) or not {"functions", "servers"} & report.keys():
+        raise ValueError(_no_report(str(path), KeyError("functions")))
+    return report
 
 
 def describe(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds sums to a report.
+    """Adds sums to a report of weight updates.
 
     Args:
       report: of `tf_fuse.weight_update_report`.
@@ -105,16 +115,6 @@ def describe(report: Mapping[str, Any]) -> dict[str, Any]:
         return {**report, "totals": totals}
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(_no_report("the report", error)) from None
-
-
-def _load(path: Path) -> Mapping[str, Any]:
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path}: no JSON: {error}") from None
-    if not isinstance(report, dict) or not {"functions", "servers"} & report.keys():
-        raise ValueError(_no_report(str(path), KeyError("functions")))
-    return report
 
 
 def _no_report(path: str, error: Exception, function: str = "weight_update_report") -> str:

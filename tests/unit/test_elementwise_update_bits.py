@@ -1,0 +1,179 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The operation that does an update has the bits of TensorFlow's kernels."""
+
+import ctypes
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from elementwise_programs import (
+    call,
+    program_of,
+    step_of,
+)
+
+from tf_fuse import _native
+
+_REAL = (tf.float32, tf.float64, tf.half, tf.bfloat16)
+_TYPES = (*_REAL, tf.int32, tf.int64, tf.bool)
+_UNARY = (
+    "Abs", "Cast", "Exp", "Inv", "IsFinite", "IsInf", "IsNan", "Log", "LogicalNot", "Neg",
+    "OnesLike", "Reciprocal", "Rsqrt", "Sign", "Sqrt", "Square", "Tanh", "ZerosLike",
+)  # fmt: skip
+_BINARY = (
+    "Add", "AddV2", "Div", "DivNoNan", "Equal", "Greater", "GreaterEqual", "Less", "LessEqual",
+    "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul", "MulNoNan", "NotEqual", "Pow",
+    "RealDiv", "SquaredDifference", "Sub",
+)  # fmt: skip
+_CHOICES = ("Select", "SelectV2")
+_SIZES = (1, 7, 8, 9, 4095, 4096, 4097, 70001)
+
+
+def _has(op, operand, result):
+    function = _native.library().tf_fuse_has_block_op
+    function.restype, function.argtypes = ctypes.c_bool, [ctypes.c_char_p] + [ctypes.c_int] * 2
+    return bool(function(op.encode(), operand.as_datatype_enum, result.as_datatype_enum))
+
+
+def _all_ops():
+    for op in (*_UNARY, *_BINARY, *_CHOICES):
+        for operand in _TYPES:
+            for result in _TYPES:
+                if _has(op, operand, result):
+                    yield op, operand, result
+
+
+def _bits(tensor):
+    """The bits of a tensor, with one kind of NaN.
+
+    Of two NaNs the result has one's sign and payload; which one's is the C++ compiler's choice.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    array = tensor.numpy().copy()
+    if tensor.dtype.is_floating:
+        array[np.isnan(array)] = tensor.dtype.as_numpy_dtype(1)
+        return array.tobytes() + np.isnan(tensor.numpy()).tobytes()
+    return array.tobytes()
+
+
+def _values(dtype, size, seed):
+    """Numbers of all kinds; the special ones are in other places for each seed."""
+    rng = np.random.default_rng(seed)
+    if dtype == tf.bool:
+        return tf.constant(rng.integers(0, 2, size) == 1)
+    if dtype.is_integer:
+        low, high = dtype.min, dtype.max
+        special = [0, 1, -1, low, high, low + 1]
+        return tf.constant(
+            np.where(
+                rng.random(size) < 0.3,
+                rng.choice(special, size),
+                rng.integers(-1000, 1000, size),
+            ).astype(dtype.as_numpy_dtype)
+        )
+    tiny = float(np.finfo(np.float32).tiny if dtype == tf.bfloat16 else _tiny(dtype))
+    special = [
+        np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, tiny / 4, -tiny / 4, 1.0, -1.0,
+        float(dtype.max), float(dtype.min), 0.5, 2.0,
+    ]  # fmt: skip
+    numbers = rng.standard_normal(size) * 10.0 ** rng.integers(-6, 6, size)
+    chosen = np.where(rng.random(size) < 0.3, rng.choice(special, size), numbers)
+    with np.errstate(over="ignore"):
+        return tf.constant(chosen.astype(dtype.as_numpy_dtype))
+
+
+def _tiny(dtype):
+    return np.finfo(dtype.as_numpy_dtype).tiny
+
+
+def _stock(op, result, *operands):
+    """What TensorFlow's kernel makes of some tensors."""
+    if op == "Cast":
+        return tf.raw_ops.Cast(x=operands[0], DstT=result)
+    if op == "Select":
+        return tf.raw_ops.Select(condition=operands[0], x=operands[1], y=operands[2])
+    if op == "SelectV2":
+        return tf.raw_ops.SelectV2(condition=operands[0], t=operands[1], e=operands[2])
+    names = ("x",) if len(operands) == 1 else ("x", "y")
+    return getattr(tf.raw_ops, op)(**dict(zip(names, operands, strict=True)))
+
+
+def _operand_types(op, operand):
+    return (tf.bool, operand, operand) if op in _CHOICES else (operand,) * (2 - (op in _UNARY))
+
+
+@pytest.fixture(scope="module")
+def in_functions():
+    """Compares in functions: threads of TensorFlow's take denormals for zero, Python's do not."""
+
+    def compare(op, result, operands):
+        size = max(int(tf.size(operand)) for operand in operands)
+        types = [operand.dtype for operand in operands]
+        step = step_of(op, range(len(operands)), dtype=result)
+        program = program_of(size, [step], inputs=types, results=[len(operands)])
+        stock = tf.function(lambda *tensors: _stock(op, result, *tensors), autograph=False)
+        ours = tf.function(
+            lambda *tensors: call(program, (), tensors, [result])[0], autograph=False
+        )
+        # (Grappler would make other operations of constants.)
+        assert _same(ours(*operands), stock(*operands)), (op, types, size)
+
+    return compare
+
+
+def _same(ours, theirs):
+    return ours.shape.num_elements() == theirs.shape.num_elements() and _bits(ours) == _bits(theirs)
+
+
+def test_there_are_as_many_as_expected():
+    assert len(list(_all_ops())) == 209
+
+
+@pytest.mark.parametrize(("op", "operand", "result"), list(_all_ops()))
+def test_bits_of_each_operation(op, operand, result):
+    types = _operand_types(op, operand)
+    for size in _SIZES:
+        operands = [_values(dtype, size, seed) for seed, dtype in enumerate(types)]
+        step = step_of(op, range(len(types)), dtype=result)
+        program = program_of(size, [step], inputs=types, results=[len(types)])
+        (ours,) = call(program, (), operands, [result])
+        assert _bits(ours) == _bits(_stock(op, result, *operands)), size
+
+
+@pytest.mark.parametrize(
+    ("op", "operand", "result"), [case for case in _all_ops() if case[0] in _BINARY]
+)
+def test_bits_with_a_scalar(op, operand, result):
+    for size in (9, 4097):
+        tensor = _values(operand, size, 1)
+        for scalar in _values(operand, 12, 2):
+            for operands in ([tensor, scalar], [scalar, tensor]):
+                program = program_of(
+                    size, [step_of(op, (0, 1), dtype=result)], inputs=(operand,) * 2, results=[2]
+                )
+                (ours,) = call(program, (), operands, [result])
+                assert _bits(ours) == _bits(_stock(op, result, *operands)), (size, operands)
+
+
+@pytest.mark.parametrize("op", ["Mul", "AddV2", "Sqrt", "Rsqrt", "Div", "Exp", "Log", "Tanh"])
+@pytest.mark.parametrize("dtype", _REAL)
+def test_bits_in_functions(in_functions, op, dtype):
+    types = _operand_types(op, dtype)
+    for size in (9, 70001):
+        in_functions(op, dtype, [_values(kind, size, seed) for seed, kind in enumerate(types)])
+
+
+@pytest.mark.parametrize("dtype", [*_REAL, tf.int32, tf.int64])
+def test_sums_of_many(dtype):
+    for count in (*range(1, 20), 25, 26, 33):
+        terms = [_values(dtype, 100, seed) for seed in range(count)]
+        program = program_of(
+            100, [step_of("AddN", range(count), dtype=dtype)],
+            inputs=[dtype] * count, results=[count],
+        )  # fmt: skip
+        (ours,) = call(program, (), terms, [dtype])
+        assert _bits(ours) == _bits(tf.raw_ops.AddN(inputs=terms)), count
