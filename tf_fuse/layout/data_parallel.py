@@ -14,14 +14,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tf_fuse.layout.cost import Rates
-from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.forks import SUFFIX
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.graph import GraphProblem
 from tf_fuse.layout.optimize.problem import DATA, Problem
-from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.relayout_seconds import relayout_seconds
 from tf_fuse.layout.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -141,7 +140,5 @@ def _choices(one: Operation, inputs: Sequence[TensorLayout]) -> list[Choice]:
 def _seconds(tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates) -> float:
     if source == target:
         return 0.0
-    try:
-        return plan_relayout(source, target, tensor.item_bytes, dict(rates.links)).seconds
-    except LayoutError:
-        return float("inf")
+    links = dict(rates.links)
+    return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

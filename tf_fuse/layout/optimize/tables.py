@@ -9,6 +9,7 @@ whatever method adds them up, and can be compared for equality.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -246,11 +247,14 @@ def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int
     kept = [
         begin
         for i, begin in enumerate(begins)
-        if i + 1 == len(begins) or any(begin <= end < begins[i + 1] for end in ends)
+        if i + 1 == len(begins)
+        or bisect.bisect_left(ends, begin) < bisect.bisect_left(ends, begins[i + 1])
     ]
     return (
         tuple(
-            frozenset(i for i, at in enumerate(kept) if one is not None and one[0] <= at <= one[1])
+            frozenset()
+            if one is None
+            else frozenset(range(bisect.bisect_left(kept, one[0]), bisect.bisect(kept, one[1])))
             for one in live
         ),
         max(1, len(kept)),
