@@ -62,14 +62,8 @@ def relayout_seconds(
     elements = math.prod(shape)
     # As far as it matters: a dimension may be cut into factors, and each is split by some axes.
     alike = tuple(math.gcd(size, mesh.size**2) for size in shape)
-    by_net: dict[tuple[_Net, tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
-    first, last = (list(map(_state, side)) for side in (sources, targets))
-    for i, source in enumerate(first):
-        for j, target in enumerate(last):
-            net, a, b = _place(mesh.shape, alike, source, target, steps)
-            by_net.setdefault((net, target.partial), []).append((i, j, a, b))
-    for (net, partial), pairs in by_net.items():
-        i, j, a, b = np.array(pairs).T
+    first, last = (tuple(map(_state, side)) for side in (sources, targets))
+    for net, partial, (i, j, a, b) in _pairs(mesh.shape, alike, first, last, steps):
         rows, number = np.unique(a, return_inverse=True)
         best = net.seconds(rows.tolist(), partial, elements * item_bytes, ordered)
         found[i, j] = best[number.ravel(), b]
@@ -228,3 +222,20 @@ def _place(
     net = _net(sizes, tuple(size for size, _, _ in dims), allowed)
     start = net.number(State(tuple(before for _, before, _ in dims), source.partial))
     return net, start, net.number(State(tuple(after for _, _, after in dims), target.partial))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _pairs(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    sources: tuple[State, ...],
+    targets: tuple[State, ...],
+    allowed: StepSet,
+) -> list[tuple[_Net, tuple[int, ...], np.ndarray]]:
+    """For each net and set of axes: [place of source, of target, number of source, of target]."""
+    found: dict[tuple[_Net, tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
+    for i, source in enumerate(sources):
+        for j, target in enumerate(targets):
+            net, a, b = _place(sizes, shape, source, target, allowed)
+            found.setdefault((net, target.partial), []).append((i, j, a, b))
+    return [(*key, np.array(rows).T) for key, rows in found.items()]
