@@ -174,9 +174,9 @@ def test_each_criterion_keeps_a_strategy():
     def left(cost=(1, 1), memory=(1, 1), table=((1, 1), (1, 1)), held=((1, 1), (1, 1))):
         one = simple([list(cost), [0, 0]], [(0, 1, table)], [list(memory), [0, 0]])
         edge = dataclasses.replace(one.edges[0], memory_bytes=np.array(held))
-        return prune._kept(tables_of(Problem(one.nodes, [edge])), 0).tolist()
+        return prune._Pruning(tables_of(Problem(one.nodes, [edge])))._kept(0).tolist()
 
-    assert prune._kept(tables_of(base), 0).tolist() == [0]
+    assert prune._Pruning(tables_of(base))._kept(0).tolist() == [0]
     assert left() == [0]
     assert left(cost=(2, 1)) == left(memory=(2, 1)) == [1]
     assert left(cost=(2, 1), memory=(1, 2)) == [0, 1]
