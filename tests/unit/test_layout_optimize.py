@@ -414,6 +414,23 @@ def test_too_much_for_brute_force():
     )
 
 
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), above=st.integers(-1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_cheapest_below_a_ceiling(seed, graph, above):
+    tables = tables_of(problem(seed, graph, infinite=0.2))
+    best = brute_force.best(tables)
+    ceiling = 20 if best is None else best[0] + above
+    wanted = None if best is None or above < 0 else best[0]
+    assert brute_force.cheapest(tables, ceiling) == wanted
+
+
+def test_too_many_below_a_ceiling(monkeypatch):
+    tables = tables_of(simple([[1] * 3] * 3))
+    assert brute_force.cheapest(tables, 3) == 3
+    monkeypatch.setattr(brute_force, "_MAX_NUMBERS", 26 * 3)
+    assert brute_force.cheapest(tables, 3) is None
+
+
 def test_limits_of_a_search():
     with pytest.raises(LayoutError) as caught:
         Limits(time_limit_seconds=0)
