@@ -174,9 +174,9 @@ def test_each_criterion_keeps_a_strategy():
     def left(cost=(1, 1), memory=(1, 1), table=((1, 1), (1, 1)), held=((1, 1), (1, 1))):
         one = simple([list(cost), [0, 0]], [(0, 1, table)], [list(memory), [0, 0]])
         edge = dataclasses.replace(one.edges[0], memory_bytes=np.array(held))
-        return prune._kept(tables_of(Problem(one.nodes, [edge])), 0).tolist()
+        return prune._Pruning(tables_of(Problem(one.nodes, [edge])))._kept(0).tolist()
 
-    assert prune._kept(tables_of(base), 0).tolist() == [0]
+    assert prune._Pruning(tables_of(base))._kept(0).tolist() == [0]
     assert left() == [0]
     assert left(cost=(2, 1)) == left(memory=(2, 1)) == [1]
     assert left(cost=(2, 1), memory=(1, 2)) == [0, 1]
@@ -412,6 +412,23 @@ def test_too_much_for_brute_force():
         "there are 10000000 choices, and brute force takes 2000000 at most; take a smaller "
         "problem, or search"
     )
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), above=st.integers(-1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_cheapest_below_a_ceiling(seed, graph, above):
+    tables = tables_of(problem(seed, graph, infinite=0.2))
+    best = brute_force.best(tables)
+    ceiling = 20 if best is None else best[0] + above
+    wanted = None if best is None or above < 0 else best[0]
+    assert brute_force.cheapest(tables, ceiling) == wanted
+
+
+def test_too_many_below_a_ceiling(monkeypatch):
+    tables = tables_of(simple([[1] * 3] * 3))
+    assert brute_force.cheapest(tables, 3) == 3
+    monkeypatch.setattr(brute_force, "_MAX_NUMBERS", 26 * 3)
+    assert brute_force.cheapest(tables, 3) is None
 
 
 def test_limits_of_a_search():

@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.data_parallel import with_tags
 from tf_fuse.layout.errors import LayoutError, raise_if
@@ -34,9 +32,9 @@ from tf_fuse.layout.optimize.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
 from tf_fuse.layout.optimize.solver import Limits
 from tf_fuse.layout.pins import Annotation, pins_of
-from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.relayout_seconds import relayout_seconds
 from tf_fuse.layout.rules import LayoutRules
-from tf_fuse.layout.steps import ALL_STEPS, StepSet
+from tf_fuse.layout.steps import StepSet
 from tf_fuse.layout.strategy import EVERYTHING, Allowed
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -215,7 +213,7 @@ def plan(
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,
-    steps: StepSet = ALL_STEPS,
+    steps: StepSet | None = None,
     limits: Limits | None = None,
 ) -> FunctionPlan:
     """Finds the cheapest layouts of a function's tensors and variables.
@@ -246,7 +244,7 @@ def plan(
       slots: copies of each variable that an optimizer holds beside, where it is none of the
         function's.
       allowed: which strategies there may be.
-      steps: of relayouts.
+      steps: of relayouts; as of `plan_relayout` if None.
       limits: what the search may take.
 
     Returns:
@@ -280,7 +278,7 @@ def function_problem(
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,
-    steps: StepSet = ALL_STEPS,
+    steps: StepSet | None = None,
 ) -> FunctionProblem:
     """Traces a function and computes what its plans cost; arguments are those of `plan`.
 
@@ -331,7 +329,7 @@ def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[st
 
 
 def _with_writes(
-    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet
+    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet | None
 ) -> GraphProblem:
     """The problem with edges that bring what is written back to the variables' layouts."""
     makers = {
@@ -339,38 +337,15 @@ def _with_writes(
         for number, one in enumerate(graph.operations)
         for o, tensor in enumerate(one.outputs)
     }
-    known: dict[tuple[TensorLayout, TensorLayout, int], float] = {}
     edges = []
     for variable, tensor in traced.writes:
         (source, o), (target, _) = makers[tensor], makers[variable]
         item_bytes = graph.operations[target].outputs[0].item_bytes
         made = [one.outputs[o] for one in graph.strategies[source]]
         kept = [one.outputs[0] for one in graph.strategies[target]]
-        seconds = np.array(
-            [[_back(a, b, item_bytes, rates, steps, known) for b in kept] for a in made]
-        )
+        seconds = relayout_seconds(made, kept, item_bytes, dict(rates.links), steps)
         ends = graph.operations[source].name, graph.operations[target].name
         edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
     whole = graph.problem
     problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
     return dataclasses.replace(graph, problem=problem)
-
-
-def _back(
-    made: TensorLayout,
-    kept: TensorLayout,
-    item_bytes: int,
-    rates: Rates,
-    steps: StepSet,
-    known: dict[tuple[TensorLayout, TensorLayout, int], float],
-) -> float:
-    """Seconds of a relayout; infinite where there is none."""
-    if made == kept:
-        return 0.0
-    key = made, kept, item_bytes
-    if key not in known:
-        try:
-            known[key] = plan_relayout(made, kept, item_bytes, dict(rates.links), steps).seconds
-        except LayoutError:
-            known[key] = float("inf")
-    return known[key]

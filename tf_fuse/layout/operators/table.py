@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +23,7 @@ from tf_fuse.layout.operators import (
 )
 from tf_fuse.layout.operators.rule import Rule, unknown
 
+_KEPT: Final = 4096
 RuleFunction = Callable[[Operation], Rule]
 
 
@@ -231,6 +234,9 @@ def rule_of(operation: Operation) -> Rule:
     Raises:
       LayoutError: shapes or attributes do not fit the kind.
     """
+    # Layers repeat, and rules depend on no names; errors do.
+    with contextlib.suppress(LayoutError, TypeError):
+        return _rule(operation.nameless)
     try:
         return TABLE.get(operation.kind, unknown)(operation)
     except TypeError as error:
@@ -238,6 +244,11 @@ def rule_of(operation: Operation) -> Rule:
         raise LayoutError(
             f"{operation}: an attribute is of the wrong kind: {error}; they are: {given}"
         ) from error
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _rule(operation: Operation) -> Rule:
+    return TABLE.get(operation.kind, unknown)(operation)
 
 
 def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:

@@ -142,12 +142,30 @@ class _Search:
     def run(self) -> Solution:
         tables = self._tables
         order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
-        if order.core:
-            self._notes.append(
-                f"{len(order.core)} operations are left of the elimination, whose tables have more "
-                f"than {self._limits.max_table_entries:,} entries"
-            )
-            return self._by_core()
+        if not order.core:
+            return self._by_elimination(order)
+        # Too many strategies for tables: those that no best choice needs go first.
+        whole, self._tables = tables, prune.undominated(tables)
+        found = self._without_dominated()
+        choice = tuple(
+            int(np.searchsorted(kept, one))
+            for kept, one in zip(whole.kept, self._tables.original(found.choice), strict=True)
+        )
+        return dataclasses.replace(found, choice=choice)
+
+    def _without_dominated(self) -> Solution:
+        tables = self._tables
+        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
+        if not order.core:
+            return self._by_elimination(order)
+        self._notes.append(
+            f"{len(order.core)} operations are left of the elimination, whose tables have more "
+            f"than {self._limits.max_table_entries:,} entries"
+        )
+        return self._by_core()
+
+    def _by_elimination(self, order: Order) -> Solution:
+        tables = self._tables
         done = cheapest(tables, order, self._store)
         if done.total[0] >= INFINITE:
             raise self._no_choice()
