@@ -118,6 +118,7 @@ def update_ms(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     counted = {
         _task(task): list(counters.get("server_updates", {}).get("variables", {}).values())
         for task, counters in sorted(tasks.items())
+        if "/job:ps/" in task
     }
     # (Each variable is updated in each step.)
     steps = max((one["updates"] for found in counted.values() for one in found), default=0)
@@ -287,7 +288,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
 
 
 def _task(device: str) -> str:
-    """Of a task or a device, "/job:ps/replica:0/task:1/device:CPU:0", "ps:1"."""
+    """Of a server or its device, "/job:ps/replica:0/task:1/device:CPU:0", "ps:1"."""
     return "ps:" + device.partition("/task:")[2].partition("/")[0]
 
 
