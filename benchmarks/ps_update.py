@@ -69,17 +69,17 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """
     spec = specification(args)
 
-    def placement(name: str, session: Session) -> dict[str, int]:
-        return session.placement()
+    def on_servers(name: str, session: Session) -> tuple[dict[str, int], dict[str, float]]:
+        return session.placement(), update_ms(session.metrics())
 
-    rounds, placed = compare.run_in_turn(
+    rounds, found = compare.run_in_turn(
         {name: compare.Variant({**spec, **MODES[name]}) for name in args.modes},
         args.rounds,
         args.steps,
         progress,
-        placement,
+        on_servers,
     )
-    modes = {name: mode_numbers(rounds[name], placed[name], args.ps) for name in args.modes}
+    modes = {name: mode_numbers(rounds[name], *found[name], args.ps) for name in args.modes}
     if "stock" in modes:
         modes["stock"]["recv_rpcs_per_step"] = compare.count_stock_recv_rpcs(spec, progress)
     return {
@@ -104,34 +104,64 @@ def specification(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def update_ms(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Server ("ps:0") to the time per step that its updates had their variables' locks.
+
+    Args:
+      tasks: of `tf_fuse.cluster_metrics`.
+
+    Returns:
+      Empty where no update is one operation, which is what is counted.
+    """
+    counted = {
+        _task(task): list(counters.get("server_updates", {}).get("variables", {}).values())
+        for task, counters in sorted(tasks.items())
+        if "/job:ps/" in task
+    }
+    # (Each variable is updated in each step.)
+    steps = max((one["updates"] for found in counted.values() for one in found), default=0)
+    return {
+        server: sum(one["update_us"] for one in found) / 1e3 / steps
+        for server, found in counted.items()
+        if found
+    }
+
+
 def mode_numbers(
-    rounds: Sequence[Mapping[str, Any]], placed: Mapping[str, int], servers: int
+    rounds: Sequence[Mapping[str, Any]],
+    placed: Mapping[str, int],
+    updating: Mapping[str, float],
+    servers: int,
 ) -> dict[str, Any]:
     """One mode's numbers.
 
     Args:
       rounds: `examples.runner.Round.as_dict()` of each round.
       placed: device to the bytes of its variables.
+      updating: of `update_ms`.
       servers: how many there are.
 
     Returns:
       steps_per_s {median, min, max}; server_cpu_ms_per_step, of all servers together, and
-      server_cpu_ms_by_server; imbalance_bytes and imbalance_update_ms, the largest server over the
-      mean, of the variables' bytes and of CPU time; bytes_by_device; cpu_ms_per_step by role;
-      recv_rpcs_per_step; losses.
+      server_cpu_ms_by_server; update_ms_by_server, of one step; imbalance_bytes,
+      imbalance_update_ms and imbalance_cpu, the largest server over the mean, of the variables'
+      bytes, of the time of updates (of CPU time, where that is not counted), and of CPU time;
+      bytes_by_device; cpu_ms_per_step by role; recv_rpcs_per_step; losses.
     """
     numbers = compare.summarize(rounds)
     by_server = {
         server: statistics.median(r["server_cpu_s"][server] / r["steps"] * 1e3 for r in rounds)
         for server in sorted(rounds[0]["server_cpu_s"])
     }
-    on_servers = [size for device, size in placed.items() if "/job:ps/" in device]
+    sizes = [size for device, size in placed.items() if "/job:ps/" in device]
     return {
         "steps_per_s": numbers["steps_per_s"],
         "server_cpu_ms_per_step": numbers["cpu_ms_per_step"]["ps"],
         "server_cpu_ms_by_server": by_server,
-        "imbalance_bytes": imbalance(on_servers, servers),
-        "imbalance_update_ms": imbalance(by_server.values(), servers),
+        "update_ms_by_server": dict(updating),
+        "imbalance_bytes": imbalance(sizes, servers),
+        "imbalance_update_ms": imbalance((updating or by_server).values(), servers),
+        "imbalance_cpu": imbalance(by_server.values(), servers),
         "bytes_by_device": dict(placed),
         "cpu_ms_per_step": numbers["cpu_ms_per_step"],
         "recv_rpcs_per_step": numbers["recv_rpcs_per_step"],
@@ -183,8 +213,8 @@ def render(result: Mapping[str, Any]) -> Table:
     )
     table.add_column("mode")
     for column in ("steps/s\nmedian (min to max)", "server CPU\nms per step",
-                   "imbalance\nbytes", "imbalance\nCPU", "receive RPCs\nper step",
-                   "last loss"):  # fmt: skip
+                   "imbalance\nbytes", "imbalance\nupdates", "imbalance\nCPU",
+                   "receive RPCs\nper step", "last loss"):  # fmt: skip
         table.add_column(column, justify="right")
     for name, numbers in result["modes"].items():
         rpcs = numbers["recv_rpcs_per_step"]
@@ -193,7 +223,8 @@ def render(result: Mapping[str, Any]) -> Table:
             output.span(numbers["steps_per_s"], ".1f"),
             f"{numbers['server_cpu_ms_per_step']:.1f}",
             f"{numbers['imbalance_bytes']:.2f}",
-            f"{numbers['imbalance_update_ms']:.2f}",
+            f"{numbers['imbalance_update_ms']:.2f}" if numbers["update_ms_by_server"] else "",
+            f"{numbers['imbalance_cpu']:.2f}",
             "not counted" if rpcs is None else f"{rpcs:.1f}",
             f"{numbers['losses'][-1]:.4f}",
         )
@@ -255,7 +286,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
 
 
 def _task(device: str) -> str:
-    """Of a device "/job:ps/replica:0/task:1/device:CPU:0", "ps:1"."""
+    """Of a server or its device, "/job:ps/replica:0/task:1/device:CPU:0", "ps:1"."""
     return "ps:" + device.partition("/task:")[2].partition("/")[0]
 
 

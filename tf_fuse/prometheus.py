@@ -11,11 +11,11 @@
 Every key of `tf_fuse.metrics()` becomes a metric: `fused_rpcs` the counter
 `tf_fuse_fused_rpcs_total`, `pending_requests` the gauge `tf_fuse_pending_requests`, and `skipped`
 the counter `tf_fuse_skipped_receives_total` with the label `reason`; `server_updates` are the
-counters `tf_fuse_server_updates_total`, `tf_fuse_server_update_waits_total` and
-`tf_fuse_server_update_wait_seconds_total`, and the histogram `tf_fuse_staleness` with the label
-`worker`. Of this process alone there
-are also those of `weight_updates`: `steps` is `tf_fuse_weight_update_steps_total`. All have the
-label `task` ("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
+counters `tf_fuse_server_updates_total`, `tf_fuse_server_update_seconds_total`,
+`tf_fuse_server_update_waits_total` and `tf_fuse_server_update_wait_seconds_total`, and the
+histogram `tf_fuse_staleness` with the label `worker`. Of this process alone there are
+also those of `weight_updates`: `steps` is `tf_fuse_weight_update_steps_total`. All have the label
+`task` ("/job:ps/replica:0/task:0"), which is empty in a process that runs no server of ours.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tf_fuse.shard_update import counters as updates
 #: Of updates on servers: name to what is summed, its unit, and what it is.
 SERVER_SUMS = {
     "tf_fuse_server_updates": ("updates", 1, "Updates made as one operation on a server."),
+    "tf_fuse_server_update_seconds": ("update_us", 1e-6, "Time under their variables' locks."),
     "tf_fuse_server_update_waits": ("waits", 1, "Of those, how many waited for locks."),
     "tf_fuse_server_update_wait_seconds": ("wait_us", 1e-6, "Time that those waited."),
 }
@@ -134,7 +135,8 @@ def _server_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Ite
         family = core.CounterMetricFamily(name, text, labels=["task"])
         for task, one in counted.items():
             if one:
-                total = sum(variable[key] for variable in one["variables"].values())
+                # (A task of an older version does not tell update_us.)
+                total = sum(variable.get(key, 0) for variable in one["variables"].values())
                 family.add_metric([task], total * unit)
         yield family
     stale = core.HistogramMetricFamily(

@@ -15,10 +15,10 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/util/work_sharder.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/locked_variables.h"
 #include "update/program.h"
+#include "update/program_threads.h"
 
 namespace tf_fuse {
 
@@ -128,13 +128,7 @@ class ElementwiseUpdateOp : public OpKernel {
       OP_REQUIRES_OK(ctx, ctx->allocate_output(i, shapes_[i], &result));
       memory.results.push_back(static_cast<char*>(result->data()));
     }
-    const auto& threads = *ctx->device()->tensorflow_cpu_worker_threads();
-    const int64_t blocks =
-        (program_->size() + kBlockElements - 1) / kBlockElements;
-    tensorflow::Shard(
-        threads.num_threads, threads.workers, blocks,
-        kBlockElements * program_->cycles(),
-        [&](int64_t begin, int64_t end) { program_->Run(memory, begin, end); });
+    RunOnThreads(ctx, *program_, memory);
     for (size_t i = 0; i < variables.size(); ++i) {
       const VariableMemory& moved = memory.variables[i];
       if (moved.after != moved.before) *variables[i]->tensor() = after[i];

@@ -47,7 +47,8 @@ bool ConsumesAtOnce(const Node& node) {
   return absl::StartsWith(op, "Resource") || absl::StartsWith(op, "Assign") ||
          absl::StartsWith(op, "Scatter") || absl::StartsWith(op, "Apply") ||
          absl::StartsWith(op, "SparseApply") || op == "_Send" ||
-         op == "_HostSend" || op == "_FuseSend" || op == "Assert";
+         op == "_HostSend" || op == "_FuseSend" || op == "Assert" ||
+         op == "TfFuse>ElementwiseUpdate" || op == "TfFuse>StagedUpdate";
 }
 
 // Kernels of these may return memory of their input, some only for certain

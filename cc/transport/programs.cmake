@@ -119,8 +119,8 @@ add_program(request_fuzz_standalone transport/request_main_fuzz.cc
             $<TARGET_OBJECTS:request_fuzz_objects>)
 add_program(channel_fuzz collectives/channel_fuzz.cc collectives/liar_fuzz.cc)
 add_program(channels_test collectives/channels_test.cc)
-add_bare_program(program_fuzz update/program_fuzz.cc update/program.cc update/block_ops.cc
-                 ${proto_sources})
+add_bare_program(program_fuzz update/program_fuzz.cc update/program.cc update/program_run.cc
+                 update/block_ops.cc ${proto_sources})
 add_dependencies(program_fuzz transport_objects)  # The generated headers.
 # As in the plugin; and integers overflow there as they do in TensorFlow's kernels.
 set_source_files_properties(

@@ -29,7 +29,7 @@ using BlockFunction = void (*)(const BlockOperand* operands, void* output,
 
 // A multiple of the elements of each vector register: an approximation may have
 // other bits in registers than one by one.
-inline constexpr int64_t kBlockElements = 4096;
+inline constexpr int64_t kBlockElements = 512;
 
 struct BlockOp {
   BlockFunction function = nullptr;  // Null: there is no such operation.

@@ -59,6 +59,12 @@ VariableLocks::VariableLocks(const Variables& variables) {
     const int64_t waited = absl::ToInt64Microseconds(absl::Now() - begin);
     waited_us_ += std::max<int64_t>(waited, 1);
   }
+  locked_at_ns_ = absl::GetCurrentTimeNanos();
+}
+
+int64_t VariableLocks::HeldNs() const {
+  // (Somebody may set the clock.)
+  return std::max<int64_t>(absl::GetCurrentTimeNanos() - locked_at_ns_, 0);
 }
 
 VariableLocks::~VariableLocks() {
@@ -90,6 +96,7 @@ void CountedUpdate::Add(OpKernelContext* ctx,
   update.worker = worker_;
   if (begun.NumElements() == 1) update.begun = begun.flat<int64_t>()(0);
   update.waited_us = locks.waited_us();
+  update.took_ns = locks.HeldNs();
   UpdateLog::Get()->Add(update);
 }
 

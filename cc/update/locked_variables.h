@@ -38,10 +38,13 @@ class VariableLocks {
 
   // How long it took to get them; 0 if nobody had one.
   int64_t waited_us() const { return waited_us_; }
+  // How long they have been held.
+  int64_t HeldNs() const;
 
  private:
   std::vector<tensorflow::mutex*> mutexes_;
   int64_t waited_us_ = 0;
+  int64_t locked_at_ns_ = 0;
 };
 
 // Tells the UpdateLog of updates on a server. An operation that is counted has

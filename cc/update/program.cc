@@ -4,7 +4,6 @@
 #include "update/program.h"
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,9 +32,6 @@ bool IsAssign(const std::string& op) {
 }
 
 constexpr int kMostValues = 10000;
-
-// Bytes of the widest type.
-constexpr size_t kWidest = 8;
 
 bool IsKnown(int type) {
   switch (type) {
@@ -85,6 +81,7 @@ class Compiler {
     }
     if (status.ok()) status = AddResults();
     if (!status.ok()) return status;
+    program_.FindStreams();
     return std::move(program_);
   }
 
@@ -386,65 +383,6 @@ class Compiler {
 
 absl::StatusOr<Program> Program::Compile(const v1::UpdateProgram& message) {
   return Compiler(message).Compile();
-}
-
-// What one thread works with.
-struct Program::Frame {
-  explicit Frame(int registers)
-      : scratch(new char[registers * kStride + kAlign]) {
-    const auto address = reinterpret_cast<uintptr_t>(scratch.get());
-    aligned = scratch.get() + (kAlign - address % kAlign) % kAlign;
-  }
-
-  static constexpr size_t kAlign = 64;
-  // (Not a power of two: registers would compete for the same lines of a
-  // cache.)
-  static constexpr size_t kStride = kBlockElements * kWidest + kAlign;
-
-  // Where an element of a block is.
-  BlockOperand At(const ProgramMemory& memory, const Place& place,
-                  int64_t element) const {
-    const int64_t offset = element * place.bytes;
-    switch (place.kind) {
-      case Place::Kind::kInput: {
-        const BlockOperand& input = memory.inputs[place.index];
-        if (input.single) return input;
-        return {static_cast<const char*>(input.data) + offset, false};
-      }
-      case Place::Kind::kBefore:
-        return {memory.variables[place.index].before + offset, false};
-      case Place::Kind::kAfter:
-        return {memory.variables[place.index].after + offset, false};
-      case Place::Kind::kResult:
-        return {memory.results[place.index] + offset, false};
-      case Place::Kind::kRegister:
-        return {aligned + place.index * kStride, false};
-    }
-    return {nullptr, false};
-  }
-
-  std::unique_ptr<char[]> scratch;
-  char* aligned;
-};
-
-void Program::Run(const ProgramMemory& memory, int64_t begin,
-                  int64_t end) const {
-  const Frame frame(registers_);
-  absl::InlinedVector<BlockOperand, 3> operands;
-  for (int64_t block = begin; block < end; ++block) {
-    const int64_t first = block * kBlockElements;
-    const int64_t count = std::min(kBlockElements, size_ - first);
-    for (const Instruction& instruction : code_) {
-      operands.clear();
-      for (const Place& place : instruction.operands) {
-        operands.push_back(frame.At(memory, place, first));
-      }
-      // (Only inputs are read-only, and none of them is an output.)
-      void* output =
-          const_cast<void*>(frame.At(memory, instruction.output, first).data);
-      instruction.function(operands.data(), output, count);
-    }
-  }
 }
 
 }  // namespace tf_fuse

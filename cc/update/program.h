@@ -50,8 +50,10 @@ class Program {
   }
   // Whether a variable is assigned.
   bool assigns(int variable) const { return assigned_[variable]; }
-  // An estimate of the processor's cycles for an element.
-  int cycles() const { return static_cast<int>(2 * code_.size()) + 1; }
+  // An estimate of the time for an element.
+  double nanoseconds() const {
+    return 0.15 * static_cast<double>(code_.size());
+  }
 
   // Computes the elements of blocks `begin` to `end`, of kBlockElements each;
   // the last one may be shorter. Other blocks may be computed at the same time.
@@ -72,9 +74,12 @@ class Program {
     absl::InlinedVector<Place, 3> operands;
     Place output;
   };
-  struct Frame;
+  class Frame;
+  class Ahead;
 
   Program() = default;
+
+  void FindStreams();
 
   int64_t size_ = 0;
   int registers_ = 0;
@@ -82,6 +87,9 @@ class Program {
       result_types_;
   std::vector<bool> assigned_;
   std::vector<Instruction> code_;
+  // Memory beside the registers that the code is on, in the order in which it
+  // is needed.
+  std::vector<Place> streams_;
 };
 
 }  // namespace tf_fuse

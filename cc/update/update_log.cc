@@ -61,6 +61,7 @@ void UpdateLog::Add(const Update& update) {
   std::lock_guard<std::mutex> lock(mu_);
   Variable& variable = In(&variables_, update.variable);
   const int64_t before = variable.updates++;
+  variable.took_ns += update.took_ns;
   if (update.waited_us > 0) {
     ++variable.waits;
     variable.wait_us += update.waited_us;
@@ -81,8 +82,9 @@ std::string UpdateLog::ToJson() const {
   const char* separator = "";
   for (const auto& [name, one] : variables_) {
     absl::StrAppend(&out, separator, Quoted(name),
-                    ": {\"updates\": ", one.updates, ", \"waits\": ", one.waits,
-                    ", \"wait_us\": ", one.wait_us,
+                    ": {\"updates\": ", one.updates,
+                    ", \"update_us\": ", one.took_ns / 1000,
+                    ", \"waits\": ", one.waits, ", \"wait_us\": ", one.wait_us,
                     ", \"max_wait_us\": ", one.max_wait_us, "}");
     separator = ", ";
   }

@@ -37,6 +37,8 @@ class UpdateLog {
     int64_t begun = -1;
     // For the variables' locks.
     int64_t waited_us = 0;
+    // With the locks.
+    int64_t took_ns = 0;
   };
 
   // Updates of a variable so far.
@@ -44,7 +46,8 @@ class UpdateLog {
   // Updates that others made between `begun` and this one are its staleness.
   void Add(const Update& update);
 
-  // {"variables": {NAME: {"updates", "waits", "wait_us", "max_wait_us"}},
+  // {"variables": {NAME: {"updates", "update_us", "waits", "wait_us",
+  //                       "max_wait_us"}},
   //  "workers": {TASK: {"updates", "staleness_sum", "staleness_max",
   //                     "staleness": [updates by bucket]}}}
   std::string ToJson() const;
@@ -52,6 +55,7 @@ class UpdateLog {
  private:
   struct Variable {
     int64_t updates = 0;
+    int64_t took_ns = 0;
     int64_t waits = 0;
     int64_t wait_us = 0;
     int64_t max_wait_us = 0;

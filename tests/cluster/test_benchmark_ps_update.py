@@ -27,6 +27,9 @@ def test_modes(run_benchmark, model):
         assert numbers["losses"] == modes["stock"]["losses"]
         assert len(set(numbers["losses"])) == 6
         assert set(numbers["server_cpu_ms_by_server"]) == {"ps:0", "ps:1"}
+    assert modes["stock"]["update_ms_by_server"] == modes["fuse_recv"]["update_ms_by_server"] == {}
+    assert set(modes["all"]["update_ms_by_server"]) == {"ps:0", "ps:1"}
+    assert all(ms > 0 for ms in modes["all"]["update_ms_by_server"].values())
     # In turn, as stock places them, kernels and biases are on one server each.
     assert modes["stock"]["imbalance_bytes"] == modes["fuse_recv"]["imbalance_bytes"]
     assert 1.0 <= modes["all"]["imbalance_bytes"] <= 1.1

@@ -49,7 +49,7 @@ def test_slots_are_beside_their_weights(runs):
 def test_a_model_is_planned_and_reported(runs):
     report = runs["on", 2]["training"]["report"]
     assert {one["why"] for one in report["variables"]} == {"planned"}
-    assert report["plans"] == [{"variables": 8, "not_made": [], "reason": ""}]
+    assert report["plans"] == [{"variables": 8, "not_made": [], "reason": "", "spread": []}]
     kept = sum(one["kept_bytes"] for one in report["servers"])
     # Weights and two slots each, of floats; and the iteration and the learning rate.
     assert kept == 3 * 4 * (16 * 64 + 64 + 64 * 64 + 64 + 64 + 1) + 8 + 4
@@ -109,7 +109,7 @@ def test_of_a_plan_only_what_dominates_is_split(runs, servers):
     case = runs["on", servers]["planned_pieces"]
     assert case["big"] == list(range(servers))
     assert case["why"] == ["planned"]
-    assert case["plans"] == [{"variables": servers + 6, "not_made": [], "reason": ""}]
+    assert case["plans"] == [{"variables": servers + 6, "not_made": [], "reason": "", "spread": []}]
     assert len(case["others"]) == 6 and case["imbalance"] <= 1.1
 
 

@@ -9,7 +9,11 @@ import pytest
 import tensorflow as tf
 from pass_testing import PS0, W0, nodes_of, source, trace, use, v1
 
+from tf_fuse import _native
 from tf_fuse.explain import placed_graph, rewrite
+from tf_fuse.v1 import staged_update_pb2, update_pb2
+
+_FLOAT = tf.float32.as_datatype_enum
 
 
 def _copied(consume, dtype=tf.float32):
@@ -58,6 +62,29 @@ def _conditional(x):
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
 def _returned(x):
     return x
+
+
+def _elementwise_update(x):
+    """Sets w to x, as one operation."""
+    program = update_pb2.UpdateProgram(
+        size=2, variable_types=[_FLOAT], input_types=[_FLOAT],
+        steps=[update_pb2.UpdateStep(op="AssignVariableOp", inputs=[0])],
+    )  # fmt: skip
+    return _native.load().tf_fuse_elementwise_update(
+        variables=[_resource()], inputs=[x], begun=[], Tout=[], shapes=[],
+        program=program.SerializeToString(),
+    )  # fmt: skip
+
+
+def _staged_update(x):
+    """Sets rows 0 and 1 of w to x, as one operation."""
+    scatter = staged_update_pb2.RowScatter(op="ResourceScatterUpdate", value=-2)
+    stage = staged_update_pb2.UpdateStage(is_by_row=True, indices=0, scatters=[scatter])
+    update = staged_update_pb2.StagedUpdate(stages=[stage])
+    return _native.load().tf_fuse_staged_update(
+        variables=[_resource()], inputs=[tf.constant([0, 1]), x], begun=[],
+        update=update.SerializeToString(),
+    )  # fmt: skip
 
 
 KEPT = {
@@ -121,6 +148,8 @@ GONE = {
     "stack of two": lambda x: tf.raw_ops.Stage(values=[tf.stack([x, x])]),
     "cast": lambda x: KEPT["variable"](tf.cast(tf.cast(x, tf.float64), tf.float32)),
     "control edge": lambda x: tf.group(tf.identity(x)),
+    "update that is one operation": _elementwise_update,
+    "update of rows that is one operation": _staged_update,
 }
 
 

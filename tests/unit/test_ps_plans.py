@@ -129,7 +129,7 @@ def test_another_shape_or_type_is_another_variable(shape, dtype):
     assert placement.place(Variable("v", shape, dtype)).why == "online"
     # The place was kept until the plan ended, so the other variable went elsewhere.
     assert [place.variable.name for place in placement.remove_plan(plan)] == ["v"]
-    assert placement.plans() == [{"variables": 1, "not_made": ["v"], "reason": ""}]
+    assert placement.plans() == [{"variables": 1, "not_made": ["v"], "reason": "", "spread": []}]
     assert placement.loads().counts in ([1, 0], [0, 1])
 
 

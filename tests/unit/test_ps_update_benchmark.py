@@ -24,18 +24,42 @@ def _round(rate, cpu):
 def test_numbers_of_a_mode():
     rounds = [_round(2.0, {"ps:0": 0.3, "ps:1": 0.1}), _round(4.0, {"ps:0": 0.5, "ps:1": 0.1})]
     placed = {"/job:chief/replica:0/task:0/device:CPU:0": 99, _SERVER.format(1): 30}
-    assert ps_update.mode_numbers(rounds, placed, 2) == {
+    updating = {"ps:0": 3.0, "ps:1": 2.0}
+    assert ps_update.mode_numbers(rounds, placed, updating, 2) == {
         "steps_per_s": {"median": 3.0, "min": 2.0, "max": 4.0},
         "server_cpu_ms_per_step": pytest.approx(50.0),
         "server_cpu_ms_by_server": {"ps:0": pytest.approx(40.0), "ps:1": pytest.approx(10.0)},
         # All on one of two servers: the other one counts.
         "imbalance_bytes": 2.0,
-        "imbalance_update_ms": pytest.approx(1.6),
+        "update_ms_by_server": updating,
+        "imbalance_update_ms": pytest.approx(1.2),
+        "imbalance_cpu": pytest.approx(1.6),
         "bytes_by_device": placed,
         "cpu_ms_per_step": {"ps": pytest.approx(50.0), "worker": 1.0},
         "recv_rpcs_per_step": 4.0,
         "losses": [2.0, 4.0],
     }
+
+
+def test_updates_that_are_not_counted():
+    numbers = ps_update.mode_numbers([_round(2.0, {"ps:0": 0.3, "ps:1": 0.1})], {}, {}, 2)
+    assert numbers["imbalance_update_ms"] == numbers["imbalance_cpu"] == pytest.approx(1.5)
+
+
+def test_time_of_updates():
+    def counted(**variables):
+        return {"server_updates": {"workers": {}, "variables": {
+            name: {"updates": updates, "update_us": us, "waits": 0, "wait_us": 0, "max_wait_us": 0}
+            for name, (updates, us) in variables.items()
+        }}}  # fmt: skip
+
+    tasks = {
+        "/job:ps/replica:0/task:0": counted(w=(4, 3000), step=(4, 1000)),
+        "/job:ps/replica:0/task:1": counted(b=(2, 1000)),
+        "/job:worker/replica:0/task:0": counted(),
+    }
+    assert ps_update.update_ms(tasks) == {"ps:0": 1.0, "ps:1": 0.25}
+    assert ps_update.update_ms({}) == {}
 
 
 def test_imbalance():
@@ -80,7 +104,7 @@ def test_wrong_flags(flags, text, capsys):
 
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    numbers = ps_update.mode_numbers([_round(2.0, {"ps:0": 0.3, "ps:1": 0.1})], {}, 2)
+    numbers = ps_update.mode_numbers([_round(2.0, {"ps:0": 0.3, "ps:1": 0.1})], {}, {}, 2)
     numbers["bytes_by_device"] = {_SERVER.format(0): 1 << 20}
     result = {"model": "dense", "settings": {"workers": 1}, "modes": {"stock": numbers}}
     ps_update.plot(result, tmp_path / "a.svg")

@@ -19,7 +19,7 @@ def _counted(updates, wait_us=0, **staleness):
         buckets = worker
     name = _WORKER.format(0)
     worker = {"updates": sum(buckets), "staleness_sum": 9, "staleness_max": 5, "staleness": buckets}
-    variable = {"updates": updates, "waits": int(wait_us > 0), "wait_us": wait_us,
+    variable = {"updates": updates, "update_us": 500, "waits": int(wait_us > 0), "wait_us": wait_us,
                 "max_wait_us": wait_us}  # fmt: skip
     return {"server_updates": {"variables": {"w": variable, "a": variable},
                                "workers": {name: worker}}}  # fmt: skip
@@ -37,11 +37,12 @@ def tasks():
 
 
 def test_sums(tasks):
-    one = {"updates": 3, "waits": 1, "wait_us": 2000, "max_wait_us": 2000}
+    one = {"updates": 3, "update_us": 500, "waits": 1, "wait_us": 2000, "max_wait_us": 2000}
     report = server_report.merged(tasks)
     assert list(report["servers"]) == [_PS.format(0), _PS.format(1)]
     assert report["servers"][_PS.format(1)] == {
         "updates": 6,
+        "update_us": 1000,
         "waits": 2,
         "wait_us": 4000,
         "max_wait_us": 2000,
@@ -61,6 +62,13 @@ def test_sums(tasks):
     }
 
 
+def test_a_task_that_does_not_tell_how_long_updates_take(tasks):
+    server = _PS.format(1)
+    for variable in tasks[server]["server_updates"]["variables"].values():
+        variable.pop("update_us", None)
+    assert server_report.merged(tasks)["servers"][server]["update_us"] == 0
+
+
 def test_tables(tasks, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # as in a file
     path = tmp_path / "report.json"
@@ -68,7 +76,7 @@ def test_tables(tasks, tmp_path, capsys, monkeypatch):
     assert cli.main(["explain", str(path)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "/job:worker/replica:0/task:1 did not tell: it runs the protocol 'grpc'" in lines
-    assert "│ ps:1 │ 2 │ 6 │ 2 │ 4.0 │ 2.0 │" in lines
+    assert "│ ps:1 │ 2 │ 6 │ 1.0 │ 2 │ 4.0 │ 2.0 │" in lines
     full = "█" * 15
     assert f"│ worker:0 │ 8 │ 2.25 │ 5 │ 0 {full} 62% │" in lines
     assert "│ │ │ │ │ 4 to 7 ██████ 25% │" in lines
@@ -108,6 +116,7 @@ def test_prometheus(tasks):
     }
     worker = _WORKER.format(0)
     assert samples["tf_fuse_server_updates_total", None, None] == 6
+    assert samples["tf_fuse_server_update_seconds_total", None, None] == pytest.approx(1e-3)
     assert samples["tf_fuse_server_update_waits_total", None, None] == 2
     assert samples["tf_fuse_server_update_wait_seconds_total", None, None] == pytest.approx(4e-3)
     assert samples["tf_fuse_staleness_bucket", "0.0", worker] == 1

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Recorded:
       trainable: whether steps update it.
       beside: graph_name of the variable that it is colocated with; "" for none.
       server: number of the task of job "ps" that a device scope names; None for none.
+      in_pieces: whether the program asked for its pieces.
     """
 
     name: str
@@ -44,6 +46,26 @@ class Recorded:
     trainable: bool
     beside: str
     server: int | None
+    in_pieces: bool = False
+
+
+class _Thread(threading.local):
+    """What the program has asked for the pieces of, by graph_name, while it is recorded."""
+
+    asked: set[str] | None = None
+
+
+_thread = _Thread()
+
+
+def note_pieces(variables: Iterable[Any]) -> None:
+    """Tells whoever records the program that it takes the pieces of variables.
+
+    Args:
+      variables: of TensorFlow.
+    """
+    if _thread.asked is not None:
+        _thread.asked.update(_graph_name(one) for one in variables)
 
 
 class _Scratch(ops.Graph):
@@ -104,16 +126,35 @@ def record(function: Callable[[], Any]) -> list[Recorded]:
 
     with (
         _unnoticed(graph),
+        _noting_pieces(),
         graph.as_default(),
         graph.name_scope(f"{outer}/" if outer else None),
         variable_scope.variable_creator_scope(creator),
     ):
         function()
-    return recorded
+        asked = _thread.asked or set()
+    return [replace(one, in_pieces=one.graph_name in asked) for one in recorded]
+
+
+@contextlib.contextmanager
+def _noting_pieces() -> Iterator[None]:
+    before, _thread.asked = _thread.asked, set()
+    try:
+        yield
+    finally:
+        _thread.asked = before
+
+
+def _op(variable: Any) -> Any:
+    return variable.op if not hasattr(variable, "handle") else variable.handle.op
+
+
+def _graph_name(variable: Any) -> str:
+    return str(_op(variable).name)
 
 
 def _describe(variable: Any, name: str) -> Recorded:
-    op = variable.op if not hasattr(variable, "handle") else variable.handle.op
+    op = _op(variable)
     groups = [group.decode() for group in op.colocation_groups()]
     beside = [g.removeprefix("loc:@") for g in groups if g.removeprefix("loc:@") != op.name]
     spec = _spec(op.device)

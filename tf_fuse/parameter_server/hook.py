@@ -20,6 +20,7 @@ from typing import Any
 
 from tf_fuse.parameter_server.partition import CostPartitioner, creating
 from tf_fuse.parameter_server.placement import Placement
+from tf_fuse.parameter_server.spread import PlannedPartitioner
 from tf_fuse.parameter_server.traffic import Costs, Variable, bytes_of
 
 _log = logging.getLogger("tf_fuse")
@@ -102,8 +103,10 @@ def install(is_on: Callable[[Any], bool]) -> None:
             made = stock_create(self, next_creator, **kwargs)
             placement_of(self).add_slot(_key(kwargs["colocate_with"]), _bytes(made))
             return made
-        with _creating(self, kwargs):
-            return stock_create(self, next_creator, **kwargs)
+        is_spread = _is_spread(self, kwargs)
+        with _creating(self, kwargs, is_spread):
+            extended = _Partitioned(self) if is_spread else self
+            return stock_create(extended, next_creator, **kwargs)
 
     def round_robin(self: Any, next_creator: Any, **kwargs: Any) -> Any:
         if not is_on(context_module.context()):
@@ -117,13 +120,34 @@ def install(is_on: Callable[[Any], bool]) -> None:
     cls._tf_fuse_places = True
 
 
+class _Partitioned:
+    """A strategy's `extended` that has a partitioner; for one variable of one thread."""
+
+    _variable_partitioner = PlannedPartitioner()
+
+    def __init__(self, extended: Any):
+        self._extended = extended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._extended, name)
+
+
+def _is_spread(extended: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a plan may have a variable in pieces, though the strategy has no partitioner."""
+    if extended._variable_partitioner is not None:
+        return False
+    name = _name(kwargs)
+    planned = placement_of(extended).decisions()
+    return any(key[0] == name and one.pieces > 1 for key, one in planned.items())
+
+
 @contextlib.contextmanager
-def _creating(extended: Any, kwargs: Mapping[str, Any]) -> Iterator[None]:
+def _creating(extended: Any, kwargs: Mapping[str, Any], is_spread: bool) -> Iterator[None]:
     """Tells the partitioner what is about to be made, and its pieces what they are pieces of."""
     before = _thread.whole, vars(creating).copy()
     creating.name, creating.shape = _name(kwargs), None
     creating.is_fixed = _explicit_server(extended._num_ps, creating.name) is not None
-    if extended._variable_partitioner is not None:
+    if is_spread or extended._variable_partitioner is not None:
         creating.planned = placement_of(extended).decisions()
         _thread.whole = f"#{next(_wholes)}"
     try:

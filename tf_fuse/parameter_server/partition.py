@@ -24,9 +24,9 @@ from tf_fuse.parameter_server.traffic import Costs, Load, Variable
 # A variable that nothing else is known of is split if that saves at least this part of its time;
 # what others would put on the other servers is not known. One of a plan: if it saves anything much.
 _LEAST_SAVING_ALONE = 0.2
-_LEAST_SAVING = 0.02
+LEAST_SAVING = 0.02
 # A server may keep so much more than the mean before that counts.
-_EVEN = 1.1
+EVEN = 1.1
 # Pieces along another axis than the first are not contiguous in the whole.
 _STRIDED = 2.0
 _NEVER = frozenset({"resource", "variant"})
@@ -71,11 +71,11 @@ def decide(variable: Variable, servers: int, costs: Costs, axis: int | None = 0)
     Returns:
       The decision.
     """
-    reason = _why_whole(variable, servers)
+    reason = why_whole(variable, servers)
     if reason:
         return Decision(variable, reason=reason)
     times = [(variable.load(costs).seconds(costs), 0)]
-    times += [_time_in_pieces(variable, pieces, costs, axis) for pieces in range(2, servers + 1)]
+    times += [time_in_pieces(variable, pieces, costs, axis) for pieces in range(2, servers + 1)]
     return _choose(variable, times, _LEAST_SAVING_ALONE)
 
 
@@ -119,7 +119,7 @@ def _decide_one(
     variable: Variable, busy: Sequence[float], kept: Sequence[float], mean_busy: float,
     mean_kept: float, costs: Costs,
 ) -> Decision:  # fmt: skip
-    reason = _why_whole(variable, len(busy))
+    reason = why_whole(variable, len(busy))
     if reason:
         return Decision(variable, reason=reason)
     times = []
@@ -128,10 +128,10 @@ def _decide_one(
         chosen = _least(busy, kept, mean_busy, mean_kept, pieces)
         latest = max(busy[server] for server in chosen) + load.seconds(costs)
         fullest = max(kept[server] for server in chosen) + load.kept
-        excess = max(1.0, fullest / mean_kept / _EVEN) if mean_kept else 1.0
+        excess = max(1.0, fullest / mean_kept / EVEN) if mean_kept else 1.0
         seconds = max(mean_busy, latest) * excess
         times.append((seconds + _worker_time(variable, pieces, 0, costs), 0))
-    return _choose(variable, times, _LEAST_SAVING)
+    return _choose(variable, times, LEAST_SAVING)
 
 
 def _choose(
@@ -146,7 +146,8 @@ def _choose(
     return Decision(variable, pieces, times[pieces - 1][1], seconds)
 
 
-def _why_whole(variable: Variable, servers: int) -> str:
+def why_whole(variable: Variable, servers: int) -> str:
+    """Why a variable cannot be in pieces; "" if it can."""
     if servers < 2:
         return "there is one parameter server"
     if not variable.shape:
@@ -158,7 +159,7 @@ def _why_whole(variable: Variable, servers: int) -> str:
     return ""
 
 
-def _time_in_pieces(
+def time_in_pieces(
     variable: Variable, pieces: int, costs: Costs, axis: int | None
 ) -> tuple[float, int]:
     """The time of a step with so many pieces, and the axis; infinite if it has not so many."""

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tf_fuse.parameter_server import checkpoints
+from tf_fuse.parameter_server.abstract import note_pieces
+
 
 def pieces(variables: Iterable[Any]) -> list[Any]:
     """Lists variables by their pieces, for gradients and optimizers that know of whole ones only.
@@ -19,6 +22,9 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
         ...
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
 
+    In a function that `tf_fuse.parameter_server.build` is called with it also says that these
+    variables may be in pieces, where the strategy has no partitioner.
+
     Args:
       variables: of TensorFlow or Keras, split or whole.
 
@@ -29,11 +35,14 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
     from tensorflow.python.ops import variables as variables_module
 
     found: list[Any] = []
-    for one in variables:
+    for whole in variables:
+        one = whole
         if not isinstance(one, (variables_module.Variable, sharded_variable.ShardedVariable)):
             one = getattr(one, "value", one)  # of Keras 3
         if isinstance(one, sharded_variable.ShardedVariable):
+            checkpoints.remember(whole, one.variables)
             found += one.variables
         else:
             found.append(one)
+    note_pieces(found)
     return found

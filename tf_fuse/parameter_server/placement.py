@@ -11,6 +11,7 @@ from typing import Any
 from tf_fuse.parameter_server.balance import Item, Servers
 from tf_fuse.parameter_server.partition import Decision
 from tf_fuse.parameter_server.plans import Place, Plan, item_of
+from tf_fuse.parameter_server.spread import Spread
 from tf_fuse.parameter_server.traffic import Costs, Load, Variable
 
 #: Why a variable is where it is, to a sentence for people.
@@ -228,4 +229,19 @@ def _describe(plan: Plan) -> dict[str, Any]:
         "variables": len(plan.places),
         "not_made": [place.variable.name for place in plan.left()],
         "reason": plan.reason,
+        "spread": [_told(one) for one in plan.decisions.values() if isinstance(one, Spread)],
+    }
+
+
+def _told(one: Spread) -> dict[str, Any]:
+    return {
+        "variable": one.variable.name,
+        "shape": list(one.variable.shape),
+        "pieces": one.pieces,
+        "verdict": one.verdict,
+        "update_s": one.update_s,
+        "wire_s": one.wire_s,
+        "share_s": one.share_s,
+        "seconds": list(one.seconds),
+        "arithmetic": one.arithmetic(),
     }

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tf_fuse.parameter_server import hook
+from tf_fuse.parameter_server import hook, spread
 from tf_fuse.parameter_server.abstract import Recorded, record
 from tf_fuse.parameter_server.balance import Servers, imbalance
 from tf_fuse.parameter_server.device_setter import whole_of
@@ -36,6 +36,10 @@ def build(function: Callable[[], _T]) -> _T:
     twice. If it cannot be run in a graph, that is logged and reported, and each variable is placed
     as it is made.
 
+    Where the strategy has no partitioner, a dense variable is made in pieces if its updates alone
+    are more than a server's share of all, if they take longer than its transfer, and if the
+    function gives it to `tf_fuse.parameter_server.pieces`. `placement_report` has the arithmetic.
+
     Args:
       function: makes variables, those of the optimizer at best too (`optimizer.build(...)`), so
         that what they take is known.
@@ -48,7 +52,10 @@ def build(function: Callable[[], _T]) -> _T:
     if extended is None:
         return function()
     placement = hook.placement_of(extended)
-    split = _split_of(extended._variable_partitioner)
+
+    def split(expected: Sequence[Expected]) -> Split:
+        return _split_of(extended._variable_partitioner, expected, placement.costs)
+
     plan = _plan(function, placement.costs, placement.loads(), split, in_graph=False)
     placement.add_plan(plan)
     if plan.places:
@@ -92,7 +99,11 @@ def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) 
 
 
 def _plan(
-    function: Callable[[], Any], costs: Costs, servers: Servers, split: Split | None, in_graph: bool
+    function: Callable[[], Any],
+    costs: Costs,
+    servers: Servers,
+    split: Callable[[Sequence[Expected]], Split] | None,
+    in_graph: bool,
 ) -> Plan:
     try:
         recorded = record(function)
@@ -110,7 +121,7 @@ def _plan(
                 f"there are {len(servers.counts)} parameter servers, from task 0 on: change the "
                 "device scope around it"
             )
-    return make_plan(expected, costs, servers, split)
+    return make_plan(expected, costs, servers, split(expected) if split else None)
 
 
 def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
@@ -146,6 +157,7 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
             one.server,
             may_be_split=bool(one.shape) and not in_graph,
             whole=whole_of(one.graph_name) if in_graph else "",
+            in_pieces=one.in_pieces,
         )
         for one in recorded
         if one.shape is not None and not one.beside
@@ -156,10 +168,11 @@ def _bytes(one: Recorded) -> int:
     return Variable("", one.shape or (), one.dtype).bytes
 
 
-def _split_of(partitioner: Any) -> Split | None:
+def _split_of(partitioner: Any, expected: Sequence[Expected], costs: Costs) -> Split:
     """What a strategy's partitioner will do to variables that are planned."""
     if partitioner is None:
-        return None
+        asked = {one.variable for one in expected if one.in_pieces}
+        return lambda variables, servers: spread.decide(variables, servers, costs, asked)
     if isinstance(partitioner, CostPartitioner):
         return lambda variables, servers: decide_all(variables, servers, partitioner.costs)
 

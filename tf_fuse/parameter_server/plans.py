@@ -25,12 +25,14 @@ class Expected:
       may_be_split: whether the strategy's partitioner will be asked.
       whole: name of the variable that it is a piece of, where the program itself makes pieces; ""
         for a whole one.
+      in_pieces: whether the program asked for its pieces.
     """
 
     variable: Variable
     server: int | None = None
     may_be_split: bool = True
     whole: str = ""
+    in_pieces: bool = False
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,12 @@ def placement_report(strategy: Any) -> dict[str, Any]:
       * `partitions`: what a `CostPartitioner` decided: `variable`, `shape`, `pieces`, `axis` and
         `arithmetic`, in words;
       * `plans`: of each plan `variables` (how many it has places for), `not_made` (the names of
-        those that were not made) and `reason` (why it has no places; "" if it has).
+        those that were not made), `reason` (why it has no places; "" if it has) and `spread`: where
+        the strategy has no partitioner, of each dense variable `variable`, `shape`, `pieces`,
+        `verdict` (a key of `tf_fuse.parameter_server.spread.VERDICTS`), `update_s` and `wire_s`
+        (its updates and its transfer in a step, on one server), `share_s` (a server's share of all
+        updates), `seconds` (both together by number of pieces, from 1 on; empty if it does not come
+        to that) and `arithmetic`, in words.
 
     Raises:
       TypeError: it is another kind of strategy.
@@ -101,6 +106,11 @@ def print_placement_report(report: Any) -> None:
         if one["not_made"]:
             line += f", of which {len(one['not_made'])} were not made"
         console.print(f"Plan: {line}", markup=False, highlight=False, soft_wrap=True)
+        # (Of small variables there is nothing to say; older reports do not have it.)
+        for of in one.get("spread", ()):
+            if of["verdict"] != "share":
+                line = f"{of['variable']}: {of['arithmetic']}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _extended(strategy: Any) -> Any:

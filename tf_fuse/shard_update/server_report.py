@@ -26,8 +26,9 @@ def server_update_report(timeout_s: float = 10.0, *, target: str | None = None) 
       A dict, which can be written as JSON:
 
       * `servers`: of each task with updated variables ("/job:ps/replica:0/task:0") a dict with
-        `updates`; `waits`, how many of them waited for the variables' locks, `wait_us`, in all, and
-        `max_wait_us`, one at most; and `variables`, name to the same four;
+        `updates`; `update_us`, how long they had the variables' locks, in all; `waits`, how many of
+        them waited for those, `wait_us`, in all, and `max_wait_us`, one at most; and `variables`,
+        name to the same five;
       * `workers`: of each task in whose steps they were ("" if that is not known) a dict with
         `updates`, `mean_staleness`, `max_staleness` and `staleness`, a list of [from, to, updates];
       * `errors`: task to why it did not tell.
@@ -67,7 +68,9 @@ def merged(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _server(variables: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     all_of = list(variables.values())
-    sums = {key: sum(one[key] for one in all_of) for key in ("updates", "waits", "wait_us")}
+    # (A task of an older version does not tell update_us.)
+    keys = ("updates", "update_us", "waits", "wait_us")
+    sums = {key: sum(one.get(key, 0) for one in all_of) for key in keys}
     return {
         **sums,
         "max_wait_us": max(one["max_wait_us"] for one in all_of),
@@ -125,13 +128,15 @@ def _servers_table(servers: Mapping[str, Any]) -> Any:
 
     table = Table(title="Updates by server")
     table.add_column("server", overflow="fold")
-    for column in ("variables", "updates", "waited for a lock", "ms waited", "ms at most"):
+    for column in ("variables", "updates", "ms updating", "waited for a lock", "ms waited",
+                   "ms at most"):  # fmt: skip
         table.add_column(column, justify="right")
     for task, one in servers.items():
         table.add_row(
             _short(task),
             str(len(one["variables"])),
             f"{one['updates']:,}",
+            f"{one['update_us'] / 1e3:.1f}",
             f"{one['waits']:,}",
             f"{one['wait_us'] / 1e3:.1f}",
             f"{one['max_wait_us'] / 1e3:.1f}",
@@ -180,7 +185,7 @@ def plot_server_update_report(report: Mapping[str, Any], path: str | Path) -> No
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
-    stale, updates, waits = figure.subplots(1, 3)
+    stale, updates, times = figure.subplots(1, 3)
     for task, one in report["workers"].items():
         labels = [str(a) if a == b else f"{a}-{b}" for a, b, _ in one["staleness"]]
         shares = [count / max(one["updates"], 1) for _, _, count in one["staleness"]]
@@ -192,8 +197,11 @@ def plot_server_update_report(report: Mapping[str, Any], path: str | Path) -> No
     names = [_short(task) for task in report["servers"]]
     updates.bar(names, [one["updates"] for one in report["servers"].values()])
     updates.set_ylabel("updates")
-    waits.bar(names, [one["wait_us"] / 1e3 for one in report["servers"].values()])
-    waits.set_ylabel("ms waited for locks")
+    servers = report["servers"].values()
+    times.bar(names, [one["update_us"] / 1e3 for one in servers], width=-0.4, align="edge")
+    times.bar(names, [one["wait_us"] / 1e3 for one in servers], width=0.4, align="edge")
+    times.legend(["updating", "waiting for locks"])
+    times.set_ylabel("ms of all updates")
     figure.savefig(path)
 
 
