@@ -16,6 +16,7 @@ from tf_fuse.parameter_server.report import (
     print_placement_report,
     set_costs,
 )
+from tf_fuse.parameter_server.saving import whole
 from tf_fuse.parameter_server.traffic import Costs
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "plan",
     "print_placement_report",
     "set_costs",
+    "whole",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_fuse.parameter_server import arguments
+from tf_fuse.parameter_server.saving import save_by_pieces
 
 
 def pieces(variables: Iterable[Any]) -> list[Any]:
@@ -49,6 +50,7 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
                 "TensorFlow or Keras"
             )
         if isinstance(value, sharded_variable.ShardedVariable):
+            save_by_pieces(value)
             found += value.variables
         else:
             found.append(value)
