@@ -12,6 +12,7 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 
 * `stock`: MultiWorkerMirroredStrategy with the protocol `grpc`; the plugin is not loaded.
 * `unsharded`: the same with `grpc+fuse`, and no option.
+* `unsharded_fused`: with `fuse_weight_update`: each update is done by one operation.
 * `sharded`: with the option `shard_weight_update`, which has each update done by one operation.
 * `sharded_first_use`: with `shard_weight_update_gather="first_use"` too.
 * `sharded_unfused`: with `shard_weight_update`, and `fuse_weight_update` off.
@@ -19,7 +20,9 @@ batches; the losses of TensorFlow's modes are compared with those of `stock`, bi
 * `ddp`: PyTorch's DistributedDataParallel on gloo, with its fused optimizer.
 * `zero`: that with ZeroRedundancyOptimizer.
 
-`sharded_first_use` and `sharded_unfused` only run if --modes names them.
+`unsharded_fused`, `sharded_first_use` and `sharded_unfused` only run if --modes names them. What
+cutting saves is told over the mode that does the same but for cutting: for `sharded` and
+`sharded_first_use` that is `unsharded_fused`, for `sharded_unfused` it is `unsharded`.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ class Mode:
       options: of `tf.config.optimizer.set_experimental_options`.
       zero: whether PyTorch deals the optimizer's state to the replicas.
       same_bits: whether its losses must be those of `stock`, to the last bit.
+      whole: of a mode that cuts updates, the one that differs from it in that alone; "" for none.
     """
 
     backend: str = "tensorflow"
@@ -37,20 +38,26 @@ class Mode:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     zero: bool = False
     same_bits: bool = False
+    whole: str = ""
 
 
 _SHARD = {"shard_weight_update": True}
 MODES: Mapping[str, Mode] = {
     "stock": Mode(),
     "unsharded": Mode(protocol=_OURS, same_bits=True),
-    "sharded": Mode(protocol=_OURS, options=_SHARD, same_bits=True),
+    "unsharded_fused": Mode(protocol=_OURS, options={"fuse_weight_update": True}, same_bits=True),
+    "sharded": Mode(protocol=_OURS, options=_SHARD, same_bits=True, whole="unsharded_fused"),
     "sharded_first_use": Mode(
         protocol=_OURS,
         options={**_SHARD, "shard_weight_update_gather": "first_use"},
         same_bits=True,
+        whole="unsharded_fused",
     ),
     "sharded_unfused": Mode(
-        protocol=_OURS, options={**_SHARD, "fuse_weight_update": False}, same_bits=True
+        protocol=_OURS,
+        options={**_SHARD, "fuse_weight_update": False},
+        same_bits=True,
+        whole="unsharded",
     ),
     # A compiler may contract a product and a sum.
     "sharded_compiled": Mode(protocol=_OURS, options={**_SHARD, "compile_weight_update": True}),

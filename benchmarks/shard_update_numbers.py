@@ -16,7 +16,6 @@ from benchmarks.shard_update_modes import MODES, Round
 from examples.compare import spread
 
 _STOCK = "stock"
-_WHOLE = "unsharded"
 _SHM = "collective_bytes_shm"
 
 
@@ -74,31 +73,38 @@ def estimates(
       finished: by mode, what its replicas say at the end.
 
     Returns:
-      By mode that has an estimate: `cut_ms`, `left_ms` and `costs` of that, and `measured_ms`, by
-      how much a step of `unsharded` is longer, {median, min, max} of the rounds; None without it.
+      By mode that has an estimate: `cut_ms`, `left_ms` and `costs` of that; `whole`, the mode that
+      differs in nothing but that it does not cut, or ""; and `measured_ms`, by how much a step of
+      that mode is longer, {median, min, max} of the rounds; None where it did not run.
     """
-    whole = _step_ms(rounds.get(_WHOLE, []))
     return {
         name: {
             **estimate,
-            "measured_ms": spread(w - m for w, m in zip(whole, _step_ms(rounds[name]), strict=True))
-            if whole
-            else None,
+            "whole": MODES[name].whole,
+            "measured_ms": _saved(rounds.get(MODES[name].whole, []), rounds[name]),
         }
         for name, of in finished.items()
         if (estimate := of[0]["estimate"]) is not None
     }
 
 
+def _saved(whole: Sequence[Round], cut: Sequence[Round]) -> dict[str, float] | None:
+    if not whole:
+        return None
+    return spread(w - c for w, c in zip(_step_ms(whole), _step_ms(cut), strict=True))
+
+
 def expected(name: str, found: Mapping[str, Any]) -> str:
     """An estimate as a sentence."""
-    measured = found["measured_ms"]
-    said = f"{name}: expected to save {found['cut_ms']:.1f} ms per step"
+    measured, whole = found["measured_ms"], found["whole"]
+    said = f"{name}: cutting is expected to save {found['cut_ms']:.1f} ms per step"
     if found["left_ms"]:
         said += f" (and {found['left_ms']:.1f} by what is left alone)"
     if measured is not None:
-        said += "; saves {median:.1f} ({min:.1f} to {max:.1f})".format(**measured)
-    return said
+        return f"{said}; saves {{median:.1f}} ({{min:.1f}} to {{max:.1f}}) over {whole}".format(
+            **measured
+        )
+    return f"{said}; not measured, for --modes lacks {whole}" if whole else said
 
 
 def compared(finished: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:

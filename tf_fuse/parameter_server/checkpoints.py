@@ -11,12 +11,14 @@ writes and reads the pieces of a variable as slices of one tensor.
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_log = logging.getLogger("tf_fuse")
 _OWNER = "_tf_fuse_whole"
 _KERAS = "keras.src.backend.tensorflow.optimizer"
 
@@ -74,14 +76,15 @@ def _with_wholes(optimizer: Any, children: dict[str, Any]) -> dict[str, Any]:
     made = _made(optimizer)
     # By identity, what stands for a variable; None: nothing does, since it is not the first piece.
     instead: dict[int, Any] = {}
-    for name, child in children.items():
+    for name in sorted(vars(optimizer)):
+        child = getattr(optimizer, name)
         # (One for each weight. Others have the iterations, too.)
-        if _is_list(child) and len(child) == len(weights):
+        if isinstance(child, list) and name != "_variables" and len(child) == len(weights):
             for run in runs:
                 pieces = list(child)[run.first : run.first + run.count]
                 whole = run.whole
                 if name != "_trainable_variables":
-                    whole = _joined(made, name, run, pieces)
+                    whole = _joined(made, name, run, pieces) if run.count > 1 else None
                 if whole is not None:
                     instead.update({id(one): None for one in pieces})
                     instead[id(pieces[0])] = whole
@@ -115,6 +118,8 @@ def _joined(made: dict[Any, Any], name: str, run: _Run, slots: Sequence[Any]) ->
     from tensorflow.python.distribute import sharded_variable
 
     key = name, run.first
+    if not all(hasattr(one, "shape") for one in slots):  # (None, of a weight without one.)
+        return None
     if key not in made:
         variables = [getattr(one, "value", one) for one in slots]
         whole = run.whole.shape
@@ -122,6 +127,14 @@ def _joined(made: dict[Any, Any], name: str, run: _Run, slots: Sequence[Any]) ->
             one.shape[1:] == tuple(whole[1:]) for one in variables
         )
         made[key] = sharded_variable.ShardedVariable(variables, name=name) if is_alike else None
+        if not is_alike:
+            _log.warning(
+                "the optimizer keeps %r of shape %s beside a piece of %r: a checkpoint has such "
+                "variables piece by piece, and is read with the same pieces only",
+                variables[0].name,
+                tuple(variables[0].shape),
+                run.whole.name,
+            )
     return made[key]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tf_fuse.parameter_server import arguments
 from tf_fuse.parameter_server.placement import Placement
 from tf_fuse.parameter_server.plans import Plan
 from tf_fuse.parameter_server.traffic import Costs, Variable
@@ -46,9 +47,14 @@ class PsStrategy:
           plan: of `tf_fuse.parameter_server.plan`; None to choose for each variable as it is made.
 
         Raises:
+          TypeError: an argument is of another type.
           ValueError: there is no server, or the plan is for another number of them.
         """
-        self.placement = Placement(servers, costs or Costs())
+        if costs is not None:
+            arguments.instance("costs", costs, Costs, ", or None")
+        if plan is not None:
+            arguments.instance("plan", plan, Plan, ", or None")
+        self.placement = Placement(arguments.servers(servers), costs or Costs())
         if plan is not None:
             self.placement.add_plan(plan.copy())
         # Of what is put beside a variable, the name of that variable.

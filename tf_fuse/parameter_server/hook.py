@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tf_fuse.parameter_server import saving
 from tf_fuse.parameter_server.partition import CostPartitioner, creating
 from tf_fuse.parameter_server.placement import Placement
 from tf_fuse.parameter_server.spread import PlannedPartitioner
@@ -86,10 +87,11 @@ def install(is_on: Callable[[Any], bool]) -> None:
       is_on: whether variables are to be placed by what they cost, given the eager context.
     """
     global _is_on
-    from tensorflow.python.distribute import parameter_server_strategy_v2
+    from tensorflow.python.distribute import parameter_server_strategy_v2, sharded_variable
     from tensorflow.python.eager import context as context_module
 
     _is_on = is_on
+    saving.install()
     cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
     if getattr(cls, "_tf_fuse_places", False):
         return
@@ -106,7 +108,10 @@ def install(is_on: Callable[[Any], bool]) -> None:
         is_spread = _is_spread(self, kwargs)
         with _creating(self, kwargs, is_spread):
             extended = _Partitioned(self) if is_spread else self
-            return stock_create(extended, next_creator, **kwargs)
+            made = stock_create(extended, next_creator, **kwargs)
+        if isinstance(made, sharded_variable.ShardedVariable):
+            saving.save_by_pieces(made)
+        return made
 
     def round_robin(self: Any, next_creator: Any, **kwargs: Any) -> Any:
         if not is_on(context_module.context()):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from tensorflow.python.distribute import sharded_variable
 from tensorflow.python.framework import tensor_shape
 
+from tf_fuse.parameter_server import arguments
 from tf_fuse.parameter_server.balance import Servers
 from tf_fuse.parameter_server.traffic import Costs, Load, Variable
 
@@ -249,16 +250,15 @@ class CostPartitioner(sharded_variable.Partitioner):
             pieces along axis 0 only, so variables that look like embeddings are split so.
 
         Raises:
+          TypeError: an argument is of another type.
           ValueError: a number is out of range.
         """
-        if servers < 1:
-            raise ValueError(f"there are {servers} parameter servers, at least 1 is needed")
-        if axis is not None and axis < 0:
-            raise ValueError(f"axis is {axis}, must be 0 or more, or None for any")
-        self.servers = servers
+        if costs is not None:
+            arguments.instance("costs", costs, Costs, ", or None")
+        self.servers = arguments.servers(servers)
         self.costs = costs or Costs()
         self._is_told = costs is not None
-        self.axis = axis
+        self.axis = arguments.axis(axis)
         self.decisions: dict[Variable, Decision] = {}
 
     def adapt(self, servers: int, workers: int) -> None:
@@ -287,10 +287,12 @@ class CostPartitioner(sharded_variable.Partitioner):
           The number of pieces along each axis.
 
         Raises:
+          TypeError: an argument is of another type.
           ValueError: the shape is not fully defined, or has no such axis.
         """
         from tensorflow.python.framework import dtypes
 
+        axis = arguments.axis(axis) or 0
         known = tensor_shape.as_shape(shape)
         if not known.is_fully_defined():
             raise ValueError(

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tf_fuse.parameter_server import checkpoints
+from tf_fuse.parameter_server import arguments, checkpoints
 from tf_fuse.parameter_server.abstract import note_pieces
+from tf_fuse.parameter_server.saving import save_by_pieces
 
 
 def pieces(variables: Iterable[Any]) -> list[Any]:
@@ -30,19 +31,34 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
 
     Returns:
       TensorFlow's variables: in place of one that is split its pieces, in order.
+
+    Raises:
+      TypeError: it is no list of variables; the text has what is none.
     """
     from tensorflow.python.distribute import sharded_variable
     from tensorflow.python.ops import variables as variables_module
 
+    # (A variable can be iterated over, by rows.)
+    kinds = (variables_module.Variable, sharded_variable.ShardedVariable)
+    is_one = isinstance(variables, (*kinds, str, bytes)) or hasattr(variables, "value")
+    if is_one or not isinstance(variables, Iterable):
+        raise TypeError(
+            f"variables is {arguments.described(variables)}, must be a list of variables"
+        )
     found: list[Any] = []
-    for whole in variables:
-        one = whole
-        if not isinstance(one, (variables_module.Variable, sharded_variable.ShardedVariable)):
-            one = getattr(one, "value", one)  # of Keras 3
-        if isinstance(one, sharded_variable.ShardedVariable):
-            checkpoints.remember(whole, one.variables)
-            found += one.variables
+    for index, one in enumerate(variables):
+        value = one if isinstance(one, kinds) else getattr(one, "value", None)  # of Keras 3
+        if value is None:
+            raise TypeError(
+                f"variables[{index}] is {arguments.described(one)}, must be a variable of "
+                "TensorFlow or Keras"
+            )
+        if isinstance(value, sharded_variable.ShardedVariable):
+            save_by_pieces(value)
+            checkpoints.remember(one, value.variables)
+            found += value.variables
         else:
-            found.append(one)
+            checkpoints.remember(one, [value])
+            found.append(value)
     note_pieces(found)
     return found

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tf_fuse.parameter_server import hook, spread
+from tf_fuse.parameter_server import arguments, hook, spread
 from tf_fuse.parameter_server.abstract import Recorded, record
 from tf_fuse.parameter_server.balance import Servers, imbalance
 from tf_fuse.parameter_server.device_setter import whole_of
@@ -47,7 +47,11 @@ def build(function: Callable[[], _T]) -> _T:
     Returns:
       What the function returns. Without the option `shard_weight_update`, or under another
       strategy, it is just called.
+
+    Raises:
+      TypeError: it is no function.
     """
+    arguments.function(function, "builds a model")
     extended = hook.strategy_in_scope()
     if extended is None:
         return function()
@@ -90,11 +94,13 @@ def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) 
       The plan; without places, and with the reason, if the function cannot be run so.
 
     Raises:
+      TypeError: an argument is of another type.
       ValueError: there is no server.
     """
-    if servers < 1:
-        raise ValueError(f"there are {servers} parameter servers, at least 1 is needed")
-    empty = Servers(servers, len(Load().balanced()))
+    arguments.function(function, "builds a graph")
+    if costs is not None:
+        arguments.instance("costs", costs, Costs, ", or None")
+    empty = Servers(arguments.servers(servers), len(Load().balanced()))
     return _plan(function, costs or Costs(), empty, None, in_graph=True)
 
 

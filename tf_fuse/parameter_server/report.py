@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_fuse.parameter_server import hook
+from tf_fuse.parameter_server import arguments, hook
 from tf_fuse.parameter_server.balance import imbalance
 from tf_fuse.parameter_server.device_setter import PsStrategy
 from tf_fuse.parameter_server.partition import CostPartitioner
@@ -21,7 +21,7 @@ _LOADS = {
     "updated_bytes_per_step": "updated",
     "update_s_per_step": "update_s",
 }
-
+_PARTS = ("imbalance", "partitions", "plans", "servers", "variables")
 
 _NONE = (
     "no variable was placed: the option shard_weight_update has to be set before variables are made"
@@ -38,8 +38,9 @@ def set_costs(strategy: Any, costs: Costs) -> None:
 
     Raises:
       ValueError: variables were placed already.
-      TypeError: it is another kind of strategy.
+      TypeError: it is another kind of strategy, or the costs are of another type.
     """
+    arguments.instance("costs", costs, Costs)
     hook.set_costs(_extended(strategy), costs)
 
 
@@ -86,10 +87,19 @@ def print_placement_report(report: Any) -> None:
 
     Args:
       report: what `placement_report` returned, perhaps in another process; or a strategy.
+
+    Raises:
+      TypeError: it is neither.
+      ValueError: it is a dict, but not of `placement_report`.
     """
     from rich.console import Console
 
     data = report if isinstance(report, Mapping) else placement_report(report)
+    if missing := sorted({"reason", *_PARTS} - data.keys()):
+        raise ValueError(
+            f"the report has no {', '.join(missing)}: pass what "
+            "tf_fuse.parameter_server.placement_report returned, or a strategy"
+        )
     console = Console()
     if data.get("reason"):
         console.print(data["reason"], markup=False)

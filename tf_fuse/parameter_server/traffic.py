@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tf_fuse.parameter_server import arguments
+
 # Of a string or another value whose size the type does not tell; as TensorFlow's partitioners take.
 _BYTES_OF_UNKNOWN = 16
 # Names of variables that rows are gathered from, in Keras and beside it.
@@ -56,24 +58,27 @@ class Costs:
         """Checks the figures.
 
         Raises:
-          ValueError: one is out of range; the text has its name, value and range.
+          TypeError: one is of another type; the text has its name, value and range.
+          ValueError: one is out of range; likewise.
         """
-        for name in ("workers", "slots"):
-            least = int(name == "workers")
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"Costs.{name} is {value!r}, must be a whole number from {least}")
+        arguments.whole("Costs.workers", self.workers, 1)
+        arguments.whole("Costs.slots", self.slots, 0)
         for name in ("link_bytes_per_s", "memory_bytes_per_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"Costs.{name} is {value!r}, must be a positive number")
+            arguments.positive(f"Costs.{name}", getattr(self, name))
         for name in ("update_s_per_byte", "update_s", "piece_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"Costs.{name} is {value!r}, must be 0 or more")
+            arguments.not_negative(f"Costs.{name}", getattr(self, name))
+        if not isinstance(self.rows_per_step, Mapping):
+            raise TypeError(
+                f"Costs.rows_per_step is {arguments.described(self.rows_per_step)}, must be a dict "
+                "of a pattern of names to a number of rows"
+            )
         for pattern, rows in self.rows_per_step.items():
-            if not (math.isfinite(rows) and rows >= 0):
-                raise ValueError(f"Costs.rows_per_step[{pattern!r}] is {rows!r}, must be 0 or more")
+            if not isinstance(pattern, str):
+                raise TypeError(
+                    f"Costs.rows_per_step has the key {arguments.described(pattern)}, must be a "
+                    "pattern of names"
+                )
+            arguments.not_negative(f"Costs.rows_per_step[{pattern!r}]", rows)
 
     def rows_of(self, name: str, shape: tuple[int, ...]) -> float | None:
         """Rows that one worker gathers from a variable in a step; None if it reads all of it."""
