@@ -128,8 +128,8 @@ def test_variables_beside_pieces_that_are_no_pieces(caplog):
     optimizer._trackable_children()
     said = [one.getMessage() for one in caplog.records if one.name == "tf_fuse"]
     assert said == [
-        f"the optimizer keeps {slot!r} of shape {shape} beside a piece of 'embeddings': a checkpoint "
-        "has such variables piece by piece, and is read with the same pieces only"
+        f"the optimizer keeps {slot!r} of shape {shape} beside a piece of 'embeddings': a "
+        "checkpoint has such variables piece by piece, and is read with the same pieces only"
         for slot, shape in (
             (optimizer._c[0].value.name, "(2,)"),
             (optimizer._r[0].value.name, "(3,)"),
