@@ -15,7 +15,7 @@ from tf_fuse.layout.execution.communicator import Communicator, Held
 from tf_fuse.layout.execution.kernels import KERNELS, same
 from tf_fuse.layout.execution.local import Local
 from tf_fuse.layout.execution.program import Instruction, Program
-from tf_fuse.layout.execution.relayouts import relayout
+from tf_fuse.layout.execution.relayouts import Relayouts
 from tf_fuse.layout.strategy import Collective
 from tf_fuse.layout.trace_records import Sources
 
@@ -44,6 +44,7 @@ class Emission:
         self._program = program
         self._sources = sources
         self._communicator = communicator
+        self._relayouts = Relayouts(communicator)
         for one in program.instructions:
             if not one.operation.inputs and one.operation.kind in _MADE:
                 self._source(one)
@@ -57,7 +58,7 @@ class Emission:
     def writes(self) -> dict[str, Held]:
         """What the devices hold of each variable that is written, in the end."""
         return {
-            name: relayout(self._communicator, one.relayout, self.held[one.tensor])
+            name: self._relayouts.run(one.tensor, one.relayout, self.held[one.tensor])
             for name, one in self._program.writes.items()
         }
 
@@ -81,7 +82,7 @@ class Emission:
 
     def _run(self, one: Instruction) -> None:
         read = [
-            relayout(self._communicator, each.relayout, self.held[each.tensor])
+            self._relayouts.run(each.tensor, each.relayout, self.held[each.tensor])
             for each in one.reads
         ]
         origin = self._sources.origins.get(one.operation.name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor
-from tf_fuse.layout.redistribution import RelayoutPlan, plan_relayout
+from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
 from tf_fuse.layout.strategy import Strategy
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -36,11 +36,6 @@ class Read:
     layout: TensorLayout
     relayout: RelayoutPlan | None
 
-    @property
-    def received_bytes(self) -> int:
-        """By all devices together."""
-        return self.relayout.received_bytes if self.relayout else 0
-
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
@@ -55,12 +50,6 @@ class Instruction:
     operation: Operation
     strategy: Strategy
     reads: tuple[Read, ...]
-
-    @property
-    def received_bytes(self) -> int:
-        """By all devices together, of its inputs' relayouts and within it."""
-        inner = sum(one.received_bytes for one in self.strategy.forward)
-        return inner + sum(one.received_bytes for one in self.reads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +73,28 @@ class Program:
     @property
     def received_bytes(self) -> int:
         """By all devices together, in one call; without results that are put together behind it."""
-        return sum(one.received_bytes for one in (*self.instructions, *self.writes.values()))
+        return sum(self.received_bytes_by_operation().values())
 
     def received_bytes_by_operation(self) -> dict[str, int]:
-        """The same by operations, and by variables that are written; without zeros."""
-        found = {one.operation.name: one.received_bytes for one in self.instructions}
-        found |= {f"{name} kept": one.received_bytes for name, one in self.writes.items()}
+        """The same by operations, and by variables that are written; without zeros.
+
+        Steps with which two relayouts of a tensor begin alike are done once, by the first one.
+        """
+        done: set[tuple[str, tuple[RelayoutStep, ...]]] = set()
+
+        def received(read: Read) -> int:
+            steps = read.relayout.steps if read.relayout else ()
+            keys = [(read.tensor, steps[: i + 1]) for i in range(len(steps))]
+            found = sum(key[1][-1].received_bytes for key in keys if key not in done)
+            done.update(keys)
+            return found
+
+        found = {}
+        for one in self.instructions:
+            inner = sum(each.received_bytes for each in one.strategy.forward)
+            found[one.operation.name] = inner + sum(map(received, one.reads))
+        for name, write in self.writes.items():
+            found[f"{name} kept"] = received(write)
         return {name: size for name, size in found.items() if size}
 
 

@@ -19,19 +19,36 @@ from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep
 from tf_fuse.layout.simulation import block_of
 
 
-def relayout(communicator: Communicator, plan: RelayoutPlan | None, held: Held) -> Held:
-    """What each device holds behind a plan.
+class Relayouts:
+    """The relayouts of a program; steps that two of them begin with alike are done once."""
 
-    Args:
-      communicator: between the devices.
-      plan: None for nothing to do.
-      held: what this process's devices hold before it.
-    """
-    if plan is None:
-        return held
-    for step in plan.steps:
-        held = _run(communicator, step, _reshaped(communicator, held, step.before.slice_shape))
-    return _reshaped(communicator, held, plan.target.slice_shape)
+    def __init__(self, communicator: Communicator):
+        """Takes the devices' communicator."""
+        self._communicator = communicator
+        self._known: dict[tuple[str, tuple[RelayoutStep, ...]], Held] = {}
+
+    def run(self, tensor: str, plan: RelayoutPlan | None, held: Held) -> Held:
+        """What each device holds behind a plan.
+
+        Args:
+          tensor: the name of what is relayouted.
+          plan: None for nothing to do.
+          held: what this process's devices hold before it.
+        """
+        if plan is None:
+            return held
+        for i, step in enumerate(plan.steps):
+            key = tensor, plan.steps[: i + 1]
+            if key not in self._known:
+                before = _reshaped(self._communicator, held, step.before.slice_shape)
+                self._known[key] = _run(self._communicator, step, before)
+            held = self._known[key]
+        return _reshaped(self._communicator, held, plan.target.slice_shape)
+
+
+def relayout(communicator: Communicator, plan: RelayoutPlan | None, held: Held) -> Held:
+    """As `Relayouts.run`, of one plan alone."""
+    return Relayouts(communicator).run("", plan, held)
 
 
 def _reshaped(communicator: Communicator, held: Held, shape: Sequence[int]) -> Held:
