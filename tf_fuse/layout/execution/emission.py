@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.execution.communicator import Communicator, Held
 from tf_fuse.layout.execution.kernels import KERNELS, same
-from tf_fuse.layout.execution.local import Local
+from tf_fuse.layout.execution.local import Local, own_state
 from tf_fuse.layout.execution.program import Instruction, Program
 from tf_fuse.layout.execution.relayouts import Relayouts
 from tf_fuse.layout.strategy import Collective
@@ -87,7 +87,7 @@ class Emission:
         ]
         origin = self._sources.origins.get(one.operation.name)
         kernel = KERNELS.get(one.operation.kind, same)
-        _check_random(one, origin)
+        _check_state(one, origin)
         mesh = self._program.mesh
         given = {
             device: (Local(one, origin, mesh, device), [each[device] for each in read])
@@ -161,6 +161,8 @@ def _reduced(
 
 def _checked(one: Instruction, output: int, tensor: Any) -> Any:
     """A tensor that an instruction made, with the shape that its strategy says."""
+    if tensor.dtype == tf.variant:  # A list of a loop, which all devices have alike.
+        return tensor
     layout, wanted = one.strategy.outputs[output], one.operation.outputs[output]
     shape = layout.slice_shape
     if not tensor.shape.is_compatible_with(shape) or tensor.dtype.base_dtype.name != wanted.dtype:
@@ -174,13 +176,14 @@ def _checked(one: Instruction, output: int, tensor: Any) -> Any:
     return tensor
 
 
-def _check_random(one: Instruction, origin: Any) -> None:
+def _check_state(one: Instruction, origin: Any) -> None:
     """That what all devices do alike is alike."""
-    if origin is None or origin.handles or origin.operation.op_def is None:
+    if origin is None:
         return
-    if origin.operation.op_def.is_stateful:
+    found = own_state(origin.operation)
+    if found is not None:
         raise LayoutError(
-            f"{one.operation} has a state of its own, which each device would have too: their "
-            "values would differ; take tf.random.stateless_* with a seed that is fed or in a "
-            "variable, or call it outside and feed what it makes"
+            f"{one.operation} has a state of its own ({found.type}), which each device would have "
+            "too: their values would differ; take tf.random.stateless_* with a seed that is fed or "
+            "in a variable, or call it outside and feed what it makes"
         )

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -117,13 +117,41 @@ class Local:
             else:
                 flat.append(tf.constant(self.constant(number), one.dtype))
         made = _create(origin.operation, flat)
+        # Loops return the handles that they are given.
+        outputs = [one for one in made.outputs if one.dtype != tf.resource]
         if not handles:
-            return list(made.outputs)
-        return [*made.outputs, *_taken_out(made, [handles[one] for one in origin.written], handles)]
+            return outputs
+        return [*outputs, *_taken_out(made, [handles[one] for one in origin.written], handles)]
+
+
+def own_state(operation: Any) -> Any:
+    """The operation, or one of a function that it calls, that has a state which is no variable.
+
+    Returns:
+      A `tf.Operation`, or None.
+    """
+    called = list(_functions(operation))
+    if not called:
+        stateful = operation.op_def is None or operation.op_def.is_stateful
+        handles = any(one.dtype == tf.resource for one in operation.inputs)
+        return operation if stateful and not handles else None
+    inner = (one for function in called for one in function.graph.get_operations())
+    found = (own_state(one) for one in inner if one.type != "Placeholder")
+    return next((one for one in found if one is not None), None)
+
+
+def _functions(operation: Any) -> Iterator[Any]:
+    """The functions that an operation calls, as loops do."""
+    for attribute in operation.node_def.attr.values():
+        for one in (attribute.func, *attribute.list.func):
+            if one.name:
+                yield operation.graph._get_function(one.name)
 
 
 def _create(operation: Any, inputs: Sequence[Any]) -> Any:
     graph = ops.get_default_graph()
+    for function in _functions(operation):
+        graph._add_function_recursive(function)
     attributes = {
         name: value for name, value in operation.node_def.attr.items() if name not in _OF_GRAPHS
     }

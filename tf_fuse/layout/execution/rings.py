@@ -60,28 +60,19 @@ class Rings:
         self._orders = {group: self._order(group) for group in self._keys}
 
     def of_first(self, value: Any) -> Any:
-        """The value that the process with the first device has, in all processes."""
+        """The value that the process with the first device has, in all processes, bit by bit."""
         group = tuple(range(self._devices.mesh.size))
-        instance = next(_instance_keys)
 
         @tf.function
-        def send(one: Any) -> Any:
-            carried, back = _carried(tf.expand_dims(one, 0))
-            found = None
+        def add(one: Any) -> Any:
+            bits, back = _as_integers(one)
+            held = {}
             for device, name in self._devices.names.items():
                 with tf.device(name):
-                    where = self._where(group, device, instance)
-                    if device == 0:
-                        made = tf.raw_ops.CollectiveBcastSendV2(input=carried, **where)
-                    else:
-                        where["ordering_token"] = []
-                        made = tf.raw_ops.CollectiveBcastRecvV2(
-                            T=carried.dtype, shape=carried.shape.as_list(), **where
-                        )
-                    found = made if found is None else found
-            return back(_shaped(found, carried.shape))[0]
+                    held[device] = bits if device == 0 else tf.zeros_like(bits)
+            return back(self.all_reduce(group, held, "sum")[self._devices.first])
 
-        return send(value)
+        return add(value)
 
     def all_reduce(
         self, group: Sequence[int], held: Mapping[int, Any], reduction: str
@@ -217,3 +208,17 @@ def _carried(tensor: Any) -> tuple[Any, Any]:
         return [one.shape[0], *shape[1:]]
 
     return packed, back
+
+
+def _as_integers(tensor: Any) -> tuple[Any, Any]:
+    """The bits of a tensor as integers that can be added up, and the way back."""
+    kind = tensor.dtype
+    if kind == tf.bool:
+        return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
+    if kind.size >= 4:
+        return tf.bitcast(tensor, tf.int32), lambda one: tf.bitcast(one, kind)
+    narrow = tf.uint8 if kind.size == 1 else tf.uint16
+    return (
+        tf.cast(tf.bitcast(tensor, narrow), tf.int32),
+        lambda one: tf.bitcast(tf.cast(one, narrow), kind),
+    )
