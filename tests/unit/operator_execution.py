@@ -115,7 +115,7 @@ def _reduce(mesh, devices, asked, left) -> list:
     assert charged.messages == 2 * (members - 1)
     assert charged.received_bytes * members == 2 * (members - 1) * array.size * item * mesh.size
     found: list = [None] * mesh.size
-    for group in simulation._groups(mesh, axes):
+    for group in mesh.groups(axes):
         whole = functools.reduce(REDUCE[reduction], [asked[number][2] for number in group])
         for number in group:
             found[number] = whole

@@ -16,10 +16,11 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
 `.propagation` and `.named`.
 
-Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`.
+Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; and
+`execute` runs it, by `.execution`.
 
-Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
-`tf.experimental.dtensor`, and `plan`. Sources:
+Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs relayouts on
+`tf.experimental.dtensor`, `plan` and `execute`. Sources:
 
 * named dimensions, meshes and rules: "Mesh-TensorFlow: Deep Learning for Supercomputers" (Shazeer
   et al., 2018), section 3;
@@ -27,6 +28,10 @@ Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, whi
 * S(i), B and P, and what steps between them cost: "OneFlow: Redesign the Distributed Deep Learning
   Framework from Scratch" (Yuan et al., 2021), section 3.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.links import Link
@@ -52,6 +57,33 @@ from tf_fuse.layout.rules import Dimension, LayoutRules
 from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
 from tf_fuse.layout.tensor_layout import TensorLayout
 
+if TYPE_CHECKING:
+    from tf_fuse.layout.execution.execution import Execution
+
+
+def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
+    """Makes a plan run: a callable like the function that was planned.
+
+    The function's variables become parts on the devices; they stay the objects that they are, and
+    are read, assigned to and saved whole.
+
+    Args:
+      plan: of `plan`.
+      devices: local devices in the mesh's order, as ["CPU:0", "CPU:1"], which are logical CPUs by
+        default; or what `tf_fuse.layout.dtensor.device_mesh` returns, also of several processes.
+
+    Returns:
+      The callable. It takes ordinary tensors, and returns ordinary ones.
+
+    Raises:
+      LayoutError: there are not the devices of the plan's mesh; a variable lies otherwise already;
+        or an operation cannot run as planned. It says which one, and what to do.
+    """
+    from tf_fuse.layout.execution.execution import Execution
+
+    return Execution(plan, devices)
+
+
 __all__ = [
     "ALL_STEPS",
     "MANY_AXES_STEPS",
@@ -69,6 +101,7 @@ __all__ = [
     "StepSet",
     "TensorLayout",
     "assumed_rates",
+    "execute",
     "from_mindspore",
     "from_sbp",
     "function_problem",

@@ -145,6 +145,20 @@ class Mesh:
             found.append(at)
         return tuple(reversed(found))
 
+    def groups(self, axes: Iterable[str]) -> list[list[int]]:
+        """The devices of each group over some axes, in row-major order of these.
+
+        Raises:
+          LayoutError: there is no such axis.
+        """
+        last = list(map(self.index, axes))
+        found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        for device in range(self.size):
+            at = self.coordinates(device)
+            key = tuple(one for i, one in enumerate(at) if i not in last)
+            found.setdefault(key, []).append((tuple(at[i] for i in last), device))
+        return [[device for _, device in sorted(mine)] for mine in found.values()]
+
     def __str__(self) -> str:
         return ";".join(f"{name}:{size}" for name, size in self.dims)
 

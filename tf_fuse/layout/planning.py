@@ -74,11 +74,15 @@ class FunctionPlan:
       function: what was traced.
       graph: the problem that was solved.
       plan: the strategy of each operation, with times in seconds and bytes of a device.
+      rates: of the devices.
+      steps: of relayouts.
     """
 
     function: TracedFunction
     graph: GraphProblem
     plan: Plan
+    rates: Rates
+    steps: StepSet = ALL_STEPS
 
     @cached_property
     def layouts(self) -> dict[str, TensorLayout]:
@@ -146,11 +150,15 @@ class FunctionProblem:
       function: what was traced.
       graph: operations with their strategies, and the search's problem.
       batch: the batch dimension of each tensor that is fed; None of those without.
+      rates: of the devices.
+      steps: of relayouts.
     """
 
     function: TracedFunction
     graph: GraphProblem
     batch: Mapping[str, int | None]
+    rates: Rates
+    steps: StepSet = ALL_STEPS
 
     def search(
         self,
@@ -173,7 +181,7 @@ class FunctionProblem:
             problems += self._uneven(mesh)
         raise_if(problems)
         found = modes.search(self.graph.problem, mode, {**given, **(pins or {})}, limits)
-        return FunctionPlan(self.function, self.graph, found)
+        return self._plan(found)
 
     def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
         """Reads a plan that was saved; costs and memory are those of this problem.
@@ -182,7 +190,10 @@ class FunctionProblem:
           LayoutError: the file holds no plan, or one for other operations, shapes or another mesh,
             or it does not fit into memory_limit_bytes.
         """
-        return FunctionPlan(self.function, self.graph, Plan.load(path, self.graph.problem))
+        return self._plan(Plan.load(path, self.graph.problem))
+
+    def _plan(self, found: Plan) -> FunctionPlan:
+        return FunctionPlan(self.function, self.graph, found, self.rates, self.steps)
 
     def _uneven(self, mesh: Mesh) -> list[str]:
         tensors = self.function.tensors
@@ -295,7 +306,7 @@ def function_problem(
         allowed=allowed, steps=steps, results=traced.results,
     )  # fmt: skip
     graph = with_tags(_with_writes(graph, traced, rates, steps), batches, rates)
-    return FunctionProblem(traced, graph, batches)
+    return FunctionProblem(traced, graph, batches, rates, steps)
 
 
 def _rates(mesh: Mesh, rates: Rates | None, links: Mapping[str, Link] | None) -> Rates:

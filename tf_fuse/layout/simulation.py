@@ -16,7 +16,6 @@ import numpy as np
 
 from tf_fuse.layout import steps as kinds
 from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -85,7 +84,7 @@ def run(plan: RelayoutPlan, pieces: Sequence[Array]) -> list[Array]:
 def run_step(step: RelayoutStep, pieces: Sequence[Array]) -> list[Array]:
     """What each device holds behind one step."""
     found = list(pieces)
-    for group in _groups(step.before.mesh, step.axes):
+    for group in step.before.mesh.groups(step.axes):
         held = [pieces[device] for device in group]
         for device, piece in zip(group, _communicate(step, held), strict=True):
             found[device] = piece
@@ -99,15 +98,6 @@ def _terms(value: Array, counts: Sequence[int], seed: int) -> Array:
     flat = terms.reshape(-1, *value.shape)
     flat[-1] = value - flat[:-1].sum(axis=0)
     return terms
-
-
-def _groups(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """The devices of each group over some axes, in row-major order of these."""
-    numbers = np.arange(mesh.size).reshape(mesh.shape)
-    last = [mesh.index(axis) for axis in axes]
-    first = [i for i in range(len(mesh.axes)) if i not in last]
-    size = int(np.prod([mesh.shape[i] for i in last], dtype=int))
-    return [[int(one) for one in row] for row in numbers.transpose(*first, *last).reshape(-1, size)]
 
 
 def _communicate(step: RelayoutStep, held: Sequence[Array]) -> list[Array]:
@@ -141,13 +131,13 @@ def _exchange(step: RelayoutStep, held: Sequence[Array]) -> list[Array]:
     found = [np.empty(step.after.slice_shape, held[0].dtype) for _ in members]
     for i, receiver in enumerate(members):
         for j, sender in enumerate(members):
-            take = _block(step, receiver, step.targets, step.after, held[j].shape)
-            put = _block(step, sender, step.sources, step.before, found[i].shape)
+            take = block_of(step, receiver, step.targets, step.after, held[j].shape)
+            put = block_of(step, sender, step.sources, step.before, found[i].shape)
             found[i][put] = held[j][take]
     return found
 
 
-def _block(
+def block_of(
     step: RelayoutStep,
     member: Sequence[int],
     dimensions: Sequence[int],

@@ -27,10 +27,13 @@ from tf_fuse.layout.trace_attributes import describe, reduced
 from tf_fuse.layout.trace_constants import folded
 from tf_fuse.layout.trace_records import (
     Made,
+    Origin,
     Record,
+    Sources,
     check_shapes,
     checked,
     dims_of,
+    for_a_plan,
     is_whole,
     made_of,
 )
@@ -55,6 +58,7 @@ class TracedFunction:
       writes: (variable, tensor that it is in the end), for those that are written.
       results: names of tensors that the function returns.
       left_out: operations that make no tensors, as prints; nothing depends on them.
+      sources: what it was made of.
     """
 
     name: str
@@ -64,6 +68,7 @@ class TracedFunction:
     writes: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
     left_out: tuple[str, ...]
+    sources: Sources = dataclasses.field(repr=False, compare=False)
 
     @property
     def unknown(self) -> dict[str, tuple[str, ...]]:
@@ -95,7 +100,8 @@ def trace(
       LayoutError: a shape is not known, or a tensor has no elements or no known type. All that are
         found are named.
     """
-    concrete = _concrete(function, args, kwargs or {})
+    with for_a_plan():
+        concrete = _concrete(function, args, kwargs or {})
     graph = concrete.graph
     tracer = _Tracer({id(one.handle): one for one in graph.variables})
     values = {}
@@ -104,7 +110,7 @@ def trace(
         values[one.name] = tracer.source(one, captured.get(id(one)))
     tracer.graph(graph, "", values)
     results = [values[one.name] for one in graph.outputs]
-    return tracer.traced(graph.name, [one for one in results if isinstance(one, str)])
+    return tracer.traced(concrete, [one if isinstance(one, str) else None for one in results])
 
 
 def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -147,6 +153,10 @@ class _Tracer:
         # What a variable holds now.
         self._current: dict[str, str] = {}
         self._handles: dict[int, _Handle] = {}
+        # Of variables' names, and of constants' and operations'.
+        self._held: dict[str, Any] = {}
+        self._captured: dict[str, Any] = {}
+        self._origins: dict[str, Origin] = {}
         self._inputs: list[str] = []
         self._left_out: list[str] = []
 
@@ -158,6 +168,8 @@ class _Tracer:
         name = self._record(tensor.op.name, kind, [], [made_of(tensor)], {})[0]
         if captured is None:
             self._inputs.append(name)
+        else:
+            self._captured[name] = captured
         return name
 
     def graph(self, graph: Any, prefix: str, values: dict[str, _Value]) -> None:
@@ -173,8 +185,9 @@ class _Tracer:
             for tensor, value in zip(operation.outputs, outputs, strict=True):
                 values[tensor.name] = value
 
-    def traced(self, name: str, results: Sequence[str]) -> TracedFunction:
+    def traced(self, concrete: Any, returned: Sequence[str | None]) -> TracedFunction:
         """What was recorded, without what is not needed."""
+        results = [one for one in returned if one is not None]
         writes = [
             (variable, tensor) for variable, tensor in self._current.items() if variable != tensor
         ]
@@ -187,8 +200,16 @@ class _Tracer:
         kept.reverse()
         check_shapes(kept, self._tensors)
         tensors = checked([name for one in kept for name in one.outputs], self._tensors)
+        sources = Sources(
+            concrete,
+            self._origins,
+            {**self._constants, **self._captured},
+            tuple(self._inputs),
+            tuple(returned),
+            self._held,
+        )
         return TracedFunction(
-            name,
+            concrete.graph.name,
             tuple(
                 Operation(
                     one.name,
@@ -204,6 +225,7 @@ class _Tracer:
             tuple(writes),
             tuple(dict.fromkeys(results)),
             tuple(self._left_out),
+            sources,
         )
 
     def _call(
@@ -288,6 +310,17 @@ class _Tracer:
             same = len({str(self._tensors[one].shape) for one in read}) == 1
             kind = "SelectV2" if same else kind
         names = self._record(name, kind, read, made, attributes, values)
+        self._origins[self._records[-1].name] = Origin(
+            operation,
+            tuple(i for i in numbers if tensors[i] is not None),
+            {
+                i: self._constants[one]
+                for i, one in enumerate(tensors)
+                if i not in numbers and one in self._constants
+            },
+            {i: one.variable for i, one in enumerate(inputs) if isinstance(one, _Handle)},
+            tuple(one.variable for one in written),
+        )
         for handle, value in zip(written, names[len(outputs) :], strict=True):
             self._current[handle.variable] = value
         return list(names[: len(outputs)])
@@ -325,6 +358,8 @@ class _Tracer:
         made = Made(dims_of(shape), dtype.name, True)
         handle = _Handle(self._record(wanted, "Variable", [], [made], {})[0])
         self._current[handle.variable] = handle.variable
+        if variable is not None:
+            self._held[handle.variable] = variable
         if captured is not None:
             self._handles[id(captured)] = handle
         return handle

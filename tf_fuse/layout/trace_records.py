@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 import tensorflow as tf
 
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.operation import Tensor
+
+_planning = threading.local()
 
 # Of more problems an error tells the first ones.
 _TOLD: Final = 8
@@ -46,6 +51,61 @@ class Record(NamedTuple):
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
+
+
+class Origin(NamedTuple):
+    """The operation of TensorFlow's graph that a record is of.
+
+    Attributes:
+      operation: a `tf.Operation`.
+      numbers: which of its inputs the record's inputs are.
+      constants: the values of other inputs by their numbers, where they are known.
+      handles: the variables of inputs that are handles, by their numbers.
+      written: the variables that it may write; their values are its last outputs.
+    """
+
+    operation: Any
+    numbers: tuple[int, ...]
+    constants: Mapping[int, Any]
+    handles: Mapping[int, str]
+    written: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """What a traced function was made of, so that it can be run in another way.
+
+    Attributes:
+      concrete: the `tf.ConcreteFunction`.
+      origins: by name of an operation; none of sources and of what stands for itself.
+      constants: values of constants, by name: arrays, or tensors that the function captured.
+      feeds: for each tensor that the concrete function is fed, its name.
+      returned: for each tensor that it returns, its name; None of what is no tensor here.
+      variables: by name.
+    """
+
+    concrete: Any
+    origins: Mapping[str, Origin]
+    constants: Mapping[str, Any]
+    feeds: tuple[str, ...]
+    returned: tuple[str | None, ...]
+    variables: Mapping[str, Any]
+
+
+@contextlib.contextmanager
+def for_a_plan() -> Iterator[None]:
+    """Says that functions are traced to be planned, and not to be run as they are."""
+    before = tracing_for_a_plan()
+    _planning.now = True
+    try:
+        yield
+    finally:
+        _planning.now = before
+
+
+def tracing_for_a_plan() -> bool:
+    """Whether a function is traced to be planned."""
+    return bool(getattr(_planning, "now", False))
 
 
 def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None:

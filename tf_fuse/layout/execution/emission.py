@@ -1,0 +1,189 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a program into the graph of a `tf.function`, for the devices of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.execution.communicator import Communicator, Held
+from tf_fuse.layout.execution.kernels import KERNELS, same
+from tf_fuse.layout.execution.local import Local, own_state
+from tf_fuse.layout.execution.program import Instruction, Program
+from tf_fuse.layout.execution.relayouts import Relayouts
+from tf_fuse.layout.strategy import Collective
+from tf_fuse.layout.trace_records import Sources
+
+_MADE: Final = ("Const", "Placeholder", "Variable", "VarHandleOp")
+
+
+class Emission:
+    """A program in a graph.
+
+    Attributes:
+      held: what this process's devices hold of each tensor, in the layout in which it is made.
+    """
+
+    def __init__(
+        self, program: Program, sources: Sources, communicator: Communicator, given: Mapping
+    ):
+        """Writes all instructions.
+
+        Args:
+          program: to be written.
+          sources: of the function that was traced.
+          communicator: between the devices.
+          given: by name of a tensor that is fed, or of a variable, what the devices hold of it.
+        """
+        self.held: dict[str, Held] = dict(given)
+        self._program = program
+        self._sources = sources
+        self._communicator = communicator
+        self._relayouts = Relayouts(communicator)
+        for one in program.instructions:
+            if not one.operation.inputs and one.operation.kind in _MADE:
+                self._source(one)
+            else:
+                self._run(one)
+
+    def results(self) -> dict[str, Held]:
+        """What the devices hold of each tensor that is returned."""
+        return {name: self.held[one.tensor] for name, one in self._program.results.items()}
+
+    def writes(self) -> dict[str, Held]:
+        """What the devices hold of each variable that is written, in the end."""
+        return {
+            name: self._relayouts.run(one.tensor, one.relayout, self.held[one.tensor])
+            for name, one in self._program.writes.items()
+        }
+
+    def _source(self, one: Instruction) -> None:
+        name = one.operation.outputs[0].name
+        if name in self.held:
+            return
+        layout = one.strategy.outputs[0]
+        if name not in self._sources.constants:
+            raise LayoutError(f"{one.operation} has no value, neither fed nor captured")
+        value = self._sources.constants[name]
+        found = {}
+        for device, place in self._communicator.devices.names.items():
+            with tf.device(place):
+                at = layout.slice_of(device)
+                if isinstance(value, np.ndarray):
+                    found[device] = tf.constant(value[at])
+                else:
+                    found[device] = tf.identity(value[at] if at else value)
+        self.held[name] = found
+
+    def _run(self, one: Instruction) -> None:
+        read = [
+            self._relayouts.run(each.tensor, each.relayout, self.held[each.tensor])
+            for each in one.reads
+        ]
+        origin = self._sources.origins.get(one.operation.name)
+        kernel = KERNELS.get(one.operation.kind, same)
+        _check_state(one, origin)
+        mesh = self._program.mesh
+        given = {
+            device: (Local(one, origin, mesh, device), [each[device] for each in read])
+            for device in self._communicator.devices.local
+        }
+        made = _in_step(self._communicator, one, kernel, given)
+        for o, tensor in enumerate(one.operation.outputs):
+            self.held[tensor.name] = {
+                device: _checked(one, o, mine[o]) for device, mine in made.items()
+            }
+
+
+def _in_step(
+    communicator: Communicator,
+    one: Instruction,
+    kernel: Any,
+    given: Mapping[int, tuple[Local, Sequence[Any]]],
+) -> dict[int, Sequence[Any]]:
+    """What a kernel returns on each device; where it exchanges something all do so at once."""
+    left = list(one.strategy.forward)
+    made: dict[int, Sequence[Any]] = {}
+    running: dict[int, Iterator[Any]] = {}
+    asked: dict[int, Any] = {}
+
+    def go(device: int, start: Any) -> None:
+        with tf.device(communicator.devices.names[device]):
+            try:
+                asked[device] = start()
+            except StopIteration as end:
+                made[device] = end.value
+
+    for device, (local, inputs) in given.items():
+        with tf.device(communicator.devices.names[device]):
+            found = kernel(local, *inputs)
+        if hasattr(found, "send"):
+            running[device] = found
+            go(device, found.__next__)
+        else:
+            made[device] = found
+    while asked:
+        answers = _reduced(communicator, one, given, asked, left)
+        asked.clear()
+        for device, answer in answers.items():
+            go(device, lambda g=running[device], a=answer: g.send(a))
+    if left:
+        raise LayoutError(
+            f"{one.operation} cannot run as {one.strategy}: {left[0]} has no kernel; give it "
+            f"another strategy by pins, as {{{one.operation.name!r}: 'replicate'}}"
+        )
+    return made
+
+
+def _reduced(
+    communicator: Communicator,
+    one: Instruction,
+    given: Mapping[int, tuple[Local, Sequence[Any]]],
+    asked: Mapping[int, Any],
+    left: list[Collective],
+) -> dict[int, Any]:
+    factor, reduction, _ = next(iter(asked.values()))
+    axes = next(iter(given.values()))[0].axes(factor)
+    charged = left.pop(0) if left else None
+    if charged is None or (charged.reduction, charged.axes) != (reduction, axes):
+        raise LayoutError(
+            f"{one.operation} as {one.strategy} reduces {reduction} over {axes}, and its plan has "
+            f"{charged}; this is an error of tf_fuse, please report it"
+        )
+    tensors = {device: each[2] for device, each in asked.items()}
+    return communicator.all_reduce(tensors, axes, reduction)
+
+
+def _checked(one: Instruction, output: int, tensor: Any) -> Any:
+    """A tensor that an instruction made, with the shape that its strategy says."""
+    if tensor.dtype == tf.variant:  # A list of a loop, which all devices have alike.
+        return tensor
+    layout, wanted = one.strategy.outputs[output], one.operation.outputs[output]
+    shape = layout.slice_shape
+    if not tensor.shape.is_compatible_with(shape) or tensor.dtype.base_dtype.name != wanted.dtype:
+        raise LayoutError(
+            f"{one.operation} as {one.strategy} makes {tensor.dtype.name}{tensor.shape} of its "
+            f"slices, and the plan has {wanted.dtype}{list(shape)}, {layout}; give it another "
+            f"strategy by pins, as {{{one.operation.name!r}: 'replicate'}}"
+        )
+    if not tensor.shape.is_fully_defined():
+        tensor = tf.ensure_shape(tensor, shape)
+    return tensor
+
+
+def _check_state(one: Instruction, origin: Any) -> None:
+    """That what all devices do alike is alike."""
+    if origin is None:
+        return
+    found = own_state(origin.operation)
+    if found is not None:
+        raise LayoutError(
+            f"{one.operation} has a state of its own ({found.type}), which each device would have "
+            "too: their values would differ; take tf.random.stateless_* with a seed that is fed or "
+            "in a variable, or call it outside and feed what it makes"
+        )

@@ -1,0 +1,165 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a plan: the function that was planned, on the devices of a mesh.
+
+run = layout.execute(plan, ["CPU:0", "CPU:1"])
+loss = run(x, labels)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type as function_types
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.execution import traffic, variables
+from tf_fuse.layout.execution.communicator import Communicator, Held
+from tf_fuse.layout.execution.devices import devices_of
+from tf_fuse.layout.execution.emission import Emission
+from tf_fuse.layout.execution.program import Program, program_of
+from tf_fuse.layout.execution.relayouts import relayout
+from tf_fuse.layout.execution.rings import Rings
+from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+if TYPE_CHECKING:
+    from tf_fuse.layout.planning import FunctionPlan
+
+
+class Execution:
+    """A function that runs as a plan says; called as the function is.
+
+    Attributes:
+      plan: that is run.
+      program: the plan, written out.
+      devices: that run it.
+    """
+
+    def __init__(self, plan: FunctionPlan, devices: Any = None):
+        """Takes the function's variables into parts, and writes the program into a graph.
+
+        Args:
+          plan: of `tf_fuse.layout.plan`.
+          devices: as of `tf_fuse.layout.execute`.
+
+        Raises:
+          LayoutError: as of `tf_fuse.layout.execute`.
+        """
+        self.plan = plan
+        self.program: Program = program_of(plan)
+        self.devices = devices_of(self.program.mesh, devices)
+        rings = Rings(self.devices) if self.devices.distributed else None
+        self._communicator = Communicator(self.devices, rings)
+        self._sources = plan.function.sources
+        self._check_variables()
+        self._parts = {
+            name: variables.adopt(name, self._sources.variables[name], layout, self._communicator)
+            for name, layout in plan.variables.items()
+        }
+        specs = [
+            tf.TensorSpec(one.shape, one.dtype, name=None)
+            for one in map(plan.function.tensors.__getitem__, plan.function.inputs)
+        ]
+        self._function = tf.function(self._body, input_signature=specs, autograph=False)
+        try:
+            self._concrete = self._function.get_concrete_function()
+        except Exception:
+            self.release()
+            raise
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The function's variables, by the plan's names; their values are in parts."""
+        return {name: self._sources.variables[name] for name in self._parts}
+
+    @cached_property
+    def traffic(self) -> traffic.Traffic:
+        """What this process's devices receive in one call, read from the graph that runs."""
+        return traffic.traffic_of(self._concrete.graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function.
+
+        Args:
+          *args: as of the function; in several processes the same in all of them.
+          **kwargs: likewise.
+
+        Returns:
+          What the function returns, as ordinary tensors.
+        """
+        flat = self._bound(args, kwargs)
+        found = dict(zip(self.program.results, self._concrete(*flat), strict=True))
+        return self._packed([found.get(name) for name in self._sources.returned])
+
+    def release(self) -> None:
+        """Puts the variables' values together again, in the variables themselves.
+
+        The plan does not run any more then. In several processes, all have to do so at once.
+        """
+        for variable in self.variables.values():
+            variables.release(variable)
+
+    def _check_variables(self) -> None:
+        missing = sorted(set(self.plan.variables) - set(self._sources.variables))
+        if missing:
+            raise LayoutError(
+                f"{self.plan.function.name!r} uses variables that it does not capture: "
+                f"{', '.join(missing)}; capture tf.Variables, do not pass them as arguments"
+            )
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors that the program is fed."""
+        kind: function_types.FunctionType = self._sources.concrete.function_type
+        bound = function_type_utils.canonicalize_function_inputs(args, dict(kwargs), kind)
+        flat = kind.unpack_inputs(bound)
+        by_name = dict(zip(self._sources.feeds, flat, strict=True))
+        return [by_name[name] for name in self.plan.function.inputs]
+
+    def _body(self, *fed: Any) -> list[Any]:
+        given: dict[str, Held] = {}
+        layouts = self.plan.inputs
+        with tf.name_scope(traffic.FED):
+            for name, tensor in zip(self.plan.function.inputs, fed, strict=True):
+                given[name] = self._cut(tensor, layouts[name])
+        for name, parts in self._parts.items():
+            given[name] = self._communicator.each(parts.variables, lambda _, one: one.read_value())
+        emission = Emission(self.program, self._sources, self._communicator, given)
+        for name, held in emission.writes().items():
+            mine = self._parts[name].variables
+            self._communicator.each(
+                held, lambda device, one, mine=mine: mine[device].assign(one, read_value=False)
+            )
+        with tf.name_scope(traffic.RETURNED):
+            return [
+                self._whole(held, self.program.results[name].layout)
+                for name, held in emission.results().items()
+            ]
+
+    def _cut(self, tensor: Any, layout: TensorLayout) -> Held:
+        """A tensor that is fed, as the devices hold it; each slice is brought there once."""
+        with tf.device(self.devices.names[self.devices.first]):
+            slices = {
+                device: tensor[layout.slice_of(device)] if any(layout.splits) else tensor
+                for device in self.devices.local
+            }
+        return self._communicator.each(slices, lambda _, one: tf.identity(one))
+
+    def _whole(self, held: Held, layout: TensorLayout) -> Any:
+        """A result, put together on this process's first device."""
+        target = TensorLayout(layout.mesh, layout.shape)
+        plan = None if layout == target else plan_relayout(layout, target)
+        return relayout(self._communicator, plan, held)[self.devices.first]
+
+    def _packed(self, flat: Sequence[Any]) -> Any:
+        structure = self._sources.concrete.structured_outputs
+        values = iter(flat)
+        made = [
+            next(values) if isinstance(one, tf.Tensor) else one
+            for one in tf.nest.flatten(structure, expand_composites=True)
+        ]
+        return tf.nest.pack_sequence_as(structure, made, expand_composites=True)

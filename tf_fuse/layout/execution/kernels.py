@@ -1,0 +1,280 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a device does with its slices, where that is not the same operation as without a mesh.
+
+Most operations are the same on slices, and are made again (`same`). The others know of the whole: a
+reshape of a slice has the slice's shape, a term of a mean is divided by the whole count, and row
+numbers count from the first row that the device has.
+
+A kernel takes what it knows of its device, and tensors, and returns tensors. One that exchanges
+something with other devices is a generator: it yields (factor, reduction, tensor) and gets the
+tensor back, reduced over the axes that split the factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.execution.local import Local
+
+Kernel = Callable[..., Any]
+
+
+def same(device: Local, *inputs: Any) -> list[Any]:
+    """The operation itself."""
+    return device.again(inputs)
+
+
+def identity(device: Local, x: Any) -> list[Any]:
+    """`Identity`, and what is one for a plan; `CheckNumerics` looks at the slice."""
+    if device.origin is not None and device.origin.operation.type == "CheckNumerics":
+        return device.again([x])
+    return [tf.identity(x)]
+
+
+def assign(device: Local, value: Any) -> list[Any]:
+    """`AssignVariableOp`: what the variable holds then."""
+    del device
+    return [tf.identity(value)]
+
+
+def assign_add(device: Local, variable: Any, value: Any) -> list[Any]:
+    """`AssignAddVariableOp`."""
+    del device
+    return [variable + value]
+
+
+def assign_sub(device: Local, variable: Any, value: Any) -> list[Any]:
+    """`AssignSubVariableOp`."""
+    del device
+    return [variable - value]
+
+
+def reshape(device: Local, x: Any) -> list[Any]:
+    """`Reshape`, `ExpandDims` and `Squeeze`: to the slice's shape."""
+    return [tf.reshape(x, device.shape())]
+
+
+def broadcast_to(device: Local, x: Any) -> list[Any]:
+    """`BroadcastTo` and `Fill`."""
+    return [tf.broadcast_to(x, device.shape())]
+
+
+def _reduced(device: Local) -> tuple[int, ...]:
+    rank = len(device.operation.inputs[0].shape)
+    axes = device.attribute("axes", tuple(range(rank)))
+    axes = axes if isinstance(axes, tuple) else (axes,)
+    return tuple(sorted({one % rank for one in axes}))
+
+
+def mean(device: Local, x: Any) -> list[Any]:
+    """`Mean`: a term of it, where the sum is over more than this device's slice."""
+    layout = device.instruction.strategy.inputs[0]
+    axes = _reduced(device)
+    if not any(layout.splits[i] for i in axes) and not layout.partial:
+        return device.again([x])
+    if not x.dtype.is_floating and not x.dtype.is_complex:
+        raise LayoutError(
+            f"{device.operation} is of {x.dtype.name}, and lies as {layout}: rounded means of "
+            "slices do not add up to the mean; cast to a floating-point type before it"
+        )
+    count = math.prod(layout.shape[i] for i in axes)
+    total = tf.reduce_sum(x, axes, keepdims=bool(device.attribute("keep_dims")))
+    return [total / tf.cast(count, x.dtype)]
+
+
+def extreme(device: Local, x: Any) -> Any:
+    """`Max`, `Min`, `Prod`, `Any` and `All`: reduced once more, among devices."""
+    kind = device.operation.kind
+    how = {"Max": "max", "Min": "min", "Prod": "prod", "Any": "max", "All": "min"}[kind]
+    (found,) = device.again([x])
+    logical = found.dtype == tf.bool
+    for i in _reduced(device):
+        if device.axes(f"d{i}"):
+            found = tf.cast(found, tf.int32) if found.dtype == tf.bool else found
+            found = yield f"d{i}", how, found
+    return [tf.cast(found, tf.bool) if logical else found]
+
+
+def softmax(device: Local, x: Any) -> Any:
+    """`Softmax` and `LogSoftmax`; over a split dimension by the maximum and the sum of all."""
+    at = device.attribute("axis", -1) % x.shape.rank
+    factor = f"d{at}"
+    if not device.axes(factor):
+        return device.again([x])
+    most = yield factor, "max", tf.reduce_max(x, at, keepdims=True)
+    left = x - most
+    exponentials = tf.exp(left)
+    sums = yield factor, "sum", tf.reduce_sum(exponentials, at, keepdims=True)
+    log = device.operation.kind == "LogSoftmax"
+    return [left - tf.math.log(sums) if log else exponentials / sums]
+
+
+def cross_entropy(device: Local, logits: Any, labels: Any) -> Any:
+    """`SoftmaxCrossEntropyWithLogits`, of split classes by the maximum and three sums."""
+    if not device.axes("classes"):
+        return device.again([logits, labels])
+    most = yield "classes", "max", tf.reduce_max(logits, 1)
+    left = logits - most[:, None]
+    exponentials = tf.exp(left)
+    terms = [exponentials, labels, tf.math.multiply_no_nan(left, labels)]
+    sums = yield "classes", "sum", tf.stack([tf.reduce_sum(one, 1) for one in terms])
+    back = exponentials / sums[0][:, None] * sums[1][:, None] - labels
+    return [tf.math.log(sums[0]) * sums[1] - sums[2], back]
+
+
+def sparse_cross_entropy(device: Local, logits: Any, labels: Any) -> Any:
+    """`SparseSoftmaxCrossEntropyWithLogits`, of split classes by the maximum and two sums."""
+    if not device.axes("classes"):
+        return device.again([logits, labels])
+    count = logits.shape[1]
+    most = yield "classes", "max", tf.reduce_max(logits, 1)
+    left = logits - most[:, None]
+    mine = tf.one_hot(_own(device, labels, "classes", count, count), count, dtype=logits.dtype)
+    # A label that is no class at all gives NaN, as on one device.
+    classes = device.operation.inputs[0].shape[1]
+    wrong = tf.logical_or(labels < 0, labels >= classes)
+    exponentials = tf.exp(left)
+    terms = [exponentials, tf.math.multiply_no_nan(left, mine)]
+    sums = yield "classes", "sum", tf.stack([tf.reduce_sum(one, 1) for one in terms])
+    nan = tf.constant(float("nan"), logits.dtype)
+    loss = tf.where(wrong, nan, tf.math.log(sums[0]) - sums[1])
+    back = exponentials / sums[0][:, None] - mine
+    return [loss, tf.where(wrong[:, None], nan, back)]
+
+
+def _own(device: Local, ids: Any, factor: str, length: int, other: int) -> Any:
+    """Numbers from the first one that this device has; `other` where another has it."""
+    own = ids - tf.cast(device.first(factor, length), ids.dtype)
+    here = tf.logical_and(own >= 0, own < length)
+    return tf.where(here, own, tf.cast(other, ids.dtype))
+
+
+def gather(device: Local, table: Any, ids: Any) -> list[Any]:
+    """`GatherV2`, `Gather` and `ResourceGather`: rows of others are zeros."""
+    axis = device.attribute("axis", 0) % table.shape.rank
+    batch = device.attribute("batch_dims", 0)
+    if not device.axes("vocabulary"):
+        return [tf.gather(table, ids, axis=axis, batch_dims=batch)]
+    count = table.shape[axis]
+    whole = device.operation.inputs[0].shape[axis]
+    own = ids - tf.cast(device.first("vocabulary", count), ids.dtype)
+    here = tf.logical_and(own >= 0, own < count)
+    # A number that is no row at all stays none, so that it is an error as on one device.
+    valid = tf.logical_and(ids >= 0, ids < whole)
+    rows = tf.where(here, own, tf.where(valid, 0, tf.cast(count, ids.dtype)))
+    found = tf.gather(table, rows, axis=axis, batch_dims=batch)
+    shape = [1] * axis + here.shape.as_list()[batch:] + [1] * (table.shape.rank - axis - 1)
+    shape[:batch] = here.shape.as_list()[:batch]
+    return [tf.where(tf.reshape(here, shape), found, tf.zeros([], found.dtype))]
+
+
+def one_hot(device: Local, ids: Any, *values: Any) -> list[Any]:
+    """`OneHot`: numbers that another device has are off here."""
+    axis = device.attribute("axis", -1) % len(device.shape())
+    depth = device.shape()[axis]
+    own = ids
+    if device.axes("depth"):
+        own = _own(device, ids, "depth", depth, -1)
+    return device.again([own, *values], {1: depth})
+
+
+def segment_sum(device: Local, data: Any, ids: Any) -> list[Any]:
+    """`UnsortedSegmentSum`: rows of segments that another device has are left out."""
+    count = device.shape()[0]
+    if not device.axes("vocabulary"):
+        return [tf.math.unsorted_segment_sum(data, ids, count)]
+    whole = device.operation.outputs[0].shape[0]
+    own = _own(device, ids, "vocabulary", count, -1)
+    # As on one device: below 0 is left out, and above all segments is an error.
+    own = tf.where(ids >= whole, tf.cast(count, ids.dtype), own)
+    return [tf.math.unsorted_segment_sum(data, own, count)]
+
+
+def cut(device: Local, x: Any) -> list[Any]:
+    """`Slice` and `StridedSlice`: a dimension that is split is taken whole."""
+    small = device.shape()
+    begin, end, strides, masks = _strided(device, x.shape.as_list(), small)
+    return [tf.strided_slice(x, begin, end, strides, **masks)]
+
+
+def cut_gradient(device: Local, dy: Any) -> list[Any]:
+    """`StridedSliceGrad`."""
+    shape = device.shape()
+    begin, end, strides, masks = _strided(device, shape, dy.shape.as_list())
+    return [
+        tf.raw_ops.StridedSliceGrad(
+            shape=list(shape), begin=begin, end=end, strides=strides, dy=dy, **masks
+        )
+    ]
+
+
+def _strided(
+    device: Local, big: Any, small: Any
+) -> tuple[list[int], list[int], list[int], dict[str, int]]:
+    begin = list(device.operation.required("begin"))
+    strides = list(device.attribute("strides", (1,) * len(big)))
+    gone = set(device.attribute("shrink", ()))
+    counts = iter(small)
+    end, mask = [], 0
+    for i, (first, stride) in enumerate(zip(begin, strides, strict=True)):
+        if i in gone:
+            end.append(first + 1)
+            strides[i] = 1
+            continue
+        last = first + stride * (next(counts) - 1)
+        end.append(last + (1 if stride > 0 else -1))
+        if end[-1] < 0:
+            mask |= 1 << i
+            end[-1] = 0
+    return begin, end, strides, {
+        "end_mask": mask,
+        "shrink_axis_mask": sum(1 << i for i in gone),
+    }  # fmt: skip
+
+
+def split_sizes(device: Local, x: Any) -> list[Any]:
+    """`SplitV`."""
+    axis = device.attribute("axis")
+    sizes = [one.slice_shape[axis] for one in device.instruction.strategy.outputs]
+    return list(tf.split(x, sizes, axis))
+
+
+def with_input_shape(number: int) -> Kernel:
+    """An operation that is told the shape of what it makes, in one of its inputs."""
+
+    def kernel(device: Local, *inputs: Any) -> list[Any]:
+        return device.again(inputs, {number: np.array(device.shape(), np.int32)})
+
+    return kernel
+
+
+KERNELS: Final[Mapping[str, Kernel]] = {
+    **dict.fromkeys(
+        ["Identity", "Snapshot", "ReadVariableOp", "PreventGradient", "StopGradient"], identity
+    ),
+    **dict.fromkeys(["Any", "All", "Max", "Min", "Prod"], extreme),
+    **dict.fromkeys(["Reshape", "ExpandDims", "Squeeze"], reshape),
+    **dict.fromkeys(["GatherV2", "Gather", "ResourceGather"], gather),
+    **dict.fromkeys(["Slice", "StridedSlice"], cut),
+    **dict.fromkeys(["Softmax", "LogSoftmax"], softmax),
+    **dict.fromkeys(["AvgPoolGrad", "Conv2DBackpropInput"], with_input_shape(0)),
+    "AssignAddVariableOp": assign_add,
+    "AssignSubVariableOp": assign_sub,
+    "AssignVariableOp": assign,
+    "BroadcastTo": broadcast_to,
+    "Conv2DBackpropFilter": with_input_shape(1),
+    "Mean": mean,
+    "OneHot": one_hot,
+    "SoftmaxCrossEntropyWithLogits": cross_entropy,
+    "SparseSoftmaxCrossEntropyWithLogits": sparse_cross_entropy,
+    "SplitV": split_sizes,
+    "StridedSliceGrad": cut_gradient,
+    "UnsortedSegmentSum": segment_sum,
+}

@@ -1,0 +1,133 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the devices do for a plan, in its order, and how many bytes that moves; runs nothing.
+
+A program is the plan written out: each operation with its strategy, and the relayouts that bring
+its inputs from the layouts in which they are made to those in which it reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.operation import Operation, Tensor
+from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.strategy import Strategy
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+if TYPE_CHECKING:
+    from tf_fuse.layout.planning import FunctionPlan
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A tensor that is read.
+
+    Attributes:
+      tensor: its name.
+      layout: in which it is read.
+      relayout: that brings it there; None where it lies so already.
+    """
+
+    tensor: str
+    layout: TensorLayout
+    relayout: RelayoutPlan | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """An operation, as all devices run it.
+
+    Attributes:
+      operation: with its tensors as they are without a mesh.
+      strategy: how it is run.
+      reads: its inputs.
+    """
+
+    operation: Operation
+    strategy: Strategy
+    reads: tuple[Read, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What the devices do.
+
+    Attributes:
+      name: of the function.
+      mesh: the devices.
+      instructions: in their order.
+      writes: by name of a variable, what it holds in the end, in its layout.
+      results: by name of a tensor that is returned, the tensor that has its value, as it lies.
+    """
+
+    name: str
+    mesh: Mesh
+    instructions: tuple[Instruction, ...]
+    writes: Mapping[str, Read]
+    results: Mapping[str, Read]
+
+    @property
+    def received_bytes(self) -> int:
+        """By all devices together, in one call; without results that are put together behind it."""
+        return sum(self.received_bytes_by_operation().values())
+
+    def received_bytes_by_operation(self) -> dict[str, int]:
+        """The same by operations, and by variables that are written; without zeros.
+
+        Steps with which two relayouts of a tensor begin alike are done once, by the first one.
+        """
+        done: set[tuple[str, tuple[RelayoutStep, ...]]] = set()
+
+        def received(read: Read) -> int:
+            steps = read.relayout.steps if read.relayout else ()
+            keys = [(read.tensor, steps[: i + 1]) for i in range(len(steps))]
+            found = sum(key[1][-1].received_bytes for key in keys if key not in done)
+            done.update(keys)
+            return found
+
+        found = {}
+        for one in self.instructions:
+            inner = sum(each.received_bytes for each in one.strategy.forward)
+            found[one.operation.name] = inner + sum(map(received, one.reads))
+        for name, write in self.writes.items():
+            found[f"{name} kept"] = received(write)
+        return {name: size for name, size in found.items() if size}
+
+
+def program_of(plan: FunctionPlan) -> Program:
+    """Writes a plan out.
+
+    Args:
+      plan: with the steps and links of its relayouts.
+    """
+    made: dict[str, tuple[Tensor, TensorLayout]] = {}
+
+    def read(name: str, layout: TensorLayout) -> Read:
+        tensor, source = made[name]
+        if source == layout:
+            return Read(name, layout, None)
+        links = dict(plan.rates.links)
+        return Read(
+            name, layout, plan_relayout(source, layout, tensor.item_bytes, links, plan.steps)
+        )
+
+    instructions = []
+    for one, strategy in zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True):
+        both = zip(one.inputs, strategy.inputs, strict=True)
+        reads = tuple(read(tensor.name, layout) for tensor, layout in both)
+        instructions.append(Instruction(one, strategy, reads))
+        for tensor, layout in zip(one.outputs, strategy.outputs, strict=True):
+            made[tensor.name] = tensor, layout
+    results = {}
+    for name in plan.function.results:
+        result = f"result {name}"
+        results[name] = read(result, made[result][1])
+    writes = {
+        variable: read(tensor, made[variable][1]) for variable, tensor in plan.function.writes
+    }
+    mesh = plan.rates.mesh
+    return Program(plan.function.name, mesh, tuple(instructions), writes, results)

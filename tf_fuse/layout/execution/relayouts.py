@@ -1,0 +1,139 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Relayouts in a graph: the steps of a plan, on the slices that devices hold.
+
+As in `tf_fuse.layout.simulation`, a step works on what the devices of a group hold, and what they
+send each other goes through a `Communicator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_fuse.layout import steps as kinds
+from tf_fuse.layout.execution.communicator import Communicator, Held
+from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep
+from tf_fuse.layout.simulation import block_of
+
+
+class Relayouts:
+    """The relayouts of a program; steps that two of them begin with alike are done once."""
+
+    def __init__(self, communicator: Communicator):
+        """Takes the devices' communicator."""
+        self._communicator = communicator
+        self._known: dict[tuple[str, tuple[RelayoutStep, ...]], Held] = {}
+
+    def run(self, tensor: str, plan: RelayoutPlan | None, held: Held) -> Held:
+        """What each device holds behind a plan.
+
+        Args:
+          tensor: the name of what is relayouted.
+          plan: None for nothing to do.
+          held: what this process's devices hold before it.
+        """
+        if plan is None:
+            return held
+        for i, step in enumerate(plan.steps):
+            key = tensor, plan.steps[: i + 1]
+            if key not in self._known:
+                before = _reshaped(self._communicator, held, step.before.slice_shape)
+                self._known[key] = _run(self._communicator, step, before)
+            held = self._known[key]
+        return _reshaped(self._communicator, held, plan.target.slice_shape)
+
+
+def relayout(communicator: Communicator, plan: RelayoutPlan | None, held: Held) -> Held:
+    """As `Relayouts.run`, of one plan alone."""
+    return Relayouts(communicator).run("", plan, held)
+
+
+def _reshaped(communicator: Communicator, held: Held, shape: Sequence[int]) -> Held:
+    return communicator.each(
+        held, lambda _, one: one if one.shape.as_list() == list(shape) else tf.reshape(one, shape)
+    )
+
+
+def _run(communicator: Communicator, step: RelayoutStep, held: Held) -> Held:
+    if step.kind == kinds.ALL_REDUCE:
+        return communicator.all_reduce(held, step.axes, "sum")
+    if step.kind == kinds.ALL_GATHER:
+        parts = communicator.all_gather(held, step.axes)
+        return communicator.each(parts, lambda _, one: tf.concat(one, step.sources[0]))
+    if step.kind == kinds.REDUCE_SCATTER:
+        blocks = communicator.each(held, lambda _, one: _cut(step, one))
+        taken = communicator.exchange(blocks, step.axes)
+        return communicator.each(taken, lambda _, one: one[0] if len(one) == 1 else tf.add_n(one))
+    if step.kind == kinds.ALL_TO_ALL:
+        taken = communicator.exchange(
+            communicator.each(held, lambda _, one: _blocks(step, one)), step.axes
+        )
+        return communicator.each(taken, lambda _, one: _assembled(step, one))
+    return communicator.each(held, lambda device, one: _local(communicator, step, device, one))
+
+
+def _local(communicator: Communicator, step: RelayoutStep, device: int, tensor: Any) -> Any:
+    """The steps in which nothing is sent."""
+    at = communicator.place(device, step.axes)
+    count = communicator.members(step.axes)
+    if step.kind == kinds.SLICE:
+        return _part(tensor, step.targets[0], at, count)
+    if step.kind == kinds.MASK:
+        return tensor if at == 0 else tf.zeros_like(tensor)
+    assert step.kind == kinds.PAD, step.kind
+    length = tensor.shape[step.sources[0]]
+    paddings = [(0, 0)] * tensor.shape.rank
+    paddings[step.sources[0]] = at * length, (count - 1 - at) * length
+    return tf.pad(tensor, paddings)
+
+
+def _part(tensor: Any, dimension: int, number: int, count: int) -> Any:
+    length = tensor.shape[dimension] // count
+    shape = tensor.shape.as_list()
+    begin = [0] * len(shape)
+    begin[dimension], shape[dimension] = number * length, length
+    return tf.slice(tensor, begin, shape)
+
+
+def _cut(step: RelayoutStep, tensor: Any) -> list[Any]:
+    """The parts of a tensor for each member of a group, along the dimension that is split."""
+    count = step.before.mesh.size_of(step.axes[0])
+    return list(tf.split(tensor, count, step.targets[0]))
+
+
+def _members(step: RelayoutStep) -> list[tuple[int, ...]]:
+    sizes = [step.before.mesh.size_of(axis) for axis in step.axes]
+    members: list[tuple[int, ...]] = [()]
+    for size in sizes:
+        members = [(*one, i) for one in members for i in range(size)]
+    return members
+
+
+def _blocks(step: RelayoutStep, tensor: Any) -> list[Any]:
+    """The block of a tensor for each member of a group."""
+    found = []
+    for receiver in _members(step):
+        take = block_of(step, receiver, step.targets, step.after, tensor.shape.as_list())
+        sizes = [one.stop - one.start for one in take]
+        found.append(tf.slice(tensor, [one.start for one in take], sizes))
+    return found
+
+
+def _assembled(step: RelayoutStep, blocks: Sequence[Any]) -> Any:
+    """The tensor of the blocks that a device got, by their places along the dimensions."""
+    dimensions = sorted(set(step.sources))
+    shape = step.after.slice_shape
+    placed: Mapping[tuple[int, ...], Any] = {}
+    for sender, block in zip(_members(step), blocks, strict=True):
+        put = block_of(step, sender, step.sources, step.before, shape)
+        placed = {**placed, tuple(put[i].start for i in dimensions): block}
+    while dimensions:
+        last = dimensions.pop()
+        rows: dict[tuple[int, ...], list[Any]] = {}
+        for key in sorted(placed):
+            rows.setdefault(key[:-1], []).append(placed[key])
+        placed = {key: tf.concat(mine, last) for key, mine in rows.items()}
+    return placed[()]

@@ -1,0 +1,224 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow's collectives among devices of several processes, over some axes of a mesh.
+
+Keys are given in the order of the calls, which has to be the same in all processes. TensorFlow
+numbers the members of a group by itself; which number each has is asked of it once, when a group is
+made, and not assumed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.execution.devices import Devices
+
+# Beside those of tf.distribute and DTensor, which count from small numbers.
+_FIRST_GROUP: Final = 0x2A000000
+_FIRST_INSTANCE: Final = 0x2B000000
+_group_keys = itertools.count(_FIRST_GROUP)
+_instance_keys = itertools.count(_FIRST_INSTANCE)
+
+_MERGES: Final = {"max": "Max", "min": "Min", "prod": "Mul", "sum": "Add"}
+# What gathers and all-to-alls take; others are brought there bit by bit or as wider numbers.
+_CARRIED: Final = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
+_BITS: Final = {
+    tf.bfloat16: tf.float16,
+    tf.complex64: tf.float32,
+    tf.complex128: tf.float64,
+    tf.uint32: tf.int32,
+    tf.uint64: tf.int64,
+}
+
+
+class Rings:
+    """Collectives in groups of a mesh's devices, over axes that reach other processes."""
+
+    def __init__(self, devices: Devices):
+        """Gives every set of axes its keys, and asks for the members' numbers.
+
+        All processes of the mesh have to be here at once.
+        """
+        self._devices = devices
+        axes = [axis for axis, size in devices.mesh.dims if size > 1]
+        self._keys: dict[tuple[int, ...], int] = {}
+        for count in range(1, len(axes) + 1):
+            for some in itertools.combinations(axes, count):
+                for group in devices.mesh.groups(some):
+                    self._keys.setdefault(tuple(sorted(group)), next(_group_keys))
+        # Orders the collectives of a device, in all processes alike.
+        self._tokens: dict[int, Any] = {}
+        for device, name in devices.names.items():
+            with tf.init_scope(), tf.device(name):
+                self._tokens[device] = tf.Variable(0.0, trainable=False, name="layout_token")
+        self._orders = {group: self._order(group) for group in self._keys}
+
+    def of_first(self, value: Any) -> Any:
+        """The value that the process with the first device has, in all processes, bit by bit."""
+        group = tuple(range(self._devices.mesh.size))
+
+        @tf.function
+        def add(one: Any) -> Any:
+            bits, back = _as_integers(one)
+            held = {}
+            for device, name in self._devices.names.items():
+                with tf.device(name):
+                    held[device] = bits if device == 0 else tf.zeros_like(bits)
+            return back(self.all_reduce(group, held, "sum")[self._devices.first])
+
+        return add(value)
+
+    def all_reduce(
+        self, group: Sequence[int], held: Mapping[int, Any], reduction: str
+    ) -> dict[int, Any]:
+        """The sum, or another reduction, of what the members hold."""
+        instance = next(_instance_keys)
+        found = {}
+        for device, one in held.items():
+            with tf.device(self._devices.names[device]):
+                carried, back = _wide(one)
+                made = tf.raw_ops.CollectiveReduceV2(
+                    input=carried,
+                    merge_op=_MERGES[reduction],
+                    final_op="Id",
+                    communication_hint="ring",
+                    **self._where(group, device, instance),
+                )
+                found[device] = _shaped(back(made), one.shape)
+        return found
+
+    def all_gather(self, group: Sequence[int], held: Mapping[int, Any]) -> dict[int, list[Any]]:
+        """What the members hold, in the group's order."""
+        instance = next(_instance_keys)
+        found = {}
+        for device, one in held.items():
+            with tf.device(self._devices.names[device]):
+                carried, back = _carried(tf.expand_dims(one, 0))
+                made = tf.raw_ops.CollectiveGatherV2(
+                    input=carried, **self._where(group, device, instance)
+                )
+                shape = [len(group), *carried.shape.as_list()[1:]]
+                rows = back(_shaped(made, shape))
+                found[device] = self._in_order(group, rows)
+        return found
+
+    def all_to_all(
+        self, group: Sequence[int], held: Mapping[int, Sequence[Any]]
+    ) -> dict[int, list[Any]]:
+        """What the members have for a device, in the group's order."""
+        instance = next(_instance_keys)
+        orders = self._orders[tuple(sorted(group))]
+        found = {}
+        for device, blocks in held.items():
+            with tf.device(self._devices.names[device]):
+                ranked = [blocks[list(group).index(member)] for member in orders]
+                carried, back = _carried(tf.stack(ranked))
+                made = tf.raw_ops.CollectiveAllToAllV2(
+                    input=carried, **self._where(group, device, instance)
+                )
+                found[device] = self._in_order(group, back(_shaped(made, carried.shape)))
+        return found
+
+    def _in_order(self, group: Sequence[int], rows: Any) -> list[Any]:
+        """Rows by the members' numbers, in the group's order."""
+        orders = self._orders[tuple(sorted(group))]
+        parts = tf.unstack(rows)
+        return [parts[orders.index(member)] for member in group]
+
+    def _where(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+        return {
+            "group_size": len(group),
+            "group_key": self._keys[tuple(sorted(group))],
+            "instance_key": instance,
+            "ordering_token": [self._tokens[device].handle],
+        }
+
+    def _order(self, group: tuple[int, ...]) -> list[int]:
+        """The members of a group by the numbers that TensorFlow gave them."""
+        instance = next(_instance_keys)
+        mine = [one for one in group if one in self._devices.names]
+        if len(mine) in (0, len(group)):
+            return list(group)
+
+        @tf.function
+        def ask() -> list[Any]:
+            found = []
+            for device in mine:
+                with tf.device(self._devices.names[device]):
+                    found.append(
+                        tf.raw_ops.CollectiveGatherV2(
+                            input=tf.constant([device]), **self._where(group, device, instance)
+                        )
+                    )
+            return found
+
+        answers = [one.numpy().tolist() for one in ask()]
+        if any(sorted(one) != list(group) or one != answers[0] for one in answers):
+            raise LayoutError(
+                f"the processes do not agree on the devices of a group: expected {list(group)}, "
+                f"got {answers}; give all of them the same mesh"
+            )
+        return [int(one) for one in answers[0]]
+
+
+def _shaped(tensor: Any, shape: Any) -> Any:
+    tensor.set_shape(shape)
+    return tensor
+
+
+def _wide(tensor: Any) -> tuple[Any, Any]:
+    """A tensor of a type that can be reduced, and the way back."""
+    kind = tensor.dtype
+    if kind in _CARRIED or kind == tf.bfloat16:
+        return tensor, lambda one: one
+    if kind.is_complex or kind in (tf.uint32, tf.uint64):
+        raise LayoutError(
+            f"TensorFlow has no all-reduce of {kind.name} between processes; use a plan in which "
+            "it is not partial, or another type"
+        )
+    return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
+
+
+def _carried(tensor: Any) -> tuple[Any, Any]:
+    """A tensor of a type that collectives carry, with the same bits, and the way back."""
+    kind = tensor.dtype
+    if kind in _CARRIED:
+        return tensor, lambda one: one
+    if kind in _BITS:
+        return tf.bitcast(tensor, _BITS[kind]), lambda one: tf.bitcast(one, kind)
+    # Numbers of one or two bytes: several in one of four, where they fill it.
+    row = math.prod(tensor.shape.as_list()[1:])
+    narrow = tf.cast(tensor, tf.uint8) if kind == tf.bool else tensor
+    fits = 4 // narrow.dtype.size
+    if row % fits:
+        return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
+    shape = tensor.shape.as_list()
+    packed = tf.bitcast(tf.reshape(narrow, [shape[0], row // fits, fits]), tf.int32)
+
+    def back(one: Any) -> Any:
+        return tf.cast(tf.reshape(tf.bitcast(one, narrow.dtype), shape_of(one)), kind)
+
+    def shape_of(one: Any) -> list[int]:
+        return [one.shape[0], *shape[1:]]
+
+    return packed, back
+
+
+def _as_integers(tensor: Any) -> tuple[Any, Any]:
+    """The bits of a tensor as integers that can be added up, and the way back."""
+    kind = tensor.dtype
+    if kind == tf.bool:
+        return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
+    if kind.size >= 4:
+        return tf.bitcast(tensor, tf.int32), lambda one: tf.bitcast(one, kind)
+    narrow = tf.uint8 if kind.size == 1 else tf.uint16
+    return (
+        tf.cast(tf.bitcast(tensor, narrow), tf.int32),
+        lambda one: tf.bitcast(tf.cast(one, narrow), kind),
+    )
