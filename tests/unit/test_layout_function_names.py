@@ -104,8 +104,7 @@ def test_names_by_variables_and_layers():
         rules,
         {
             second.kernel.path: ["hidden", "out"],
-            first.kernel.path: ["io", None],
-            "args_0": ["batch", None],
+            "args_0": ["batch", "io"],
         },
     )
     assert list(sbp(found.variables, kernels).values()) == ["B S(1)", "B S(0)", "B S(0)", "B B"]
