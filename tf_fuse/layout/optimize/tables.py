@@ -191,7 +191,8 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
         if key not in known:
             # Rounded one by one, so that the parts add up to the whole.
             parts = ("compute_seconds", "communication_seconds")
-            known[key] = sum(column(node, name, PER_SECOND) for name in parts)
+            one, other = (column(node, name, PER_SECOND) for name in parts)
+            known[key] = one + other
         return known[key]
 
     pairs: dict[tuple[int, int], np.ndarray] = {}
@@ -210,10 +211,8 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
     live, points = _points([node.live for node in nodes])
     found = Tables(
         tuple(map(cost, nodes)),
-        *(
-            tuple(column(node, f"{name}_bytes", 1) for node in nodes)
-            for name in ("memory", "transient")
-        ),
+        tuple(column(node, "memory_bytes", 1) for node in nodes),
+        tuple(column(node, "transient_bytes", 1) for node in nodes),
         live,
         points,
         {key: pairs[key] for key in sorted(pairs)},
