@@ -114,26 +114,26 @@ class ShardUpdateOptionCases:
 
     def badly_planned(self) -> dict[str, Any]:
         """Trains as `trained`, while planning raises."""
-        from tf_fuse.shard_update import hook
+        from tf_fuse.shard_update import updates
 
         def bad(*args: Any, **more: Any) -> Any:
             raise ValueError("badly planned on purpose")
 
-        make_plan, hook.make_plan = hook.make_plan, bad
+        make_plan, updates.make_plan = updates.make_plan, bad
         try:
             return self.trained()
         finally:
-            hook.make_plan = make_plan
+            updates.make_plan = make_plan
 
     def wrongly_cut(self) -> dict[str, Any]:
         """Trains as `trained`, while the verifier finds something wrong with each function."""
-        from tf_fuse.shard_update import hook
+        from tf_fuse.shard_update import updates
 
-        verify, hook.verify = hook.verify, lambda *args: "it is wrong on purpose"
+        verify, updates.verify = updates.verify, lambda *args: "it is wrong on purpose"
         try:
             return self.trained() | {"decided": self.decided()[-1]}
         finally:
-            hook.verify = verify
+            updates.verify = verify
 
     def with_python(self) -> list[tuple[str | None, str]]:
         """Why a step is left alone that runs Python code in a branch."""

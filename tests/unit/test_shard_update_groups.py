@@ -17,9 +17,8 @@ from tf_fuse.shard_update.agreement import describe
 from tf_fuse.shard_update.cluster import Cluster
 from tf_fuse.shard_update.copies import Copies
 from tf_fuse.shard_update.families import Family, Pack
-from tf_fuse.shard_update.hook import _groups, _why_no_groups
 from tf_fuse.shard_update.plan import Plan
-from tf_fuse.shard_update.replicas import Replicas, ranges_of, summed_of
+from tf_fuse.shard_update.replicas import Replicas, groups_of, ranges_of, summed_of, why_no_groups
 
 _FLOAT = 1
 
@@ -74,7 +73,7 @@ def test_chunks_are_those_of_the_ring():
     ("replicas", "size", "groups"), [(4, 0, 1), (4, 4, 1), (4, 2, 2), (6, 2, 3), (2, 0, 1)]
 )
 def test_how_many_groups(replicas, size, groups):
-    assert _groups(replicas, size) == groups
+    assert groups_of(replicas, size) == groups
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,8 @@ def test_how_many_groups(replicas, size, groups):
     ],
 )  # fmt: skip
 def test_sizes_that_do_not_divide(replicas, size, why):
-    assert _groups(replicas, size) is None
-    assert _why_no_groups(replicas, size) == why
+    assert groups_of(replicas, size) is None
+    assert why_no_groups(replicas, size) == why
 
 
 def test_groups_are_agreed_on():

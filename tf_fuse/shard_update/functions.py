@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
@@ -103,3 +103,35 @@ def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
         return found
 
     return op_def
+
+
+def bodies_of(context: Any) -> Callable[[str], Any | None]:
+    """What knows the `FunctionDef` of each function of a context."""
+
+    def body(name: str) -> Any | None:
+        return context.get_function_def(name) if context.has_function(name) else None
+
+    return body
+
+
+def has_op(context: Any, name: str, ops: Collection[str], seen: set[str] | None = None) -> bool:
+    """Whether a function, or one that it calls, has one of some operations.
+
+    Args:
+      context: that knows the functions.
+      name: of the function.
+      ops: the operations.
+      seen: names of functions that are not looked at again.
+    """
+    seen = set() if seen is None else seen
+    seen.add(name)
+    if not context.has_function(name):
+        return False
+    called: set[str] = set()
+    for node in context.get_function_def(name).node_def:
+        if node.op in ops:
+            return True
+        called.add(node.op)
+        for value in node.attr.values():
+            called |= {value.func.name, *(function.name for function in value.list.func)}
+    return any(has_op(context, c, ops, seen) for c in sorted(called - seen - {""}))

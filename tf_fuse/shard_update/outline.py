@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tf_fuse.shard_update.asynchrony import count_of
 from tf_fuse.shard_update.builder import Shape
@@ -40,6 +40,9 @@ from tf_fuse.shard_update.cones import (
 from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
 from tf_fuse.shard_update.origins import Site
 from tf_fuse.shard_update.rows import SCATTERS, PartialShape
+
+if TYPE_CHECKING:
+    from tf_fuse.shard_update.staged import Stager
 
 # Operations and assignments; each reads and writes a whole tensor if it is run by itself.
 MIN_PASSES = 2
@@ -147,7 +150,10 @@ def outline(
     kept, cones = [], finder.cones()
     staged: list[tuple[Cone, Operation]] = []
     if partial is not None:
-        staged, cones = _staged(view, finder, partial, is_here, maker, site, cones, found)
+        from tf_fuse.shard_update.staged import Stager
+
+        stager = Stager(view, finder, partial, is_here, maker, site)
+        staged, cones = _staged(view, stager, cones, found)
     for cone in cones:
         cone = narrowed(view, cone) if cone.size == 1 else cone
         reason = _reason(view, cone, finder, maker.rules)
@@ -179,19 +185,9 @@ def outline(
 
 
 def _staged(
-    view: GraphView,
-    finder: Finder,
-    partial: PartialShape,
-    is_here: IsHere,
-    maker: Maker,
-    site: Site,
-    cones: list[Cone],
-    found: Outline,
+    view: GraphView, stager: Stager, cones: list[Cone], found: Outline
 ) -> tuple[list[tuple[Cone, Operation]], list[Cone]]:
     """Operations of updates that change rows, and the cones of others; see `staged.py`."""
-    from tf_fuse.shard_update.staged import Stager
-
-    stager = Stager(view, finder, partial, is_here, maker, site)
     made, others = stager.take(cones)
     bad = without_cycles(view, [cone for cone, _ in made])
     nodes = {name for cone in bad for name in cone.nodes}

@@ -127,3 +127,16 @@ def width_of(dtype: int) -> int:
     from tensorflow.python.framework import dtypes
 
     return int(dtypes.as_dtype(dtype).size)
+
+
+def groups_of(replicas: int, size: int) -> int | None:
+    """In how many groups of a size (0: of all) replicas are; None if they are not."""
+    size = size or replicas
+    return None if replicas % size else replicas // size
+
+
+def why_no_groups(replicas: int, size: int) -> str:
+    """What an error says where replicas cannot be in groups of a size."""
+    sizes = [str(one) for one in range(2, replicas) if replicas % one == 0]
+    better = f"{', '.join(sizes)}, or 0 for all of them" if sizes else "0, for all of them"
+    return f"it is {size}, which {replicas} replicas are no multiple of; set it to {better}"
