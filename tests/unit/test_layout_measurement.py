@@ -109,7 +109,7 @@ def test_processes_agree_on_the_longest_time():
 
 
 def test_a_call_that_does_nothing_is_not_all_of_a_time():
-    """Where a short run is no longer than a call, a hundredth of it is left, not less than nothing."""
+    """Where a run is no longer than a call, a hundredth of it is left, not less than nothing."""
     bench = Clocked()
     bench.nothing = lambda: bench.taking(1.0)
     found = measure(MESH, bench, clock=bench.clock)
