@@ -217,6 +217,25 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "nothing; a partial gradient has to be reduced before",
     ),
     Entry(
+        _all(gather.sparse_update(1, 2, 1, 1),
+             "ResourceScatterAdd ResourceScatterSub ResourceScatterMul ResourceScatterDiv "
+             "ResourceScatterMin ResourceScatterMax ResourceScatterUpdate")
+        | _all(gather.sparse_update(2, -2, -1, 4),
+               "ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 "
+               "ResourceSparseApplyProximalAdagrad")
+        | _all(gather.sparse_update(2, 3, 4, 4),
+               "ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum")
+        | _all(gather.sparse_update(3, -2, -1, 12),
+               "ResourceSparseApplyAdadelta ResourceSparseApplyRMSProp")
+        | _all(gather.sparse_update(4, -2, -1, 12), "ResourceSparseApplyCenteredRMSProp")
+        | _all(gather.sparse_update(3, 3, 4, 12),
+               "ResourceSparseApplyFtrl ResourceSparseApplyFtrlV2")
+        | _all(gather.sparse_update(1, -2, -1, 4),
+               "ResourceSparseApplyProximalGradientDescent"),
+        "every dimension of the variable and its slots; of the updates those behind the rows",
+        "nothing; over the vocabulary, each device takes the updates of its rows",
+    ),
+    Entry(
         _all(elementwise.source, "Variable VarHandleOp Placeholder Const"),
         "every dimension",
         "nothing",
