@@ -1,8 +1,9 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a Keras 3 optimizer that has been given the pieces of variables.
+"""Checkpoints of Keras 3's variables in pieces, and of an optimizer that has been given these.
 
-Such an optimizer has a slot for each piece, and its checkpoint would have them one by one: a
+A variable is saved as slices of one tensor, as TensorFlow does by itself where Keras is not
+around it. An optimizer has a slot for each piece, and its checkpoint would have them one by one: a
 program with other pieces, or none, could not read it. TensorFlow asks an optimizer what to save by
 `_trackable_children`; in place of the pieces that tells the whole variables, and in place of their
 slots one variable each that has those as its pieces, under the names of whole weights. TensorFlow
@@ -11,6 +12,7 @@ writes and reads the pieces of a variable as slices of one tensor.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -41,11 +43,36 @@ def remember(whole: Any, pieces: Sequence[Any]) -> None:
 
     Args:
       whole: of TensorFlow or Keras.
-      pieces: of TensorFlow, in order.
+      pieces: of TensorFlow, in order; a whole variable of Keras has one.
     """
     for index, piece in enumerate(pieces):
         setattr(piece, _OWNER, (weakref.ref(whole), index, len(pieces)))
+    if len(pieces) > 1:
+        _save_by_slices(whole)
     _install()
+
+
+def _save_by_slices(whole: Any) -> None:
+    """Has a variable of Keras 3 save and restore its pieces, which it cannot by itself.
+
+    TensorFlow asks the first class of an object that tells how, so this one gets another class. (By
+    the method that Keras's class has, slices are saved, but not restored.)
+    """
+    from tensorflow.python.distribute import sharded_variable
+
+    if not isinstance(whole, sharded_variable.ShardedVariable):
+        whole.__class__ = _sliced(type(whole))
+
+
+@functools.cache
+def _sliced(cls: type) -> type:
+    if "_gather_saveables_for_checkpoint" in vars(cls):
+        return cls
+
+    def gather(self: Any) -> Any:
+        return self.value._gather_saveables_for_checkpoint()
+
+    return type(cls.__name__, (cls,), {"_gather_saveables_for_checkpoint": gather})
 
 
 def _install() -> None:
@@ -81,7 +108,7 @@ def _with_wholes(optimizer: Any, children: dict[str, Any]) -> dict[str, Any]:
                 pieces = list(child)[run.first : run.first + run.count]
                 whole = run.whole
                 if name != "_trainable_variables":
-                    whole = _joined(made, name, run, pieces)
+                    whole = _joined(made, name, run, pieces) if run.count > 1 else None
                 if whole is not None:
                     instead.update({id(one): None for one in pieces})
                     instead[id(pieces[0])] = whole

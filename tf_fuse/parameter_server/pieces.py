@@ -42,6 +42,9 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
         if isinstance(one, sharded_variable.ShardedVariable):
             checkpoints.remember(whole, one.variables)
             found += one.variables
+        elif one is not whole:
+            checkpoints.remember(whole, [one])
+            found.append(one)
         else:
             found.append(one)
     note_pieces(found)
