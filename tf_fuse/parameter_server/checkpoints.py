@@ -12,7 +12,6 @@ writes and reads the pieces of a variable as slices of one tensor.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -21,6 +20,8 @@ from typing import Any
 
 _OWNER = "_tf_fuse_whole"
 _KERAS = "keras.src.backend.tensorflow.optimizer"
+# Class of Keras's variables to the one of those that are in pieces.
+_sliced_classes: dict[type, type] = {}
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ def _save_by_slices(whole: Any) -> None:
         whole.__class__ = _sliced(type(whole))
 
 
-@functools.cache
 def _sliced(cls: type) -> type:
     if "_gather_saveables_for_checkpoint" in vars(cls):
         return cls
@@ -72,7 +72,10 @@ def _sliced(cls: type) -> type:
     def gather(self: Any) -> Any:
         return self.value._gather_saveables_for_checkpoint()
 
-    return type(cls.__name__, (cls,), {"_gather_saveables_for_checkpoint": gather})
+    # (Of two threads' classes either one will do.)
+    return _sliced_classes.setdefault(
+        cls, type(cls.__name__, (cls,), {"_gather_saveables_for_checkpoint": gather})
+    )
 
 
 def _install() -> None:
