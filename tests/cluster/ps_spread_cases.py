@@ -38,7 +38,7 @@ def main(mode, servers, folder):
         if mode != "stock" and takes_pieces:
             weights = parameter_server.pieces(model.trainable_variables)
         optimizer = optimizer_of()
-        optimizer.build(weights)
+        optimizer.build(weights if takes_pieces and mode != "stock" else model.trainable_variables)
         return model, optimizer, weights
 
     def adam():
@@ -122,7 +122,7 @@ def main(mode, servers, folder):
         import tf_fuse
 
         function = tf_fuse.weight_update_report()["operations"][-1]
-        return len(function["updates"]), len(function["left"])
+        return [function["updates"], len(function["left"])]
 
     def restored(bottleneck, optimizer_of):
         """What a checkpoint of each other run so far gives."""

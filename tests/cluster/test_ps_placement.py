@@ -49,7 +49,11 @@ def test_slots_are_beside_their_weights(runs):
 def test_a_model_is_planned_and_reported(runs):
     report = runs["on", 2]["training"]["report"]
     assert {one["why"] for one in report["variables"]} == {"planned"}
-    assert report["plans"] == [{"variables": 8, "not_made": [], "reason": "", "spread": []}]
+    (plan,) = report["plans"]
+    spread = plan.pop("spread")
+    assert plan == {"variables": 8, "not_made": [], "reason": ""}
+    # No weight is more than a server's share; one element is not looked at.
+    assert [one["verdict"] for one in spread] == ["share"] * 5
     kept = sum(one["kept_bytes"] for one in report["servers"])
     # Weights and two slots each, of floats; and the iteration and the learning rate.
     assert kept == 3 * 4 * (16 * 64 + 64 + 64 * 64 + 64 + 64 + 1) + 8 + 4

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_fuse.parameter_server import Costs, spread
+from tf_fuse import cli
+from tf_fuse.parameter_server import Costs, report, spread
 from tf_fuse.parameter_server.balance import Servers
 from tf_fuse.parameter_server.partition import Decision
 from tf_fuse.parameter_server.placement import Placement
@@ -164,3 +165,23 @@ def test_a_partitioners_decisions_are_not_told_of_as_these():
     placement = Placement(2, _COSTS)
     placement.add_plan(make_plan([Expected(_BIG)], _COSTS, _empty(), split))
     assert placement.plans()[0]["spread"] == []
+
+
+def test_explain_shows_the_arithmetic(tmp_path, capsys):
+    placement = Placement(2, _COSTS)
+    variables = [_BIG, Variable("bias", (1000,), "float32", slots=2)]
+    expected = [Expected(one) for one in variables]
+
+    def split(variables, servers):
+        return spread.decide(variables, servers, _COSTS, ())
+
+    placement.add_plan(make_plan(expected, _COSTS, _empty(), split))
+    placement.place(_BIG)
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report._report(placement, None)))
+    assert cli.main(["explain", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    at = lines.index("Plan: a plan of 2 variables, of which 1 were not made")
+    # (Of what is no more than a share there is nothing to say.)
+    assert lines[at + 1 :] == [f"kernel: {_only(*variables, asked=()).arithmetic()}"]
+    assert "compute is the bottleneck, but the program does not take its pieces" in lines[at + 1]

@@ -1,8 +1,9 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a Keras 3 optimizer that has been given the pieces of variables.
+"""Checkpoints of Keras 3's variables in pieces, and of an optimizer that has been given these.
 
-Such an optimizer has a slot for each piece, and its checkpoint would have them one by one: a
+A variable is saved as slices of one tensor, as TensorFlow does by itself where Keras is not
+around it. An optimizer has a slot for each piece, and its checkpoint would have them one by one: a
 program with other pieces, or none, could not read it. TensorFlow asks an optimizer what to save by
 `_trackable_children`; in place of the pieces that tells the whole variables, and in place of their
 slots one variable each that has those as its pieces, under the names of whole weights. TensorFlow
@@ -21,6 +22,8 @@ from typing import Any
 _log = logging.getLogger("tf_fuse")
 _OWNER = "_tf_fuse_whole"
 _KERAS = "keras.src.backend.tensorflow.optimizer"
+# Class of Keras's variables to the one of those that are in pieces.
+_sliced_classes: dict[type, type] = {}
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,38 @@ def remember(whole: Any, pieces: Sequence[Any]) -> None:
 
     Args:
       whole: of TensorFlow or Keras.
-      pieces: of TensorFlow, in order.
+      pieces: of TensorFlow, in order; a whole variable of Keras has one.
     """
     for index, piece in enumerate(pieces):
         setattr(piece, _OWNER, (weakref.ref(whole), index, len(pieces)))
+    if len(pieces) > 1:
+        _save_by_slices(whole)
     _install()
+
+
+def _save_by_slices(whole: Any) -> None:
+    """Has a variable of Keras 3 save and restore its pieces, which it cannot by itself.
+
+    TensorFlow asks the first class of an object that tells how, so this one gets another class. (By
+    the method that Keras's class has, slices are saved, but not restored.)
+    """
+    from tensorflow.python.distribute import sharded_variable
+
+    if not isinstance(whole, sharded_variable.ShardedVariable):
+        whole.__class__ = _sliced(type(whole))
+
+
+def _sliced(cls: type) -> type:
+    if "_gather_saveables_for_checkpoint" in vars(cls):
+        return cls
+
+    def gather(self: Any) -> Any:
+        return self.value._gather_saveables_for_checkpoint()
+
+    # (Of two threads' classes either one will do.)
+    return _sliced_classes.setdefault(
+        cls, type(cls.__name__, (cls,), {"_gather_saveables_for_checkpoint": gather})
+    )
 
 
 def _install() -> None:
