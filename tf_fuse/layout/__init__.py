@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tf_fuse.layout.by_rules import plan_by_rules
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.links import Link
 from tf_fuse.layout.mesh import Mesh
@@ -107,6 +108,7 @@ __all__ = [
     "function_problem",
     "picture",
     "plan",
+    "plan_by_rules",
     "plan_relayout",
     "show",
     "to_mindspore",

@@ -152,7 +152,9 @@ def _cut(
         if masks["shrink_axis"] >> i & 1:
             found["shrink"].append(at)
         start = int(begin[i]) % big[at] if big[at] else 0
-        found["begin"].append(0 if masks["begin"] >> i & 1 else start)
+        if masks["begin"] >> i & 1:
+            start = 0 if strides[i] > 0 else big[at] - 1
+        found["begin"].append(start)
         found["strides"].append(int(strides[i]))
     rest = len(big) - len(found["begin"])
     return {

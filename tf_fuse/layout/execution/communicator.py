@@ -29,6 +29,7 @@ _REDUCE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "prod": tf.multiply,
     "sum": tf.add,
 }
+_LOGICAL: Final = {"max": tf.logical_or, "min": tf.logical_and}
 
 
 class Communicator:
@@ -112,7 +113,8 @@ class Communicator:
             if reduction == "sum":
                 made = tf.add_n(terms)
             else:
-                made = functools.reduce(_REDUCE[reduction], terms)
+                by_type = _LOGICAL if terms[0].dtype == tf.bool else _REDUCE
+                made = functools.reduce(by_type[reduction], terms)
         # A relay on each device, so that what it made is brought there once for all readers.
         return self.each(dict.fromkeys(group, made), lambda _, one: tf.identity(one))
 

@@ -115,8 +115,14 @@ class Execution:
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The tensors that the program is fed."""
         kind: function_types.FunctionType = self._sources.concrete.function_type
-        bound = function_type_utils.canonicalize_function_inputs(args, dict(kwargs), kind)
-        flat = kind.unpack_inputs(bound)
+        try:
+            bound = function_type_utils.canonicalize_function_inputs(args, dict(kwargs), kind)
+            flat = kind.unpack_inputs(bound)
+        except TypeError:
+            # Also of concrete functions: tensors alone, where other arguments have defaults.
+            flat = tf.nest.flatten((args, dict(kwargs)), expand_composites=True)
+            if len(flat) != len(self._sources.feeds):
+                raise
         by_name = dict(zip(self._sources.feeds, flat, strict=True))
         return [by_name[name] for name in self.plan.function.inputs]
 

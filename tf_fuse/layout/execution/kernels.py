@@ -94,12 +94,10 @@ def extreme(device: Local, x: Any) -> Any:
     kind = device.operation.kind
     how = {"Max": "max", "Min": "min", "Prod": "prod", "Any": "max", "All": "min"}[kind]
     (found,) = device.again([x])
-    logical = found.dtype == tf.bool
     for i in _reduced(device):
         if device.axes(f"d{i}"):
-            found = tf.cast(found, tf.int32) if found.dtype == tf.bool else found
             found = yield f"d{i}", how, found
-    return [tf.cast(found, tf.bool) if logical else found]
+    return [found]
 
 
 def softmax(device: Local, x: Any) -> Any:
@@ -125,7 +123,7 @@ def cross_entropy(device: Local, logits: Any, labels: Any) -> Any:
     exponentials = tf.exp(left)
     terms = [exponentials, labels, tf.math.multiply_no_nan(left, labels)]
     sums = yield "classes", "sum", tf.stack([tf.reduce_sum(one, 1) for one in terms])
-    back = exponentials / sums[0][:, None] * sums[1][:, None] - labels
+    back = exponentials / sums[0][:, None] - labels
     return [tf.math.log(sums[0]) * sums[1] - sums[2], back]
 
 

@@ -20,6 +20,8 @@ from tf_fuse.layout.trace_records import Origin
 
 # Attributes that a graph adds for itself.
 _OF_GRAPHS: Final = ("_class", "_output_shapes", "_XlaMustCompile")
+# Stateful to TensorFlow so that they run, but the same wherever they do.
+_CHECKS: Final = ("Assert", "CheckNumerics", "CheckNumericsV2", "Print", "PrintV2")
 _numbers = itertools.count()
 
 
@@ -133,8 +135,8 @@ def own_state(operation: Any) -> Any:
     called = list(_functions(operation))
     if not called:
         stateful = operation.op_def is None or operation.op_def.is_stateful
-        handles = any(one.dtype == tf.resource for one in operation.inputs)
-        return operation if stateful and not handles else None
+        fine = operation.type in _CHECKS or any(one.dtype == tf.resource for one in operation.inputs)
+        return operation if stateful and not fine else None
     inner = (one for function in called for one in function.graph.get_operations())
     found = (own_state(one) for one in inner if one.type != "Placeholder")
     return next((one for one in found if one is not None), None)

@@ -84,10 +84,10 @@ def _local(communicator: Communicator, step: RelayoutStep, device: int, tensor: 
     if step.kind == kinds.MASK:
         return tensor if at == 0 else tf.zeros_like(tensor)
     assert step.kind == kinds.PAD, step.kind
-    length = tensor.shape[step.sources[0]]
-    paddings = [(0, 0)] * tensor.shape.rank
-    paddings[step.sources[0]] = at * length, (count - 1 - at) * length
-    return tf.pad(tensor, paddings)
+    # No Pad: TensorFlow 2.21 makes one operation of it and a convolution behind it on CPU, also
+    # where it pads the filter, and then aborts the process.
+    zeros = [tf.zeros_like(tensor)] * (count - 1)
+    return tf.concat([*zeros[:at], tensor, *zeros[at:]], step.sources[0])
 
 
 def _part(tensor: Any, dimension: int, number: int, count: int) -> Any:

@@ -1,0 +1,166 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs plans on logical CPU devices, and prints what came of it as JSON.
+
+A process of its own, since logical devices have to be made before TensorFlow uses any.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import Any
+
+import layout_execution_operators as operators
+import numpy as np
+import tensorflow as tf
+
+from tf_fuse import layout
+from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.strategy import Allowed
+
+MESH = layout.Mesh({"x": 2, "y": 2})
+# b, d_io, d_h of Mesh-TensorFlow's example.
+B, IO, H = 8, 16, 64
+
+
+def flat(made: Any) -> list[np.ndarray]:
+    return [np.asarray(one) for one in tf.nest.flatten(made)]
+
+
+def distance(got: Any, wanted: Any) -> float:
+    """The largest difference, by the size of the values; infinite if something else differs."""
+    worst = 0.0
+    for a, b in zip(flat(got), flat(wanted), strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        a, b = (one.astype(np.float64) if one.dtype.kind not in "c" else one for one in (a, b))
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return float("inf")
+        if a.size:
+            worst = max(worst, float(np.nanmax(np.abs(a - b) / (1 + np.abs(b)))))
+    return worst
+
+
+def one_by_one(mesh: layout.Mesh) -> dict[str, Any]:
+    """Each operation with each of its strategies: how many, and the worst distance."""
+    found: dict[str, Any] = {}
+    for name, function, args in operators.CASES:
+        wanted = tf.function(function)(*map(tf.constant, args))
+        problem = layout.function_problem(function, mesh, list(map(tf.constant, args)))
+        kinds = {one.kind for one in problem.graph.operations}
+        assert problem.function.unknown == {}, (name, problem.function.unknown)
+        count, worst = 0, 0.0
+        graph = problem.graph
+        target = next(
+            i for i, one in enumerate(graph.operations) if one.kind == name.split("/")[0]
+        )
+        for strategy in graph.strategies[target]:
+            pins = {graph.operations[target].name: str(strategy)}
+            run = layout.execute(problem.search("propagate", pins=pins))
+            worst = max(worst, distance(run(*args), wanted))
+            assert run.traffic.received_bytes == run.program.received_bytes, (name, str(strategy))
+            count += 1
+        assert name.split("/")[0] in kinds
+        found[name] = [count, worst]
+    return found
+
+
+class Layers:
+    """Mesh-TensorFlow's two layers, whose input is a variable, too, so that all has a gradient."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(3)
+        # Whole numbers, so that sums are exact in any order.
+        self.x, self.w, self.v = (
+            tf.Variable(rng.integers(-2, 3, shape).astype(np.float32), name=name)
+            for name, shape in (("x", (B, IO)), ("w", (IO, H)), ("v", (H, IO)))
+        )
+
+    def step(self) -> Any:
+        parts = [self.x, self.w, self.v]
+        with tf.GradientTape() as tape:
+            y = tf.nn.relu(self.x @ self.w) @ self.v
+            loss = tf.reduce_sum(y)
+        for one, gradient in zip(parts, tape.gradient(loss, parts), strict=True):
+            one.assign_sub(gradient)
+        return loss
+
+    def values(self) -> list[np.ndarray]:
+        return [one.numpy() for one in (self.x, self.w, self.v)]
+
+
+NAMES = {"x": ["batch", "io"], "w": ["io", "hidden"]}
+
+
+def layers(mesh: layout.Mesh, rules: str) -> dict[str, Any]:
+    """The two layers as rules say: whether all is the same, and the bytes."""
+    alone, model = Layers(), Layers()
+    wanted = tf.function(alone.step)()
+    problem = layout.function_problem(
+        model.step, mesh, rates=Rates(mesh, links(mesh), 1e-9), allowed=Allowed(stacked=False)
+    )
+    run = layout.execute(layout.plan_by_rules(problem, rules, NAMES))
+    same = np.array_equal(run(), wanted) and all(
+        np.array_equal(a, b) for a, b in zip(model.values(), alone.values(), strict=True)
+    )
+    return {
+        "same": bool(same),
+        "planned": run.program.received_bytes,
+        "received": run.traffic.received_bytes,
+        "operations": sorted(
+            {one.type for one in run._concrete.graph.get_operations()} & operators.KNOWN_BAD
+        ),
+    }
+
+
+def links(mesh: layout.Mesh) -> dict[str, layout.Link]:
+    return dict.fromkeys(mesh.axes, layout.Link(1e-9, 1e-12))
+
+
+def chance() -> dict[str, Any]:
+    """The two layers with strategies by chance: the number of runs that are all the same."""
+    draw = random.Random(7)
+    alone = Layers()
+    wanted = tf.function(alone.step)()
+    good, moved = 0, set()
+    for _ in range(12):
+        model = Layers()
+        problem = layout.function_problem(model.step, MESH)
+        pins = {
+            one.name: str(draw.choice(mine))
+            for one, mine in zip(problem.graph.operations, problem.graph.strategies, strict=True)
+        }
+        try:
+            plan = problem.search("propagate", pins=pins)
+        except layout.LayoutError:  # What is partial cannot always become what was drawn.
+            continue
+        run = layout.execute(plan)
+        good += np.array_equal(run(), wanted) and all(
+            np.array_equal(a, b) for a, b in zip(model.values(), alone.values(), strict=True)
+        )
+        assert run.traffic.received_bytes == run.program.received_bytes
+        moved.add(run.program.received_bytes)
+    return {"good": int(good), "different": len(moved)}
+
+
+def main() -> None:
+    devices = [tf.config.LogicalDeviceConfiguration()] * 8
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
+    two = layout.Mesh({"x": 2})
+    results = {
+        "operators": lambda: one_by_one(two),
+        "layers": lambda: {
+            "": layers(two, ""),
+            "batch:x": layers(two, "batch:x"),
+            "hidden:x": layers(two, "hidden:x"),
+            "batch:x;hidden:y": layers(MESH, "batch:x;hidden:y"),
+        },
+        "chance": chance,
+    }[sys.argv[1]]()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
