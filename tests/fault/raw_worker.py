@@ -144,6 +144,28 @@ class Worker:
             }
         return self.call("RecvTensor", step_id=step, request_id=request_id, **fields, **kwargs)
 
+    def cut_off(self, count: int) -> list[str]:
+        """Sends fused requests of which only the first bytes are there; the codes of the errors."""
+        import grpc
+        from google.protobuf import any_pb2
+
+        whole = any_pb2.Any.FromString(self._fused_request(["a", "b"]))
+        codes = []
+        for length in range(3, count + 3):  # (Two bytes are a whole request, for no tensor.)
+            options = any_pb2.Any(type_url=whole.type_url, value=whole.value[:length])
+            try:
+                self.call(
+                    "RecvTensor",
+                    step_id=1,
+                    request_id=next(self._request_ids),
+                    rendezvous_key=KEY_OF_NO_TENSOR,
+                    transport_options=options.SerializeToString(),
+                ).result()
+                codes.append("OK")
+            except grpc.RpcError as error:
+                codes.append(error.code().name)
+        return codes
+
     def receive_parts(
         self,
         step: int,

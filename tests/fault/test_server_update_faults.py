@@ -39,6 +39,15 @@ def test_worker_without_the_plugin_runs_the_function_itself(mixed):
     assert mixed["plan"]["plain"] == ["/job:worker/replica:0/task:1"]
 
 
+@pytest.mark.parametrize("worker", ["worker 0", "worker 1"])
+def test_everything_has_the_bits_of_stock_where_tasks_lack_the_plugin(mixed, worker):
+    """With variables placed and in pieces, rows gathered on servers and products of pieces, too."""
+    case = mixed["everything"]
+    assert case["pieces"] == [2, 2, 1]
+    assert case["stock"]["loss"] == case[worker]["loss"]
+    assert case["stock"]["state"] == case[worker]["state"]
+
+
 def test_updates_stay_whole_when_a_worker_dies(killed):
     case = killed["killed"]
     # A step that was interrupted is done again; its update may be there already.
@@ -54,6 +63,7 @@ def test_worker_that_comes_back_runs_the_same_operation(killed):
 def _main(what):
     import tensorflow as tf
     from cluster import server_update_cases as updates
+    from fault import everything
     from tensorflow.python.eager import context as context_module
 
     from tf_fuse.shard_update import hook
@@ -94,8 +104,24 @@ def _main(what):
                 "plain": sorted(hook.fuser_of(context)._plain_tasks),
             }
 
+        def one_step(model, worker):
+            model.reset()
+            step, ids = model.plain(), tf.constant(everything.IDS)
+            with tf.device(f"/job:worker/replica:0/task:{worker}"):
+                loss = step(ids)
+            return {"loss": coordinator.exact(loss), "state": model.state()}
+
+        def everything_on():
+            everything.switch(False)
+            stock = one_step(everything.Everything(job.cluster.resolver(), False), 0)
+            everything.switch(True)
+            model = everything.Everything(job.cluster.resolver(), True)
+            of_workers = {f"worker {i}": one_step(model, i) for i in range(2)}
+            return {"stock": stock, "pieces": model.pieces(), **of_workers}
+
         return {
             "worker 0": lambda: on_worker(0), "worker 1": lambda: on_worker(1), "plan": plan,
+            "everything": everything_on,
         }  # fmt: skip
 
     def killed():

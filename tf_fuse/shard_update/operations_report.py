@@ -12,6 +12,7 @@ from tf_fuse.shard_update.compiled import Compiled
 from tf_fuse.shard_update.cones import Cone, Left
 from tf_fuse.shard_update.graph_view import ASSIGNS
 from tf_fuse.shard_update.outline import REASONS
+from tf_fuse.shard_update.rewrite import SCOPE
 from tf_fuse.shard_update.rows import SCATTERS, variable_of
 
 # A single assignment is one operation already.
@@ -69,7 +70,7 @@ def _update(decision: Compiled, cone: Cone, exact: bool) -> dict[str, Any]:
     # (A node may be on "/device:CPU:0" and run where its variable is.)
     places = [cone.device, *map(decision.view.place_of, assigns)]
     return {
-        "variables": [decision.variables.get(name, name) for name in variables],
+        "variables": [_name(decision, name) for name in variables],
         "device": next((place for place in places if "/task:" in place), ""),
         "elements": cone.size,
         "operations": len(nodes),
@@ -81,12 +82,25 @@ def _update(decision: Compiled, cone: Cone, exact: bool) -> dict[str, Any]:
 def _left(decision: Compiled, left: Left) -> dict[str, Any]:
     variable = variable_of(decision.view, decision.view.nodes[left.node])
     return {
-        "variable": decision.variables.get(variable, variable),
+        "variable": _name(decision, variable),
         "assignment": left.node,
         "reason": left.reason,
         "meaning": REASONS[left.reason],
         "detail": left.detail,
     }
+
+
+def _name(decision: Compiled, variable: str) -> str:
+    """The name of a variable in the program, as far as it is known.
+
+    Args:
+      decision: about the function that uses it.
+      variable: as `GraphView` has it: an argument, or the handle that a part of a slot has in a
+        function that is cut, which is called after the slot's argument.
+    """
+    own = variable.removeprefix(f"{SCOPE}/").partition(":")[0]
+    argument = variable if own == variable else own
+    return decision.variables.get(argument, argument)
 
 
 def lines(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
