@@ -11,6 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
+from tf_fuse.shard_update import lending
 from tf_fuse.shard_update import state as state_module
 from tf_fuse.shard_update.bundle import scope_of
 from tf_fuse.shard_update.cluster import Cluster
@@ -98,7 +99,7 @@ def parted(monkeypatch):
     """A state, a bundle, and two variables of it; this thread has made a step."""
     monkeypatch.setattr(state_module, "Bundle", _Bundle)
     monkeypatch.setattr(state_module, "key_of", lambda held, handles: 0)
-    state_module.watch_handles()
+    lending.watch_handles()
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     state = State(types.SimpleNamespace(cluster=Cluster((device,), (0,), "")))
     variables = [tf.Variable([1.0, 2.0]), tf.Variable([5.0])]
@@ -182,7 +183,7 @@ def test_a_step_waits_for_another_threads_function(parted):
     def call():
         order = []
         handles = [variable.__dict__["_handle"] for variable in variables]
-        with state_module.using(handles, "", lambda: True):
+        with lending.using(handles, "", lambda: True):
             thread = _steps(state, bundle, order)
             order.append([_read(handle).numpy().tolist() for handle in handles])
         thread.join(60)
@@ -196,7 +197,7 @@ def test_a_step_does_not_wait_for_a_function_that_waits_for_others(parted):
 
     def call():
         order = []
-        with state_module.using([variables[0].__dict__["_handle"]], "", lambda: False):
+        with lending.using([variables[0].__dict__["_handle"]], "", lambda: False):
             _steps(state, bundle, order).join(60)
             order.append("function")
         return order
@@ -224,7 +225,7 @@ def test_a_copy_is_known_as_the_handle(parted):
     def kept():
         handle = variable.handle
         assert handle is not bundle.handles()[0]
-        return state_module.originals([handle, 3])
+        return lending.originals([handle, 3])
 
     original, three = _in_thread(kept)
     assert (original is bundle.handles()[0], three) == (True, 3)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from tf_fuse.shard_update import state as state_module
+from tf_fuse.shard_update import lending
 from tf_fuse.shard_update.inits import tell_of_each
 
 _MARK = "_tf_fuse_notes_captures"
@@ -39,10 +39,10 @@ def is_captured(handle: Any) -> bool:
 def _note(tensors: Iterable[Any]) -> None:
     from tensorflow.python.framework import dtypes, errors, ops
 
-    for tensor in state_module.originals(list(tensors)):
+    for tensor in lending.originals(list(tensors)):
         if not isinstance(tensor, ops.EagerTensor) or tensor.dtype != dtypes.resource:
             continue
-        if state_module.is_cut(tensor):
+        if lending.is_cut(tensor):
             raise errors.FailedPreconditionError(
                 None,
                 None,

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -31,15 +31,11 @@ from tensorflow.python.framework import errors
 from tf_fuse.shard_update.bundle import Bundle, key_of
 from tf_fuse.shard_update.cluster import Reader, timeout_seconds
 from tf_fuse.shard_update.copies import Copies
-from tf_fuse.shard_update.named import aside
+from tf_fuse.shard_update.lending import copy_of, states
 from tf_fuse.shard_update.parts import Held
 
 _log = logging.getLogger("tf_fuse")
 
-# Handles, by id, of variables that may be in parts. Looked at whenever a handle is used.
-_slots: dict[int, State] = {}
-# Copies of them that are on loan, by their ids.
-_copies: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 # A copy of a handle that lives longer is kept by the program, and not by an operation.
 _LONGEST_LOAN_S = 10.0
 # Packages whose code uses variables for others.
@@ -109,7 +105,7 @@ class State:
             self._bundles[key] = found
             for handle in found.handles():
                 self._steppers.setdefault(id(handle), set()).add(threading.get_ident())
-                _slots[id(handle)] = self
+                states[id(handle)] = self
                 weakref.finalize(handle, self._gone, found, id(handle)).atexit = False
         return found
 
@@ -181,7 +177,7 @@ class State:
             return handle
         number = self._borrow([handle], who, _LONGEST_LOAN_S)
         try:
-            copy = _copy_of(handle)
+            copy = copy_of(handle)
         except BaseException:
             self._loans.pop(number, None)
             raise
@@ -332,7 +328,7 @@ class State:
         self._parted.pop(handle, None)
         self._steppers.pop(handle, None)
         self._taped.discard(handle)
-        _slots.pop(handle, None)
+        states.pop(handle, None)
         if not bundle.handles():
             self._bundles.pop(bundle.key, None)
             self._dead.append(bundle)
@@ -367,103 +363,3 @@ def _caller() -> str:
             break
         frame = frame.f_back
     return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _copy_of(handle: Any) -> Any:
-    """Another handle of the same variable."""
-    from tensorflow.python.ops import gen_array_ops
-
-    with aside(handle.device):
-        copy = gen_array_ops.identity(handle)
-    copy._handle_data = handle._handle_data
-    copy._tf_fuse_copy_of = handle
-    _copies[id(copy)] = copy
-    return copy
-
-
-def use(handle: Any, who: str = "") -> Any:
-    """Sees to it that a variable has its value before its handle is given out.
-
-    Args:
-      handle: of the variable.
-      who: as of `State.whole`.
-
-    Returns:
-      What to give out.
-    """
-    from tensorflow.python.eager import context
-
-    state = _slots.get(id(handle))
-    # A graph that is being made is not run yet; when it is, the handle is among its inputs.
-    if state is None or not context.executing_eagerly():
-        return handle
-    return state.lend(handle, who)
-
-
-def using(
-    tensors: Iterable[Any], who: str, is_short: Callable[[], bool]
-) -> contextlib.AbstractContextManager[Any]:
-    """For a function that gets tensors: variables whose handles they are have their values in it.
-
-    Args:
-      tensors: that the function gets.
-      who: as of `State.whole`.
-      is_short: as of `State.using`; asked where it matters.
-    """
-    found: dict[State, list[Any]] = {}
-    for tensor in tensors:
-        if (state := _slots.get(id(tensor))) is not None:
-            found.setdefault(state, []).append(tensor)
-    if not found:
-        return contextlib.nullcontext()
-    with contextlib.ExitStack() as stack:
-        for state, handles in found.items():
-            stack.enter_context(state.using(handles, who, is_short()))
-        return stack.pop_all()
-
-
-def originals(tensors: Sequence[Any]) -> Sequence[Any]:
-    """Tensors, with the handles that copies on loan are of."""
-    if not _copies:
-        return tensors
-    return [getattr(tensor, "_tf_fuse_copy_of", tensor) for tensor in tensors]
-
-
-def is_cut(handle: Any) -> bool:
-    """Whether a variable may be in parts, given its own handle."""
-    return id(handle) in _slots
-
-
-def is_any_cut() -> bool:
-    """Whether any variable may be in parts."""
-    return bool(_slots)
-
-
-class _Handle:
-    """`_handle` of TensorFlow's variables, which its C++ code reads as well."""
-
-    def __get__(self, variable: Any, owner: Any = None) -> Any:
-        if variable is None:
-            return self
-        try:
-            handle = variable.__dict__["_handle"]
-        except KeyError:
-            raise AttributeError(
-                f"{type(variable).__name__!r} object has no attribute '_handle'"
-            ) from None
-        return use(handle) if _slots else handle
-
-    def __set__(self, variable: Any, handle: Any) -> None:
-        variable.__dict__["_handle"] = handle
-
-    def __delete__(self, variable: Any) -> None:
-        variable.__dict__.pop("_handle", None)
-
-
-def watch_handles() -> None:
-    """Has variables ask `use` before they give out their handles; once per process."""
-    from tensorflow.python.ops import resource_variable_ops
-
-    cls = resource_variable_ops.BaseResourceVariable
-    if not isinstance(cls.__dict__.get("_handle"), _Handle):
-        cls._handle = _Handle()

@@ -27,7 +27,7 @@ from tf_fuse.options import (
     group_size,
     shards_anything,
 )
-from tf_fuse.shard_update import state as state_module
+from tf_fuse.shard_update import lending
 from tf_fuse.shard_update.agreement import describe
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.bundle import Bundle
@@ -124,7 +124,7 @@ class Updates:
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Calls a function's twin if it has one, and the function itself otherwise."""
-        inputs = state_module.originals(inputs)
+        inputs = lending.originals(inputs)
         twin = self._twin(context, name, inputs)
         if twin is None or not twin.is_of(inputs):
             with using(context, inputs, name):
@@ -310,7 +310,7 @@ class Updates:
         handles = {r: [one[i][1] for i in range(len(owners))] for r, one in slots.items()}
         first = slots[world.cluster.own[0]]
         held = [Held.of(plan.slots[first[i][0]]) for i in range(len(owners))]
-        state_module.watch_handles()
+        lending.watch_handles()
         bundle = world.state.bundle(held, handles)
         world.prepare()
         definition.signature.name = name + _SUFFIX
@@ -340,14 +340,14 @@ def using(
       tensors: that the function gets.
       name: of the function.
     """
-    if not state_module.is_any_cut():
+    if not lending.is_any_cut():
         return contextlib.nullcontext()
 
     def is_short() -> bool:
         text = name.decode() if isinstance(name, bytes) else name
         return not has_op(context, text, _COLLECTIVES)
 
-    return state_module.using(tensors, user_of(name), is_short)
+    return lending.using(tensors, user_of(name), is_short)
 
 
 def user_of(name: str | bytes) -> str:
