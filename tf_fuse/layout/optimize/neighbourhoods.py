@@ -26,90 +26,105 @@ from tf_fuse.layout.optimize.tables import INFINITE, Tables
 _PATIENCE = 6
 # Of the operations that are in the way, those that are fixed in a round, at least.
 _SHARE = 0.5
+# Entries of tables of a round's elimination.
+_ENTRIES = 1 << 17
 # As large as may be: it tells an order, whatever the tables' sizes.
 _ANY = 1 << 62
 
 
-def good_choice(
-    tables: Tables, max_entries: int, left: Callable[[], float]
-) -> tuple[int, ...] | None:
-    """Finds a cheap choice, whatever the limit of memory.
+def improved(tables: Tables, choice: tuple[int, ...], left: Callable[[], float]) -> tuple[int, ...]:
+    """A choice that is no dearer, whatever the limit of memory.
 
     Args:
       tables: a problem.
-      max_entries: of tables of an elimination.
+      choice: to begin with.
       left: seconds that are left.
-
-    Returns:
-      The choice; None if none was found.
     """
     rng = random.Random(0)  # The same choice in each run, if time allows.
-    core = order_of(tables.sizes, tables.neighbours, max_entries).core
-    best: tuple[int, ...] | None = None
-    least = INFINITE
-    fixed = dict.fromkeys(core, 0)
+    core = order_of(tables.sizes, tables.neighbours, _ENTRIES).core
     patience = _PATIENCE
-    while patience and (left() > 0 or best is None):
-        choice = _with_fixed(tables, fixed, best, max_entries)
-        cost = tables.cost_of(choice)
-        patience = _PATIENCE if cost < least else patience - 1
-        if cost < least:
-            best, least = choice, cost
-        if best is None:
-            return None
+    while core and patience and left() > 0:
         some = rng.sample(core, math.ceil(_SHARE * len(core)))
-        fixed = {node: best[node] for node in some}
-    return best
+        found = _with_fixed(tables, {node: choice[node] for node in some}, choice)
+        patience -= 1
+        if tables.cost_of(found) < tables.cost_of(choice):
+            choice, patience = found, _PATIENCE
+    return choice
 
 
-def _with_fixed(
-    tables: Tables, fixed: dict[int, int], best: Sequence[int] | None, max_entries: int
-) -> tuple[int, ...]:
+def _with_fixed(tables: Tables, fixed: dict[int, int], known: Sequence[int]) -> tuple[int, ...]:
     """The best choice with some strategies; more are fixed, as long as tables are too large."""
     fixed = dict(fixed)
     while True:
         restricted = tables.restricted({node: [one] for node, one in fixed.items()})
-        order = order_of(restricted.sizes, restricted.neighbours, max_entries)
+        order = order_of(restricted.sizes, restricted.neighbours, _ENTRIES)
         if not order.core:
             break
-        fixed |= {node: 0 if best is None else best[node] for node in order.core}
+        fixed |= {node: known[node] for node in order.core}
     choice = cheapest(restricted.without_limit(), order, Store()).choice()
     return tuple(fixed.get(node, one) for node, one in enumerate(choice))
 
 
-def lower_bound(tables: Tables, max_entries: int) -> int:
-    """Picoseconds that no choice is below, whatever the limit of memory.
+def relaxed(tables: Tables, max_entries: int) -> tuple[int, tuple[int, ...]]:
+    """What no choice is below, and a choice that is near it, whatever the limit of memory.
 
     Args:
       tables: a problem.
       max_entries: of tables.
+
+    Returns:
+      Picoseconds; and the choice in which each operation takes what is cheapest by all tables that
+      it went with, those that went after it having chosen.
     """
     order = order_of(tables.sizes, tables.neighbours, _ANY)
-    store = Store()
-    of_node: list[dict[int, Factor]] = [{} for _ in range(tables.size)]
-    count = 0
-    total = 0
+    nodes = (*order.nodes, *order.core)
+    made = _MiniBuckets(tables)
+    taken = [made.eliminate(node, max_entries) for node in nodes]
+    found: dict[int, int] = {}
+    for node, factors in reversed(list(zip(nodes, taken, strict=True))):
+        total = np.zeros(tables.sizes[node], np.int64)
+        for scope, table in factors:
+            array = made.store.pairs[table][0]
+            at = tuple(
+                slice(None) if one == node else min(found[one], size - 1)
+                for one, size in zip(scope, array.shape, strict=True)
+            )
+            total = np.minimum(total + array[at], INFINITE)
+        found[node] = int(total.argmin())
+    return min(made.total, INFINITE), tuple(found[node] for node in sorted(found))
 
-    def add(scope: tuple[int, ...], table: int) -> None:
-        nonlocal count, total
-        if not scope:
-            total += int(store.pairs[table][0].item())
-        for node in scope:
-            of_node[node][count] = Factor(scope, table)
-        count += 1
 
-    for scope, cost in (*(((i,), one) for i, one in enumerate(tables.cost)), *tables.pairs.items()):
-        add(scope, store.add(cost, np.zeros((1,) * cost.ndim, np.int64)))
-    for node in (*order.nodes, *order.core):
-        mine = of_node[node]
+class _MiniBuckets:
+    """Tables on their way; each operation takes those that it is in."""
+
+    def __init__(self, tables: Tables):
+        self.store = Store()
+        self.total = 0
+        self._sizes = tables.sizes
+        self._of_node: list[dict[int, Factor]] = [{} for _ in range(tables.size)]
+        self._count = 0
+        alone = [((i,), cost) for i, cost in enumerate(tables.cost)]
+        for scope, cost in [*alone, *tables.pairs.items()]:
+            self._add(scope, self.store.add(cost, np.zeros((1,) * cost.ndim, np.int64)))
+
+    def eliminate(self, node: int, max_entries: int) -> list[Factor]:
+        """Takes an operation out; returns the tables that it was in."""
+        mine = self._of_node[node]
         for number, factor in mine.items():
             for other in factor.scope:
                 if other != node:
-                    del of_node[other][number]
-        for bucket in _buckets(list(mine.values()), tables.sizes, max_entries):
+                    del self._of_node[other][number]
+        for bucket in _buckets(list(mine.values()), self._sizes, max_entries):
             scope = tuple(sorted({other for one in bucket for other in one.scope} - {node}))
-            add(scope, store.project(bucket, (node, *scope), 1).table)
-    return min(total, INFINITE)
+            self._add(scope, self.store.project(bucket, (node, *scope), 1).table)
+        return list(mine.values())
+
+    def _add(self, scope: tuple[int, ...], table: int) -> None:
+        if not scope:
+            self.total += int(self.store.pairs[table][0].item())
+        for node in scope:
+            self._of_node[node][self._count] = Factor(scope, table)
+        self._count += 1
 
 
 def _buckets(
