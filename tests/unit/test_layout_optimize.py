@@ -457,7 +457,7 @@ def test_time_that_runs_out(monkeypatch):
     )
     monkeypatch.setattr(solver._Search, "_left", lambda self: 0.0)
     with pytest.raises(SearchTimeoutError) as caught:
-        search(limited(problem(7, "chain"), 16), limits=WAYS["program"])
+        search(limited(problem(5, "chain"), 16), limits=WAYS["program"])
     assert str(caught.value) == (
         "no plan that fits into 16 bytes was found in 60 seconds; raise time_limit_seconds, or the "
         "limit"
@@ -508,7 +508,7 @@ def test_what_is_found_without_a_program(monkeypatch):
     monkeypatch.setattr(
         integer_program, "solve", lambda *args, **kw: integer_program.Answer(None, 0, False, False)
     )
-    one = limited(problem(7, "chain"), 16)
+    one = limited(problem(5, "chain"), 16)
     found = search(one, limits=WAYS["program"])
     best = brute_force.best(tables_of(one))
     assert found.method == "neighbourhoods" and found.memory_bytes <= 16
