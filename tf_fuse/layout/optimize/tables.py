@@ -160,6 +160,25 @@ class Tables:
             limit=None if self.limit is None else self.limit * times,
         )
 
+    @property
+    def most_price(self) -> int:
+        """Picoseconds that a byte may cost, so that no sum overflows."""
+        parts = (self.held, self.transient, self.held_between.values())
+        return _LARGEST // (1 + self.points * sum(map(_total, parts)))
+
+    def priced(self, price: int) -> Tables:
+        """Where each byte costs so many picoseconds at each time point, at most `most_price`."""
+        each = [
+            held * self.points + transient * len(live)
+            for held, transient, live in zip(self.held, self.transient, self.live, strict=True)
+        ]
+        pairs = {
+            key: np.minimum(pair + price * self.points * self.between(key), INFINITE)
+            for key, pair in self.pairs.items()
+        }
+        cost = tuple(one + price * held for one, held in zip(self.cost, each, strict=True))
+        return dataclasses.replace(self, cost=cost, pairs=pairs)
+
     def without_limit(self) -> Tables:
         """Where memory does not matter."""
         return dataclasses.replace(self, limit=None)
