@@ -27,6 +27,7 @@ from tensorflow.experimental import dtensor as stock
 from tf_fuse import layout
 from tf_fuse.layout import dtensor as ours
 from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.strategy import Allowed
 
 ROWS, IO, HIDDEN, CLASSES = 8, 16, 32, 8
 STEPS = 3
@@ -121,7 +122,9 @@ def main() -> None:
     found = {}
     model = Model(0)
     specs = [tf.TensorSpec([ROWS], tf.int32), tf.TensorSpec([ROWS], tf.int32)]
-    problem = layout.function_problem(model.step, mesh, specs, rates=rates)
+    problem = layout.function_problem(
+        model.step, mesh, specs, rates=rates, allowed=Allowed(stacked=False)
+    )
     for name, how in CASES.items():
         # Every process begins with other values; those of the first one count.
         model.reset(5 + NUMBER)

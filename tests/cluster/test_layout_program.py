@@ -16,7 +16,7 @@ import pytest
 
 PROGRAM = Path(__file__).resolve().parent / "layout_program.py"
 ROOT = PROGRAM.parents[2]
-TIMEOUT_S = 150
+TIMEOUT_S = 280
 
 
 def addresses(count: int) -> str:
