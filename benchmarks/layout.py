@@ -6,8 +6,9 @@
     python benchmarks/layout.py --parts relayout --plot relayout.svg
 
 `relayout` compares bytes over all pairs of layouts of a tensor (`layout_relayout.py`), and `wire`
-counts those of some on the network, in four processes (`layout_wire.py`). The JSON has a key for
-each part that ran, with a list of rows.
+counts those of some on the network, in four processes (`layout_wire.py`). `search` times searches
+of the strategies of models (`layout_search.py`). The JSON has a key for each part that ran, with a
+list of rows.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from benchmarks import layout_relayout, layout_wire, output
+from benchmarks import layout_relayout, layout_search, layout_wire, output
 from examples.progress import display
 
 # Each has measure(progress), which returns rows, and render(rows), which returns a table.
-PARTS: Mapping[str, Any] = {"relayout": layout_relayout, "wire": layout_wire}
+PARTS: Mapping[str, Any] = {
+    "relayout": layout_relayout,
+    "wire": layout_wire,
+    "search": layout_search,
+}
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -7,6 +7,7 @@ A process of its own, since logical devices have to be made before TensorFlow us
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -21,6 +22,8 @@ from tensorflow.python.eager import context
 from benchmarks import layout_brute_force
 from tf_fuse.layout import LayoutError, Mesh, TensorLayout, baselines, simulation
 from tf_fuse.layout import dtensor as ours
+from tf_fuse.layout.dtensor_bench import Bench
+from tf_fuse.layout.measurement import measure
 
 # Sizes of the mesh, shape of the tensor, and whether it may be partial.
 CASES = {
@@ -196,6 +199,24 @@ def group_of(graph: Any, node: Any) -> int:
     return int(tf.make_ndarray(by_name[size].attr["value"].tensor))
 
 
+def calibration() -> dict[str, Any]:
+    """A short run on a mesh: what it says, but for the times themselves."""
+    mesh = Mesh({"x": 2, "y": 2})
+    bench = Bench(mesh, devices_of(mesh))
+    found = measure(mesh, bench, rounds=1)
+    links = dict(found.rates.links)
+    numbers = [found.rates.seconds_per_flop, found.rates.seconds_per_byte,
+               found.rates.seconds_per_operation]  # fmt: skip
+    numbers += [one for link in links.values() for one in dataclasses.astuple(link)]
+    return {
+        "mesh": str(found.rates.mesh),
+        "axes": [axis for axis, _ in found.link_errors],
+        "numbers": all(math.isfinite(one) and one >= 0 for one in numbers),
+        "something": sum(one > 0 for one in numbers) >= 3,
+        "agreed": bench.agreed([1.0, 2.0]),
+    }
+
+
 def errors() -> list[str]:
     mesh = Mesh({"x": 2, "y": 2})
     devices = devices_of(mesh)
@@ -232,6 +253,7 @@ def main() -> None:
     else:
         result = {case: values(case) for case in CASES}
         result |= {"function": in_a_function(), "errors": errors()}
+        result["calibration"] = calibration()
         result["stock"] = {
             f"{sizes} {first} {last}": stock_is_right(sizes, first, last)
             for sizes, first, last in STOCK

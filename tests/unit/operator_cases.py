@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -216,8 +217,46 @@ def _updates():
         yield case(kind, [shape] * states + [()] * scalars + [shape], [shape] * states)
 
 
+# For each, how many tensors it writes, scalars before the updates, those behind, and whether row
+# numbers come before the updates.
+SPARSE = {
+    **dict.fromkeys(
+        [f"ResourceScatter{name}" for name in ["Add", "Sub", "Mul", "Div", "Min", "Max", "Update"]],
+        (1, 0, 0, True),
+    ),
+    **{f"ResourceSparseApply{name}": (*counts, False) for name, counts in {
+        "Adagrad": (2, 1, 0), "AdagradV2": (2, 2, 0), "ProximalAdagrad": (2, 3, 0),
+        "Momentum": (2, 1, 1), "KerasMomentum": (2, 1, 1), "Adadelta": (3, 3, 0),
+        "RMSProp": (3, 4, 0), "CenteredRMSProp": (4, 4, 0), "Ftrl": (3, 0, 4),
+        "FtrlV2": (3, 0, 5), "ProximalGradientDescent": (1, 3, 0),
+    }.items()},
+}  # fmt: skip
+
+
+def _sparse_updates():
+    """Of rows some twice; numbers in two dimensions, and one number for all rows, where that is."""
+    for kind, (states, before, behind, ids_first) in SPARSE.items():
+        ids = np.array([7, 0, 3, 3])
+        both = [(4,), (4, 6)] if ids_first else [(4, 6), (4,)]
+        shapes = [(8, 6)] * states + [()] * before + both + [()] * behind
+        at = states + before + (not ids_first)
+        yield case(kind, shapes, [(8, 6)] * states, {at: ids})
+    ids = np.array([[7, 0], [3, 3]])
+    yield case("ResourceScatterAdd", [(8, 6), (2, 2), (2, 2, 6)], [(8, 6)], {1: ids})
+    yield case("ResourceScatterSub", [(8, 6), (2, 2), ()], [(8, 6)], {1: ids})
+
+
+def _sparse_kernel(kind):
+    states, before, _, ids_first = SPARSE[kind]
+    at = states + before
+    return functools.partial(
+        operator_kernels.sparse_update, ids=at + (not ids_first), updates=at + ids_first
+    )
+
+
+KERNELS |= {kind: _sparse_kernel(kind) for kind in SPARSE}
 KERNELS |= dict.fromkeys(["AssignVariableOp", *UPDATES], operator_kernels.update)
 CASES = [
     *_contractions(), *_elementwise(), *_reductions(), *_normalizations(), *_gathers(), *_images(),
-    *_shapes(), *_attentions(), *_updates(),
+    *_shapes(), *_attentions(), *_updates(), *_sparse_updates(),
 ]  # fmt: skip

@@ -329,6 +329,20 @@ def update(device, *inputs):
     return [one + (i + 1) * change for i, one in enumerate(inputs[:states])]
 
 
+def sparse_update(device, *inputs, ids, updates):
+    """Adds rows, times a number for each state and the scalars, to those of this device."""
+    found = []
+    table = inputs[0]
+    own = inputs[ids] - device.first("vocabulary", len(table))
+    here = (own >= 0) & (own < len(table))
+    rows = np.broadcast_to(inputs[updates], (*own.shape, *table.shape[1:]))[here]
+    for i, state in enumerate(inputs[: len(device.operation.outputs)]):
+        change = state.copy()
+        np.add.at(change, own[here], (i + 1) * (1 + sum(x for x in inputs if not x.ndim)) * rows)
+        found.append(change)
+    return found
+
+
 KERNELS = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
     "BiasAdd": bias_add,

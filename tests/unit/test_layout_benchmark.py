@@ -19,8 +19,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "layout.md"
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--parts", "relayout,speed"], "--parts takes relayout, wire, got speed"),
-        (["--parts", ","], "--parts takes relayout, wire, got nothing"),
+        (["--parts", "relayout,speed"], "--parts takes relayout, wire, search, got speed"),
+        (["--parts", ","], "--parts takes relayout, wire, search, got nothing"),
         (["--parts", "wire", "--plot", "x.png"], "--plot draws the part relayout, which --parts"),
     ],
 )

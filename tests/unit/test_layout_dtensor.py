@@ -76,6 +76,13 @@ def test_what_cannot_be_run_says_why(results):
     ]
 
 
+def test_a_short_run_measures_the_mesh(results):
+    assert results["calibration"] == {
+        "mesh": "x:2;y:2", "axes": ["x", "y"], "numbers": True, "something": True,
+        "agreed": [1.0, 2.0],
+    }  # fmt: skip
+
+
 def test_the_baseline_is_what_dtensor_does():
     """Kinds of collectives, their bytes, and whether the values are right, of stock relayouts."""
     assert run("inserted", gather=False) == {

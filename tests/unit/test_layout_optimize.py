@@ -28,6 +28,7 @@ from tf_fuse.layout.optimize import (
     elimination,
     integer_program,
     lagrange,
+    neighbourhoods,
     pareto,
     prune,
     search,
@@ -48,7 +49,9 @@ WAYS = {
     "no frontiers": Limits(max_frontier_entries=1),
     "prices": Limits(max_frontier_entries=1, max_program_columns=1),
 }
-EXACT = [name for name in sorted(WAYS) if name != "prices"]
+# A core that is no elimination's and too large for a program.
+WAYS["neighbourhoods"] = Limits(max_table_entries=6, max_program_columns=1)
+EXACT = [name for name in sorted(WAYS) if name not in ("prices", "neighbourhoods")]
 
 
 # Of each operation the second strategy costs time and no memory.
@@ -84,7 +87,7 @@ def check(one: Problem, limits: Limits) -> solver.Solution | None:
     assert found.cost == tables.cost_of(found.choice)
     assert found.peak == tables.peak_of(found.choice)
     assert found.bound <= best[0] <= found.cost
-    if found.method != solver.PRICES:
+    if found.method not in (solver.PRICES, solver.NEIGHBOURHOODS):
         assert found.cost == found.bound == best[0]
     if found.method in (solver.ELIMINATION, solver.FRONTIERS) and tables.points == 1:
         assert found.peak == best[1]
@@ -126,6 +129,74 @@ def test_limits_at_several_time_points(seed, share, way):
     one = problem(seed, "general", points=True, copies=True)
     least = brute_force.least_memory(tables_of(one)) or 0
     check(limited(one, max(0, least + share)), WAYS[way])
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), entries=st.sampled_from([2, 8, 64, 1 << 20]))
+@settings(max_examples=80, deadline=None)
+def test_bounds_of_mini_buckets(seed, graph, entries):
+    """No choice is below the bound; where tables are large enough it is the least cost."""
+    tables = tables_of(problem(seed, graph, infinite=0.1))
+    best = brute_force.best(tables)
+    bound, choice = neighbourhoods.relaxed(tables, entries)
+    wanted = INFINITE if best is None else best[0]
+    assert bound <= wanted <= tables.cost_of(choice)
+    if entries == 1 << 20:
+        assert bound == wanted == tables.cost_of(choice)
+
+
+@given(seed=SEEDS, data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_neighbourhoods_are_never_dearer(seed, data):
+    tables = tables_of(problem(seed, "general"))
+    choice = tuple(data.draw(st.integers(0, size - 1)) for size in tables.sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(neighbourhoods, "_ENTRIES", 6)
+        found = neighbourhoods.improved(tables, choice, lambda: 1.0)
+        assert tables.cost_of(found) <= tables.cost_of(choice)
+        assert neighbourhoods.improved(tables, choice, lambda: 0.0) == choice
+        fixed = dict(enumerate(choice))
+        assert neighbourhoods._with_fixed(tables, fixed, choice) == choice
+
+
+@given(seed=SEEDS, price=st.integers(0, 50), data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_prices_of_bytes(seed, price, data):
+    tables = tables_of(problem(seed, "general", points=True, copies=True))
+    choice = [data.draw(st.integers(0, size - 1)) for size in tables.sizes]
+    paid = tables.priced(price).cost_of(choice) - tables.cost_of(choice)
+    assert paid == price * int(tables.bytes_of(choice).sum())
+    assert tables.most_price > 10**12
+
+
+# Of `scipy.optimize.milp`.
+LARGEST = {
+    "c": -np.ones(1), "integrality": np.ones(1), "bounds": (0, 3),
+    "constraints": (np.ones((1, 1)), -np.inf, 2.0),
+}  # fmt: skip
+
+
+def test_a_program_that_does_not_end_in_time_is_ended():
+    assert integer_program._elsewhere(LARGEST, 1e-3) is None
+    found = integer_program._elsewhere(LARGEST, 250.0)
+    assert found is not None and (found[0], found[1].tolist()) == (0, [2.0])
+
+
+def test_a_process_of_a_program_that_fails_says_why():
+    with pytest.raises(LayoutError) as caught:
+        integer_program._elsewhere({"what": 1}, 250.0)
+    assert str(caught.value).startswith("HiGHS ended with 1: Traceback")
+    assert "unexpected keyword argument 'what'" in str(caught.value)
+
+
+@given(seed=SEEDS)
+@settings(max_examples=5, deadline=None)
+def test_programs_of_their_own_process_have_the_same_answers(seed):
+    tables = tables_of(problem(seed, "general"))
+    here = integer_program.solve(tables, 60.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integer_program, "_MAX_COLUMNS_HERE", 0)
+        assert integer_program.solve(tables, 60.0) == here
+        assert integer_program.solve(tables, 0.5).choice is None
 
 
 def test_which_method_a_problem_needs():
@@ -174,9 +245,9 @@ def test_each_criterion_keeps_a_strategy():
     def left(cost=(1, 1), memory=(1, 1), table=((1, 1), (1, 1)), held=((1, 1), (1, 1))):
         one = simple([list(cost), [0, 0]], [(0, 1, table)], [list(memory), [0, 0]])
         edge = dataclasses.replace(one.edges[0], memory_bytes=np.array(held))
-        return prune._kept(tables_of(Problem(one.nodes, [edge])), 0).tolist()
+        return prune._Pruning(tables_of(Problem(one.nodes, [edge])))._kept(0).tolist()
 
-    assert prune._kept(tables_of(base), 0).tolist() == [0]
+    assert prune._Pruning(tables_of(base))._kept(0).tolist() == [0]
     assert left() == [0]
     assert left(cost=(2, 1)) == left(memory=(2, 1)) == [1]
     assert left(cost=(2, 1), memory=(1, 2)) == [0, 1]
@@ -384,8 +455,9 @@ def test_time_that_runs_out(monkeypatch):
     monkeypatch.setattr(
         integer_program, "solve", lambda *args, **kw: integer_program.Answer(None, 0, False, False)
     )
+    monkeypatch.setattr(solver._Search, "_left", lambda self: 0.0)
     with pytest.raises(SearchTimeoutError) as caught:
-        search(limited(problem(7, "chain"), 16), limits=WAYS["program"])
+        search(limited(problem(5, "chain"), 16), limits=WAYS["program"])
     assert str(caught.value) == (
         "no plan that fits into 16 bytes was found in 60 seconds; raise time_limit_seconds, or the "
         "limit"
@@ -412,6 +484,51 @@ def test_too_much_for_brute_force():
         "there are 10000000 choices, and brute force takes 2000000 at most; take a smaller "
         "problem, or search"
     )
+
+
+@given(seed=SEEDS, graph=st.sampled_from(GRAPHS), above=st.integers(-1, 3))
+@settings(max_examples=60, deadline=None)
+def test_the_cheapest_below_a_ceiling(seed, graph, above):
+    tables = tables_of(problem(seed, graph, infinite=0.2))
+    best = brute_force.best(tables)
+    ceiling = 20 if best is None else best[0] + above
+    wanted = None if best is None or above < 0 else best[0]
+    assert brute_force.cheapest(tables, ceiling) == wanted
+
+
+def test_too_many_below_a_ceiling(monkeypatch):
+    tables = tables_of(simple([[1] * 3] * 3))
+    assert brute_force.cheapest(tables, 3) == 3
+    monkeypatch.setattr(brute_force, "_MAX_NUMBERS", 26 * 3)
+    assert brute_force.cheapest(tables, 3) is None
+
+
+def test_what_is_found_without_a_program(monkeypatch):
+    """Where a program does not end in time, a choice that fits is there all the same."""
+    monkeypatch.setattr(
+        integer_program, "solve", lambda *args, **kw: integer_program.Answer(None, 0, False, False)
+    )
+    one = limited(problem(5, "chain"), 16)
+    found = search(one, limits=WAYS["program"])
+    best = brute_force.best(tables_of(one))
+    assert found.method == "neighbourhoods" and found.memory_bytes <= 16
+    assert best is not None and found.bound_picoseconds <= best[0] <= found.picoseconds
+
+
+def test_no_plan_by_a_mean_of_time_points():
+    """Two operations, each of which is large at a time point of its own, whatever is chosen."""
+    nodes = [
+        Node(
+            f"n{i}", (Candidate("a", 1e-9, 0.0, 5, 6), Candidate("b", 2e-9, 0.0, 6, 4)), "", (i, i)
+        )
+        for i in range(3)
+    ]
+    # All of "a" is 15 + 6, one "b" at its own time point 16 + 6 at others, all "b" 18 + 4.
+    assert brute_force.least_memory(tables_of(Problem(nodes))) == 21
+    with pytest.raises(MemoryLimitError) as caught:
+        search(Problem(nodes, (), 20))
+    assert caught.value.least_bytes == 21
+    assert search(Problem(nodes, (), 21)).strategies == dict.fromkeys(("n0", "n1", "n2"), "a")
 
 
 def test_limits_of_a_search():

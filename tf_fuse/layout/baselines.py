@@ -220,7 +220,7 @@ def _expanded(source: TensorLayout, target: TensorLayout) -> tuple[list[int], li
     now: list[int] = []
     goal: list[int] = []
     for i, (old, new) in enumerate(zip(source.splits, target.splits, strict=True)):
-        counts = nested(source, old, new)
+        counts = nested(old, new, source.mesh.size_of)
         if counts is None:
             raise LayoutError(
                 f"MindSpore's inference needs slices that nest: dimension {i} is split over "

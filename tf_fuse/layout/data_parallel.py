@@ -14,14 +14,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tf_fuse.layout.cost import Rates
-from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.forks import SUFFIX
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.graph import GraphProblem
-from tf_fuse.layout.optimize.problem import DATA, Problem
-from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.optimize.problem import DATA, Candidate, Problem
+from tf_fuse.layout.relayout_seconds import relayout_seconds
 from tf_fuse.layout.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -36,20 +35,23 @@ def with_tags(graph: GraphProblem, batch: Mapping[str, int | None], rates: Rates
       rates: of the mesh.
     """
     chosen = data_strategies(graph.operations, graph.strategies, batch, rates)
-    nodes = [
-        dataclasses.replace(
-            node,
-            candidates=tuple(
-                dataclasses.replace(one, tags=frozenset([DATA] if s == mine else []))
-                for s, one in enumerate(node.candidates)
-            ),
-        )
-        for node, mine in zip(graph.problem.nodes, chosen, strict=True)
-    ]
+    # Layers repeat: of equal operations the candidates stay one object.
+    known: dict[tuple[int, int], tuple[Candidate, ...]] = {}
+    nodes = []
+    for node, mine in zip(graph.problem.nodes, chosen, strict=True):
+        key = id(node.candidates), mine
+        if key not in known:
+            known[key] = tuple(_tagged(one, s == mine) for s, one in enumerate(node.candidates))
+        nodes.append(dataclasses.replace(node, candidates=known[key]))
     problem = Problem(
         nodes, graph.problem.edges, graph.problem.memory_limit_bytes, graph.problem.mesh
     )
     return dataclasses.replace(graph, problem=problem)
+
+
+def _tagged(one: Candidate, data: bool) -> Candidate:
+    tags = frozenset([DATA] if data else [])
+    return one if one.tags == tags else dataclasses.replace(one, tags=tags)
 
 
 def data_strategies(
@@ -141,7 +143,5 @@ def _choices(one: Operation, inputs: Sequence[TensorLayout]) -> list[Choice]:
 def _seconds(tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates) -> float:
     if source == target:
         return 0.0
-    try:
-        return plan_relayout(source, target, tensor.item_bytes, dict(rates.links)).seconds
-    except LayoutError:
-        return float("inf")
+    links = dict(rates.links)
+    return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

@@ -11,8 +11,14 @@ strided. MindSpore's redistribution unifies the shapes of two layouts like this.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tf_fuse.layout.tensor_layout import TensorLayout
+
+# An axis: its name, or its number.
+_Axis = TypeVar("_Axis")
+_Splits = Sequence[tuple[_Axis, ...]]
 
 
 def factored(source: TensorLayout, target: TensorLayout) -> tuple[TensorLayout, TensorLayout]:
@@ -24,32 +30,56 @@ def factored(source: TensorLayout, target: TensorLayout) -> tuple[TensorLayout, 
     Returns:
       Both, of the same new shape; pieces of a device are those of the old shape, reshaped.
     """
-    shape: list[int] = []
-    before: list[tuple[str, ...]] = []
-    after: list[tuple[str, ...]] = []
-    for size, old, new in zip(source.shape, source.splits, target.splits, strict=True):
-        counts = nested(source, old, new)
-        if not counts:
-            shape.append(size)
-            before.append(old)
-            after.append(new)
-            continue
-        shape += [*counts, size // math.prod(counts)]
-        for splits, axes in ((before, old), (after, new)):
-            splits += [(axis,) for axis in axes] + [()] * (len(counts) + 1 - len(axes))
+    size_of = source.mesh.size_of
+    shape, before, after = cut(source.shape, source.splits, target.splits, size_of)
     return (
         TensorLayout(source.mesh, shape, before, source.partial),
         TensorLayout(source.mesh, shape, after, target.partial),
     )
 
 
-def nested(layout: TensorLayout, old: tuple[str, ...], new: tuple[str, ...]) -> list[int] | None:
+def cut(
+    shape: Sequence[int],
+    first: _Splits[_Axis],
+    last: _Splits[_Axis],
+    size_of: Callable[[_Axis], int],
+) -> tuple[tuple[int, ...], tuple[tuple[_Axis, ...], ...], tuple[tuple[_Axis, ...], ...]]:
+    """As `factored`, of axes that split each dimension in two layouts.
+
+    Args:
+      shape: of the tensor.
+      first: for each dimension the axes that split it in one layout.
+      last: in the other one.
+      size_of: number of devices along an axis.
+
+    Returns:
+      The new shape, and the axes in both layouts.
+    """
+    sizes: list[int] = []
+    before: list[tuple[_Axis, ...]] = []
+    after: list[tuple[_Axis, ...]] = []
+    for size, old, new in zip(shape, first, last, strict=True):
+        counts = nested(old, new, size_of)
+        if not counts:
+            sizes.append(size)
+            before.append(old)
+            after.append(new)
+            continue
+        sizes += [*counts, size // math.prod(counts)]
+        for splits, axes in ((before, old), (after, new)):
+            splits += [(axis,) for axis in axes] + [()] * (len(counts) + 1 - len(axes))
+    return tuple(sizes), tuple(before), tuple(after)
+
+
+def nested(
+    old: tuple[_Axis, ...], new: tuple[_Axis, ...], size_of: Callable[[_Axis], int]
+) -> list[int] | None:
     """The factors into which the axes of two layouts cut a dimension.
 
     Args:
-      layout: any of the mesh.
       old: the axes of one of the layouts.
       new: those of the other one.
+      size_of: number of devices along an axis.
 
     Returns:
       Sizes, empty if neither layout has several; None if the slices do not nest, as of 2 and 3.
@@ -57,7 +87,6 @@ def nested(layout: TensorLayout, old: tuple[str, ...], new: tuple[str, ...]) -> 
     if len(old) < 2 and len(new) < 2:
         return []
     longer, shorter = (old, new) if len(old) >= len(new) else (new, old)
-    size = layout.mesh.size_of
-    if any(size(a) != size(b) for a, b in zip(longer, shorter, strict=False)):
+    if any(size_of(a) != size_of(b) for a, b in zip(longer, shorter, strict=False)):
         return None
-    return [size(axis) for axis in longer]
+    return [size_of(axis) for axis in longer]

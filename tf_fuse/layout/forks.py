@@ -52,7 +52,7 @@ def with_forks(operations: Sequence[Operation]) -> list[Operation]:
     for one in operations:
         for tensor in one.inputs:
             # From outside: behind no operation.
-            if count[tensor.name] > 1 and tensor.name not in made | forks.keys():
+            if count[tensor.name] > 1 and not (tensor.name in made or tensor.name in forks):
                 fork(tensor)
         inputs = [forks.get(tensor.name, tensor) for tensor in one.inputs]
         found.append(Operation(one.name, one.kind, inputs, one.outputs, one.attributes))

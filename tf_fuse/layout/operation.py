@@ -8,6 +8,7 @@ a reduction, is an attribute, also where TensorFlow has an input for it.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import operator
@@ -167,10 +168,11 @@ def check_graph(operations: Sequence[Operation]) -> None:
     makers: dict[str, str] = {}
     known: dict[str, tuple[str, Tensor]] = {}
     all_made = {tensor.name: one.name for one in operations for tensor in one.outputs}
-    names = [one.name for one in operations]
+    names = collections.Counter(one.name for one in operations)
     problems += [
-        f"{names.count(name)} operations have the name {name!r}; give each a name of its own"
-        for name in sorted({name for name in names if names.count(name) > 1})
+        f"{count} operations have the name {name!r}; give each a name of its own"
+        for name, count in sorted(names.items())
+        if count > 1
     ]
     for one in operations:
         for tensor in one.inputs:

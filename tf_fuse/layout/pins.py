@@ -1,20 +1,171 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts that are given, as strategies that a search may choose from."""
+"""Layouts that are given, as strategies that a search may choose from.
+
+Names of dimensions are given to a few tensors, variables or Keras layers, and rules say over which
+axes named dimensions are split. `pins_of` pins what has names; `propagated` lets them go through
+the graph, and pins all that they reach.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Tensor
 from tf_fuse.layout.optimize.graph import GraphProblem
 from tf_fuse.layout.optimize.problem import listed
+from tf_fuse.layout.propagation import NamedTensors, propagate
 from tf_fuse.layout.rules import Dimension, LayoutRules
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 Annotation = Sequence[str | None]
+# By a tensor's or variable's name or a `tf.Variable`'s `ref()`; or by a Keras layer, with the names
+# of its variables.
+Dimensions = Mapping[Any, Annotation | Mapping[str, Annotation]]
+
+
+def annotations_of(dimensions: Dimensions) -> dict[str, Annotation]:
+    """Annotations by names of tensors.
+
+    Raises:
+      LayoutError: a layer has no variable of a name, or is given no mapping; a tensor has two
+        annotations.
+    """
+    found: dict[str, Annotation] = {}
+    problems: list[str] = []
+    for key, names in dimensions.items():
+        try:
+            several = dict(_annotations(key, names))
+        except LayoutError as error:
+            problems += error.problems
+            continue
+        problems += [
+            f"dimensions: {one!r} has names twice" for one in sorted(set(several) & set(found))
+        ]
+        found |= several
+    raise_if(problems)
+    return found
+
+
+def _annotations(key: Any, names: Any) -> Iterator[tuple[str, Annotation]]:
+    if hasattr(key, "deref"):  # A reference to a tf.Variable, which cannot be hashed.
+        key = key.deref()
+    if isinstance(key, str):
+        yield key, names
+    elif hasattr(key, "variables"):
+        yield from _of_layer(key, names)
+    elif hasattr(key, "shape"):
+        yield variable_name(key), names
+    else:
+        raise LayoutError(
+            f"dimensions: {key!r} is no name, reference to a variable or Keras layer; give one of "
+            "these"
+        )
+
+
+def _of_layer(layer: Any, names: Any) -> Iterator[tuple[str, Annotation]]:
+    variables = {_own_name(one): one for one in layer.variables}
+    have = ", ".join(sorted(variables)) or "none; build it first"
+    if not isinstance(names, Mapping):
+        raise LayoutError(
+            f"dimensions: layer {layer.name!r} has several variables: give a mapping from their "
+            f"names, which are: {have}"
+        )
+    raise_if([
+        f"dimensions: layer {layer.name!r} has no variable {one!r}; it has: {have}"
+        for one in sorted(set(names) - set(variables))
+    ])  # fmt: skip
+    for one, mine in names.items():
+        yield variable_name(variables[one]), mine
+
+
+def variable_name(variable: Any) -> str:
+    """The name of a variable in plans: Keras's path, or its own."""
+    return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")
+
+
+def _own_name(variable: Any) -> str:
+    return variable_name(variable).rpartition("/")[2]
+
+
+def propagated(
+    graph: GraphProblem,
+    rules: LayoutRules | str,
+    dimensions: Mapping[str, Annotation],
+    mesh: Mesh,
+    renamed: Iterable[str] = (),
+) -> dict[str, tuple[str, ...]]:
+    """The strategies in which all that names reach lies as the rules say.
+
+    Names go from the annotated tensors to all that have the same ranges (`propagation.py`). Of an
+    operation, those strategies are left whose inputs and outputs agree with them; where there is
+    none, as of an operation that cannot split a dimension, those whose outputs do; and else all.
+
+    Args:
+      graph: operations with their strategies.
+      rules: for names of dimensions.
+      dimensions: by name of a tensor, a name for each of its dimensions, or None.
+      mesh: the devices.
+      renamed: tensors at which names end; see `propagate`.
+
+    Returns:
+      By name of an operation, names of strategies, where not all are left.
+
+    Raises:
+      LayoutError: two names meet, one comes twice to a tensor, or has two sizes: with the paths of
+        both; or as of `propagate` and `LayoutRules.layout`.
+    """
+    if isinstance(rules, str):
+        rules = LayoutRules.from_text(rules)
+    names = propagate(graph.operations, dimensions, renamed)
+    raise_if(_uneven(names, rules, mesh))
+    found: dict[str, tuple[str, ...]] = {}
+    for operation, strategies in zip(graph.operations, graph.strategies, strict=True):
+        inputs = [_wanted(names.read[one.name], rules, mesh) for one in operation.inputs]
+        outputs = [_wanted(names.made[one.name], rules, mesh) for one in operation.outputs]
+        fitting = [one for one in strategies if _agree(one.outputs, outputs)]
+        both = [one for one in fitting if _agree(one.inputs, inputs)]
+        left = both or fitting
+        if left and len(left) < len(strategies):
+            found[operation.name] = tuple(map(str, left))
+    return found
+
+
+def _uneven(names: NamedTensors, rules: LayoutRules, mesh: Mesh) -> list[str]:
+    """What is wrong with the layouts that rules give to named tensors; each once."""
+    told: dict[str, str] = {}
+    for tensor in names.shapes:
+        for read in (False, True):
+            try:
+                names.layout(tensor, rules, mesh, read)
+            except LayoutError as error:
+                for one in error.problems:
+                    told.setdefault(one, f"tensor {tensor!r}: {one}")
+    return list(told.values())
+
+
+def _wanted(
+    names: Sequence[str | None], rules: LayoutRules, mesh: Mesh
+) -> list[tuple[str, ...] | None]:
+    """For each dimension the axes that split it; None where no name says."""
+    axes = [None if name is None else rules.axis_of(name) for name in names]
+    return [
+        None if name is None else (axis,) if axis is not None and mesh.size_of(axis) > 1 else ()
+        for name, axis in zip(names, axes, strict=True)
+    ]
+
+
+def _agree(
+    layouts: Sequence[TensorLayout], wanted: Sequence[Sequence[tuple[str, ...] | None]]
+) -> bool:
+    return all(
+        axes is None or axes == split
+        for layout, mine in zip(layouts, wanted, strict=True)
+        for split, axes in zip(layout.splits, mine, strict=True)
+    )
 
 
 def pins_of(
@@ -22,6 +173,7 @@ def pins_of(
     rules: LayoutRules | str | None,
     dimensions: Mapping[str, Annotation],
     mesh: Mesh,
+    renamed: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """The strategies that leave tensors as rules for names of their dimensions lay them out.
 
@@ -30,6 +182,7 @@ def pins_of(
       rules: for names of dimensions.
       dimensions: by name of a tensor, a name for each of its dimensions, or None.
       mesh: the devices.
+      renamed: tensors whose names are for their readers, and pin nothing.
 
     Returns:
       By name of an operation, names of strategies.
@@ -55,7 +208,7 @@ def pins_of(
     raise_if(_problems(rules, dimensions, tensors))
     found: dict[str, set[str]] = {}
     problems = []
-    for name in sorted(dimensions):
+    for name in sorted(set(dimensions) - set(renamed)):
         number, o = makers[name]
         wanted = _layout(tensors[name], dimensions[name], rules, mesh)
         mine = {str(one) for one in graph.strategies[number] if one.outputs[o] == wanted}

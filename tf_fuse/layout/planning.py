@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.data_parallel import with_tags
 from tf_fuse.layout.errors import LayoutError, raise_if
@@ -33,10 +31,10 @@ from tf_fuse.layout.optimize.modes import Pins
 from tf_fuse.layout.optimize.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
 from tf_fuse.layout.optimize.solver import Limits
-from tf_fuse.layout.pins import Annotation, pins_of
-from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.pins import Dimensions, annotations_of, pins_of, propagated
+from tf_fuse.layout.relayout_seconds import relayout_seconds
 from tf_fuse.layout.rules import LayoutRules
-from tf_fuse.layout.steps import ALL_STEPS, StepSet
+from tf_fuse.layout.steps import StepSet
 from tf_fuse.layout.strategy import EVERYTHING, Allowed
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -166,19 +164,24 @@ class FunctionProblem:
         self,
         mode: str = modes.AUTO,
         rules: LayoutRules | str | None = None,
-        dimensions: Mapping[str, Annotation] | None = None,
+        dimensions: Dimensions | None = None,
         pins: Pins | None = None,
         limits: Limits | None = None,
+        renamed: Sequence[str] = (),
     ) -> FunctionPlan:
         """Searches; arguments, results and errors are those of `plan`."""
         mesh = self.graph.problem.mesh
         assert mesh is not None
-        given = pins_of(self.graph, rules, dimensions or {}, mesh)
-        both = sorted(set(given) & set(pins or {}))
+        names = annotations_of(dimensions or {})
+        given = pins_of(self.graph, rules, names, mesh, renamed)
         problems = [
             f"operation {name!r} has a pin, and a layout by the rules; drop one of them"
-            for name in both
+            for name in sorted(set(given) & set(pins or {}))
         ]
+        if renamed and mode != modes.PROPAGATE:
+            problems.append("renamed is for mode 'propagate', in which names go through the graph")
+        if mode == modes.PROPAGATE and rules is not None:
+            given = propagated(self.graph, rules, names, mesh, renamed) | given
         if mode == DATA:
             problems += self._uneven(mesh)
         raise_if(problems)
@@ -217,7 +220,8 @@ def plan(
     *,
     mode: str = modes.AUTO,
     rules: LayoutRules | str | None = None,
-    dimensions: Mapping[str, Annotation] | None = None,
+    dimensions: Dimensions | None = None,
+    renamed: Sequence[str] = (),
     pins: Pins | None = None,
     batch: Mapping[str, int | None] | None = None,
     memory_limit_bytes: int | None = None,
@@ -226,7 +230,7 @@ def plan(
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,
-    steps: StepSet = ALL_STEPS,
+    steps: StepSet | None = None,
     limits: Limits | None = None,
 ) -> FunctionPlan:
     """Finds the cheapest layouts of a function's tensors and variables.
@@ -242,10 +246,15 @@ def plan(
         input_signature, and not used of a concrete function.
       kwargs: likewise.
       mode: "auto": all strategies. "data": those that split nothing but the batch. "propagate":
-        some layouts are given, by rules or pins, and the rest follows.
+        some layouts are given, by rules or pins, and the rest follows: names of dimensions go
+        through the function, and what they reach lies as the rules say; the rest is what is
+        cheapest then.
       rules: which named dimension is split over which axis, as "batch:rows;hidden:cols".
-      dimensions: by name of a tensor or variable, a name for each of its dimensions, or None. It is
-        laid out as the rules say; dimensions without a rule are not split.
+      dimensions: a name for each dimension, or None, of some tensors and variables: by its name, or
+        a `tf.Variable`'s `ref()`; and by a Keras layer, by names of its variables. They are laid
+        out as the rules say; dimensions without a rule are not split.
+      renamed: names of tensors whose names in `dimensions` are for their readers only, as where a
+        sequence meets itself; for mode "propagate".
       pins: by name of an operation, its strategy, or several to choose from.
       batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
         default dimension 0 of those with dimensions.
@@ -257,7 +266,7 @@ def plan(
       slots: copies of each variable that an optimizer holds beside, where it is none of the
         function's.
       allowed: which strategies there may be.
-      steps: of relayouts.
+      steps: of relayouts; as of `plan_relayout` if None.
       limits: what the search may take.
 
     Returns:
@@ -269,13 +278,13 @@ def plan(
       SearchTimeoutError: none was found in time.
       LayoutError: a shape is not known; a name of a tensor, dimension, axis, operation or strategy
         is unknown; a size is no multiple of the devices that are to split it; mode "propagate"
-        without rules or pins.
+        without rules or pins; or two names of dimensions meet in it, with the paths of both.
     """
     problem = function_problem(
         function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
         rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
     )  # fmt: skip
-    return problem.search(mode, rules, dimensions, pins, limits)
+    return problem.search(mode, rules, dimensions, pins, limits, renamed)
 
 
 def function_problem(
@@ -291,7 +300,7 @@ def function_problem(
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,
-    steps: StepSet = ALL_STEPS,
+    steps: StepSet | None = None,
 ) -> FunctionProblem:
     """Traces a function and computes what its plans cost; arguments are those of `plan`.
 
@@ -342,7 +351,7 @@ def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[st
 
 
 def _with_writes(
-    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet
+    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet | None
 ) -> GraphProblem:
     """The problem with edges that bring what is written back to the variables' layouts."""
     makers = {
@@ -350,38 +359,15 @@ def _with_writes(
         for number, one in enumerate(graph.operations)
         for o, tensor in enumerate(one.outputs)
     }
-    known: dict[tuple[TensorLayout, TensorLayout, int], float] = {}
     edges = []
     for variable, tensor in traced.writes:
         (source, o), (target, _) = makers[tensor], makers[variable]
         item_bytes = graph.operations[target].outputs[0].item_bytes
         made = [one.outputs[o] for one in graph.strategies[source]]
         kept = [one.outputs[0] for one in graph.strategies[target]]
-        seconds = np.array(
-            [[_back(a, b, item_bytes, rates, steps, known) for b in kept] for a in made]
-        )
+        seconds = relayout_seconds(made, kept, item_bytes, dict(rates.links), steps)
         ends = graph.operations[source].name, graph.operations[target].name
         edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
     whole = graph.problem
     problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
     return dataclasses.replace(graph, problem=problem)
-
-
-def _back(
-    made: TensorLayout,
-    kept: TensorLayout,
-    item_bytes: int,
-    rates: Rates,
-    steps: StepSet,
-    known: dict[tuple[TensorLayout, TensorLayout, int], float],
-) -> float:
-    """Seconds of a relayout; infinite where there is none."""
-    if made == kept:
-        return 0.0
-    key = made, kept, item_bytes
-    if key not in known:
-        try:
-            known[key] = plan_relayout(made, kept, item_bytes, dict(rates.links), steps).seconds
-        except LayoutError:
-            known[key] = float("inf")
-    return known[key]

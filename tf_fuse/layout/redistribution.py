@@ -189,8 +189,7 @@ def plan_relayout(
     if item_bytes < 1:
         raise LayoutError(f"item_bytes is 1 or more, got {item_bytes}")
     source, target, ordered = _unified(source, target, links)
-    if allowed is None:
-        allowed = ALL_STEPS if len(source.mesh.axes) <= _AXES_WITH_ALL_STEPS else MANY_AXES_STEPS
+    allowed = allowed or default_steps(source.mesh)
     first, last = factored(source, target) if allowed.strided else (source, target)
     mesh = source.mesh
     goal = state_of(last)
@@ -203,6 +202,11 @@ def plan_relayout(
         )
     steps = tuple(_steps(first, path))
     return RelayoutPlan(source, target, mesh, item_bytes, steps, first.shape)
+
+
+def default_steps(mesh: Mesh) -> StepSet:
+    """The steps to choose from on a mesh where none are given."""
+    return ALL_STEPS if len(mesh.axes) <= _AXES_WITH_ALL_STEPS else MANY_AXES_STEPS
 
 
 def state_of(layout: TensorLayout) -> State:

@@ -23,6 +23,7 @@ from tensorflow.python.ops import handle_data_util
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import without_rule
+from tf_fuse.layout.pins import variable_name
 from tf_fuse.layout.trace_attributes import describe, reduced
 from tf_fuse.layout.trace_constants import folded
 from tf_fuse.layout.trace_records import (
@@ -347,7 +348,7 @@ class _Tracer:
             return self._handles[id(captured)]
         variable = None if captured is None else self._variables.get(id(captured))
         if variable is not None:
-            wanted, shape, dtype = _name_of(variable), variable.shape, variable.dtype
+            wanted, shape, dtype = variable_name(variable), variable.shape, variable.dtype
         else:
             data = handle_data_util.get_resource_handle_data(tensor)
             if data is None or not data.is_set or len(data.shape_and_type) != 1:
@@ -390,7 +391,3 @@ class _Tracer:
             name = f"{wanted}_{number}"
         self._names.add(name)
         return name
-
-
-def _name_of(variable: Any) -> str:
-    return str(getattr(variable, "path", None) or variable.name).removesuffix(":0")

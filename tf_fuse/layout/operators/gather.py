@@ -8,6 +8,8 @@ the result is partial: what moves are the rows that were read, and never the tab
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Rule, Work, dimension_of, expect, make
@@ -77,3 +79,43 @@ def segment_sum(operation: Operation) -> Rule:
         constants=[1],
         saved_inputs=(1,),
     )
+
+
+def sparse_update(states: int, updates: int, ids: int, flops: int) -> Callable[[Operation], Rule]:
+    """The rule of an update of some rows of a variable, by their numbers.
+
+    A device that has some of the variable's rows takes those of the updates that are for them, so
+    the table stays where it is. All devices see all updates, as each may be for any row.
+
+    Args:
+      states: how many of the first inputs, the variable among them, are written. These are the
+        outputs, in the same place.
+      updates: number of the input with rows, from the end if it is negative.
+      ids: likewise, of their numbers.
+      flops: for each element of the updates.
+    """
+
+    def rule(operation: Operation) -> Rule:
+        expect(operation, None, [None] * states)
+        count = len(operation.inputs)
+        rank = len(operation.outputs[0].shape)
+        rows = [f"row{i}" for i in range(len(operation.inputs[ids].shape))]
+        names = ["vocabulary", *(f"d{i}" for i in range(1, rank))]
+        # One number may stand for all rows.
+        one_for_all = not operation.inputs[updates].shape
+        new = [] if one_for_all else [*rows, *names[1:]]
+        written = {updates % count: new, ids % count: rows}
+        return make(
+            operation,
+            [names if i < states else written.get(i, []) for i in range(count)],
+            [names] * states,
+            fixed=rows,
+            work=[Work(flops, tuple(rows + names[1:]))],
+            backward_work=(),
+            constants=range(count),
+            loose=range(states),
+            saved_inputs=(),
+            aliases=[(i, i) for i in range(states)],
+        )
+
+    return rule

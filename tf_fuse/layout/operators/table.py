@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -21,6 +23,7 @@ from tf_fuse.layout.operators import (
 )
 from tf_fuse.layout.operators.rule import Rule, unknown
 
+_KEPT: Final = 4096
 RuleFunction = Callable[[Operation], Rule]
 
 
@@ -214,6 +217,25 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "nothing; a partial gradient has to be reduced before",
     ),
     Entry(
+        _all(gather.sparse_update(1, 2, 1, 1),
+             "ResourceScatterAdd ResourceScatterSub ResourceScatterMul ResourceScatterDiv "
+             "ResourceScatterMin ResourceScatterMax ResourceScatterUpdate")
+        | _all(gather.sparse_update(2, -2, -1, 4),
+               "ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 "
+               "ResourceSparseApplyProximalAdagrad")
+        | _all(gather.sparse_update(2, 3, 4, 4),
+               "ResourceSparseApplyMomentum ResourceSparseApplyKerasMomentum")
+        | _all(gather.sparse_update(3, -2, -1, 12),
+               "ResourceSparseApplyAdadelta ResourceSparseApplyRMSProp")
+        | _all(gather.sparse_update(4, -2, -1, 12), "ResourceSparseApplyCenteredRMSProp")
+        | _all(gather.sparse_update(3, 3, 4, 12),
+               "ResourceSparseApplyFtrl ResourceSparseApplyFtrlV2")
+        | _all(gather.sparse_update(1, -2, -1, 4),
+               "ResourceSparseApplyProximalGradientDescent"),
+        "every dimension of the variable and its slots; of the updates those behind the rows",
+        "nothing; over the vocabulary, each device takes the updates of its rows",
+    ),
+    Entry(
         _all(elementwise.source, "Variable VarHandleOp Placeholder Const"),
         "every dimension",
         "nothing",
@@ -231,6 +253,9 @@ def rule_of(operation: Operation) -> Rule:
     Raises:
       LayoutError: shapes or attributes do not fit the kind.
     """
+    # Layers repeat, and rules depend on no names; errors do.
+    with contextlib.suppress(LayoutError, TypeError):
+        return _rule(operation.nameless)
     try:
         return TABLE.get(operation.kind, unknown)(operation)
     except TypeError as error:
@@ -238,6 +263,11 @@ def rule_of(operation: Operation) -> Rule:
         raise LayoutError(
             f"{operation}: an attribute is of the wrong kind: {error}; they are: {given}"
         ) from error
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _rule(operation: Operation) -> Rule:
+    return TABLE.get(operation.kind, unknown)(operation)
 
 
 def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +30,8 @@ from tf_fuse.layout.operation import Operation, Tensor, check_graph
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, listed
-from tf_fuse.layout.redistribution import plan_relayout
-from tf_fuse.layout.steps import ALL_STEPS, StepSet
+from tf_fuse.layout.relayout_seconds import relayout_seconds
+from tf_fuse.layout.steps import StepSet
 from tf_fuse.layout.strategy import EVERYTHING, Allowed, Strategy, strategies
 from tf_fuse.layout.tensor_layout import TensorLayout
 
@@ -82,7 +83,7 @@ def problem_of(
     slots: int = 0,
     batch: Mapping[str, int | None] | None = None,
     allowed: Allowed = EVERYTHING,
-    steps: StepSet = ALL_STEPS,
+    steps: StepSet | None = None,
     results: Sequence[str] = (),
 ) -> GraphProblem:
     """Makes a problem of a graph.
@@ -97,7 +98,7 @@ def problem_of(
       batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
         default dimension 0. Mode "data" splits these.
       allowed: which strategies there may be.
-      steps: of relayouts.
+      steps: of relayouts; as of `plan_relayout` if None.
       results: names of tensors that leave the graph: these must not stay partial.
 
     Raises:
@@ -121,7 +122,7 @@ class _Builder:
         slots: int,
         batch: Mapping[str, int | None],
         allowed: Allowed,
-        steps: StepSet,
+        steps: StepSet | None,
     ):
         self._operations = tuple(operations)
         self._rates = rates
@@ -142,7 +143,7 @@ class _Builder:
             for i, tensor in enumerate(one.inputs):
                 self._readers.setdefault(tensor.name, []).append((number, i))
         # Layers repeat: what was computed for one is kept.
-        self._seconds: dict[tuple[TensorLayout, TensorLayout, int], float] = {}
+        self._candidates: dict[tuple, tuple[Candidate, ...]] = {}
         self._tables: dict[tuple, tuple[np.ndarray, np.ndarray | None]] = {}
 
     def build(self, memory_limit_bytes: int | None) -> GraphProblem:
@@ -156,19 +157,25 @@ class _Builder:
         last = max(
             [number, *(r for tensor in one.outputs for r, _ in self._readers.get(tensor.name, ()))]
         )
-        return Node(
-            one.name,
-            tuple(
-                self._candidate(number, strategy, s == data)
-                for s, strategy in enumerate(self._strategies[number])
-            ),
-            signature_of(one),
-            (number, last),
-        )
+        return Node(one.name, self._all(number, data), signature_of(one), (number, last))
 
-    def _candidate(self, number: int, strategy: Strategy, data: bool) -> Candidate:
+    def _all(self, number: int, data: int) -> tuple[Candidate, ...]:
+        """The candidates of an operation; they depend on its readers by what these save."""
+        one = self._operations[number]
+        read = tuple(self._read_later(tensor) for tensor in one.outputs)
+        key = one.nameless, read, data
+        if key not in self._candidates:
+            self._candidates[key] = tuple(
+                self._candidate(one, strategy, read, s == data)
+                for s, strategy in enumerate(self._strategies[number])
+            )
+        return self._candidates[key]
+
+    def _candidate(
+        self, one: Operation, strategy: Strategy, read: Sequence[bool], data: bool
+    ) -> Candidate:
         cost = operation_cost(strategy, self._rates, self._training)
-        held, transient = self._bytes(number, strategy)
+        held, transient = self._bytes(one, strategy, read)
         return Candidate(
             str(strategy),
             cost.forward_compute + cost.backward_compute,
@@ -178,33 +185,30 @@ class _Builder:
             frozenset([DATA] if data else []),
         )
 
-    def _bytes(self, number: int, strategy: Strategy) -> tuple[int, int]:
+    def _bytes(self, one: Operation, strategy: Strategy, read: Sequence[bool]) -> tuple[int, int]:
         """What is held all the time of an operation's outputs, and what while they are live."""
-        one = self._operations[number]
         rule = rule_of(one)
         held = transient = 0
         placed = {output for output, _ in rule.aliases}
         for o, (tensor, layout) in enumerate(zip(one.outputs, strategy.outputs, strict=True)):
             size = layout.bytes_per_device(tensor.item_bytes)
+            saved = self._training and (read[o] or o in rule.saved_outputs)
             if tensor.parameter:
                 gradient = self._training and tensor.has_gradient
                 held += size * (1 + gradient + self._slots)
             elif o in placed:
                 continue
-            elif not one.inputs or self._saved(tensor, o in rule.saved_outputs):
+            elif not one.inputs or saved:
                 held += size
             else:
                 transient += size
         return held, transient
 
-    def _saved(self, tensor: Tensor, by_maker: bool) -> bool:
-        """Whether a gradient needs a tensor."""
-        return self._training and (
-            by_maker
-            or any(
-                i in rule_of(self._operations[reader]).saved_inputs
-                for reader, i in self._readers.get(tensor.name, ())
-            )
+    def _read_later(self, tensor: Tensor) -> bool:
+        """Whether the gradient of a reader needs a tensor."""
+        return self._training and any(
+            i in rule_of(self._operations[reader]).saved_inputs
+            for reader, i in self._readers.get(tensor.name, ())
         )
 
     def _edges(self) -> list[Edge]:
@@ -238,34 +242,48 @@ class _Builder:
         self, tensor: Tensor, maker: tuple[int, int], reader: tuple[int, int]
     ) -> tuple[np.ndarray, np.ndarray | None]:
         makers, readers = self._strategies[maker[0]], self._strategies[reader[0]]
-        seconds = np.zeros((len(makers), len(readers)))
-        held = np.zeros((len(makers), len(readers)), np.int64)
-        saved = self._training and reader[1] in rule_of(self._operations[reader[0]]).saved_inputs
-        shown = 1.0 - (self._rates.overlap if tensor.parameter else 0.0)
-        for s, one in enumerate(makers):
-            made, needed = one.outputs[maker[1]], one.output_gradients[maker[1]]
-            for t, other in enumerate(readers):
-                read, given = other.inputs[reader[1]], other.input_gradients[reader[1]]
-                seconds[s, t] = self._relayout(made, read, tensor.item_bytes)
-                if self._training and given is not None and needed is not None:
-                    seconds[s, t] += shown * self._relayout(given, needed, tensor.item_bytes)
-                if saved and made != read:
-                    held[s, t] = read.bytes_per_device(tensor.item_bytes)
-        return seconds, held if held.any() else None
+        made, needed = (
+            _numbered([getattr(one, side)[maker[1]] for one in makers])
+            for side in ("outputs", "output_gradients")
+        )
+        read, given = (
+            _numbered([getattr(one, side)[reader[1]] for one in readers])
+            for side in ("inputs", "input_gradients")
+        )
+        seconds = self._relayouts(made, read, tensor.item_bytes)
+        if self._training and None not in given.layouts and None not in needed.layouts:
+            shown = 1.0 - (self._rates.overlap if tensor.parameter else 0.0)
+            seconds = seconds + shown * self._relayouts(given, needed, tensor.item_bytes).T
+        saved = reader[1] in rule_of(self._operations[reader[0]]).saved_inputs
+        if not self._training or not saved:
+            return seconds, None
+        copies = np.array(
+            [
+                [0 if one == other else other.bytes_per_device(tensor.item_bytes)
+                 for other in read.layouts]
+                for one in made.layouts
+            ],
+            np.int64,
+        )[np.ix_(made.numbers, read.numbers)]  # fmt: skip
+        return seconds, copies if copies.any() else None
 
-    def _relayout(self, source: TensorLayout, target: TensorLayout, item_bytes: int) -> float:
-        """Seconds; infinite where no sequence of steps leads there."""
-        if source == target:
-            return 0.0
-        key = source, target, item_bytes
-        if key not in self._seconds:
-            links = dict(self._rates.links)
-            try:
-                found = plan_relayout(source, target, item_bytes, links, self._steps).seconds
-            except LayoutError:
-                found = float("inf")
-            self._seconds[key] = found
-        return self._seconds[key]
+    def _relayouts(self, sources: _Numbered, targets: _Numbered, item_bytes: int) -> np.ndarray:
+        """Seconds by strategies' numbers; infinite where no sequence of steps leads there."""
+        links = dict(self._rates.links)
+        found = relayout_seconds(sources.layouts, targets.layouts, item_bytes, links, self._steps)
+        return found[np.ix_(sources.numbers, targets.numbers)]
+
+
+class _Numbered(NamedTuple):
+    """The layouts that strategies have of one tensor, each once, and each strategy's number."""
+
+    layouts: list[Any]
+    numbers: np.ndarray
+
+
+def _numbered(layouts: Sequence[TensorLayout | None]) -> _Numbered:
+    number = {one: i for i, one in enumerate(dict.fromkeys(layouts))}
+    return _Numbered(list(number), np.array([number[one] for one in layouts], np.intp))
 
 
 def signature_of(operation: Operation) -> str:

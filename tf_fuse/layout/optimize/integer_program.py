@@ -22,6 +22,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -35,6 +38,23 @@ from tf_fuse.layout.optimize.tables import INFINITE, Tables
 _SCALE = 1e4
 # Choices that may be excluded because they do not fit after all.
 _MAX_EXCLUDED = 50
+# Larger programs are solved in a process of their own, which can be ended.
+_MAX_COLUMNS_HERE = 2000
+# That such a process takes to begin, about; and HiGHS's share of what is left then.
+_START_SECONDS = 1.0
+_SHARE = 0.8
+# Of what it prints, all but the answer goes elsewhere.
+_PROGRAM = """
+import os, pickle, sys
+answer = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+sys.path[:] = pickle.load(sys.stdin.buffer)
+arguments = pickle.load(sys.stdin.buffer)
+from scipy import optimize
+found = optimize.milp(**arguments)
+pickle.dump((found.status, found.x, found.get("mip_dual_bound")), answer)
+answer.flush()
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +74,9 @@ class Answer:
     infeasible: bool
 
 
+_NOTHING = Answer(None, -math.inf, False, False)
+
+
 def solve(
     tables: Tables,
     time_limit_seconds: float,
@@ -64,7 +87,8 @@ def solve(
 
     Args:
       tables: the problem.
-      time_limit_seconds: for HiGHS, which looks at its clock now and then only.
+      time_limit_seconds: for all. A small program, which is solved in this process, may take
+        longer by what HiGHS does between two looks at its clock, which is well below a second.
       memory: find the least memory, whatever it costs and whatever the limit is.
       excluded: choices that are not to be returned.
 
@@ -91,17 +115,56 @@ def _solve_once(
     tables: Tables, time_limit_seconds: float, memory: bool, excluded: list[tuple[int, ...]]
 ) -> Answer:
     optimize = _scipy()
+    end = time.monotonic() + time_limit_seconds
+    large = columns(tables) > _MAX_COLUMNS_HERE
+    if large and time_limit_seconds < _START_SECONDS:
+        return _NOTHING
     program = _Program(tables, memory)
     for choice in excluded:
         program.exclude(choice)
-    options = {"time_limit": max(time_limit_seconds, 1e-3), "mip_rel_gap": 0.0}
-    result = optimize.milp(options=options, **program.arguments())
-    if result.status == 2:
+    arguments = program.arguments()
+    left = end - time.monotonic()
+    if large:
+        result = _elsewhere(arguments, left)
+    else:
+        found = optimize.milp(options=_options(left), **arguments)
+        result = found.status, found.x, found.get("mip_dual_bound")
+    if result is None:
+        return _NOTHING
+    status, x, dual = result
+    if status == 2:
         return Answer(None, math.inf, False, True)
-    dual = result.get("mip_dual_bound")
     bound = -math.inf if dual is None or not math.isfinite(dual) else dual * program.unit
-    found = None if result.x is None else program.choice(result.x)
-    return Answer(found, bound, result.status == 0, False)
+    return Answer(None if x is None else program.choice(x), bound, status == 0, False)
+
+
+def _options(seconds: float) -> dict[str, float]:
+    return {"time_limit": max(seconds, 1e-3), "mip_rel_gap": 0.0}
+
+
+def _elsewhere(arguments: dict[str, Any], seconds: float) -> tuple | None:
+    """Solves a program in a process of its own, which ends when the time does.
+
+    HiGHS looks at its clock now and then only, and may take minutes for a part of a large program.
+
+    Returns:
+      Status, values of columns and bound; None if it did not end in time.
+    """
+    options = _options(_SHARE * (seconds - _START_SECONDS))
+    whole = pickle.dumps(sys.path) + pickle.dumps({**arguments, "options": options})
+    command = [sys.executable, "-c", _PROGRAM]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            out, errors = process.communicate(whole, timeout=max(seconds, 1e-3))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+    if process.returncode:
+        raise LayoutError(
+            f"HiGHS ended with {process.returncode}: {errors.decode(errors='replace')[-500:]}"
+        )
+    return pickle.loads(out)
 
 
 def _scipy() -> Any:
@@ -120,13 +183,15 @@ class _Program:
 
     def __init__(self, tables: Tables, memory: bool):
         self._tables = tables
-        self._memory = memory
         self._first = np.concatenate([[0], np.cumsum(tables.sizes)]).astype(int)
-        self._rows: list[tuple[np.ndarray, np.ndarray, float, float]] = []
+        # Of the matrix's entries: rows, columns and values; and each row's limits.
+        self._entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._limits: list[tuple[np.ndarray, np.ndarray]] = []
+        self._rows = 0
         cost: list[np.ndarray] = list(tables.cost)
         self._columns = int(self._first[-1])
-        for node, start in enumerate(self._first[:-1]):
-            self._row(start + np.arange(tables.sizes[node]), 1.0, 1.0, 1.0)
+        nodes = np.repeat(np.arange(tables.size), tables.sizes)
+        self._add(nodes, np.arange(self._columns), 1.0, np.ones(tables.size), 1.0)
         between: list[np.ndarray] = []
         for key, pair in tables.pairs.items():
             cost.append(self._edge(*key, pair))
@@ -144,8 +209,16 @@ class _Program:
             if tables.limit is not None:
                 self._limit(tables.limit)
 
+    def _add(
+        self, rows: np.ndarray, columns: np.ndarray, values: Any, low: np.ndarray, high: Any
+    ) -> None:
+        """Adds rows, which are numbered from 0 here; low has a number for each."""
+        self._entries.append((rows + self._rows, columns, np.broadcast_to(values, columns.shape)))
+        self._limits.append((low, np.broadcast_to(high, low.shape)))
+        self._rows += len(low)
+
     def _row(self, columns: np.ndarray, values: Any, low: float, high: float) -> None:
-        self._rows.append((columns, np.broadcast_to(values, columns.shape), low, high))
+        self._add(np.zeros(len(columns), int), columns, values, np.array([low]), high)
 
     def _edge(self, a: int, b: int, pair: np.ndarray) -> np.ndarray:
         """Rows of an edge; returns the costs of its columns: the pairs that can be."""
@@ -153,10 +226,14 @@ class _Program:
         at = self._columns + np.arange(len(s))
         self._columns += len(s)
         for node, mine in ((a, s), (b, t)):
-            for strategy in range(self._tables.sizes[node]):
-                own = at[mine == strategy]
-                columns = np.append(own, self._first[node] + strategy)
-                self._row(columns, np.append(np.ones(len(own)), -1.0), 0.0, 0.0)
+            own = np.arange(self._tables.sizes[node])
+            self._add(
+                np.concatenate([mine, own]),
+                np.concatenate([at, self._first[node] + own]),
+                np.concatenate([np.ones(len(at)), -np.ones(len(own))]),
+                np.zeros(len(own)),
+                0.0,
+            )
         return pair[s, t]
 
     def _memory_rows(self) -> list[np.ndarray]:
@@ -189,16 +266,12 @@ class _Program:
         """Of `scipy.optimize.milp`."""
         from scipy import optimize, sparse
 
-        counts = [len(columns) for columns, _, _, _ in self._rows]
-        matrix = sparse.csr_array(
-            (
-                np.concatenate([values for _, values, _, _ in self._rows]),
-                np.concatenate([columns for columns, _, _, _ in self._rows]),
-                np.concatenate([[0], np.cumsum(counts)]),
-            ),
-            shape=(len(self._rows), self._columns),
+        rows, columns, values = (
+            np.concatenate([one[i] for one in self._entries]) for i in range(3)
         )
-        low, high = ([row[i] for row in self._rows] for i in (2, 3))
+        shape = self._rows, self._columns
+        matrix = sparse.csr_array((values, (rows, columns)), shape=shape)
+        low, high = (np.concatenate([one[i] for one in self._limits]) for i in range(2))
         whole = np.zeros(self._columns)
         whole[: self._first[-1]] = 1
         return {

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import operator
@@ -106,8 +107,9 @@ class Node:
         if not self.candidates:
             return [f"{who} has no strategies; give it one at least, as to replicate it"]
         found = [
-            f"{who} has strategy {name!r} {self.names.count(name)} times; give each its own name"
-            for name in sorted({name for name in self.names if self.names.count(name) > 1})
+            f"{who} has strategy {name!r} {count} times; give each its own name"
+            for name, count in sorted(collections.Counter(self.names).items())
+            if count > 1
         ]
         for one in self.candidates:
             found += one.problems(f"{who}, strategy {one.name!r}: ")
@@ -228,17 +230,24 @@ class Problem:
             f"operation {name!r} is there {names.count(name)} times; give each its own name"
             for name in sorted({name for name in names if names.count(name) > 1})
         ] if len(set(names)) < len(names) else []  # fmt: skip
+        # Layers repeat: what many operations or tensors share is looked at once.
+        sound: set[tuple] = set()
         for node in self.nodes:
-            found += node.problems()
+            in_order = node.live is None or 0 <= node.live[0] <= node.live[1]
+            key = id(node.candidates), node.live is None, in_order
+            problems = [] if key in sound else node.problems()
+            if not problems:
+                sound.add(key)
+            found += problems
         for edge in self.edges:
-            found += self._problems_of(edge)
+            found += self._problems_of(edge, sound)
         limit = self.memory_limit_bytes
         if limit is not None and not is_count(limit):
             found.append(f"memory_limit_bytes is a whole number, 0 or more, or None, got {limit!r}")
         return found
 
-    def _problems_of(self, edge: Edge) -> list[str]:
-        unknown = sorted({edge.source, edge.target} - set(self.indices))
+    def _problems_of(self, edge: Edge, sound: set[tuple]) -> list[str]:
+        unknown = sorted({one for one in (edge.source, edge.target) if one not in self.indices})
         if unknown:
             return [
                 f"edge {edge}: there is no operation {name!r}; there are: "
@@ -255,6 +264,9 @@ class Problem:
                     f"edge {edge} has {name} of shape {np.shape(table)}, but its operations have "
                     f"{wanted[0]} and {wanted[1]} strategies; give one number for each pair"
                 ]
+        key = id(edge.seconds), id(held)
+        if key in sound:
+            return []
         if held is not None and not (np.asarray(held).dtype.kind in "iu" and np.all(held >= 0)):
             return [f"edge {edge}: memory_bytes are whole numbers, 0 or more"]
         # Not `< 0`: that is false of what is no number.
@@ -265,6 +277,7 @@ class Problem:
                 f"edge {edge}: seconds{list(at)} is 0 or more, or infinite, "
                 f"got {float(edge.seconds[at])!r}"
             ]
+        sound.add(key)
         return []
 
 

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import numpy as np
 
 from tf_fuse.layout.optimize.tables import INFINITE, Tables
@@ -15,28 +17,64 @@ def undominated(tables: Tables) -> Tables:
     That is in cost, in bytes of each kind, and next to each strategy of each neighbour. In any
     choice the other one can take its place, so some best choice, and the least memory, remain.
     """
-    changed = True
-    while changed:
-        changed = False
-        for node in range(tables.size):
-            keep = _kept(tables, node)
-            if len(keep) < tables.sizes[node]:
-                tables = tables.restricted({node: keep})
-                changed = True
-    return tables
+    return _Pruning(tables).run()
 
 
-def _kept(tables: Tables, node: int) -> np.ndarray:
-    columns = [tables.cost[node], tables.held[node], tables.transient[node]]
-    rows = [column[:, None] for column in columns]
-    for other in tables.neighbours[node]:
-        low, high = min(node, other), max(node, other)
-        pair = tables.pairs[low, high]
-        held = np.broadcast_to(tables.between((low, high)), pair.shape)
-        rows += [pair, held] if node == low else [pair.T, held.T]
-    table = np.concatenate(rows, axis=1)
+class _Pruning:
+    """Operations are looked at until nothing changes; what equal ones have left is known."""
+
+    def __init__(self, tables: Tables):
+        self._tables = tables
+        self._left = [np.arange(size) for size in tables.sizes]
+        self._known: dict[tuple, np.ndarray] = {}
+        # Arrays that are part of keys, so that no other one gets their identity.
+        self._used: dict[int, np.ndarray] = {}
+
+    def run(self) -> Tables:
+        waiting = collections.deque(range(self._tables.size))
+        queued = set(waiting)
+        while waiting:
+            node = waiting.popleft()
+            queued.discard(node)
+            keep = self._kept(node)
+            if len(keep) == len(self._left[node]):
+                continue
+            self._left[node] = self._left[node][keep]
+            again = [one for one in self._tables.neighbours[node] if one not in queued]
+            waiting.extend(again)
+            queued.update(again)
+        return self._tables.restricted(dict(enumerate(self._left)))
+
+    def _kept(self, node: int) -> np.ndarray:
+        tables, mine = self._tables, self._left[node]
+        parts: list[tuple] = [(one[node],) for one in (tables.cost, tables.held, tables.transient)]
+        for other in tables.neighbours[node]:
+            low, high = min(node, other), max(node, other)
+            for pairs in (tables.pairs[low, high], tables.between((low, high))):
+                parts.append((pairs, node == low, self._left[other].tobytes()))
+        key = (mine.tobytes(), *((id(one[0]), *one[1:]) for one in parts))
+        if key not in self._known:
+            self._used.update((id(one[0]), one[0]) for one in parts)
+            self._known[key] = _undominated(self._columns(node))
+        return self._known[key]
+
+    def _columns(self, node: int) -> np.ndarray:
+        """[strategies that are left] what each is compared by."""
+        tables, mine = self._tables, self._left[node]
+        rows = [one[node][mine, None] for one in (tables.cost, tables.held, tables.transient)]
+        for other in tables.neighbours[node]:
+            low, high = min(node, other), max(node, other)
+            pair = tables.pairs[low, high]
+            held = np.broadcast_to(tables.between((low, high)), pair.shape)
+            for table in (pair, held) if held.any() else (pair,):
+                side = table if node == low else table.T
+                rows.append(side[np.ix_(mine, self._left[other])])
+        return np.concatenate(rows, axis=1)
+
+
+def _undominated(table: np.ndarray) -> np.ndarray:
+    """The rows that no other one beats in everything; of equal ones the first."""
     better = (table[:, None, :] <= table[None, :, :]).all(axis=2)
-    # Of equal ones the first stays.
     equal = better & better.T
     better &= ~equal | np.triu(equal, 1)
     np.fill_diagonal(better, False)

@@ -59,7 +59,12 @@ def to_proto(plan: Plan) -> Any:
 
 def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Writes a plan; see `Plan.save`. A reader sees the old file or the new one, whole."""
-    content = to_proto(plan).SerializeToString(deterministic=True)
+    written(to_proto(plan), path)
+
+
+def written(message: Any, path: str | os.PathLike[str]) -> None:
+    """Writes a message into a file, whole or not at all."""
+    content = message.SerializeToString(deterministic=True)
     target = Path(path)
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         file.write(content)

@@ -17,6 +17,7 @@ far from the best it is at most is known as well.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -25,7 +26,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.optimize import integer_program, lagrange, pareto, prune
+from tf_fuse.layout.optimize import integer_program, lagrange, neighbourhoods, pareto, prune
 from tf_fuse.layout.optimize.elimination import Eliminated, Store, cheapest, smallest
 from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchTimeoutError
 from tf_fuse.layout.optimize.order import MAX_TABLE_ENTRIES, Order, order_of
@@ -35,9 +36,18 @@ ELIMINATION = "elimination"
 FRONTIERS = "elimination with frontiers"
 PRICES = "elimination with prices"
 PROGRAM = "integer program"
+NEIGHBOURHOODS = "neighbourhoods"
 
 # Time points whose mean is looked at, at most.
 _MAX_POINTS = 8
+# And for any choice that fits, with how often each is counted.
+_MAX_COUNTED = 96
+# Entries of tables of mini-buckets.
+_BUCKET_ENTRIES = 1 << 20
+# By how much the price of a byte is raised.
+_PRICE_STEP = 4
+# Of what is left, what an integer program gets where it is not the last thing to do.
+_PROGRAM_SHARE = 0.6
 # What HiGHS leaves open when it says that an answer is optimal.
 _TOLERANCE = 1e-9
 
@@ -78,8 +88,8 @@ class Solution:
       cost: picoseconds.
       bound: no choice that fits costs less; picoseconds. Equal to `cost` where that is proven.
       peak: bytes of a device at the worst time point.
-      method: "elimination", "elimination with frontiers", "elimination with prices" or "integer
-        program".
+      method: "elimination", "elimination with frontiers", "elimination with prices", "integer
+        program" or "neighbourhoods".
       computed: eliminations that were computed.
       reused: eliminations whose result was known from an equal one, as of a repeated layer.
       notes: why a method before it did not do.
@@ -142,12 +152,30 @@ class _Search:
     def run(self) -> Solution:
         tables = self._tables
         order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
-        if order.core:
-            self._notes.append(
-                f"{len(order.core)} operations are left of the elimination, whose tables have more "
-                f"than {self._limits.max_table_entries:,} entries"
-            )
-            return self._by_core()
+        if not order.core:
+            return self._by_elimination(order)
+        # Too many strategies for tables: those that no best choice needs go first.
+        whole, self._tables = tables, prune.undominated(tables)
+        found = self._without_dominated()
+        choice = tuple(
+            int(np.searchsorted(kept, one))
+            for kept, one in zip(whole.kept, self._tables.original(found.choice), strict=True)
+        )
+        return dataclasses.replace(found, choice=choice)
+
+    def _without_dominated(self) -> Solution:
+        tables = self._tables
+        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
+        if not order.core:
+            return self._by_elimination(order)
+        self._notes.append(
+            f"{len(order.core)} operations are left of the elimination, whose tables have more "
+            f"than {self._limits.max_table_entries:,} entries"
+        )
+        return self._by_core()
+
+    def _by_elimination(self, order: Order) -> Solution:
+        tables = self._tables
         done = cheapest(tables, order, self._store)
         if done.total[0] >= INFINITE:
             raise self._no_choice()
@@ -162,6 +190,8 @@ class _Search:
         points: list[int] = []
         lowest = 0.0
         found = above
+        # Where there are several time points, most choices that fit in a mean do not at all.
+        known = self._smallest_that_fits(order, above) if tables.points > 1 else None
         while True:
             mean = tables.relaxed([*points, int(np.argmax(tables.bytes_of(found)))])
             if mean.fits(above):
@@ -178,7 +208,8 @@ class _Search:
                 lowest = max(lowest, tables.cost_of(found))
             if tables.fits(found) and tables.cost_of(found) <= lowest:
                 return self._solution(found, tables.cost_of(found), FRONTIERS)
-            if tables.fits(found) or len(points) == _MAX_POINTS or self._left() <= 0:
+            late = self._left() < (1 - _PROGRAM_SHARE) * self._limits.time_limit_seconds
+            if tables.fits(found) or len(points) == _MAX_POINTS or late:
                 break
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
@@ -186,6 +217,9 @@ class _Search:
             else f"{tables.points} time points have limits of their own"
         )
         fitting = self._fitting(relaxed, len(points), order, above, [found, within])
+        fitting = min(
+            (one for one in (fitting, known) if one is not None), key=tables.cost_of, default=None
+        )
         if fitting is None:
             return self._program(tables, lowest, None)
         # What is dearer than it in the mean alone is so at all time points.
@@ -233,6 +267,23 @@ class _Search:
             fitting += [choice] if tables.fits(choice) else []
         return min(fitting, key=tables.cost_of, default=None)
 
+    def _smallest_that_fits(self, order: Order, above: tuple[int, ...]) -> tuple[int, ...] | None:
+        """A choice that fits at all time points, found by the least memory in their mean.
+
+        The time point at which the choice needs most counts once more in the next mean.
+
+        Raises:
+          MemoryLimitError: a mean tells that none fits.
+        """
+        tables = self._tables
+        points = [int(np.argmax(tables.bytes_of(above)))]
+        while len(points) < _MAX_COUNTED and self._left() > 0:
+            choice = self._least(tables.relaxed(points), order, len(points))
+            if tables.fits(choice):
+                return choice
+            points.append(int(np.argmax(tables.bytes_of(choice))))
+        return None
+
     def _frontiers(self, reduced: Tables, bound: lagrange.Bound) -> tuple[int, ...] | None:
         order = order_of(reduced.sizes, reduced.neighbours, self._limits.max_table_entries)
         keep = bound.keep()
@@ -254,19 +305,48 @@ class _Search:
         order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries, most=2)
         done = cheapest(tables, order, self._store)
         core = _core_of(tables, done)
-        answer = integer_program.solve(prune.undominated(core), self._left())
+        program = prune.undominated(core)
+        if integer_program.columns(program) > self._limits.max_program_columns:
+            return self._nearby(-math.inf)
+        # Some time is left for a choice that is found otherwise.
+        answer = integer_program.solve(program, _PROGRAM_SHARE * self._left())
         if answer.infeasible:
             raise self._no_choice()
         rest = int(done.total[0])
         if answer.choice is not None:
-            kept = prune.undominated(core).original(answer.choice)
+            kept = program.original(answer.choice)
             choice = tuple(done.choice(dict(zip(order.core, kept, strict=True))))
             cost = tables.cost_of(choice)
             if tables.fits(choice):
                 return self._solution(
                     choice, bound_in_picoseconds(answer.bound + rest, cost, answer.optimal), PROGRAM
                 )
-        return self._program(tables, answer.bound + rest, None)
+            # With the limit it is a program of all operations.
+            size = integer_program.columns(prune.undominated(tables))
+            if size <= self._limits.max_program_columns:
+                with contextlib.suppress(SearchTimeoutError):
+                    return self._program(tables, answer.bound + rest, None)
+        return self._nearby(answer.bound + rest)
+
+    def _nearby(self, bound: float) -> Solution:
+        """A choice that is improved bit by bit, and a bound by mini-buckets."""
+        tables = self._tables
+        entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
+        lowest, choice = neighbourhoods.relaxed(tables, entries)
+        bound = max(bound, lowest)
+        if tables.cost_of(choice) >= INFINITE:
+            return self._program(tables, bound, None)
+        choice = neighbourhoods.improved(tables, choice, self._left)
+        price = 1
+        # Bytes cost more and more until it fits.
+        while not tables.fits(choice) and self._left() > 0 and price < tables.most_price:
+            paid = tables.priced(price)
+            choice = neighbourhoods.improved(paid, neighbourhoods.relaxed(paid, entries)[1], _none)
+            price *= _PRICE_STEP
+        if not tables.fits(choice):
+            return self._program(tables, bound, None)
+        cost = tables.cost_of(choice)
+        return self._solution(choice, bound_in_picoseconds(bound, cost, False), NEIGHBOURHOODS)
 
     def _program(self, tables: Tables, bound: float, known: tuple[int, ...] | None) -> Solution:
         """The integer program, with what is known already.
@@ -310,7 +390,8 @@ class _Search:
         if answer.choice is not None and answer.optimal:
             choice = self._of_parent(tables, answer.choice)
             return self._too_much(self._tables.peak_of(choice), choice, None)
-        return MemoryLimitError(max(tables.limit + 1, math.ceil(answer.bound)), tables.limit, False)
+        least = math.ceil(answer.bound) if math.isfinite(answer.bound) else 0
+        return MemoryLimitError(max(tables.limit + 1, least), tables.limit, False)
 
     def _too_much(self, least: int, choice: tuple[int, ...], peak: int | None) -> MemoryLimitError:
         tables = self._tables
@@ -344,6 +425,11 @@ class _Search:
             choice, tables.cost_of(choice), bound, tables.peak_of(choice), method,
             self._store.computed, self._store.reused, tuple(self._notes),
         )  # fmt: skip
+
+
+def _none() -> float:
+    """No time."""
+    return 0.0
 
 
 def _core_of(tables: Tables, done: Eliminated) -> Tables:

@@ -9,6 +9,7 @@ whatever method adds them up, and can be compared for equality.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.optimize.problem import Problem
+from tf_fuse.layout.optimize.problem import Node, Problem
 
 PER_SECOND = 10**12
 # Stands for what cannot be; two of it can be added without overflow.
@@ -159,6 +160,25 @@ class Tables:
             limit=None if self.limit is None else self.limit * times,
         )
 
+    @property
+    def most_price(self) -> int:
+        """Picoseconds that a byte may cost, so that no sum overflows."""
+        parts = (self.held, self.transient, self.held_between.values())
+        return _LARGEST // (1 + self.points * sum(map(_total, parts)))
+
+    def priced(self, price: int) -> Tables:
+        """Where each byte costs so many picoseconds at each time point, at most `most_price`."""
+        each = [
+            held * self.points + transient * len(live)
+            for held, transient, live in zip(self.held, self.transient, self.live, strict=True)
+        ]
+        pairs = {
+            key: np.minimum(pair + price * self.points * self.between(key), INFINITE)
+            for key, pair in self.pairs.items()
+        }
+        cost = tuple(one + price * held for one, held in zip(self.cost, each, strict=True))
+        return dataclasses.replace(self, cost=cost, pairs=pairs)
+
     def without_limit(self) -> Tables:
         """Where memory does not matter."""
         return dataclasses.replace(self, limit=None)
@@ -175,32 +195,47 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
       LayoutError: times or bytes add up to more than whole numbers of 61 bits hold.
     """
     nodes = problem.nodes
-    # Rounded one by one, so that the parts add up to the whole.
-    compute, communication = (
-        [_whole([getattr(one, name) * PER_SECOND for one in node.candidates], node.name)
-         for node in nodes]
-        for name in ("compute_seconds", "communication_seconds")
-    )  # fmt: skip
-    held, transient = (
-        [_whole([getattr(one, name) for one in node.candidates], node.name) for node in nodes]
-        for name in ("memory_bytes", "transient_bytes")
-    )
+    known: dict[tuple, np.ndarray] = {}
+
+    def column(node: Node, name: str, unit: int) -> np.ndarray:
+        """Numbers of an operation's strategies; equal operations share them."""
+        key = name, id(node.candidates)
+        if key not in known:
+            values = [getattr(one, name) * unit for one in node.candidates]
+            known[key] = _whole(values, node.name)
+        return known[key]
+
+    def cost(node: Node) -> np.ndarray:
+        key = "cost", id(node.candidates)
+        if key not in known:
+            # Rounded one by one, so that the parts add up to the whole.
+            parts = ("compute_seconds", "communication_seconds")
+            one, other = (column(node, name, PER_SECOND) for name in parts)
+            known[key] = one + other
+        return known[key]
+
     pairs: dict[tuple[int, int], np.ndarray] = {}
     between: dict[tuple[int, int], np.ndarray] = {}
     for edge in problem.edges:
         a, b = problem.indices[edge.source], problem.indices[edge.target]
-        _add(pairs, a, b, _whole(np.asarray(edge.seconds, float) * PER_SECOND, str(edge)))
-        if edge.memory_bytes is not None:
-            _add(between, a, b, _whole(edge.memory_bytes, str(edge)))
+        for into, name, unit in ((pairs, "seconds", PER_SECOND), (between, "memory_bytes", 1)):
+            table = getattr(edge, name)
+            if table is None:
+                continue
+            key = name, id(table), a < b
+            if key not in known:
+                whole = _whole(np.asarray(table, float) * unit, str(edge))
+                known[key] = np.ascontiguousarray(whole if a < b else whole.T)
+            _add(into, (min(a, b), max(a, b)), known[key])
     live, points = _points([node.live for node in nodes])
     found = Tables(
-        tuple(one + other for one, other in zip(compute, communication, strict=True)),
-        tuple(held),
-        tuple(transient),
+        tuple(map(cost, nodes)),
+        tuple(column(node, "memory_bytes", 1) for node in nodes),
+        tuple(column(node, "transient_bytes", 1) for node in nodes),
         live,
         points,
-        {key: np.ascontiguousarray(pairs[key]) for key in sorted(pairs)},
-        {key: np.ascontiguousarray(between[key]) for key in sorted(between)},
+        {key: pairs[key] for key in sorted(pairs)},
+        {key: between[key] for key in sorted(between)},
         tuple(np.arange(len(node.candidates)) for node in problem.nodes),
         problem.memory_limit_bytes,
     )
@@ -220,18 +255,22 @@ def _whole(values: Sequence[float] | np.ndarray, who: str) -> np.ndarray:
     )
 
 
-def _add(
-    into: dict[tuple[int, int], np.ndarray], source: int, target: int, table: np.ndarray
-) -> None:
-    """Adds a table, as one of the lower number's strategies by the higher one's."""
-    key, table = ((source, target), table) if source < target else ((target, source), table.T)
+def _add(into: dict[tuple[int, int], np.ndarray], key: tuple[int, int], table: np.ndarray) -> None:
     into[key] = np.minimum(into[key] + table, INFINITE) if key in into else table
 
 
 def _restricted(
     pairs: Mapping[tuple[int, int], np.ndarray], at: Sequence[np.ndarray]
 ) -> dict[tuple[int, int], np.ndarray]:
-    return {(a, b): pair[np.ix_(at[a], at[b])] for (a, b), pair in pairs.items()}
+    # What operations of equal layers share stays shared.
+    known: dict[tuple, np.ndarray] = {}
+    found = {}
+    for (a, b), pair in pairs.items():
+        key = id(pair), at[a].tobytes(), at[b].tobytes()
+        if key not in known:
+            known[key] = pair[np.ix_(at[a], at[b])]
+        found[a, b] = known[key]
+    return found
 
 
 def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
@@ -246,11 +285,14 @@ def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int
     kept = [
         begin
         for i, begin in enumerate(begins)
-        if i + 1 == len(begins) or any(begin <= end < begins[i + 1] for end in ends)
+        if i + 1 == len(begins)
+        or bisect.bisect_left(ends, begin) < bisect.bisect_left(ends, begins[i + 1])
     ]
     return (
         tuple(
-            frozenset(i for i, at in enumerate(kept) if one is not None and one[0] <= at <= one[1])
+            frozenset()
+            if one is None
+            else frozenset(range(bisect.bisect_left(kept, one[0]), bisect.bisect(kept, one[1])))
             for one in live
         ),
         max(1, len(kept)),

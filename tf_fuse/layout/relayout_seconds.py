@@ -1,0 +1,241 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What relayouts between many layouts of one tensor take, all at once.
+
+A search needs the time of every relayout that might be, and the steps of the few that are. Which
+steps there are depends on the shape only by what divides its sizes, and what a step moves grows
+with the number of elements. So the graph of layouts is made once for all shapes alike, as arrays;
+for a tensor its edges get their seconds, and least sums from many layouts at once are found by
+Bellman's and Ford's method. Sums are added up from the source on, as a plan's are, so the seconds
+are those of `plan_relayout` to the last bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_fuse.layout.factors import cut
+from tf_fuse.layout.links import Link, slowest
+from tf_fuse.layout.redistribution import default_steps, state_of
+from tf_fuse.layout.steps import MASK, PAD, Space, State, StepSet
+from tf_fuse.layout.tensor_layout import TensorLayout
+
+_KEPT = 256
+# Of tensors, for each net.
+_KEPT_SIZES = 32
+_KEPT_PAIRS = 1 << 17
+# Numbers of an array that are worked on at once, so that it stays in a processor's cache.
+_AT_ONCE = 1 << 20
+_Links = tuple[Link, ...]
+
+
+def relayout_seconds(
+    sources: Sequence[TensorLayout],
+    targets: Sequence[TensorLayout],
+    item_bytes: int,
+    links: Mapping[str, Link],
+    allowed: StepSet | None = None,
+) -> np.ndarray:
+    """Seconds of the cheapest relayouts from some layouts of a tensor to others.
+
+    Args:
+      sources: of one shape, on one mesh.
+      targets: of the same shape and mesh.
+      item_bytes: of one element.
+      links: of each axis of the mesh.
+      allowed: as of `plan_relayout`.
+
+    Returns:
+      [sources, targets] seconds; infinite where no sequence of allowed steps leads there.
+    """
+    found = np.zeros((len(sources), len(targets)))
+    if not found.size:
+        return found
+    mesh, shape = sources[0].mesh, sources[0].shape
+    steps = allowed or default_steps(mesh)
+    ordered = tuple(links[axis] for axis in mesh.axes)
+    elements = math.prod(shape)
+    # As far as it matters: a dimension may be cut into factors, and each is split by some axes.
+    alike = tuple(math.gcd(size, mesh.size**2) for size in shape)
+    first, last = (tuple(map(_state, side)) for side in (sources, targets))
+    for net, partial, (i, j, a, b) in _pairs(mesh.shape, alike, first, last, steps):
+        rows, number = np.unique(a, return_inverse=True)
+        best = net.seconds(rows.tolist(), partial, elements * item_bytes, ordered)
+        found[i, j] = best[number.ravel(), b]
+    return found
+
+
+_state = functools.lru_cache(maxsize=_KEPT_PAIRS)(state_of)
+
+
+class _Edges(NamedTuple):
+    """The steps between layouts, as arrays, sorted by where they lead.
+
+    Attributes:
+      begin: number of the layout that a step is from.
+      ends: numbers of the layouts that steps lead to, each once.
+      starts: for each of them where its steps begin.
+      received: elements that all devices receive in a step.
+      messages: of a device.
+      group: number of the axes of a step's groups.
+      makes: the axis over which a step makes the tensor partial; -1 if over none.
+      groups: axes of steps' groups, by number.
+    """
+
+    begin: np.ndarray
+    ends: np.ndarray
+    starts: np.ndarray
+    received: np.ndarray
+    messages: np.ndarray
+    group: np.ndarray
+    makes: np.ndarray
+    groups: tuple[tuple[int, ...], ...]
+
+
+class _Net:
+    """All layouts of the tensors of shapes that are divided alike, and the steps between them."""
+
+    def __init__(self, space: Space):
+        self._space = space
+        self._elements = math.prod(space.shape)
+        self._number: dict[State, int] = {}
+        # From where, to where, elements, messages, axis that becomes partial, axes.
+        self._steps: list[tuple[int, int, int, int, int, tuple[int, ...]]] = []
+        self._edges: _Edges | None = None
+        # By what seconds depend on: those of edges, and least sums from layouts.
+        self._known: dict[tuple, tuple[np.ndarray, dict[int, np.ndarray]]] = {}
+
+    def number(self, state: State) -> int:
+        """Number of a layout; it and what can be reached from it are there from then on."""
+        found = self._number.get(state)
+        if found is None:
+            found = self._number[state] = len(self._number)
+            self._explore(state)
+        return found
+
+    def _explore(self, state: State) -> None:
+        self._edges = None
+        self._known.clear()
+        waiting = [state]
+        while waiting:
+            before = waiting.pop()
+            for step, after in self._space.edges(before):
+                if after not in self._number:
+                    self._number[after] = len(self._number)
+                    waiting.append(after)
+                what = self._space.received(before, step)
+                makes = step.axes[0] if step.kind in (MASK, PAD) else -1
+                ends = self._number[before], self._number[after]
+                self._steps.append((*ends, *what, makes, step.axes))
+
+    def seconds(
+        self, sources: Sequence[int], partial: tuple[int, ...], whole_bytes: int, links: _Links
+    ) -> np.ndarray:
+        """Least seconds from some layouts to all.
+
+        Args:
+          sources: their numbers.
+          partial: axes over which a tensor may become partial on the way, if not over any.
+          whole_bytes: of the tensor.
+          links: of each axis.
+
+        Returns:
+          [sources, layouts].
+        """
+        edges = self._edges = self._edges or self._sorted()
+        if self._space.allowed.any_partial:
+            partial = tuple(range(len(links)))
+        key = partial, whole_bytes, links
+        if key not in self._known:
+            if len(self._known) == _KEPT_SIZES:
+                self._known.clear()
+            self._known[key] = self._weights(edges, *key), {}
+        weights, rows = self._known[key]
+        missing = [one for one in sources if one not in rows]
+        many = max(1, _AT_ONCE // max(1, len(weights)))
+        for at in range(0, len(missing), many):
+            some = missing[at : at + many]
+            rows.update(zip(some, self._least(edges, weights, some), strict=True))
+        return np.array([rows[one] for one in sources])
+
+    def _sorted(self) -> _Edges:
+        steps = sorted(self._steps, key=lambda one: one[1])
+        groups = {axes: i for i, axes in enumerate(dict.fromkeys(one[-1] for one in steps))}
+        rows = [(*numbers, groups[axes]) for *numbers, axes in steps]
+        begin, end, received, messages, makes, group = np.array(rows, np.int64).reshape(-1, 6).T
+        ends, starts = np.unique(end, return_index=True)
+        return _Edges(begin, ends, starts, received, messages, group, makes, tuple(groups))
+
+    def _weights(
+        self, edges: _Edges, partial: tuple[int, ...], whole_bytes: int, links: _Links
+    ) -> np.ndarray:
+        """Seconds of each step, as `search.Router.cost` has them; infinite of what may not be."""
+        slow = [slowest(links[axis] for axis in axes) for axes in edges.groups]
+        each, byte = (
+            np.array([getattr(one, name) for one in slow], float)[edges.group]
+            for name in ("seconds_per_message", "seconds_per_byte")
+        )
+        received = edges.received * (whole_bytes // self._elements)
+        found = each * edges.messages + byte * (received / math.prod(self._space.sizes))
+        return np.where(np.isin(edges.makes, [-1, *partial]), found, np.inf)
+
+    def _least(self, edges: _Edges, weights: np.ndarray, sources: Sequence[int]) -> np.ndarray:
+        best = np.full((len(sources), len(self._number)), np.inf)
+        best[np.arange(len(sources)), sources] = 0.0
+        while len(weights):
+            through = np.minimum.reduceat(best[:, edges.begin] + weights, edges.starts, axis=1)
+            lower = np.minimum(best[:, edges.ends], through)
+            if np.array_equal(lower, best[:, edges.ends]):
+                break
+            best[:, edges.ends] = lower
+        return best
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _net(sizes: tuple[int, ...], shape: tuple[int, ...], allowed: StepSet) -> _Net:
+    return _Net(Space(sizes, shape, allowed, range(len(sizes))))
+
+
+@functools.lru_cache(maxsize=_KEPT_PAIRS)
+def _place(
+    sizes: tuple[int, ...], shape: tuple[int, ...], source: State, target: State, allowed: StepSet
+) -> tuple[_Net, int, int]:
+    """The net in which two layouts are, and their numbers."""
+    first, last = source.splits, target.splits
+    if allowed.strided:
+        shape, first, last = cut(shape, first, last, sizes.__getitem__)
+    whole = math.prod(sizes)
+    # The order of dimensions is of no account, and one that cannot be split is none.
+    dims = sorted(
+        (
+            (math.gcd(size, whole), before, after)
+            for size, before, after in zip(shape, first, last, strict=True)
+            if before or after or math.gcd(size, whole) > 1
+        ),
+        reverse=True,
+    )
+    net = _net(sizes, tuple(size for size, _, _ in dims), allowed)
+    start = net.number(State(tuple(before for _, before, _ in dims), source.partial))
+    return net, start, net.number(State(tuple(after for _, _, after in dims), target.partial))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _pairs(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    sources: tuple[State, ...],
+    targets: tuple[State, ...],
+    allowed: StepSet,
+) -> list[tuple[_Net, tuple[int, ...], np.ndarray]]:
+    """For each net and set of axes: [place of source, of target, number of source, of target]."""
+    found: dict[tuple[_Net, tuple[int, ...]], list[tuple[int, int, int, int]]] = {}
+    for i, source in enumerate(sources):
+        for j, target in enumerate(targets):
+            net, a, b = _place(sizes, shape, source, target, allowed)
+            found.setdefault((net, target.partial), []).append((i, j, a, b))
+    return [(*key, np.array(rows).T) for key, rows in found.items()]
