@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from typing import Any
 
 NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
@@ -26,6 +27,7 @@ from tensorflow.experimental import dtensor as stock
 from tf_fuse import layout
 from tf_fuse.layout import dtensor as ours
 from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.strategy import Allowed
 
 ROWS, IO, HIDDEN, CLASSES = 8, 16, 32, 8
 STEPS = 3
@@ -43,6 +45,12 @@ class Model:
         self.second = tf.Variable(values(seed + 1, HIDDEN, CLASSES), name="second")
         self.table = tf.Variable(values(seed + 2, ROWS, IO), name="table")
         self.steps = tf.Variable(0, dtype=tf.int64, name="steps")
+
+    def reset(self, seed: int) -> None:
+        """Begins again."""
+        parts = vars(Model(seed))
+        for name, one in vars(self).items():
+            one.assign(parts[name])
 
     def step(self, ids: Any, labels: Any) -> tuple[Any, Any]:
         weights = [self.table, self.first, self.second]
@@ -72,6 +80,36 @@ CASES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+def restored(model: Model) -> bool:
+    """Whether a checkpoint that this process writes has all bits, and is read into slices."""
+    before = model.values()
+    parts = dict(zip("abcd", (model.table, model.first, model.second, model.steps), strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        path = tf.train.Checkpoint(**parts).write(f"{folder}/own")
+        for one in parts.values():
+            one.assign(tf.zeros(one.shape, one.dtype))
+        assert not any(one.any() for one in model.values())
+        tf.train.Checkpoint(**parts).read(path).assert_consumed()
+    return all(
+        np.array_equal(a, b) for a, b in zip(before, model.values(), strict=True)
+    )
+
+
+def disagreement(mesh: layout.Mesh, devices: Any) -> str:
+    """What is said where the first process has another plan than the others."""
+    weight = tf.Variable(values(0, IO, HIDDEN), name="weight")
+    problem = layout.function_problem(
+        lambda x: x @ weight, mesh, [tf.TensorSpec([ROWS, IO])]
+    )
+    names = {"weight": ["io", "hidden"]}
+    plan = problem.search("propagate", "hidden:x" if NUMBER == 0 else "hidden:y", names)
+    try:
+        layout.execute(plan, devices)
+    except layout.LayoutError as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     mesh = layout.Mesh({"x": 2, "y": 2})
     own = mesh.size // len(JOBS.split(","))
@@ -82,11 +120,14 @@ def main() -> None:
     wanted = [step(*map(tf.constant, BATCH)) for _ in range(STEPS)]
     rates = Rates(mesh, dict.fromkeys(mesh.axes, layout.Link(1e-9, 1e-12)), 1e-9)
     found = {}
+    model = Model(0)
+    specs = [tf.TensorSpec([ROWS], tf.int32), tf.TensorSpec([ROWS], tf.int32)]
+    problem = layout.function_problem(
+        model.step, mesh, specs, rates=rates, allowed=Allowed(stacked=False)
+    )
     for name, how in CASES.items():
         # Every process begins with other values; those of the first one count.
-        model = Model(5 + NUMBER)
-        specs = [tf.TensorSpec([ROWS], tf.int32), tf.TensorSpec([ROWS], tf.int32)]
-        problem = layout.function_problem(model.step, mesh, specs, rates=rates)
+        model.reset(5 + NUMBER)
         run = layout.execute(problem.search(*how), devices)
         got = [run(*BATCH) for _ in range(STEPS)]
         found[name] = {
@@ -102,8 +143,10 @@ def main() -> None:
             "planned": run.program.received_bytes,
             "received": run.traffic.received_bytes,
             "collectives": dict(run.traffic.collectives),
+            "restored": restored(model),
         }
         run.release()
+    found["disagreement"] = disagreement(mesh, devices)
     if NUMBER == 0:
         print(json.dumps(found), flush=True)
     # DTensor cannot be shut down in several processes, and what it leaves running does not end.

@@ -76,6 +76,7 @@ CASES: tuple[tuple[str, Any, list[np.ndarray]], ...] = (
     ("Identity/CheckNumerics", lambda x: tf.debugging.check_numerics(x, "x"), [real(4, 6)]),
     ("Sum", lambda x: tf.reduce_sum(x, 1), [real(4, 6)]),
     ("Mean", lambda x: tf.reduce_mean(x, [0, 2], keepdims=True), [real(4, 6, 2)]),
+    ("Mean/integers", lambda x: tf.reduce_mean(x, 1), [whole(99, 4, 6)]),
     ("Max", lambda x: tf.reduce_max(x, -1), [real(4, 6)]),
     ("Min", lambda x: tf.reduce_min(x), [real(4, 6)]),
     ("Prod", lambda x: tf.reduce_prod(x, 0), [real(4, 6)]),

@@ -110,7 +110,7 @@ def layers(mesh: layout.Mesh, rules: str) -> dict[str, Any]:
         "planned": run.program.received_bytes,
         "received": run.traffic.received_bytes,
         "operations": sorted(
-            {one.type for one in run._concrete.graph.get_operations()} & operators.KNOWN_BAD
+            {one.type for one in run._function.graph.get_operations()} & operators.KNOWN_BAD
         ),
     }
 
@@ -145,6 +145,73 @@ def chance() -> dict[str, Any]:
     return {"good": int(good), "different": len(moved)}
 
 
+def told(action: Any) -> str:
+    """The text of the error that something raises."""
+    try:
+        action()
+    except (layout.LayoutError, ValueError, tf.errors.OpError) as error:
+        return str(error)
+    return "nothing"
+
+
+def errors() -> dict[str, Any]:
+    """What is said of what cannot run."""
+    mesh = layout.Mesh({"x": 2})
+    spec = [tf.TensorSpec([4, 6])]
+
+    def executed(function: Any, devices: Any = None, **given: Any) -> layout.FunctionPlan:
+        return layout.execute(layout.plan(function, mesh, spec, **given), devices)
+
+    weight = tf.Variable(tf.ones([6, 2]), name="weight")
+    stale = tf.function(lambda x: x @ weight)
+    stale(tf.ones([4, 6]))
+
+    def product(x: Any) -> Any:
+        return x @ weight
+
+    rows = {"rules": "io:x", "dimensions": {"weight": ["io", None]}, "mode": "propagate"}
+    found = {
+        "devices": told(lambda: executed(product, ["CPU:0"])),
+        "unknown": told(lambda: executed(product, ["CPU:0", "CPU:9"])),
+        "twice": told(lambda: executed(product, ["CPU:0", "CPU:0"])),
+        "random": told(lambda: executed(lambda x: x + tf.random.normal([4, 6]))),
+        "inner": told(
+            lambda: executed(lambda x: tf.map_fn(lambda row: row + tf.random.normal([6]), x))
+        ),
+    }
+    # After an error variables are what they were.
+    found["untouched"] = type(weight).__name__
+    run = executed(product, **rows)
+    found["taken"] = type(weight).__name__
+    found["otherwise"] = told(lambda: executed(product))
+    found["unplanned"] = told(lambda: tf.function(lambda: weight * 2, autograph=False)())
+    found["stale"] = "In[1]" in told(lambda: stale(tf.ones([4, 6])))
+    found["shape"] = told(lambda: weight.assign(tf.zeros([2, 6])))
+    found["row"] = "is not in [0, 4)" in told(_wrong_row)
+    found["arguments"] = [
+        told(lambda: run(tf.ones([4, 5]))),
+        told(lambda: run(tf.ones([4, 6], tf.int32))),
+    ]
+    weight.assign_add(tf.ones([6, 2]))
+    weight.assign_sub(tf.fill([6, 2], 0.5))
+    found["assigned"] = [float(weight.numpy().sum()), float(run(tf.ones([4, 6]))[0, 0])]
+    run.release()
+    found["released"] = [type(weight).__name__, float(stale(tf.ones([4, 6]))[0, 0])]
+    return found
+
+
+def _wrong_row() -> None:
+    """A row that is in no device's slice of a table."""
+    mesh = layout.Mesh({"x": 2})
+    table = tf.Variable(tf.ones([8, 2]), name="table")
+    args = [tf.TensorSpec([4], tf.int32)]
+    names = {"table": ["rows", None]}
+    problem = layout.function_problem(lambda ids: tf.gather(table, ids), mesh, args)
+    run = layout.execute(layout.plan_by_rules(problem, "rows:x", names))
+    run(tf.range(4))
+    run(tf.constant([0, 1, 2, 8]))
+
+
 def main() -> None:
     devices = [tf.config.LogicalDeviceConfiguration()] * 8
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
@@ -158,6 +225,7 @@ def main() -> None:
             "batch:x;hidden:y": layers(MESH, "batch:x;hidden:y"),
         },
         "chance": chance,
+        "errors": errors,
     }[sys.argv[1]]()
     print(json.dumps(results))
 

@@ -85,3 +85,39 @@ def test_strategies_by_chance_have_the_values_of_one_device(execute):
     """Whole numbers, so that sums in any order are equal."""
     found = execute("chance")
     assert found == {"good": 12, "different": 12}
+
+
+def test_what_cannot_run_says_why(execute):
+    random = (
+        "{} has a state of its own (RandomStandardNormal), which each device would have too: their "
+        "values would differ; take tf.random.stateless_* with a seed that is fed or in a variable, "
+        "or call it outside and feed what it makes"
+    )
+    assert execute("errors") == {
+        "devices": "mesh 'x:2' has 2 devices, got 1; name each once",
+        "unknown": "there is no device 'CPU:9' in this process; there are: "
+        + ", ".join(f"CPU:{i}" for i in range(8))
+        + "; make logical devices before TensorFlow uses any, by "
+        "tf.config.set_logical_device_configuration",
+        "twice": "a device is named twice in ['CPU:0', 'CPU:0']; name each once",
+        "random": random.format("RandomStandardNormal 'random_normal/RandomStandardNormal'"),
+        "inner": random.format("While 'map/while'"),
+        "untouched": "ResourceVariable",
+        "taken": "LaidOutResourceVariable",
+        "otherwise": "variable 'weight' lies as [6/x, 2] on x:2 already, and this plan has it as "
+        "[6, 2] on x:2; pin it by rules and dimensions, or release it first",
+        "unplanned": "variable 'weight' lies in slices, [6/x, 2] on x:2, and is read in a function "
+        "that has no plan; plan and execute that function on the same mesh too, or release the "
+        "variable first",
+        # A function that was traced before finds no value of the variable's shape.
+        "stale": True,
+        "shape": "variable 'weight' has shape (6, 2), got (2, 6); assign a value of its shape",
+        "row": True,
+        "arguments": [
+            f"input 'x' of 'product' is {given}, and the plan is for float32[4, 6]; feed one of "
+            "that shape and type, or plan for this one"
+            for given in ("float32[4, 5]", "int32[4, 6]")
+        ],
+        "assigned": [18.0, 9.0],
+        "released": ["ResourceVariable", 9.0],
+    }

@@ -57,30 +57,31 @@ class Execution:
         self._communicator = Communicator(self.devices, rings)
         self._sources = plan.function.sources
         self._check_variables()
-        self._parts = {
-            name: variables.adopt(name, self._sources.variables[name], layout, self._communicator)
-            for name, layout in plan.variables.items()
-        }
-        specs = [
-            tf.TensorSpec(one.shape, one.dtype, name=None)
-            for one in map(plan.function.tensors.__getitem__, plan.function.inputs)
+        if rings is not None:
+            rings.check_same(str(self.program))
+        self._parts: dict[str, variables.Parts] = {}
+        before = [
+            name
+            for name, one in self.variables.items()
+            if variables.parts_of(one) is not None
         ]
-        self._function = tf.function(self._body, input_signature=specs, autograph=False)
         try:
-            self._concrete = self._function.get_concrete_function()
+            self._adopt()
+            self._function = self._traced()
         except Exception:
-            self.release()
+            for name, one in self.variables.items():
+                if name not in before:
+                    variables.release(one)
             raise
-
     @property
     def variables(self) -> dict[str, Any]:
         """The function's variables, by the plan's names; their values are in parts."""
-        return {name: self._sources.variables[name] for name in self._parts}
+        return {name: self._sources.variables[name] for name in self.plan.variables}
 
     @cached_property
     def traffic(self) -> traffic.Traffic:
         """What this process's devices receive in one call, read from the graph that runs."""
-        return traffic.traffic_of(self._concrete.graph)
+        return traffic.traffic_of(self._function.graph)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function.
@@ -93,7 +94,7 @@ class Execution:
           What the function returns, as ordinary tensors.
         """
         flat = self._bound(args, kwargs)
-        found = dict(zip(self.program.results, self._concrete(*flat), strict=True))
+        found = dict(zip(self.program.results, self._function(*flat), strict=True))
         return self._packed([found.get(name) for name in self._sources.returned])
 
     def release(self) -> None:
@@ -103,6 +104,21 @@ class Execution:
         """
         for variable in self.variables.values():
             variables.release(variable)
+
+    def _adopt(self) -> None:
+        for name, layout in self.plan.variables.items():
+            variable = self._sources.variables[name]
+            self._parts[name] = variables.adopt(name, variable, layout, self._communicator)
+
+    def _traced(self) -> Any:
+        """The program as a concrete function."""
+        specs = [
+            tf.TensorSpec(one.shape, one.dtype)
+            for one in map(self.plan.function.tensors.__getitem__, self.plan.function.inputs)
+        ]
+        # The function is kept, since its graph lives as long as it does.
+        self._program = tf.function(self._body, input_signature=specs, autograph=False)
+        return self._program.get_concrete_function()
 
     def _check_variables(self) -> None:
         missing = sorted(set(self.plan.variables) - set(self._sources.variables))
@@ -124,7 +140,18 @@ class Execution:
             if len(flat) != len(self._sources.feeds):
                 raise
         by_name = dict(zip(self._sources.feeds, flat, strict=True))
-        return [by_name[name] for name in self.plan.function.inputs]
+        return [self._fed(name, by_name[name]) for name in self.plan.function.inputs]
+
+    def _fed(self, name: str, value: Any) -> Any:
+        wanted = self.plan.function.tensors[name]
+        tensor = value if tf.is_tensor(value) else tf.convert_to_tensor(value, wanted.dtype)
+        if tensor.dtype.name != wanted.dtype or tensor.shape != wanted.shape:
+            raise LayoutError(
+                f"input {name!r} of {self.plan.function.name!r} is {tensor.dtype.name}"
+                f"{list(tensor.shape)}, and the plan is for {wanted.dtype}{list(wanted.shape)}; "
+                "feed one of that shape and type, or plan for this one"
+            )
+        return tensor
 
     def _body(self, *fed: Any) -> list[Any]:
         given: dict[str, Held] = {}

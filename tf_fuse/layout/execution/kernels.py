@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.execution.local import Local
 
 Kernel = Callable[..., Any]
@@ -79,11 +78,6 @@ def mean(device: Local, x: Any) -> list[Any]:
     axes = _reduced(device)
     if not any(layout.splits[i] for i in axes) and not layout.partial:
         return device.again([x])
-    if not x.dtype.is_floating and not x.dtype.is_complex:
-        raise LayoutError(
-            f"{device.operation} is of {x.dtype.name}, and lies as {layout}: rounded means of "
-            "slices do not add up to the mean; cast to a floating-point type before it"
-        )
     count = math.prod(layout.shape[i] for i in axes)
     total = tf.reduce_sum(x, axes, keepdims=bool(device.attribute("keep_dims")))
     return [total / tf.cast(count, x.dtype)]

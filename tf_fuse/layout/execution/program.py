@@ -97,6 +97,14 @@ class Program:
             found[f"{name} kept"] = received(write)
         return {name: size for name, size in found.items() if size}
 
+    def __str__(self) -> str:
+        lines = [f"{self.name} on {self.mesh}"]
+        for one in self.instructions:
+            lines += [f"  {read.relayout}" for read in one.reads if read.relayout]
+            lines.append(f"{one.operation}: {one.strategy}")
+        lines += [f"{name} kept: {one.relayout or one.layout}" for name, one in self.writes.items()]
+        return "\n".join(lines)
+
 
 def program_of(plan: FunctionPlan) -> Program:
     """Writes a plan out.

@@ -65,16 +65,25 @@ class Parts:
 
     def whole(self) -> Any:
         """The value, put together; in several processes, all have to ask for it at once."""
+        if not tf.executing_eagerly():
+            return self._gathered()
         if not self._communicator.devices.distributed:
             return _assembled({d: one.numpy() for d, one in self.variables.items()}, self.layout)
         if self._gather is None:
             self._gather = tf.function(self._gathered)
         return self._gather()
 
-    def assign(self, value: Any) -> None:
-        """Cuts another value; in several processes, each its own slices of it."""
-        for device, one in self.variables.items():
-            one.assign(_slice(value, self.layout, device))
+    def assign(self, value: Any) -> Any:
+        """Cuts another value; in several processes, each its own slices of it.
+
+        Returns:
+          In a graph, the operation.
+        """
+        done = [
+            one.assign(_slice(value, self.layout, device), read_value=False)
+            for device, one in self.variables.items()
+        ]
+        return None if tf.executing_eagerly() else tf.group(done)
 
     def _gathered(self) -> Any:
         devices = self._communicator.devices
@@ -159,7 +168,14 @@ class LaidOut:
         return {trackable.VARIABLE_VALUE_KEY: value}
 
     def _restore_from_tensors(self, restored_tensors: Mapping[str, Any]) -> Any:
-        return self.assign(restored_tensors[trackable.VARIABLE_VALUE_KEY])
+        # In a function of the checkpoint's own, where several devices have variables.
+        value = tf.convert_to_tensor(restored_tensors[trackable.VARIABLE_VALUE_KEY])
+        if value.shape != self.shape:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"variable {self.tf_fuse_parts.name!r} has shape "
+                f"{self.shape}, and the checkpoint has {value.shape}; restore one of this model"  # type: ignore[attr-defined]
+            )
+        return self.tf_fuse_parts.assign(value)
 
     def _in_graph(self, how: str) -> LayoutError:
         parts = self.tf_fuse_parts

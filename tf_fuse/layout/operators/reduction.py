@@ -34,12 +34,15 @@ def reduction(how: str, linear: bool = False) -> Callable[[Operation], Rule]:
             else kept
         )
         gone = [names[i] for i in sorted(reduced)]
+        # Rounded means of slices do not add up to the mean.
+        rounded = operation.kind == "Mean" and not operation.inputs[0].has_gradient
         return make(
             operation,
             [names],
             [output],
+            fixed=gone if rounded else (),
             sums=gone if how == "sum" else (),
-            linear=[(0,)] if linear else (),
+            linear=[(0,)] if linear and not rounded else (),
             inner=[] if how == "sum" else [Inner(one, how, Work(1, tuple(kept))) for one in gone],
             work=[Work(1, tuple(names))],
             saved_inputs=() if linear else None,
