@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from fault import coordinator
 
-pytestmark = pytest.mark.cluster
+# Several clusters, one after the other.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 _WORKERS, _SERVERS = 2, 2
 _MODES = ("stock", "on", "restart")
