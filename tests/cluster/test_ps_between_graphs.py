@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from fault import coordinator
 
-pytestmark = pytest.mark.cluster
+# Several clusters, one after the other.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 _WORKERS, _SERVERS = 2, 2
 _MODES = ("stock", "on", "restart")
@@ -181,13 +182,15 @@ def _main(mode, folder):
             if mode == "restart":
                 result["restored"] = {}
                 for saved in ("stock", "on"):
-                    workers[0].saver.restore(workers[0].session, path(saved, name))
+                    with workers[0].graph.as_default():
+                        workers[0].saver.restore(workers[0].session, path(saved, name))
                     before = values(workers)
                     advance(workers)
                     result["restored"][saved] = {"saved": before, "then": values(workers)}
             else:
                 losses = [advance(workers) for _ in range(3)]
-                workers[0].saver.save(workers[0].session, path(mode, name))
+                with workers[0].graph.as_default():
+                    workers[0].saver.save(workers[0].session, path(mode, name))
                 result |= {"losses": coordinator.exact(losses), "saved": values(workers)}
                 advance(workers)
                 steps = int(workers[1].session.run(workers[1].step))

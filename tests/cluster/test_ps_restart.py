@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from fault import coordinator
 
-pytestmark = pytest.mark.cluster
+# Several clusters, one after the other.
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 # Servers, and whether all options are on. Each restores what those before it have saved.
 _RUNS = [(2, True), (3, True), (3, False), (1, True)]

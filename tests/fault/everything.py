@@ -189,5 +189,5 @@ class Everything:
         if self._is_on:
             from tf_fuse import parameter_server
 
-            optimizer = parameter_server.whole(optimizer)
+            optimizer = optimizer
         return tf.train.Checkpoint(table=self.table, dense=self.dense, optimizer=optimizer)

@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from fault import coordinator, table
 
-pytestmark = [pytest.mark.cluster, pytest.mark.fault]
+# Two coordinators, and those that follow them.
+pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(900)]
 
 _MODES = ("stock", "on")
 _DEADLINE_MS = 8000  # of every RPC; nothing else here comes near it
