@@ -16,7 +16,8 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
 `.propagation` and `.named`.
 
-Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`.
+Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; over
+all meshes of a number of devices: `plan_meshes`. Rates of a mesh: `.measurement` and `.rates_file`.
 
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs plans on
 `tf.experimental.dtensor`, and `plan`. Sources:
@@ -31,6 +32,7 @@ Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, whi
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.links import Link
 from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.mesh_planning import MeshPlans, plan_meshes
 from tf_fuse.layout.notation import (
     MindSporeLayout,
     from_mindspore,
@@ -63,6 +65,7 @@ __all__ = [
     "LayoutRules",
     "Link",
     "Mesh",
+    "MeshPlans",
     "MindSporeLayout",
     "RelayoutPlan",
     "RelayoutStep",
@@ -74,6 +77,7 @@ __all__ = [
     "function_problem",
     "picture",
     "plan",
+    "plan_meshes",
     "plan_relayout",
     "show",
     "to_mindspore",

@@ -96,7 +96,7 @@ def trace(
       LayoutError: a shape is not known, or a tensor has no elements or no known type. All that are
         found are named.
     """
-    concrete = _concrete(function, args, kwargs or {})
+    concrete = concrete_function(function, args, kwargs)
     graph = concrete.graph
     tracer = _Tracer({id(one.handle): one for one in graph.variables})
     values = {}
@@ -108,7 +108,14 @@ def trace(
     return tracer.traced(graph.name, [one for one in results if isinstance(one, str)])
 
 
-def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def concrete_function(
+    function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """The concrete function of what `trace` takes.
+
+    Raises:
+      LayoutError: it is no function, or cannot be traced with these arguments.
+    """
     if hasattr(function, "graph") and hasattr(function, "captured_inputs"):
         return function
     if not callable(function):
@@ -118,7 +125,7 @@ def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if not hasattr(function, "get_concrete_function"):
         function = tf.function(function)
     try:
-        return function.get_concrete_function(*args, **kwargs)
+        return function.get_concrete_function(*args, **(kwargs or {}))
     except (TypeError, ValueError) as error:
         raise LayoutError(
             f"{getattr(function, '__name__', function)!r} cannot be traced: {error}; give its "
