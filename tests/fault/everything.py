@@ -185,9 +185,4 @@ class Everything:
 
     def checkpoint(self) -> Any:
         """A `tf.train.Checkpoint` of the model and the optimizer."""
-        optimizer = self.optimizer
-        if self._is_on:
-            from tf_fuse import parameter_server
-
-            optimizer = optimizer
-        return tf.train.Checkpoint(table=self.table, dense=self.dense, optimizer=optimizer)
+        return tf.train.Checkpoint(table=self.table, dense=self.dense, optimizer=self.optimizer)

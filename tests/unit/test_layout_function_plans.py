@@ -18,6 +18,7 @@ from tf_fuse.layout import (
     assumed_rates,
     function_problem,
     plan,
+    plan_meshes,
     plan_relayout,
     to_sbp,
 )
@@ -283,6 +284,59 @@ def test_plans_are_always_the_same(tmp_path):
         plan(step, LINE, args, links={"x": FAST}).save(tmp_path / str(i))
         contents.append((tmp_path / str(i)).read_bytes())
     assert contents[0] == contents[1]
+
+
+def test_plans_over_meshes():
+    """Each mesh has the plan that it has alone, and the cheapest one is the best."""
+    _, step, args = two_layers()
+    # Along the first axis messages are dear, so that 2 x 4 and 4 x 2 differ.
+    links = {"x": Link(1e-7, 1e-10), "y": FAST}
+
+    def rates_on(mesh):
+        return assumed_rates(mesh, {axis: links[axis] for axis in mesh.axes})
+
+    found = plan_meshes(step, 8, args, rates_on=rates_on)
+    meshes = [one.mesh for one in found.search.tried]
+    assert [one.shape for one in meshes] == [(8,), (2, 4), (4, 2)]
+    alone = [plan(step, one, args, rates=rates_on(one)) for one in meshes]
+    assert [one.plan.picoseconds for one in found.search.tried] == [
+        one.plan.picoseconds for one in alone
+    ]
+    least = min(alone, key=lambda one: one.seconds)
+    assert found.best.seconds == least.seconds
+    assert sbp(found.best.variables) == sbp(least.variables)
+    assert found.best.graph.problem.mesh == least.graph.problem.mesh
+    data = plan_meshes(step, 8, args, mode="data")
+    assert data.best.seconds > found.best.seconds
+    with pytest.raises(LayoutError) as caught:
+        plan_meshes(step, 8, args, memory_limit_bytes=10)
+    assert [one.partition(":")[0] for one in caught.value.problems] == ["mesh x"] * 3
+    assert "mesh x:8: no plan fits into memory_limit_bytes=10" in str(caught.value)
+
+
+def test_sparse_updates_of_an_embedding():
+    """Its rows stay where they are, in the forward pass and in the update, which is a scatter."""
+    layer = tf.keras.layers.Embedding(64, 8, name="rows")
+    layer.build((None,))
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    optimizer.build(layer.trainable_variables)
+
+    def step(ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(layer(ids)))
+        gradients = tape.gradient(loss, layer.trainable_variables)
+        optimizer.apply(gradients, layer.trainable_variables)
+        return loss
+
+    found = plan(
+        step, LINE, [tf.TensorSpec([16], tf.int32)], mode="propagate", rules="vocabulary:x",
+        dimensions={layer: {"embeddings": ["vocabulary", "width"]}},
+    )  # fmt: skip
+    (update,) = [one for one in found.plan.strategies if "ResourceScatterSub" in one]
+    (gather,) = [one for one in found.plan.strategies if one.endswith("GatherV2")]
+    assert found.plan.strategies[update] == "split vocabulary"
+    assert found.plan.strategies[gather] == "split vocabulary"
+    assert sbp(found.variables)[layer.embeddings.path] == "S(0)" and found.unknown == {}
 
 
 def test_tables():

@@ -179,20 +179,25 @@ def test_no_other_signature_is_right(case):
     }
 
 
+def forget() -> None:
+    table._rule.cache_clear()
+    strategies.__globals__["_strategies"].cache_clear()
+
+
 def sabotaged(monkeypatch, kind, **changes) -> None:
     """The rule of a kind with fields that are wrong."""
     right = table.TABLE[kind]
     wrong = dict(table.TABLE)
     wrong[kind] = lambda operation: dataclasses.replace(right(operation), **changes)
     monkeypatch.setattr(table, "TABLE", wrong)
-    strategies.__globals__["_strategies"].cache_clear()
+    forget()
 
 
 @pytest.fixture(autouse=True)
 def _forget():
-    """Strategies are kept by the operation; those of wrong rules are not."""
+    """Rules and strategies are kept by the operation; wrong ones are not."""
     yield
-    strategies.__globals__["_strategies"].cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(

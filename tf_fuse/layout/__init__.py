@@ -16,8 +16,9 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
 `.propagation` and `.named`.
 
-Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; and
-`execute` runs it, by `.execution`.
+Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; over
+all meshes of a number of devices: `plan_meshes`; and `execute` runs one, by `.execution`. Rates of a
+mesh: `.measurement` and `.rates_file`.
 
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs relayouts on
 `tf.experimental.dtensor`, `plan` and `execute`. Sources:
@@ -37,6 +38,7 @@ from tf_fuse.layout.by_rules import plan_by_rules
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.links import Link
 from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.mesh_planning import MeshPlans, plan_meshes
 from tf_fuse.layout.notation import (
     MindSporeLayout,
     from_mindspore,
@@ -96,6 +98,7 @@ __all__ = [
     "LayoutRules",
     "Link",
     "Mesh",
+    "MeshPlans",
     "MindSporeLayout",
     "RelayoutPlan",
     "RelayoutStep",
@@ -109,6 +112,7 @@ __all__ = [
     "picture",
     "plan",
     "plan_by_rules",
+    "plan_meshes",
     "plan_relayout",
     "show",
     "to_mindspore",

@@ -102,7 +102,7 @@ def trace(
         found are named.
     """
     with for_a_plan():
-        concrete = _concrete(function, args, kwargs or {})
+        concrete = concrete_function(function, args, kwargs)
     graph = concrete.graph
     tracer = _Tracer({id(one.handle): one for one in graph.variables})
     values = {}
@@ -114,7 +114,14 @@ def trace(
     return tracer.traced(concrete, [one if isinstance(one, str) else None for one in results])
 
 
-def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def concrete_function(
+    function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """The concrete function of what `trace` takes.
+
+    Raises:
+      LayoutError: it is no function, or cannot be traced with these arguments.
+    """
     if hasattr(function, "graph") and hasattr(function, "captured_inputs"):
         return function
     if not callable(function):
@@ -124,7 +131,7 @@ def _concrete(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if not hasattr(function, "get_concrete_function"):
         function = tf.function(function)
     try:
-        return function.get_concrete_function(*args, **kwargs)
+        return function.get_concrete_function(*args, **(kwargs or {}))
     except (TypeError, ValueError) as error:
         raise LayoutError(
             f"{getattr(function, '__name__', function)!r} cannot be traced: {error}; give its "
