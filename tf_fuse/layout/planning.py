@@ -75,14 +75,14 @@ class FunctionPlan:
       graph: the problem that was solved.
       plan: the strategy of each operation, with times in seconds and bytes of a device.
       rates: of the devices.
-      steps: of relayouts.
+      steps: of relayouts; None for those of `plan_relayout`.
     """
 
     function: TracedFunction
     graph: GraphProblem
     plan: Plan
     rates: Rates
-    steps: StepSet = ALL_STEPS
+    steps: StepSet | None = None
 
     @cached_property
     def layouts(self) -> dict[str, TensorLayout]:
@@ -151,14 +151,14 @@ class FunctionProblem:
       graph: operations with their strategies, and the search's problem.
       batch: the batch dimension of each tensor that is fed; None of those without.
       rates: of the devices.
-      steps: of relayouts.
+      steps: of relayouts; None for those of `plan_relayout`.
     """
 
     function: TracedFunction
     graph: GraphProblem
     batch: Mapping[str, int | None]
     rates: Rates
-    steps: StepSet = ALL_STEPS
+    steps: StepSet | None = None
 
     def search(
         self,
