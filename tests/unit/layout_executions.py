@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from functools import partial
 from typing import Any
 
 import layout_execution_operators as operators
@@ -113,6 +114,45 @@ def layers(mesh: layout.Mesh, rules: str) -> dict[str, Any]:
             {one.type for one in run._function.graph.get_operations()} & operators.KNOWN_BAD
         ),
     }
+
+
+def _sparse_step(table: Any, slot: Any) -> Any:
+    def step(ids: Any, rows: Any) -> Any:
+        slot.value()
+        table.scatter_add(tf.IndexedSlices(rows, ids))
+        tf.raw_ops.ResourceSparseApplyAdagradV2(
+            var=table.handle, accum=slot.handle, lr=0.1, epsilon=0.01, grad=rows, indices=ids
+        )
+        return tf.gather(table, ids)
+
+    return step
+
+
+def sparse() -> dict[str, Any]:
+    """Updates of some rows of a table whose rows, or columns, are split."""
+    mesh = layout.Mesh({"x": 2})
+    rows = operators.real(4, 4)
+    good, wrong = np.array([5, 0, 5, 3], np.int32), np.array([5, 0, 8, 3], np.int32)
+    specs = [tf.TensorSpec([4], tf.int32), tf.TensorSpec([4, 4])]
+    found = {}
+    for dims in (["rows", None], [None, "rows"]):
+        table, slot = (
+            tf.Variable(np.arange(32, dtype=np.float32).reshape(8, 4), name="table"),
+            tf.Variable(tf.ones([8, 4]), name="slot"),
+        )
+        step = _sparse_step(table, slot)
+        begin = [table.numpy(), slot.numpy()]
+        wanted = [tf.function(step)(tf.constant(good), tf.constant(rows))]
+        wanted += [table.numpy(), slot.numpy()]
+        table.assign(begin[0])
+        slot.assign(begin[1])
+        problem = layout.function_problem(step, mesh, specs)
+        names = {"table": dims, "slot": dims}
+        run = layout.execute(problem.search("propagate", "rows:x", names))
+        name = str(run.plan.variables["table"])
+        found[name] = distance([run(good, rows), table.numpy(), slot.numpy()], wanted)
+        found[f"{name} wrong"] = "nothing" not in told(partial(run, wrong, rows))
+    return {**found, "unknown": problem.function.unknown}
 
 
 def links(mesh: layout.Mesh) -> dict[str, layout.Link]:
@@ -226,6 +266,7 @@ def main() -> None:
         },
         "chance": chance,
         "errors": errors,
+        "sparse": sparse,
     }[sys.argv[1]]()
     print(json.dumps(results))
 

@@ -121,3 +121,14 @@ def test_what_cannot_run_says_why(execute):
         "assigned": [18.0, 9.0],
         "released": ["ResourceVariable", 9.0],
     }
+
+
+def test_updates_of_rows_of_a_split_table(execute):
+    """Each device takes those of its rows; a number that is no row is an error, as elsewhere."""
+    assert execute("sparse") == {
+        "[8/x, 4] on x:2": 0.0,
+        "[8/x, 4] on x:2 wrong": True,
+        "[8, 4/x] on x:2": 0.0,
+        "[8, 4/x] on x:2 wrong": True,
+        "unknown": {},
+    }

@@ -75,7 +75,7 @@ class FunctionPlan:
       graph: the problem that was solved.
       plan: the strategy of each operation, with times in seconds and bytes of a device.
       rates: of the devices.
-      steps: of relayouts; as of `plan_relayout` if None.
+      steps: of relayouts; None for those of `plan_relayout`.
     """
 
     function: TracedFunction
@@ -151,7 +151,7 @@ class FunctionProblem:
       graph: operations with their strategies, and the search's problem.
       batch: the batch dimension of each tensor that is fed; None of those without.
       rates: of the devices.
-      steps: of relayouts; as of `plan_relayout` if None.
+      steps: of relayouts; None for those of `plan_relayout`.
     """
 
     function: TracedFunction

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_fuse.layout.execution.local import Local
+from tf_fuse.layout.operators import TABLE
 
 Kernel = Callable[..., Any]
 
@@ -189,6 +190,26 @@ def segment_sum(device: Local, data: Any, ids: Any) -> list[Any]:
     return [tf.math.unsorted_segment_sum(data, own, count)]
 
 
+def sparse_update(device: Local, *inputs: Any) -> list[Any]:
+    """Updates of rows, by their numbers: a device takes those of the rows that it has."""
+    if not device.axes("vocabulary"):
+        return device.again(inputs)
+    assert device.origin is not None
+    names = [one.name for one in device.origin.operation.op_def.input_arg]
+    places = {names[number]: i for i, number in enumerate(device.origin.numbers)}
+    at, rows = places["indices"], places.get("updates", places.get("grad"))
+    ids, count = inputs[at], device.shape()[0]
+    own = _own(device, ids, "vocabulary", count, -1)
+    # A number that is no row at all is taken, so that it is an error as on one device.
+    own = tf.where(tf.logical_or(ids < 0, ids >= device.operation.outputs[0].shape[0]), count, own)
+    mine = own >= 0
+    given = list(inputs)
+    given[at] = tf.boolean_mask(own, mine)
+    if rows is not None and given[rows].shape.rank:
+        given[rows] = tf.boolean_mask(given[rows], mine)
+    return device.again(given)
+
+
 def cut(device: Local, x: Any) -> list[Any]:
     """`Slice` and `StridedSlice`: a dimension that is split is taken whole."""
     small = device.shape()
@@ -257,6 +278,10 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     **dict.fromkeys(["Slice", "StridedSlice"], cut),
     **dict.fromkeys(["Softmax", "LogSoftmax"], softmax),
     **dict.fromkeys(["AvgPoolGrad", "Conv2DBackpropInput"], with_input_shape(0)),
+    **dict.fromkeys(
+        [one for one in TABLE if one.startswith(("ResourceScatter", "ResourceSparseApply"))],
+        sparse_update,
+    ),
     "AssignAddVariableOp": assign_add,
     "AssignSubVariableOp": assign_sub,
     "AssignVariableOp": assign,
