@@ -74,4 +74,4 @@ def plan_meshes(
     found = search_meshes(devices, problem_on, axes, mode, None, limits)
     (mesh,) = (one.mesh for one in found.tried if one.plan is found.best)
     problem = problems[mesh]
-    return MeshPlans(FunctionPlan(problem.function, problem.graph, found.best), found)
+    return MeshPlans(problem.with_plan(found.best), found)

@@ -186,7 +186,7 @@ class FunctionProblem:
             problems += self._uneven(mesh)
         raise_if(problems)
         found = modes.search(self.graph.problem, mode, {**given, **(pins or {})}, limits)
-        return self._plan(found)
+        return self.with_plan(found)
 
     def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
         """Reads a plan that was saved; costs and memory are those of this problem.
@@ -195,9 +195,10 @@ class FunctionProblem:
           LayoutError: the file holds no plan, or one for other operations, shapes or another mesh,
             or it does not fit into memory_limit_bytes.
         """
-        return self._plan(Plan.load(path, self.graph.problem))
+        return self.with_plan(Plan.load(path, self.graph.problem))
 
-    def _plan(self, found: Plan) -> FunctionPlan:
+    def with_plan(self, found: Plan) -> FunctionPlan:
+        """A plan of the problem as one of the function."""
         return FunctionPlan(self.function, self.graph, found, self.rates, self.steps)
 
     def _uneven(self, mesh: Mesh) -> list[str]:
