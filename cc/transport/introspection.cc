@@ -40,8 +40,8 @@ v1::PeerCard OwnCard() {
 std::string Counters() {
   std::string counters = Metrics::Get()->ToJson();
   counters.pop_back();
-  return absl::StrCat(counters, ", \"server_updates\": ",
-                      UpdateLog::Get()->ToJson(), "}");
+  return absl::StrCat(
+      counters, ", \"server_updates\": ", UpdateLog::Get()->ToJson(), "}");
 }
 
 }  // namespace
