@@ -81,10 +81,10 @@ def test_rates_are_found_again():
 
 
 def test_a_run_that_is_disturbed_does_not_count():
-    """The first run of each case is not counted, and of the others one in five may take long."""
+    """The first run of each case is not counted, and of the others all but one may take long."""
     cases = 1 + 2 * 2 * 3 + 3 + 2 + 2
-    for at in (0, 1, 3, 5):
-        bench = Clocked(late=range(at, 6 * cases, 6))
+    for fast in (1, 3, 5):
+        bench = Clocked(late=[run for run in range(6 * cases) if run % 6 != fast])
         same(measure(MESH, bench, clock=bench.clock).rates, TRUE, 1e-6)
         assert bench.runs == 6 * cases
     bench = Clocked(late=range(1, 2 * cases, 2))

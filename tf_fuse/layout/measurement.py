@@ -8,8 +8,8 @@
     layout.plan(step, mesh, args, rates=load_rates("mesh.rates"))
 
 Along each axis relayouts of several sizes are run, with few and many messages, and on all devices
-products of matrices, sums of long vectors, and chains of small operations. Of each the median of
-some runs counts, less that of a call that does nothing; `calibration.calibrate` finds the rates
+products of matrices, sums of long vectors, and chains of small operations. Of each the shortest
+of some runs counts, less that of a call that does nothing; `calibration.calibrate` finds the rates
 that tell these times best, and says how well they do.
 
 What runs is the business of a bench, so that another one than DTensor's can be measured; it also
@@ -19,7 +19,6 @@ makes the processes of a mesh agree on what they measured, as all have to make t
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -99,7 +98,7 @@ def measure(
     Args:
       mesh: the devices.
       bench: runs things on them.
-      rounds: of which the median counts; one more before them is not counted.
+      rounds: of which the shortest counts; one more before them is not counted.
       overlap: see `Rates`; it is not measured.
       clock: seconds.
 
@@ -113,7 +112,9 @@ def measure(
         raise LayoutError(f"rounds is 1 or more, got {rounds}")
     cases = [*_links(mesh, bench), *_computes(bench)]
     nothing = bench.nothing()
-    raw = bench.agreed([_median(one, rounds, clock) for one in (nothing, *(c.run for c in cases))])
+    raw = bench.agreed(
+        [_shortest(one, rounds, clock) for one in (nothing, *(c.run for c in cases))]
+    )
     seconds = [max(one - raw[0], _LEAST * one) for one in raw[1:]]
     links: dict[str, list[LinkSample]] = {axis: [] for axis, size in mesh.dims if size > 1}
     compute: list[ComputeSample] = []
@@ -166,11 +167,11 @@ def _computes(bench: Bench) -> list[_Case]:
     return found
 
 
-def _median(run: Callable[[], None], rounds: int, clock: Callable[[], float]) -> float:
+def _shortest(run: Callable[[], None], rounds: int, clock: Callable[[], float]) -> float:
     run()
     found = []
     for _ in range(rounds):
         begin = clock()
         run()
         found.append(clock() - begin)
-    return statistics.median(found)
+    return min(found)

@@ -23,11 +23,13 @@ from tf_fuse.layout.optimize.order import order_of
 from tf_fuse.layout.optimize.tables import INFINITE, Tables
 
 # Rounds without anything better after which it ends.
-_PATIENCE = 6
-# Of the operations that are in the way, those that are fixed in a round, at least.
-_SHARE = 0.5
+_PATIENCE = 9
+# Of the operations that are in the way, those that are fixed in a round, at least; by turns.
+_SHARES = (0.1, 0.3, 0.5)
+# And of those that are still in the way, how many more at a time.
+_MORE = 0.3
 # Entries of tables of a round's elimination.
-_ENTRIES = 1 << 17
+_ENTRIES = 1 << 20
 # As large as may be: it tells an order, whatever the tables' sizes.
 _ANY = 1 << 62
 
@@ -43,16 +45,22 @@ def improved(tables: Tables, choice: tuple[int, ...], left: Callable[[], float])
     rng = random.Random(0)  # The same choice in each run, if time allows.
     core = order_of(tables.sizes, tables.neighbours, _ENTRIES).core
     patience = _PATIENCE
-    while core and patience and left() > 0:
-        some = rng.sample(core, math.ceil(_SHARE * len(core)))
-        found = _with_fixed(tables, {node: choice[node] for node in some}, choice)
+    # A round that takes as long as the longest one before is to end in time.
+    longest = 0.0
+    while core and patience and (before := left()) > longest:
+        share = _SHARES[patience % len(_SHARES)]
+        some = rng.sample(core, math.ceil(share * len(core)))
+        found = _with_fixed(tables, {node: choice[node] for node in some}, choice, rng)
+        longest = max(longest, before - left())
         patience -= 1
         if tables.cost_of(found) < tables.cost_of(choice):
             choice, patience = found, _PATIENCE
     return choice
 
 
-def _with_fixed(tables: Tables, fixed: dict[int, int], known: Sequence[int]) -> tuple[int, ...]:
+def _with_fixed(
+    tables: Tables, fixed: dict[int, int], known: Sequence[int], rng: random.Random
+) -> tuple[int, ...]:
     """The best choice with some strategies; more are fixed, as long as tables are too large."""
     fixed = dict(fixed)
     while True:
@@ -60,7 +68,8 @@ def _with_fixed(tables: Tables, fixed: dict[int, int], known: Sequence[int]) -> 
         order = order_of(restricted.sizes, restricted.neighbours, _ENTRIES)
         if not order.core:
             break
-        fixed |= {node: known[node] for node in order.core}
+        some = rng.sample(order.core, math.ceil(_MORE * len(order.core)))
+        fixed |= {node: known[node] for node in some}
     choice = cheapest(restricted.without_limit(), order, Store()).choice()
     return tuple(fixed.get(node, one) for node, one in enumerate(choice))
 

@@ -46,6 +46,8 @@ _MAX_COUNTED = 96
 _BUCKET_ENTRIES = 1 << 20
 # By how much the price of a byte is raised.
 _PRICE_STEP = 4
+# A program without limits of memory is easy, and may have so many times more columns.
+_OF_CORE = 10
 # Of what is left, what an integer program gets where it is not the last thing to do.
 _PROGRAM_SHARE = 0.6
 # What HiGHS leaves open when it says that an answer is optimal.
@@ -306,7 +308,7 @@ class _Search:
         done = cheapest(tables, order, self._store)
         core = _core_of(tables, done)
         program = prune.undominated(core)
-        if integer_program.columns(program) > self._limits.max_program_columns:
+        if integer_program.columns(program) > _OF_CORE * self._limits.max_program_columns:
             return self._nearby(-math.inf)
         # Some time is left for a choice that is found otherwise.
         answer = integer_program.solve(program, _PROGRAM_SHARE * self._left())
