@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from benchmarks import layout_relayout, layout_search, layout_wire, output
+from benchmarks import layout_relayout, layout_search, layout_steps, layout_wire, output
 from examples.progress import display
 
 # Each has measure(progress), which returns rows, and render(rows), which returns a table.
@@ -32,6 +32,7 @@ PARTS: Mapping[str, Any] = {
     "relayout": layout_relayout,
     "wire": layout_wire,
     "search": layout_search,
+    "step": layout_steps,
 }
 
 

@@ -47,15 +47,16 @@ def test_each_strategy_of_each_operation_has_the_values_of_one_device(execute):
              "AddV2", "Cast", "Tile", "Roll", "ReverseV2", "Cumsum", "SelectV2"}  # fmt: skip
     assert not moved & set(sums)
     assert min(count for count, _ in found.values()) >= 2
-    assert sum(count for count, _ in found.values()) == 259
+    assert sum(count for count, _ in found.values()) == 261
     kinds = {name.split("/")[0] for name in found}
     assert all(kinds & set(entry.rules) for entry in ENTRIES if not _is_left_out(entry))
 
 
 def _is_left_out(entry) -> bool:
     """Those that stand for several operations, that traces cannot plan, or that others test."""
-    return bool({"LayerNorm", "Attention", "FusedBatchNormV3", "Variable", "Abs", "AssignVariableOp",
-                 "Equal"} & set(entry.rules))  # fmt: skip
+    elsewhere = {"LayerNorm", "Attention", "FusedBatchNormV3", "Variable", "Abs", "Equal",
+                 "AssignVariableOp", "ResourceScatterAdd"}  # fmt: skip
+    return bool(elsewhere & set(entry.rules))
 
 
 def test_layouts_of_two_layers_are_the_same_and_cost_what_is_published(execute):
