@@ -6,9 +6,10 @@
     python benchmarks/layout.py --parts relayout --plot relayout.svg
 
 `relayout` compares bytes over all pairs of layouts of a tensor (`layout_relayout.py`), and `wire`
-counts those of some on the network, in four processes (`layout_wire.py`). `search` times searches
-of the strategies of models (`layout_search.py`). The JSON has a key for each part that ran, with a
-list of rows.
+counts those of some, and of whole training steps, on the network, in four processes
+(`layout_wire.py`). `search` times searches of the strategies of models (`layout_search.py`), and
+`step` training steps with layouts that were found and others (`layout_steps.py`). The JSON has a
+key for each part that ran, with a list of rows.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with display(console) as progress:
             for part in args.parts:
                 result[part] = PARTS[part].measure(progress)
-    except layout_wire.WireError as error:
+    except (layout_steps.StepError, layout_wire.WireError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for part in args.parts:

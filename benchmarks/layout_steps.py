@@ -30,6 +30,10 @@ STEPS = 15
 TIMEOUT_S = 1800
 
 
+class StepError(RuntimeError):
+    """The process failed; the text is what it said."""
+
+
 def measure(progress: Progress) -> list[dict[str, Any]]:
     """One row per model and layout, for `--json`.
 
@@ -37,14 +41,14 @@ def measure(progress: Progress) -> list[dict[str, Any]]:
       progress: gets a task that ends with the process.
 
     Raises:
-      RuntimeError: the process failed; the text is what it said.
+      StepError: the process failed.
     """
     progress.add_task("training steps", total=None)
     done = subprocess.run(
         [sys.executable, __file__], capture_output=True, text=True, check=False, timeout=TIMEOUT_S
     )
     if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-4000:] or f"it ended with {done.returncode}")
+        raise StepError(done.stderr.strip()[-4000:] or f"it ended with {done.returncode}")
     rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return rows
 
