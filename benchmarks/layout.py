@@ -6,9 +6,10 @@
     python benchmarks/layout.py --parts relayout --plot relayout.svg
 
 `relayout` compares bytes over all pairs of layouts of a tensor (`layout_relayout.py`), and `wire`
-counts those of some on the network, in four processes (`layout_wire.py`). `search` times searches
-of the strategies of models (`layout_search.py`). The JSON has a key for each part that ran, with a
-list of rows.
+counts those of some, and of whole training steps, on the network, in four processes
+(`layout_wire.py`). `search` times searches of the strategies of models (`layout_search.py`), and
+`step` training steps with layouts that were found and others (`layout_steps.py`). The JSON has a
+key for each part that ran, with a list of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from benchmarks import layout_relayout, layout_search, layout_wire, output
+from benchmarks import layout_relayout, layout_search, layout_steps, layout_wire, output
 from examples.progress import display
 
 # Each has measure(progress), which returns rows, and render(rows), which returns a table.
@@ -32,6 +33,7 @@ PARTS: Mapping[str, Any] = {
     "relayout": layout_relayout,
     "wire": layout_wire,
     "search": layout_search,
+    "step": layout_steps,
 }
 
 
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with display(console) as progress:
             for part in args.parts:
                 result[part] = PARTS[part].measure(progress)
-    except layout_wire.WireError as error:
+    except (layout_steps.StepError, layout_wire.WireError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     for part in args.parts:

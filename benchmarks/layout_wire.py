@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that relayouts on DTensor bring onto the wire, against those of their plans.
+"""Bytes that relayouts on DTensor, and whole training steps, bring onto the wire, against plans.
 
 Four processes, of one device each, talk over loopback; the interface's counter is read around some
 relayouts. Where `unshare` may make one (root), they have a network namespace of their own, so that
@@ -21,7 +21,11 @@ from rich.table import Table
 
 from benchmarks import layout_wire_rank
 
-_PROGRAM = Path(__file__).resolve().parent / "layout_wire_rank.py"
+_HERE = Path(__file__).resolve().parent
+_PROGRAMS = {
+    "relayouts": _HERE / "layout_wire_rank.py",
+    "training steps": _HERE / "layout_wire_steps.py",
+}
 _APART = ("unshare", "--net")
 
 
@@ -30,16 +34,23 @@ class WireError(RuntimeError):
 
 
 def measure(progress: Progress) -> list[dict[str, Any]]:
-    """One row per relayout, for `--json`.
+    """One row per relayout and per training step, for `--json`.
 
     Args:
-      progress: gets a task that ends with the processes.
+      progress: gets tasks that end with the processes.
 
     Raises:
       WireError: a process failed, or has wrong values.
     """
-    progress.add_task("relayouts in four processes", total=None)
-    command = [sys.executable, str(_PROGRAM)]
+    rows = []
+    for what, program in _PROGRAMS.items():
+        progress.add_task(f"{what} in four processes", total=None)
+        rows += _rows(program)
+    return rows
+
+
+def _rows(program: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, str(program)]
     if _can_be_apart():
         command = [*_APART, *command]
     done = subprocess.run(
@@ -50,7 +61,7 @@ def measure(progress: Progress) -> list[dict[str, Any]]:
         timeout=layout_wire_rank.TIMEOUT_S + 60,
     )
     if done.returncode:
-        raise WireError(done.stderr.strip() or f"{_PROGRAM.name} ended with {done.returncode}")
+        raise WireError(done.stderr.strip() or f"{program.name} ended with {done.returncode}")
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows
 
@@ -65,8 +76,8 @@ def _can_be_apart() -> bool:
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows as a table."""
     size = " x ".join(map(str, layout_wire_rank.SHAPE))
-    table = Table(title=f"bytes on the wire, 2x2 processes, float32 {size}")
-    table.add_column("relayout")
+    table = Table(title=f"bytes on the wire, 2x2 processes; relayouts of float32 {size}")
+    table.add_column("relayout, or model and layout")
     table.add_column("steps")
     for name in ("predicted", "measured", "measured / predicted"):
         table.add_column(name, justify="right")

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +44,20 @@ def main() -> int:
     """Starts the ranks, or is one."""
     if len(sys.argv) > 1:
         return _rank(int(sys.argv[1]))
+    return start(__file__)
+
+
+def start(program: str) -> int:
+    """Starts a program as each of the ranks, and prints the last line of the first one.
+
+    Args:
+      program: takes the number of a rank.
+
+    Returns:
+      0; 1 when a rank failed.
+    """
     # Up in a new network namespace only after this; elsewhere it is, and asking does no harm.
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
-    return _start()
-
-
-def _start() -> int:
     jobs = ",".join(sorted(f"localhost:{port}" for port in _free_ports(RANKS)))
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / f"{rank}.log" for rank in range(RANKS)]
@@ -62,7 +72,7 @@ def _start() -> int:
                 "LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2": "1",
             }
             with log.open("w") as file:
-                command = [sys.executable, __file__, str(rank)]
+                command = [sys.executable, program, str(rank)]
                 ranks.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
         failed = _wait(ranks)
         for rank in failed:
@@ -101,6 +111,7 @@ def _free_ports(count: int) -> list[int]:
 
 def _rank(rank: int) -> int:
     import numpy as np
+    import tensorflow as tf
     from tensorflow.experimental import dtensor as stock
 
     from tf_fuse.layout import Mesh, from_sbp, simulation
@@ -117,7 +128,8 @@ def _rank(rank: int) -> int:
         piece = simulation.scatter(value, source)[rank]
         piece = piece.reshape((1,) * len(source.partial) + piece.shape)
         tensor = stock.pack([piece], ours.dtensor_layout(source, devices))
-        measured, result = _count(tensor, plan, devices)
+        function = tf.function(partial(ours.relayout, steps=plan, devices=devices))
+        measured, result = count(partial(function, tensor), devices)
         expected = simulation.scatter(value, target)[rank]
         if not np.array_equal(stock.unpack(result)[0].numpy(), expected):
             raise AssertionError(f"{name}: rank {rank} has wrong values")
@@ -129,15 +141,16 @@ def _rank(rank: int) -> int:
     os._exit(0)
 
 
-def _count(tensor: Any, plan: Any, devices: Any) -> tuple[float, Any]:
-    """Bytes on the loopback interface for one relayout, less those of a barrier."""
-    import tensorflow as tf
+def count(function: Callable[[], Any], devices: Any) -> tuple[float, Any]:
+    """Bytes on the loopback interface for one call, less those of a barrier; and what it returns.
+
+    Args:
+      function: that all ranks call.
+      devices: a `dtensor.Mesh`.
+    """
     from tensorflow.dtensor.python import mesh_util
 
-    from tf_fuse.layout import dtensor as ours
-
-    function = tf.function(lambda one: ours.relayout(one, plan, devices))
-    result = function(tensor)
+    result = function()
     mesh_util.barrier(devices)
     begin = _loopback_bytes()
     mesh_util.barrier(devices)
@@ -145,7 +158,7 @@ def _count(tensor: Any, plan: Any, devices: Any) -> tuple[float, Any]:
     mesh_util.barrier(devices)
     begin = _loopback_bytes()
     for _ in range(REPEATS):
-        result = function(tensor)
+        result = function()
         mesh_util.barrier(devices)
     return (_loopback_bytes() - begin) / REPEATS - still, result
 

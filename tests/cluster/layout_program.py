@@ -15,13 +15,9 @@ import sys
 import tempfile
 from typing import Any
 
-NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
-os.environ.update(
-    DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS
-)  # fmt: skip
-
 import numpy as np
 import tensorflow as tf
+from tensorflow.dtensor.python import mesh_util
 from tensorflow.experimental import dtensor as stock
 
 from tf_fuse import layout
@@ -29,6 +25,7 @@ from tf_fuse.layout import dtensor as ours
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.strategy import Allowed
 
+NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
 ROWS, IO, HIDDEN, CLASSES = 8, 16, 32, 8
 STEPS = 3
 
@@ -90,17 +87,13 @@ def restored(model: Model) -> bool:
             one.assign(tf.zeros(one.shape, one.dtype))
         assert not any(one.any() for one in model.values())
         tf.train.Checkpoint(**parts).read(path).assert_consumed()
-    return all(
-        np.array_equal(a, b) for a, b in zip(before, model.values(), strict=True)
-    )
+    return all(np.array_equal(a, b) for a, b in zip(before, model.values(), strict=True))
 
 
 def disagreement(mesh: layout.Mesh, devices: Any) -> str:
     """What is said where the first process has another plan than the others."""
     weight = tf.Variable(values(0, IO, HIDDEN), name="weight")
-    problem = layout.function_problem(
-        lambda x: x @ weight, mesh, [tf.TensorSpec([ROWS, IO])]
-    )
+    problem = layout.function_problem(lambda x: x @ weight, mesh, [tf.TensorSpec([ROWS, IO])])
     names = {"weight": ["io", "hidden"]}
     plan = problem.search("propagate", "hidden:x" if NUMBER == 0 else "hidden:y", names)
     try:
@@ -112,6 +105,7 @@ def disagreement(mesh: layout.Mesh, devices: Any) -> str:
 
 def main() -> None:
     mesh = layout.Mesh({"x": 2, "y": 2})
+    os.environ.update(DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS)
     own = mesh.size // len(JOBS.split(","))
     stock.initialize_accelerator_system("CPU", num_logical_cpu_devices=own)
     devices = ours.device_mesh(mesh)
@@ -147,6 +141,8 @@ def main() -> None:
         }
         run.release()
     found["disagreement"] = disagreement(mesh, devices)
+    # Nobody goes while another one still waits for what it sent.
+    mesh_util.barrier(devices)
     if NUMBER == 0:
         print(json.dumps(found), flush=True)
     # DTensor cannot be shut down in several processes, and what it leaves running does not end.

@@ -54,9 +54,7 @@ def one_by_one(mesh: layout.Mesh) -> dict[str, Any]:
         assert problem.function.unknown == {}, (name, problem.function.unknown)
         count, worst = 0, 0.0
         graph = problem.graph
-        target = next(
-            i for i, one in enumerate(graph.operations) if one.kind == name.split("/")[0]
-        )
+        target = next(i for i, one in enumerate(graph.operations) if one.kind == name.split("/")[0])
         for strategy in graph.strategies[target]:
             pins = {graph.operations[target].name: str(strategy)}
             run = layout.execute(problem.search("propagate", pins=pins))

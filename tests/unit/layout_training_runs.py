@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ def values(seed: int, *shape: int) -> np.ndarray:
 class Block:
     """A language model of one Transformer block, by TensorFlow's operations and variables."""
 
-    SHAPES = {
+    SHAPES: Final = {
         "table": (VOCABULARY, WIDTH), "query": (WIDTH, HEADS, 4), "key": (WIDTH, HEADS, 4),
         "value": (WIDTH, HEADS, 4), "merge": (HEADS, 4, WIDTH), "up": (WIDTH, INNER),
         "down": (INNER, WIDTH), "out": (WIDTH, VOCABULARY),
@@ -162,7 +162,7 @@ def keras_training() -> dict[str, Any]:
     """Adam, dropout and layer norm, split by rules; weights are saved and read by Keras."""
     mesh = layout.Mesh({"x": 2})
     x, labels = batch()
-    alone, _, step = keras_model()
+    _, _, step = keras_model()
     stock = tf.function(step)
     wanted = [float(stock(tf.constant(x), tf.constant(labels))["loss"]) for _ in range(STEPS)]
     model, optimizer, step = keras_model()
@@ -245,7 +245,9 @@ def checkpoints() -> dict[str, Any]:
 
 
 def bits(model: Any, optimizer: Any) -> list[tuple[str, bytes]]:
-    return [(str(one.dtype), one.numpy().tobytes()) for one in (*model.variables, *optimizer.variables)]
+    return [
+        (str(one.dtype), one.numpy().tobytes()) for one in (*model.variables, *optimizer.variables)
+    ]
 
 
 def main() -> None:

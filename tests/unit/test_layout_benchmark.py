@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import layout, layout_relayout, layout_wire
+from benchmarks import layout, layout_relayout, layout_steps, layout_wire
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "layout.md"
 
@@ -19,8 +19,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "layout.md"
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--parts", "relayout,speed"], "--parts takes relayout, wire, search, got speed"),
-        (["--parts", ","], "--parts takes relayout, wire, search, got nothing"),
+        (["--parts", "relayout,speed"], "--parts takes relayout, wire, search, step, got speed"),
+        (["--parts", ","], "--parts takes relayout, wire, search, step, got nothing"),
         (["--parts", "wire", "--plot", "x.png"], "--plot draws the part relayout, which --parts"),
     ],
 )
@@ -83,6 +83,23 @@ def test_the_table_of_bytes_on_the_wire():
 def test_a_rank_that_fails_is_an_error(tmp_path, monkeypatch, capsys):
     program = tmp_path / "rank.py"
     program.write_text("import sys; sys.exit('rank 1 ended with 3')")
-    monkeypatch.setattr(layout_wire, "_PROGRAM", program)
+    monkeypatch.setattr(layout_wire, "_PROGRAMS", {"relayouts": program})
     assert layout.main(["--parts", "wire"]) == 1
     assert capsys.readouterr().err == "error: rank 1 ended with 3\n"
+
+
+def test_the_table_of_times():
+    """Over the best of the layouts that are made by hand, which data-parallel is one of."""
+    rows = [
+        {"model": "m", "layout": name, "ms": {"median": ms}, "received_bytes": 1000 * int(ms)}
+        for name, ms in ((layout_steps.DATA, 4.0), ("hidden:x", 2.0), (layout_steps.FOUND, 2.5))
+    ]
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(layout_steps.render(rows))
+    lines = [line for line in capture.get().splitlines() if line.startswith("\u2502")]
+    assert [[cell.strip() for cell in line.split("\u2502")[1:-1]] for line in lines] == [
+        ["m", "data-parallel", "4.00", "2.00", "4,000"],
+        ["m", "hidden:x", "2.00", "1.00", "2,000"],
+        ["m", "found", "2.50", "1.25", "2,000"],
+    ]

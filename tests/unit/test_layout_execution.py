@@ -47,15 +47,16 @@ def test_each_strategy_of_each_operation_has_the_values_of_one_device(execute):
              "AddV2", "Cast", "Tile", "Roll", "ReverseV2", "Cumsum", "SelectV2"}  # fmt: skip
     assert not moved & set(sums)
     assert min(count for count, _ in found.values()) >= 2
-    assert sum(count for count, _ in found.values()) == 259
+    assert sum(count for count, _ in found.values()) == 261
     kinds = {name.split("/")[0] for name in found}
     assert all(kinds & set(entry.rules) for entry in ENTRIES if not _is_left_out(entry))
 
 
 def _is_left_out(entry) -> bool:
     """Those that stand for several operations, that traces cannot plan, or that others test."""
-    return bool({"LayerNorm", "Attention", "FusedBatchNormV3", "Variable", "Abs", "AssignVariableOp",
-                 "Equal"} & set(entry.rules))  # fmt: skip
+    elsewhere = {"LayerNorm", "Attention", "FusedBatchNormV3", "Variable", "Abs", "Equal",
+                 "AssignVariableOp", "ResourceScatterAdd"}  # fmt: skip
+    return bool(elsewhere & set(entry.rules))
 
 
 def test_layouts_of_two_layers_are_the_same_and_cost_what_is_published(execute):
@@ -132,3 +133,25 @@ def test_updates_of_rows_of_a_split_table(execute):
         "[8, 4/x] on x:2 wrong": True,
         "unknown": {},
     }
+
+
+def test_the_example_in_the_docs(isolated_env, tmp_path):
+    text = (HERE.parents[1] / "docs" / "layout.md").read_text()
+    blocks = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    first = next(i for i, block in enumerate(blocks) if "layout.execute(found" in block)
+    told = [
+        "print(losses[0] > losses[2], run.traffic.received_bytes == run.program.received_bytes)",
+        "print(kernel.numpy().shape, by_hand.variables[kernel.path].splits)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*blocks[first : first + 2], *told])],
+        capture_output=True,
+        text=True,
+        env={**isolated_env, "PYTHONPATH": str(HERE.parents[1])},
+        cwd=tmp_path,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines() == ["True True", "(8, 16) ((), ('x',))"]
+    assert (tmp_path / "whole.weights.h5").exists()

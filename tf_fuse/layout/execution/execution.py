@@ -61,9 +61,7 @@ class Execution:
             rings.check_same(str(self.program))
         self._parts: dict[str, variables.Parts] = {}
         before = [
-            name
-            for name, one in self.variables.items()
-            if variables.parts_of(one) is not None
+            name for name, one in self.variables.items() if variables.parts_of(one) is not None
         ]
         try:
             self._adopt()
@@ -73,6 +71,7 @@ class Execution:
                 if name not in before:
                     variables.release(one)
             raise
+
     @property
     def variables(self) -> dict[str, Any]:
         """The function's variables, by the plan's names; their values are in parts."""
@@ -95,7 +94,7 @@ class Execution:
         """
         flat = self._bound(args, kwargs)
         found = dict(zip(self.program.results, self._function(*flat), strict=True))
-        return self._packed([found.get(name) for name in self._sources.returned])
+        return self._packed([found.get(name or "") for name in self._sources.returned])
 
     def release(self) -> None:
         """Puts the variables' values together again, in the variables themselves.
@@ -163,10 +162,7 @@ class Execution:
             given[name] = self._communicator.each(parts.variables, lambda _, one: one.read_value())
         emission = Emission(self.program, self._sources, self._communicator, given)
         for name, held in emission.writes().items():
-            mine = self._parts[name].variables
-            self._communicator.each(
-                held, lambda device, one, mine=mine: mine[device].assign(one, read_value=False)
-            )
+            self._communicator.each(held, self._parts[name].write)
         with tf.name_scope(traffic.RETURNED):
             return [
                 self._whole(held, self.program.results[name].layout)

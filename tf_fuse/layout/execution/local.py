@@ -135,7 +135,9 @@ def own_state(operation: Any) -> Any:
     called = list(_functions(operation))
     if not called:
         stateful = operation.op_def is None or operation.op_def.is_stateful
-        fine = operation.type in _CHECKS or any(one.dtype == tf.resource for one in operation.inputs)
+        fine = operation.type in _CHECKS or any(
+            one.dtype == tf.resource for one in operation.inputs
+        )
         return operation if stateful and not fine else None
     inner = (one for function in called for one in function.graph.get_operations())
     found = (own_state(one) for one in inner if one.type != "Placeholder")

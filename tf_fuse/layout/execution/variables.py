@@ -85,6 +85,10 @@ class Parts:
         ]
         return None if tf.executing_eagerly() else tf.group(done)
 
+    def write(self, device: int, part: Any) -> None:
+        """Another part of a device of this process."""
+        self.variables[device].assign(part, read_value=False)
+
     def _gathered(self) -> Any:
         devices = self._communicator.devices
         held = {}

@@ -1,0 +1,87 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whole training steps in several processes, and counts what they send; see `layout_wire.py`.
+
+Without arguments it starts the ranks, and prints the rows as JSON; with a number it is that rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import layout_wire_rank
+
+TOLERANCE = 1e-4
+
+
+def main() -> int:
+    """Starts the ranks, or is one."""
+    if len(sys.argv) > 1:
+        return _rank()
+    return layout_wire_rank.start(__file__)
+
+
+def _rank() -> int:
+    from tensorflow.dtensor.python import mesh_util
+    from tensorflow.experimental import dtensor as stock
+
+    from benchmarks import layout_step_models
+    from tf_fuse import layout
+    from tf_fuse.layout import dtensor as ours
+
+    stock.initialize_accelerator_system("CPU")
+    mesh = layout.Mesh({"x": 2, "y": 2})
+    devices = ours.device_mesh(mesh)
+    rows = []
+    for model in (
+        layout_step_models.two_layers(256, 256, 1024),
+        layout_step_models.transformer(8, 32, 128),
+    ):
+        rows += _steps(model, mesh, devices)
+    print(json.dumps(rows), flush=True)
+    # Nobody goes while another one still waits for what it sent.
+    mesh_util.barrier(devices)
+    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
+    os._exit(0)
+
+
+def _steps(model: Any, mesh: Any, devices: Any) -> list[dict[str, Any]]:
+    """A row for each layout of a model; the loss of the first step is that of one device."""
+    import tensorflow as tf
+
+    from tf_fuse import layout
+    from tf_fuse.layout.strategy import Allowed
+
+    begin = [one.numpy() for one in model.variables]
+    wanted = float(tf.function(model.step)(*map(tf.constant, model.args)))
+    problem = layout.function_problem(model.step, mesh, model.specs, allowed=Allowed(stacked=False))
+    plans = {"found": problem.search()}
+    for rules in model.rules:
+        plans[rules] = layout.plan_by_rules(problem, rules, model.dimensions)
+    rows = []
+    for name, plan in plans.items():
+        for one, value in zip(model.variables, begin, strict=True):
+            one.assign(value)
+        run = layout.execute(plan, devices)
+        loss = float(run(*model.args))
+        if abs(loss - wanted) > TOLERANCE * abs(wanted):
+            raise AssertionError(f"{model.name}, {name}: the loss is {loss}, expected {wanted}")
+        measured, _ = layout_wire_rank.count(lambda run=run: run(*model.args).numpy(), devices)
+        run.release()
+        rows.append({
+            "name": f"{model.name}, {name}",
+            "plan": [f"step: {sum(run.traffic.collectives.values())} collectives"],
+            "predicted_bytes": run.program.received_bytes,
+            "measured_bytes": round(measured),
+        })  # fmt: skip
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
