@@ -31,7 +31,8 @@ _BINARY = (
     "RealDiv", "SquaredDifference", "Sub",
 )  # fmt: skip
 _CHOICES = ("Select", "SelectV2")
-_SIZES = (1, 7, 8, 9, 4095, 4096, 4097, 70001)
+# (A block is of 512.)
+_SIZES = (1, 7, 8, 9, 511, 512, 516, 4097, 70001)
 
 
 def _has(op, operand, result):
@@ -243,6 +244,30 @@ def test_reads_before_between_and_after_assignments():
         [1.0, 2.0], [11.0, 22.0], [21.0, 42.0], [10.0, 20.0],
     ]  # fmt: skip
     assert v.numpy().tolist() == [21.0, 42.0]
+
+
+def test_an_update_that_several_threads_divide():
+    size = 3_000_001
+    v = tf.Variable(_values(tf.float32, size, 1))
+    gradient, rate = _values(tf.float32, size, 2), tf.constant(0.3)
+    before = v.numpy()
+    program = _program(
+        size,
+        [
+            _read(),  # 2
+            _step("Sub", [0, 2]),  # 3
+            _step("Mul", [3, 1]),  # 4
+            _step("Sqrt", [4]),  # 5
+            _assign(4, kind="Add"),  # 6
+        ],
+        variables=[tf.float32],
+        inputs=[tf.float32] * 2,
+        results=[5],
+    )
+    (root,) = _call(program, [v], [gradient, rate], [tf.float32])
+    added = tf.multiply(tf.subtract(gradient, before), rate)
+    assert _bits(root) == _bits(tf.sqrt(added))
+    assert _bits(v) == _bits(tf.add(before, added))
 
 
 def test_variables_that_change_places():

@@ -105,8 +105,8 @@ def _with_wholes(optimizer: Any, children: dict[str, Any]) -> dict[str, Any]:
     # By identity, what stands for a variable; None: nothing does, since it is not the first piece.
     instead: dict[int, Any] = {}
     for name, child in children.items():
-        # (One for each weight. Others have the iterations, too.)
-        if _is_list(child) and len(child) == len(weights):
+        # (One for each weight. `_variables` has the iterations, too.)
+        if name != "_variables" and _is_list(child) and len(child) == len(weights):
             for run in runs:
                 pieces = list(child)[run.first : run.first + run.count]
                 whole = run.whole

@@ -42,10 +42,9 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
         if isinstance(one, sharded_variable.ShardedVariable):
             checkpoints.remember(whole, one.variables)
             found += one.variables
-        elif one is not whole:
-            checkpoints.remember(whole, [one])
-            found.append(one)
         else:
+            if one is not whole and isinstance(one, variables_module.Variable):
+                checkpoints.remember(whole, [one])
             found.append(one)
     note_pieces(found)
     return found
