@@ -250,14 +250,14 @@ def test_an_update_that_several_threads_divide():
     size = 3_000_001
     v = tf.Variable(_values(tf.float32, size, 1))
     gradient, rate = _values(tf.float32, size, 2), tf.constant(0.3)
-    before = v.numpy()
+    before = v.numpy().copy()
     program = _program(
         size,
         [
             _read(),  # 2
-            _step("Sub", [0, 2]),  # 3
-            _step("Mul", [3, 1]),  # 4
-            _step("Sqrt", [4]),  # 5
+            _step("Sub", [0, 2], dtype=tf.float32),  # 3
+            _step("Mul", [3, 1], dtype=tf.float32),  # 4
+            _step("Sqrt", [4], dtype=tf.float32),  # 5
             _assign(4, kind="Add"),  # 6
         ],
         variables=[tf.float32],
