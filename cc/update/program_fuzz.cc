@@ -64,8 +64,8 @@ class Maker {
   explicit Maker(Random* random) : random_(random) {}
 
   v1::UpdateProgram Make() {
-    constexpr int64_t kSizes[] = {0,    1,    2,    7,    100,
-                                  4095, 4096, 4097, 8192, 3 * 4096 + 5};
+    constexpr int64_t kSizes[] = {0,   1,   2,   7,    100,
+                                  511, 512, 513, 4096, 3 * 4096 + 5};
     message_.set_size(OneOf(random_, kSizes));
     const DataType type = OneOf(random_, kTypes);
     for (int i = Below(random_, 4); i > 0; --i) {

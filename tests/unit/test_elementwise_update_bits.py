@@ -10,11 +10,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import pytest
 import tensorflow as tf
-from elementwise_programs import (
-    call,
-    program_of,
-    step_of,
-)
+from elementwise_programs import assign, call, program_of, read, step_of
 
 from tf_fuse import _native
 
@@ -30,7 +26,8 @@ _BINARY = (
     "RealDiv", "SquaredDifference", "Sub",
 )  # fmt: skip
 _CHOICES = ("Select", "SelectV2")
-_SIZES = (1, 7, 8, 9, 4095, 4096, 4097, 70001)
+# (A block is of 512.)
+_SIZES = (1, 7, 8, 9, 511, 512, 516, 4097, 70001)
 
 
 def _has(op, operand, result):
@@ -177,3 +174,27 @@ def test_sums_of_many(dtype):
         )  # fmt: skip
         (ours,) = call(program, (), terms, [dtype])
         assert _bits(ours) == _bits(tf.raw_ops.AddN(inputs=terms)), count
+
+
+def test_an_update_that_several_threads_divide():
+    size = 3_000_001
+    v = tf.Variable(_values(tf.float32, size, 1))
+    gradient, rate = _values(tf.float32, size, 2), tf.constant(0.3)
+    before = v.numpy().copy()
+    program = program_of(
+        size,
+        [
+            read(),  # 2
+            step_of("Sub", [0, 2], dtype=tf.float32),  # 3
+            step_of("Mul", [3, 1], dtype=tf.float32),  # 4
+            step_of("Sqrt", [4], dtype=tf.float32),  # 5
+            assign(4, kind="Add"),  # 6
+        ],
+        variables=[tf.float32],
+        inputs=[tf.float32] * 2,
+        results=[5],
+    )
+    (root,) = call(program, [v], [gradient, rate], [tf.float32])
+    added = tf.multiply(tf.subtract(gradient, before), rate)
+    assert _bits(root) == _bits(tf.sqrt(added))
+    assert _bits(v) == _bits(tf.add(before, added))

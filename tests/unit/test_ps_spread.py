@@ -66,6 +66,18 @@ def test_the_wire_is_the_bottleneck():
     assert (just_above.verdict, just_above.pieces) == ("spread", 2)
 
 
+def test_by_the_built_in_figures_the_wire_is_the_bottleneck_of_large_variables():
+    def verdict(rows, workers):
+        return _only(replace(_BIG, shape=(rows, 250)), costs=Costs(workers=workers)).verdict
+
+    for workers in (1, 8):
+        assert verdict(68, workers) == "wire"
+        assert verdict(67, workers) == "spread"
+        assert verdict(100_000, workers) == "wire"
+    # The operations alone take as long in pieces.
+    assert verdict(20, 1) == "together"
+
+
 def test_workers_would_take_longer_to_put_pieces_together():
     found = _only(_BIG, costs=replace(_COSTS, memory_bytes_per_s=8e8))
     assert (found.verdict, found.pieces) == ("together", 1)

@@ -141,9 +141,7 @@ def _is_spread(extended: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether a plan may have a variable in pieces, though the strategy has no partitioner."""
     if extended._variable_partitioner is not None:
         return False
-    name = _name(kwargs)
-    planned = placement_of(extended).decisions()
-    return any(key[0] == name and one.pieces > 1 for key, one in planned.items())
+    return placement_of(extended).may_split(_name(kwargs))
 
 
 @contextlib.contextmanager

@@ -173,6 +173,11 @@ class Placement:
         with self._lock:
             return {key: one for plan in self._plans for key, one in plan.decisions.items()}
 
+    def may_split(self, name: str) -> bool:
+        """Whether a plan has a variable of that name in pieces."""
+        with self._lock:
+            return any(plan.may_split(name) for plan in self._plans)
+
     def plans(self) -> list[dict[str, Any]]:
         """Of all plans so far, what `placement_report` tells."""
         with self._lock:

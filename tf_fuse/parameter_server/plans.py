@@ -77,6 +77,7 @@ class Plan:
         self.places = tuple(sorted(places, key=lambda p: (p.variable, p.item.whole, p.server)))
         self.decisions = {_key(one.variable): one for one in decisions}
         self.reason = reason
+        self._split = {one.variable.name for one in self.decisions.values() if one.pieces > 1}
         self._free: dict[tuple[str, tuple[int, ...], str], list[Place]] = {}
         for place in self.places:
             self._free.setdefault(_key(place.variable), []).append(place)
@@ -84,6 +85,10 @@ class Plan:
     def copy(self) -> Plan:
         """One whose places are all free."""
         return Plan(self.servers, self.places, self.decisions.values(), self.reason)
+
+    def may_split(self, name: str) -> bool:
+        """Whether a variable of that name is to be in pieces."""
+        return name in self._split
 
     def take(self, variable: Variable, explicit: int | None = None) -> Place | None:
         """Takes a place; each is for one variable.
