@@ -27,7 +27,13 @@ FOUND = "found"
 DATA = "data-parallel"
 ROUNDS = 3
 STEPS = 15
+CALLS = 41
 TIMEOUT_S = 1800
+# What is measured to tell rates from, and the least that a difference of two is taken for.
+_ELEMENTS = (256, 262144)
+_SUMS = (1 << 16, 1 << 20)
+_CHAINS = (16, 1024)
+_LEAST_S = 1e-6
 
 
 class StepError(RuntimeError):
@@ -82,11 +88,10 @@ def main() -> int:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
     from benchmarks import layout_step_models
     from tf_fuse import layout
-    from tf_fuse.layout import measurement
     from tf_fuse.layout.execution.bench import Bench
 
     mesh = layout.Mesh({"x": 2, "y": 2})
-    rates = measurement.measure(mesh, Bench(mesh)).rates
+    rates = _rates(mesh, Bench(mesh))
     rows = []
     for model in (
         layout_step_models.two_layers(64, 512, 1024),
@@ -99,6 +104,47 @@ def main() -> int:
         print(f"{model.name} is done", file=sys.stderr, flush=True)
     print(json.dumps(rows))
     return 0
+
+
+def _rates(mesh: Any, bench: Any) -> Any:
+    """Rates by differences of two sizes each, of the medians of many calls.
+
+    `measurement.measure` fits all samples at once; on a machine with other work, where a small
+    sample may take less than a call that does nothing, that is off by more than this is.
+    """
+    from tf_fuse.layout import Link, TensorLayout
+    from tf_fuse.layout.cost import Rates
+
+    nothing = _median(bench.nothing())
+    links = {}
+    for axis in mesh.axes:
+        small, large = (
+            bench.relayout(TensorLayout(mesh, (n,), None, [axis]), TensorLayout(mesh, (n,)))
+            for n in _ELEMENTS
+        )
+        first, last = _median(small.run), _median(large.run)
+        per_byte = max(last - first, 0.0) / (large.received_bytes - small.received_bytes)
+        links[axis] = Link(max(first - nothing, _LEAST_S) / small.messages, per_byte)
+    sums = [_median(bench.sums(n)) for n in _SUMS]
+    chains = [_median(bench.chain(n, 16)) for n in _CHAINS]
+    rows = 512
+    return Rates(
+        mesh,
+        links,
+        max(_median(bench.product(rows)) - nothing, _LEAST_S) / (2 * rows**3),
+        max(sums[1] - sums[0], 0.0) / (12 * (_SUMS[1] - _SUMS[0])),
+        max(chains[1] - chains[0], _LEAST_S) / (_CHAINS[1] - _CHAINS[0]),
+    )
+
+
+def _median(run: Any) -> float:
+    run()
+    taken = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
 
 
 def _times(model: Any, mesh: Any, rates: Any) -> list[dict[str, Any]]:

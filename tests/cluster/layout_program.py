@@ -68,7 +68,7 @@ class Model:
 BATCH = np.arange(ROWS, dtype=np.int32)[::-1].copy(), np.arange(ROWS, dtype=np.int32) % CLASSES
 # Name, and the mode, rules and names of dimensions that a plan is searched with.
 CASES: dict[str, tuple[Any, ...]] = {
-    "data": ("data",),
+    "batch": ("propagate", "batch:x", {"ids": ["batch"], "labels": ["batch"]}),
     "hidden": ("propagate", "hidden:y", {"first": [None, "hidden"]}),
     "both": ("propagate", "batch:x;hidden:y", {"ids": ["batch"], "first": [None, "hidden"]}),
     "vocabulary": ("propagate", "rows:x;classes:y",

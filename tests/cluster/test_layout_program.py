@@ -63,7 +63,7 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
         "the processes run different plans; save the plan in one of them, and load it in the others"
     )
     layouts = {name: one.pop("layouts") for name, one in found.items()}
-    assert layouts["data"]["first"] == "[16, 32] on x:2;y:2"
+    assert set(layouts) == {"batch", "hidden", "both", "vocabulary", "blocks"}
     assert layouts["hidden"]["first"] == "[16, 32/y] on x:2;y:2"
     assert layouts["vocabulary"]["table"] == "[8/x, 16] on x:2;y:2"
     assert layouts["blocks"]["first"] == "[16/x, 32/y] on x:2;y:2"
@@ -74,4 +74,4 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
         # Each process receives its share of the plan's bytes.
         assert one["received"] * processes == one["planned"] > 0
         assert one["restored"]
-    assert sum(found["data"]["collectives"].values()) > 0
+    assert sum(found["batch"]["collectives"].values()) > 0
