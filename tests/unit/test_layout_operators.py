@@ -186,6 +186,7 @@ def sabotaged(monkeypatch, kind, **changes) -> None:
     wrong[kind] = lambda operation: dataclasses.replace(right(operation), **changes)
     monkeypatch.setattr(table, "TABLE", wrong)
     strategies.__globals__["_strategies"].cache_clear()
+    table._rule.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +194,7 @@ def _forget():
     """Strategies are kept by the operation; those of wrong rules are not."""
     yield
     strategies.__globals__["_strategies"].cache_clear()
+    table._rule.cache_clear()
 
 
 @pytest.mark.parametrize(
