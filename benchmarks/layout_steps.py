@@ -31,6 +31,7 @@ CALLS = 41
 TIMEOUT_S = 1800
 # What is measured to tell rates from, and the least that a difference of two is taken for.
 _ELEMENTS = (256, 262144)
+_GATHERS = (1, 33)
 _SUMS = (1 << 16, 1 << 20)
 _CHAINS = (16, 1024)
 _LEAST_S = 1e-6
@@ -122,9 +123,12 @@ def _rates(mesh: Any, bench: Any) -> Any:
             bench.relayout(TensorLayout(mesh, (n,), None, [axis]), TensorLayout(mesh, (n,)))
             for n in _ELEMENTS
         )
-        first, last = _median(small.run), _median(large.run)
-        per_byte = max(last - first, 0.0) / (large.received_bytes - small.received_bytes)
-        links[axis] = Link(max(first - nothing, _LEAST_S) / small.messages, per_byte)
+        per_byte = max(_median(large.run) - _median(small.run), 0.0) / (
+            large.received_bytes - small.received_bytes
+        )
+        few, many = (_median(bench.gathers(axis, n, 16)) for n in _GATHERS)
+        messages = (_GATHERS[1] - _GATHERS[0]) * (mesh.size_of(axis) - 1)
+        links[axis] = Link(max(many - few, _LEAST_S) / messages, per_byte)
     sums = [_median(bench.sums(n)) for n in _SUMS]
     chains = [_median(bench.chain(n, 16)) for n in _CHAINS]
     rows = 512

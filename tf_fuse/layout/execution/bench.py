@@ -45,6 +45,21 @@ class Bench:
         run = self._run(lambda held: relayout(self._communicator, plan, held), source.slice_shape)
         return Relayouted(plan.received_bytes_per_device, plan.messages, run)
 
+    def gathers(self, axis: str, count: int, elements: int) -> Callable[[], None]:
+        """Gathers along an axis, one after the other, of what each leaves a slice of."""
+        mesh = self._devices.mesh
+        shape = (mesh.size_of(axis), elements)
+        split, whole = TensorLayout(mesh, shape, [[axis], []]), TensorLayout(mesh, shape)
+        there, back = plan_relayout(split, whole), plan_relayout(whole, split)
+
+        def chained(held: Held) -> Held:
+            for _ in range(count):
+                held = relayout(self._communicator, there, held)
+                held = relayout(self._communicator, back, held)
+            return held
+
+        return self._run(chained, split.slice_shape)
+
     def product(self, rows: int) -> Callable[[], None]:
         """A product of two square matrices, on each device its own."""
         return self._alone(lambda one: tf.linalg.matmul(one, one), (rows, rows))
