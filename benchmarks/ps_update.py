@@ -10,8 +10,8 @@ The models and their optimizer are Keras's (examples/keras_models). Each mode ha
 own, warm and idle between its rounds, and every round runs all modes, one after the other.
 
 * `stock`: ParameterServerStrategy with the protocol `grpc`; the plugin is not loaded.
-* `fuse_recv`: `grpc+fuse`, with the option `do_fuse_recv`.
-* `all`: that, with `do_pack_handles` and `shard_weight_update` too.
+* `fuse_recv`: `grpc+fuse`, with the option `do_fuse_recv`, and so `do_pack_handles`.
+* `all`: that, with `shard_weight_update` too.
 
 The stock receives per step are counted in a separate short run: the stock graphs under the protocol
 grpc+fuse with the options off, where every receive is a single one and is counted.

@@ -104,6 +104,20 @@ def test_skewed_loads_are_even_where_no_item_dominates(draw, servers):
     assert max(imbalance(sums) for sums in _place(loads, servers)) <= max(1.1, 1 + worst)
 
 
+@given(st.randoms(use_true_random=False), st.integers(2, 5))
+@settings(deadline=None, max_examples=40)
+def test_skewed_loads_that_come_one_by_one_are_even_where_no_item_dominates(draw, servers):
+    """In any order: what comes later is not known."""
+    loads = list(_skewed(draw))
+    placed = Servers(servers, 3)
+    for item in _items(loads):
+        placed.add(item, placed.best(item))
+    kinds = [kind for kind in zip(*loads, strict=True) if any(kind)]
+    worst = max(max(kind) / (sum(kind) / servers) for kind in kinds)
+    evenness = [imbalance(sums) for sums in zip(*placed.loads, strict=True)]
+    assert max(evenness) <= max(1.1, 1 + worst)
+
+
 @given(st.lists(st.tuples(_SIZES, _SIZES), max_size=30), st.integers(1, 5), st.randoms())
 @settings(deadline=None)
 def test_order_makes_no_difference(loads, servers, shuffle):

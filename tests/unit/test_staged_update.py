@@ -12,6 +12,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tf_fuse
 from tf_fuse import _native
 from tf_fuse.v1 import staged_update_pb2, update_pb2
 
@@ -27,14 +28,15 @@ def _numbers(*shape, dtype=tf.float32):
     return tf.cast(np.random.default_rng(3).integers(-9, 9, shape), dtype)
 
 
-def _call(stages, variables, inputs):
+def _call(stages, variables, inputs, begun=(), **counted):
     if isinstance(stages, list):
         stages = staged_update_pb2.StagedUpdate(stages=stages).SerializeToString()
     return _native.load().tf_fuse_staged_update(
         variables=[variable.handle for variable in variables],
         inputs=inputs,
-        begun=[],
+        begun=list(begun),
         update=stages,
+        **counted,
     )
 
 
@@ -210,6 +212,30 @@ def test_variable_that_is_there_twice():
     variable = tf.Variable(_numbers(3, 2))
     with pytest.raises(tf.errors.InvalidArgumentError, match="two of its variables are"):
         _call([_rows(_TWO)], [variable, variable], [_ROW, _ONE])
+
+
+def test_it_is_counted_once_and_only_if_it_is_made():
+    variable = tf.Variable(_numbers(3, 2), name="counted_rows")
+    stages = [_whole(6, _HALVE, (0,), (2,)), _rows(_TWO), _rows(_TWO)]
+
+    def count():
+        return _native.load().tf_fuse_update_count(variable=variable.handle)
+
+    def update(row, begun):
+        _call(stages, [variable], [row, _ONE, 0.5], [begun], worker="of rows", subject=0)
+
+    begun = count()
+    assert int(begun) == 0
+    update(_ROW, begun)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="= 3 is not in"):
+        update(tf.constant([3]), begun)
+    assert int(count()) == 1
+    update(_ROW, begun)
+    assert int(count()) == 2
+    worker = tf_fuse.metrics()["server_updates"]["workers"]["of rows"]
+    assert worker["updates"] == 2
+    # The second one began before the first one was made.
+    assert worker["staleness"][:3] == [1, 1, 0]
 
 
 _number = st.integers(-4, 4)
