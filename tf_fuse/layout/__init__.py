@@ -17,8 +17,8 @@ Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.
 `.propagation` and `.named`.
 
 Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; over
-all meshes of a number of devices: `plan_meshes`; and `execute` runs a plan, by `.execution`. Rates of
-a mesh: `.measurement` and `.rates_file`.
+all meshes of a number of devices: `plan_meshes`; and `execute` runs a plan, by `.execution`. Rates
+of a mesh: `.measurement` and `.rates_file`.
 
 Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs relayouts on
 `tf.experimental.dtensor`, `plan` and `execute`. Sources:
