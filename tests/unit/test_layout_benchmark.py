@@ -44,6 +44,7 @@ def test_the_table_of_relayouts_in_the_docs(tmp_path, capsys, monkeypatch):
         for way in layout_relayout.WAYS
     ]
     assert [row["wrong_default"] for row in rows] == [0, 0, 36]
+    assert [row["pairs"] for row in rows] == [42, 42, 1122]
     monkeypatch.setattr(layout_relayout, "measure", lambda progress: rows)
     path, picture = tmp_path / "new" / "numbers.json", tmp_path / "new" / "picture.svg"
     arguments = ["--parts", "relayout", "--json", str(path), "--plot", str(picture)]

@@ -380,8 +380,13 @@ def test_errors():
 
     assert error(mode="fast") == "mode is one of data, auto, propagate, got 'fast'"
     assert error(mode="propagate") == (
-        "mode 'propagate' needs pins: give the strategy of one operation at least, or take mode "
+        "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take mode "
         "'auto'"
+    )
+    with pytest.raises(LayoutError) as caught:
+        plan(forward, {"x": 2}, [tf.TensorSpec([8, 16])])
+    assert str(caught.value) == (
+        "a plan is for a layout.Mesh, got {'x': 2}; give layout.Mesh({'x': 2})"
     )
     assert error(args=[tf.TensorSpec([None, 16])]).startswith("input 'x' has shape [None, 16]")
     assert error(args=[tf.TensorSpec([7, 16])], mode="data") == (

@@ -319,6 +319,29 @@ def test_lists_of_loops_keep_the_order():
     assert len(traced.variables) == 3
 
 
+def test_gradients_of_loops_follow_what_they_need():
+    """The gradient gives the loop lists that are made after it; they come before it."""
+    w = tf.Variable(tf.eye(4), name="w")
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            for _ in tf.range(3):
+                x = tf.tanh(x @ w)
+            loss = tf.reduce_sum(x)
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    traced = trace(step, [SPEC])
+    assert set(traced.unknown) == {"EmptyTensorList", "StatelessWhile", "While"}
+    assert traced.variables == ("w",)
+    assert [variable for variable, _ in traced.writes] == ["w"]
+    made: set[str] = set()
+    for one in traced.operations:
+        assert {tensor.name for tensor in one.inputs} <= made, one.name
+        made |= {tensor.name for tensor in one.outputs}
+
+
 def test_a_keras_transformer_has_rules():
     keras = tf.keras
     first = keras.Input((6, 16))

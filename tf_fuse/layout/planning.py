@@ -180,7 +180,12 @@ class FunctionProblem:
         ]
         if renamed and mode != modes.PROPAGATE:
             problems.append("renamed is for mode 'propagate', in which names go through the graph")
-        if mode == modes.PROPAGATE and rules is not None:
+        if mode == modes.PROPAGATE and rules is None and not pins:
+            problems.append(
+                "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take "
+                "mode 'auto'"
+            )
+        elif mode == modes.PROPAGATE and rules is not None:
             given = propagated(self.graph, rules, names, mesh, renamed) | given
         if mode == DATA:
             problems += self._uneven(mesh)
@@ -310,6 +315,8 @@ def function_problem(
     """
     from tf_fuse.layout.trace import trace
 
+    if not isinstance(mesh, Mesh):
+        raise LayoutError(f"a plan is for a layout.Mesh, got {mesh!r}; give layout.Mesh({mesh!r})")
     rates = _rates(mesh, rates, links)
     traced = trace(function, args, kwargs)
     batches = _batches(traced, batch or {})

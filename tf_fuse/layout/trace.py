@@ -35,6 +35,7 @@ from tf_fuse.layout.trace_records import (
     checked,
     dims_of,
     for_a_plan,
+    in_order,
     is_whole,
     made_of,
 )
@@ -105,10 +106,8 @@ def trace(
         concrete = concrete_function(function, args, kwargs)
     graph = concrete.graph
     tracer = _Tracer({id(one.handle): one for one in graph.variables})
-    values = {}
     captured = {id(inner): outer for outer, inner in graph.captures}
-    for one in graph.inputs:
-        values[one.name] = tracer.source(one, captured.get(id(one)))
+    values = {one.name: tracer.source(one, captured.get(id(one))) for one in graph.inputs}
     tracer.graph(graph, "", values)
     results = [values[one.name] for one in graph.outputs]
     return tracer.traced(concrete, [one if isinstance(one, str) else None for one in results])
@@ -182,7 +181,7 @@ class _Tracer:
 
     def graph(self, graph: Any, prefix: str, values: dict[str, _Value]) -> None:
         """Records all operations of a graph whose inputs have values."""
-        for operation in graph.get_operations():
+        for operation in in_order(graph):
             if all(one.name in values for one in operation.outputs) and operation.outputs:
                 continue
             inputs = [values[one.name] for one in operation.inputs]

@@ -174,3 +174,22 @@ def is_whole(shape: Sequence[int | None] | None) -> TypeGuard[Sequence[int]]:
 def _first(problems: Sequence[str]) -> list[str]:
     more = len(problems) - _TOLD
     return [*problems[:_TOLD], *([f"and {more} more of these"] if more > 0 else [])]
+
+
+def in_order(graph: Any) -> list[Any]:
+    """The operations of a graph, each behind what it needs; otherwise as they were made.
+
+    The gradient of a loop gives the loop inputs that are made after it.
+    """
+    found: dict[str, Any] = {}
+    for operation in graph.get_operations():
+        waiting = [operation]
+        while waiting:
+            one = waiting[-1]
+            needed = [*(each.op for each in one.inputs), *one.control_inputs]
+            missing = [each for each in needed if each.name not in found]
+            if missing:
+                waiting += missing
+            else:
+                found[waiting.pop().name] = one
+    return list(found.values())
