@@ -92,6 +92,12 @@ class Execution:
         Returns:
           What the function returns, as ordinary tensors.
         """
+        for name, variable in self.variables.items():
+            if variables.parts_of(variable) is not self._parts[name]:
+                raise LayoutError(
+                    f"variable {name!r} of {self.plan.function.name!r} was released; execute the "
+                    "plan again"
+                )
         flat = self._bound(args, kwargs)
         found = dict(zip(self.program.results, self._function(*flat), strict=True))
         return self._packed([found.get(name or "") for name in self._sources.returned])

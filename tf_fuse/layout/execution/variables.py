@@ -106,6 +106,23 @@ class LaidOut:
 
     tf_fuse_parts: Parts
 
+    @property
+    def handle(self) -> Any:
+        """Of the empty buffer: what would read or write it in place fails."""
+        return self.__dict__["_handle"]
+
+    @property
+    def _handle(self) -> Any:
+        # TensorFlow's eager calls read a variable by this, without asking it: they get the whole.
+        if not tf.executing_eagerly() or tracing_for_a_plan():
+            return self.__dict__["_handle"]
+        whole = tf.convert_to_tensor(self.tf_fuse_parts.whole())
+        handle = resource_variable_ops.eager_safe_variable_handle(
+            whole, whole.shape, None, _short(self.tf_fuse_parts.name), graph_mode=False
+        )
+        tf.raw_ops.AssignVariableOp(resource=handle, value=whole)
+        return handle
+
     def _read_variable_op(self, no_copy: bool = False) -> Any:
         del no_copy
         if tf.executing_eagerly():
@@ -174,12 +191,13 @@ class LaidOut:
     def _restore_from_tensors(self, restored_tensors: Mapping[str, Any]) -> Any:
         # In a function of the checkpoint's own, where several devices have variables.
         value = tf.convert_to_tensor(restored_tensors[trackable.VARIABLE_VALUE_KEY])
-        if value.shape != self.shape:  # type: ignore[attr-defined]
+        # In a function the shape of what is restored is not known.
+        if not value.shape.is_compatible_with(self.shape):  # type: ignore[attr-defined]
             raise ValueError(
                 f"variable {self.tf_fuse_parts.name!r} has shape "
                 f"{self.shape}, and the checkpoint has {value.shape}; restore one of this model"  # type: ignore[attr-defined]
             )
-        return self.tf_fuse_parts.assign(value)
+        return self.tf_fuse_parts.assign(tf.ensure_shape(value, self.shape))  # type: ignore[attr-defined]
 
     def _in_graph(self, how: str) -> LayoutError:
         parts = self.tf_fuse_parts
@@ -260,7 +278,7 @@ def _inner(variable: Any) -> Any:
 def _empty(variable: Any) -> None:
     """Frees a variable's buffer; what reads it in spite of that gets no value of its shape."""
     nothing = tf.zeros([0], variable.dtype)
-    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=nothing)
+    tf.raw_ops.AssignVariableOp(resource=variable.__dict__["_handle"], value=nothing)
 
 
 def _slice(value: Any, layout: TensorLayout, device: int) -> Any:
