@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from examples import standalone
 
 RANKS = 4
 REPEATS = 5
@@ -58,8 +59,9 @@ def start(program: str) -> int:
     """
     # Up in a new network namespace only after this; elsewhere it is, and asking does no harm.
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
-    jobs = ",".join(sorted(f"localhost:{port}" for port in _free_ports(RANKS)))
-    with tempfile.TemporaryDirectory() as folder:
+    held = standalone.cluster_package().ports.HeldPorts(RANKS)
+    jobs = ",".join(sorted(f"localhost:{port}" for port in held.numbers))
+    with tempfile.TemporaryDirectory() as folder, held:
         logs = [Path(folder) / f"{rank}.log" for rank in range(RANKS)]
         ranks = []
         for rank, log in enumerate(logs):
@@ -73,7 +75,15 @@ def start(program: str) -> int:
             }
             with log.open("w") as file:
                 command = [sys.executable, program, str(rank)]
-                ranks.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
+                ranks.append(
+                    subprocess.Popen(
+                        command,
+                        env=environment,
+                        stdin=subprocess.PIPE,
+                        stdout=file,
+                        stderr=file,
+                    )
+                )
         failed = _wait(ranks)
         for rank in failed:
             print(f"rank {rank} ended with {ranks[rank].returncode}:", file=sys.stderr)
@@ -95,18 +105,10 @@ def _wait(ranks: list[subprocess.Popen[Any]]) -> list[int]:
                 one.kill()
                 one.wait()
             return first
+        if all(one.poll() == 0 for one in ranks[1:]):
+            ranks[0].stdin.close()  # type: ignore[union-attr]  # opened as a pipe
         time.sleep(0.05)
     return [i for i, one in enumerate(ranks) if one.returncode]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _rank(rank: int) -> int:
@@ -137,6 +139,23 @@ def _rank(rank: int) -> int:
                      "predicted_bytes": plan.received_bytes,
                      "measured_bytes": round(measured)})  # fmt: skip
     print(json.dumps(rows), flush=True)
+    leave(rank, devices)
+
+
+def leave(rank: int, devices: Any) -> NoReturn:
+    """Ends this process when all ranks have come here, the first one when the others have ended.
+
+    Args:
+      rank: of this process.
+      devices: a `dtensor.Mesh`.
+    """
+    from tensorflow.dtensor.python import mesh_util
+
+    # Nobody goes while another one still waits for what it sent.
+    mesh_util.barrier(devices)
+    if rank == 0:
+        # The others ask this one whether all have come.
+        sys.stdin.read()
     # DTensor cannot be shut down in several processes, and what it leaves running does not end.
     os._exit(0)
 

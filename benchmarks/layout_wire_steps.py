@@ -8,7 +8,6 @@ Without arguments it starts the ranks, and prints the rows as JSON; with a numbe
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,11 @@ TOLERANCE = 1e-4
 def main() -> int:
     """Starts the ranks, or is one."""
     if len(sys.argv) > 1:
-        return _rank()
+        return _rank(int(sys.argv[1]))
     return layout_wire_rank.start(__file__)
 
 
-def _rank() -> int:
-    from tensorflow.dtensor.python import mesh_util
+def _rank(rank: int) -> int:
     from tensorflow.experimental import dtensor as stock
 
     from benchmarks import layout_step_models
@@ -45,10 +43,7 @@ def _rank() -> int:
     ):
         rows += _steps(model, mesh, devices)
     print(json.dumps(rows), flush=True)
-    # Nobody goes while another one still waits for what it sent.
-    mesh_util.barrier(devices)
-    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
-    os._exit(0)
+    layout_wire_rank.leave(rank, devices)
 
 
 def _steps(model: Any, mesh: Any, devices: Any) -> list[dict[str, Any]]:

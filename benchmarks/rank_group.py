@@ -186,7 +186,7 @@ class RankGroup:
         # A new one: ranks of the attempt before may still have something to say.
         self._events: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         # Free in this namespace; whether they are in another one shows when the ranks start.
-        ports = standalone.cluster_package().local_cluster._free_ports(self._ranks)
+        self._ports = standalone.cluster_package().ports.HeldPorts(self._ranks)
         hosts = [self._network.host(rank, self._ranks) for rank in range(self._ranks)]
         spec = {
             **self._spec,
@@ -195,7 +195,7 @@ class RankGroup:
             "ranks": self._ranks,
             "addresses": [
                 f"{self._network.addresses[host]}:{port}"
-                for host, port in zip(hosts, ports, strict=True)
+                for host, port in zip(hosts, self._ports.numbers, strict=True)
             ],
             "interface": self._network.interface,
             "store": str(Path(self._folder.name) / f"store-{self._attempts}"),
@@ -330,6 +330,7 @@ class RankGroup:
             log.close()
         self._processes.clear()
         self._logs.clear()
+        self._ports.close()
 
     def _send(self, command: Mapping[str, Any]) -> None:
         line = json.dumps(command) + "\n"

@@ -13,6 +13,7 @@ takes seconds, forking does not. `tf_fuse` is imported behind the fork, in ranks
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import json
 import os
@@ -148,15 +149,21 @@ class _Rank:
         """The next result; `Ended` if there will be none.
 
         Raises:
-          AssertionError: none came in time; the text has the stacks of the rank.
+          TimeoutError: none came in time.
         """
         try:
             if not self._connection.poll(max(0.0, deadline - time.monotonic())):
-                raise AssertionError(f"no answer in time; the rank's log ends:\n{self.stacks()}")
+                raise TimeoutError("no answer in time")
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
             self.ended = True
             return Ended
+
+    def state(self) -> str:
+        """An answer that is there; else what the rank logged, with its threads' stacks."""
+        with contextlib.suppress(TimeoutError):
+            return f"{self.wait(0.0)}"
+        return f"no answer; its log ends:\n{self.stacks()}"
 
     def stacks(self) -> str:
         """What the rank logged, with the stacks of its Python threads."""
@@ -205,8 +212,8 @@ class Ranks:
     def _fork(self) -> list[_Rank]:
         from examples import standalone
 
-        ports = standalone.cluster_package().local_cluster._free_ports(self.size)
-        addresses = [f"127.0.0.1:{port}" for port in ports]
+        self._ports = standalone.cluster_package().ports.HeldPorts(self.size)
+        addresses = [f"127.0.0.1:{port}" for port in self._ports.numbers]
         ranks = []
         for spec, env in zip(self._specs, self._envs, strict=True):
             if not spec["server"]:
@@ -237,10 +244,16 @@ class Ranks:
         """What the case of each rank returned: an `Error` if it raised, `Ended` if the rank died.
 
         Raises:
-          AssertionError: a rank hangs.
+          AssertionError: a rank hangs; the text has what all of them say.
         """
         deadline = time.monotonic() + seconds
-        return [self._ranks[rank].wait(deadline) for rank in self._some(ranks)]
+        some = self._some(ranks)
+        try:
+            return [self._ranks[rank].wait(deadline) for rank in some]
+        except TimeoutError as error:
+            # The one that hangs may wait for another one, which answered or hangs elsewhere.
+            texts = [f"rank {rank}: {self._ranks[rank].state()}" for rank in some]
+            raise AssertionError(f"{error}\n" + "\n".join(texts)) from None
 
     def run(self, case: str, ranks: Iterable[int] | None = None, **args: Any) -> list[Any]:
         """Runs a case in ranks, and waits for the results.
@@ -312,6 +325,7 @@ class Ranks:
         ranks, self._ranks = self._ranks, []
         for rank in ranks:
             rank.end()
+        self._ports.close()
 
     def _some(self, ranks: Iterable[int] | None) -> list[int]:
         return list(range(self.size) if ranks is None else ranks)

@@ -7,51 +7,46 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tf_fuse.cluster.ports import HeldPorts
+
 PROGRAM = Path(__file__).resolve().parent / "layout_program.py"
 ROOT = PROGRAM.parents[2]
 TIMEOUT_S = 280
 
 
-def addresses(count: int) -> str:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    found = sorted(f"localhost:{one.getsockname()[1]}" for one in sockets)
-    for one in sockets:
-        one.close()
-    return ",".join(found)
-
-
 def results(processes: int, env: dict[str, str], folder: Path) -> dict:
     """What the first process prints."""
-    jobs = addresses(processes)
     logs = [folder / f"{number}.log" for number in range(processes)]
     running = []
-    try:
-        for number, log in enumerate(logs):
-            with log.open("w") as file:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, str(PROGRAM), str(number), jobs],
-                        env={**env, "PYTHONPATH": str(ROOT)},
-                        stdout=file,
-                        stderr=file,
+    with HeldPorts(processes) as held:
+        jobs = ",".join(sorted(f"localhost:{port}" for port in held.numbers))
+        try:
+            for number, log in enumerate(logs):
+                with log.open("w") as file:
+                    running.append(
+                        subprocess.Popen(
+                            [sys.executable, str(PROGRAM), str(number), jobs],
+                            env={**env, "PYTHONPATH": str(ROOT)},
+                            stdin=subprocess.PIPE,
+                            stdout=file,
+                            stderr=file,
+                        )
                     )
-                )
-        for one, log in zip(running, logs, strict=True):
-            assert one.wait(TIMEOUT_S) == 0, log.read_text()[-3000:]
-    finally:
-        for one in running:
-            if one.poll() is None:
-                os.kill(one.pid, signal.SIGKILL)
-                one.wait()
+            # The first one, which the others ask whether all are there, is to end last.
+            for one, log in reversed(list(zip(running, logs, strict=True))):
+                one.stdin.close()
+                assert one.wait(TIMEOUT_S) == 0, log.read_text()[-3000:]
+        finally:
+            for one in running:
+                if one.poll() is None:
+                    os.kill(one.pid, signal.SIGKILL)
+                    one.wait()
     return json.loads(logs[0].read_text().splitlines()[-1])
 
 

@@ -127,15 +127,18 @@ def test_dead_task_is_reported_with_its_log(tmp_path):
 
 
 def test_a_taken_port_is_chosen_anew(monkeypatch):
-    real, asked = local_cluster._free_ports, []
+    real, asked = local_cluster.HeldPorts, []
     with socket.create_server(("localhost", 0)) as taken:
 
         def first_taken(count):
-            asked.append(count)
-            ports = real(count)
-            return [taken.getsockname()[1], *ports[1:]] if len(asked) == 1 else ports
+            held = real(count)
+            if count:
+                asked.append(count)
+                if len(asked) == 1:
+                    held.numbers[0] = taken.getsockname()[1]
+            return held
 
-        monkeypatch.setattr(local_cluster, "_free_ports", first_taken)
+        monkeypatch.setattr(local_cluster, "HeldPorts", first_taken)
         with LocalCluster(1, 0, "grpc") as cluster:
             assert asked == [2, 2]
             assert cluster.cluster_spec["worker"] != [f"localhost:{taken.getsockname()[1]}"]

@@ -22,8 +22,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @contextlib.contextmanager
 def _programs(*roles):
-    ports = standalone.cluster_package().local_cluster._free_ports(len(roles))
-    addresses = [f"127.0.0.1:{port}" for port in ports]
+    held = standalone.cluster_package().ports.HeldPorts(len(roles))
+    addresses = [f"127.0.0.1:{port}" for port in held.numbers]
     programs = []
     try:
         for index, role in enumerate(roles):
@@ -54,6 +54,7 @@ def _programs(*roles):
         for program in programs:
             program.kill()
             program.communicate()
+        held.close()
 
 
 def test_the_last_one_may_read_what_the_first_ones_have():

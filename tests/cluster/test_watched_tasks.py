@@ -168,13 +168,14 @@ def _main():
     from tensorflow.tsl.profiler.protobuf import trace_events_pb2, xplane_pb2
 
     import tf_fuse
-    from tf_fuse.cluster.local_cluster import _free_ports
+    from tf_fuse.cluster.ports import HeldPorts
 
     temporary = tempfile.TemporaryDirectory()
     folder = Path(temporary.name)
     pipe = folder / "pipe"
     os.mkfifo(pipe)
-    ports = _free_ports(4)
+    held = HeldPorts(4)
+    ports = held.numbers
     addresses = {"worker": [f"localhost:{ports[0]}"], "ps": [f"localhost:{ports[1]}"]}
     profiler_ports = {"worker": ports[2], "ps": ports[3]}
 

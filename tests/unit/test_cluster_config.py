@@ -16,6 +16,7 @@ from examples import standalone
 cluster = standalone.cluster_package()
 serve = sys.modules[f"{cluster.__name__}.serve"]
 local_cluster = sys.modules[f"{cluster.__name__}.local_cluster"]
+HeldPorts = sys.modules[f"{cluster.__name__}.ports"].HeldPorts
 
 _CLUSTER = {"worker": ["a:1", "b:2"], "ps": ["c:3"]}
 
@@ -122,11 +123,19 @@ def test_port_in_use_is_told_with_task_and_port():
     )
 
 
-def test_free_ports_are_distinct_and_free():
-    ports = local_cluster._free_ports(20)
-    assert len(set(ports)) == 20
-    for port in ports:
-        serve.check_port(serve.TaskConfig({"ps": {0: f"localhost:{port}"}}, "ps", 0, "grpc"))
+def test_held_ports_are_distinct_and_for_one_listener():
+    with HeldPorts(20) as held:
+        assert len(set(held.numbers)) == 20
+        for port in held.numbers:
+            config = serve.TaskConfig({"ps": {0: f"localhost:{port}"}}, "ps", 0, "grpc")
+            serve.check_port(config)
+            with socket.create_server(("localhost", port)), pytest.raises(serve.PortInUseError):
+                serve.check_port(config)
+            # As one that the system chooses: whoever does not know of the port.
+            with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+                other.bind(("localhost", port))
+    with socket.socket() as other:
+        other.bind(("localhost", held.numbers[0]))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
 from .task_process import Host, PortTakenError, TaskProcess, end_all
 
@@ -129,6 +129,7 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._cluster: dict[str, list[str]] = {}
         self._chief_port = 0
+        self._ports = HeldPorts(0)
         try:
             self._start_all(counts)
         except BaseException:
@@ -139,7 +140,9 @@ class LocalCluster:
     def _start_all(self, counts: Mapping[str, int]) -> None:
         """Starts the tasks; begins anew with other ports when somebody took one meanwhile."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            ports = iter(_free_ports(sum(counts.values()) + 1))
+            self._ports.close()
+            self._ports = HeldPorts(sum(counts.values()) + 1)
+            ports = iter(self._ports.numbers)
             self._cluster = {
                 job: [f"{self._host(job, i).address}:{next(ports)}" for i in range(count)]
                 for job, count in counts.items()
@@ -248,6 +251,7 @@ class LocalCluster:
     def close(self) -> None:
         """Ends every task, also a stopped one, and removes temporary logs; may be repeated."""
         end_all(list(self._tasks.values()))
+        self._ports.close()
         if not self._keep_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 
@@ -271,17 +275,3 @@ def _protocol_of(protocol: str | Mapping[str, str], job: str, index: int) -> str
         f"no protocol for {job}:{index}: give one for '{job}:{index}' or for '{job}'; got "
         f"{dict(protocol)}" + (f", where {unknown} name no task" if unknown else "")
     )
-
-
-def _free_ports(count: int) -> list[int]:
-    """Distinct free ports, asked from the system; all are held until the last is known."""
-    sockets = []
-    try:
-        for _ in range(count):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sockets.append(sock)
-            sock.bind(("", 0))
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
