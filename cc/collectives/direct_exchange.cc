@@ -95,8 +95,19 @@ absl::Status FromMember(const absl::Status& status, const std::string& who) {
 bool IsCancelled(const CollectiveContext& context) {
   tensorflow::CancellationManager* manager =
       context.op_ctx->cancellation_manager();
+  // In this order: while both are read, one that is under way may end, when the
+  // second becomes true as the first becomes false.
   return manager != nullptr &&
-         (manager->IsCancelled() || manager->IsCancelling());
+         (manager->IsCancelling() || manager->IsCancelled());
+}
+
+// Returns when a cancellation that is under way has called all callbacks.
+void WaitForCancellation(const CollectiveContext& context) {
+  tensorflow::CancellationManager* manager =
+      context.op_ctx->cancellation_manager();
+  if (manager == nullptr) return;
+  // Of no callback: what waits is the same.
+  manager->DeregisterCallback(manager->get_cancellation_token());
 }
 
 }  // namespace
@@ -383,13 +394,20 @@ void DirectExchange::Fail(const absl::Status& status) {
 absl::Status DirectExchange::Finish() {
   WaitForPosts();
   state_->asking.StartCancel();
-  absl::MutexLock lock(&state_->mu);
-  // They were told to end, or have ended.
-  auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return state_->takes == 0;
-  };
-  state_->mu.Await(absl::Condition(&ended));
-  return state_->status;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&state_->mu);
+    // They were told to end, or have ended.
+    auto ended = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return state_->takes == 0;
+    };
+    state_->mu.Await(absl::Condition(&ended));
+    status = state_->status;
+  }
+  // TensorFlow aborts all collectives when one fails whose operation is not
+  // cancelled, and asks in the order that IsCancelled() must not.
+  if (!status.ok()) WaitForCancellation(*context_);
+  return status;
 }
 
 }  // namespace tf_fuse
