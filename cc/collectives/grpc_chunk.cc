@@ -3,6 +3,7 @@
 
 #include "collectives/grpc_chunk.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <deque>
@@ -19,6 +20,7 @@
 #include "collectives/memory_buffer.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/platform/random.h"
 #include "tf_fuse/v1/collectives.pb.h"
 #include "transport/fused_keys.h"
 #include "transport/metrics.h"
@@ -78,6 +80,21 @@ class LandingDevice : public tensorflow::DeviceBase {
   LandingAllocator allocator_;
 };
 
+// Of a request: who made it, and as which of its requests.
+struct Order {
+  uint64_t process;
+  uint64_t number;
+
+  static Order Next() {
+    static const uint64_t process = tensorflow::random::New64() | 1;
+    static std::atomic<uint64_t> requests{0};
+    return {process, ++requests};
+  }
+  bool Before(const Order& other) const {
+    return process != 0 && process == other.process && number < other.number;
+  }
+};
+
 class GrpcCall : public ChunkCall {
  public:
   GrpcCall(const std::string& task, tensorflow::WorkerCacheInterface* workers,
@@ -104,6 +121,9 @@ class GrpcCall : public ChunkCall {
     request.set_collective(self->key_.collective);
     request.set_operand(self->key_.operand);
     request.set_consumer(self->key_.consumer);
+    const Order order = Order::Next();
+    request.set_process(order.process);
+    request.set_number(order.number);
     self->call_->request()->set_rendezvous_key(kFusedRendezvousKey);
     self->call_->request()->mutable_transport_options()->PackFrom(request);
     RecvCall* const call = self->call_.get();
@@ -156,7 +176,8 @@ class PostedBuffer : public MemoryBuffer {
 // Requests by the chunk that they wait for. Who asks for one again has given
 // its first request up, but the cancellation may come later, or never: gRPC
 // loses one that comes before the request is handled. So the second cancels the
-// first, and begins when that has ended.
+// first, and begins when that has ended. Threads of the server may take them up
+// in the other order: then the first is refused.
 class WaitingLines {
  public:
   static WaitingLines* Get() {
@@ -164,18 +185,26 @@ class WaitingLines {
     return lines;
   }
 
-  void Enter(const std::string& chunk,
+  // False, and `begin` is not called, if a later request is there.
+  bool Enter(const std::string& chunk, Order order,
              std::shared_ptr<tensorflow::CancellationManager> cancellation,
              std::function<void()> begin) {
     std::shared_ptr<tensorflow::CancellationManager> before;
     {
       absl::MutexLock lock(&mu_);
       std::deque<Waiting>& line = lines_[chunk];
-      if (!line.empty()) before = line.back().cancellation;
-      line.push_back({std::move(cancellation), begin});
+      if (!line.empty()) {
+        if (order.Before(line.back().order)) return false;
+        before = line.back().cancellation;
+      }
+      line.push_back({order, std::move(cancellation), begin});
     }
-    if (before == nullptr) return begin();
-    before->StartCancel();
+    if (before == nullptr) {
+      begin();
+    } else {
+      before->StartCancel();
+    }
+    return true;
   }
 
   // The first one has ended.
@@ -196,6 +225,7 @@ class WaitingLines {
 
  private:
   struct Waiting {
+    Order order;
     std::shared_ptr<tensorflow::CancellationManager> cancellation;
     std::function<void()> begin;
   };
@@ -256,24 +286,29 @@ void ServeChunk(tensorflow::CollectiveExecutorMgrInterface* manager,
   const std::string line =
       absl::StrCat(reinterpret_cast<uintptr_t>(manager), ":", key.step_id, ":",
                    key.device, ":", key.key);
-  auto answer = [line, options, response, bytes = chunk.bytes(),
+  auto answer = [options, response, bytes = chunk.bytes(),
                  done = std::move(done)](absl::StatusOr<PostedChunk> posted) {
-    WaitingLines::Get()->Leave(line);
     options->ClearCancelCallback();
     if (!posted.ok()) return done(posted.status());
     const Tensor tensor = BytesIn(new PostedBuffer(*std::move(posted), bytes));
     done(tensorflow::grpc::EncodeTensorToByteBuffer(
         /*is_dead=*/false, tensor, /*require_ack=*/false, response));
   };
-  WaitingLines::Get()->Enter(
-      line, cancellation,
-      [manager, key, cancellation, answer = std::move(answer)] {
-        ChunkSource source(manager);
-        source.Take(key, cancellation.get(),
-                    [cancellation, answer](absl::StatusOr<PostedChunk> posted) {
-                      answer(std::move(posted));
-                    });
-      });
+  auto begin = [line, manager, key, cancellation, answer] {
+    ChunkSource source(manager);
+    source.Take(
+        key, cancellation.get(),
+        [line, cancellation, answer](absl::StatusOr<PostedChunk> posted) {
+          WaitingLines::Get()->Leave(line);
+          answer(std::move(posted));
+        });
+  };
+  if (!WaitingLines::Get()->Enter(line, {chunk.process(), chunk.number()},
+                                  cancellation, std::move(begin))) {
+    answer(absl::CancelledError(absl::StrCat(
+        "the chunk was asked for again before this request came: key ",
+        key.key)));
+  }
 }
 
 }  // namespace tf_fuse
