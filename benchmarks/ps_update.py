@@ -11,7 +11,8 @@ own, warm and idle between its rounds, and every round runs all modes, one after
 
 * `stock`: ParameterServerStrategy with the protocol `grpc`; the plugin is not loaded.
 * `fuse_recv`: `grpc+fuse`, with the option `do_fuse_recv`, and so `do_pack_handles`.
-* `all`: that, with `shard_weight_update` too.
+* `all`: that, with `shard_weight_update` too, and with variables planned and split by their costs
+  (`tf_fuse.parameter_server.build`, `CostPartitioner`).
 
 The stock receives per step are counted in a separate short run: the stock graphs under the protocol
 grpc+fuse with the options off, where every receive is a single one and is counted.
@@ -73,7 +74,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         return session.placement(), update_ms(session.metrics())
 
     rounds, found = compare.run_in_turn(
-        {name: compare.Variant({**spec, **MODES[name]}) for name in args.modes},
+        {name: compare.Variant(_of_mode(spec, name)) for name in args.modes},
         args.rounds,
         args.steps,
         progress,
@@ -102,6 +103,11 @@ def specification(args: argparse.Namespace) -> dict[str, Any]:
         "ps": args.ps,
         "options": {key: getattr(args, key) for key in keys},
     }
+
+
+def _of_mode(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    planned = {"servers": spec["ps"]} if name == "all" else {}
+    return {**spec, **MODES[name], "options": {**spec["options"], **planned}}
 
 
 def update_ms(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -37,6 +37,7 @@ class KerasModel:
       dim: columns of each table.
       numeric: numeric features of the others.
       seed: of weights, inputs and labels.
+      servers: if tf_fuse plans the places of variables and which are in pieces, over how many.
     """
 
     kind: str = "dense"
@@ -50,6 +51,7 @@ class KerasModel:
     dim: int = 16
     numeric: int = 13
     seed: int = 1
+    servers: int = 0
 
     @property
     def name(self) -> str:
@@ -57,8 +59,12 @@ class KerasModel:
         return f"keras_{self.kind}"
 
     def partitioner(self) -> Callable[..., Any] | None:
-        """Variables stay whole: Keras's optimizers take pieces only if they are told of them."""
-        return None
+        """Without `servers` variables stay whole."""
+        if not self.servers:
+            return None
+        import tf_fuse
+
+        return tf_fuse.parameter_server.CostPartitioner(self.servers)
 
     def build(self) -> KerasProgram:
         """Makes the model and its optimizer, in the scope of the strategy if there is one.
@@ -80,10 +86,21 @@ class KerasProgram:
             raise ValueError(f"no kind of model {config.kind!r}; there are {sorted(builders)}")
         self._strategy = tf.distribute.get_strategy()
         keras.utils.set_random_seed(config.seed)
-        self._model = builders[config.kind](config)
-        self._optimizer = keras.optimizers.get(config.optimizer)
-        self._optimizer.learning_rate = config.learning_rate
-        self._optimizer.build(self._model.trainable_variables)
+        build, pieces = _called, _whole
+        if config.servers:
+            import tf_fuse
+
+            build, pieces = tf_fuse.parameter_server.build, tf_fuse.parameter_server.pieces
+
+        def make() -> tuple[Any, Any, Any]:
+            model = builders[config.kind](config)
+            weights = pieces(model.trainable_variables)
+            optimizer = keras.optimizers.get(config.optimizer)
+            optimizer.learning_rate = config.learning_rate
+            optimizer.build(weights)
+            return model, optimizer, weights
+
+        self._model, self._optimizer, self._weights = build(make)
 
     def variables(self) -> dict[str, tf.Variable]:
         """Path to variable, the optimizer's state included."""
@@ -105,9 +122,18 @@ class KerasProgram:
         with tf.GradientTape() as tape:
             outputs = self._model(inputs, training=True)
             loss = _loss(self._config, labels, outputs)
-        weights = self._model.trainable_variables
+        weights = self._weights
         self._optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _whole(variables: Any) -> Any:
+    """Keras's variables as they are."""
+    return variables
 
 
 def _loss(c: KerasModel, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
