@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from examples import workload
 
+# How many independent numbers the inputs and labels of `dense` are made of.
+_DIRECTIONS = 16
 KINDS = ("dense", "dlrm", "wide_deep")
 _Inputs = dict[str, tf.Tensor]
 
@@ -145,9 +147,12 @@ def _loss(c: KerasModel, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 def _drawn(c: KerasModel, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
     """The model's inputs, and labels [batch, 1]."""
     if c.kind == "dense":
-        x = tf.random.stateless_uniform([c.batch, c.width], seed, -1.0, 1.0)
-        teacher = workload.initial_values("teacher", (c.width, 1), c.width**-0.5, c.seed)
-        return x, tf.tanh(3.0 * tf.matmul(x, teacher))
+        # (Few directions, so that several workers that do not wait for each other learn it.)
+        hidden = tf.random.stateless_uniform([c.batch, _DIRECTIONS], seed, -1.0, 1.0)
+        scale = (3.0 / _DIRECTIONS) ** 0.5
+        spread = workload.initial_values("spread", (_DIRECTIONS, c.width), scale, c.seed)
+        teacher = workload.initial_values("teacher", (_DIRECTIONS, 1), scale, c.seed)
+        return tf.matmul(hidden, spread), tf.tanh(3.0 * tf.matmul(hidden, teacher))
     numeric = tf.random.stateless_uniform([c.batch, c.numeric], seed, -1.0, 1.0)
     ids = tf.random.stateless_uniform([c.batch, c.tables], seed + 1, maxval=c.rows, dtype=tf.int32)
     teacher = workload.initial_values("teacher", (c.numeric, 1), 4.0, c.seed)

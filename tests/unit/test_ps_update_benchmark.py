@@ -38,6 +38,7 @@ def test_numbers_of_a_mode():
         "cpu_ms_per_step": {"ps": pytest.approx(50.0), "worker": 1.0},
         "recv_rpcs_per_step": 4.0,
         "losses": [2.0, 4.0],
+        "final_loss": 3.0,
     }
 
 
