@@ -317,3 +317,21 @@ def strategy_in_scope() -> Any:
     if not isinstance(extended, cls) or not _is_on(context_module.context()):
         return None
     return extended
+
+
+def extended_of(strategy: Any) -> Any:
+    """The `extended` of a `tf.distribute.ParameterServerStrategy`.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    from tensorflow.python.distribute import parameter_server_strategy_v2
+
+    extended = getattr(strategy, "extended", None)
+    cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+    if not isinstance(extended, cls):
+        raise TypeError(
+            "strategy must be a tf.distribute.ParameterServerStrategy (of TensorFlow 2), got "
+            f"{type(strategy).__name__}"
+        )
+    return extended

@@ -41,7 +41,7 @@ def set_costs(strategy: Any, costs: Costs) -> None:
       TypeError: it is another kind of strategy, or the costs are of another type.
     """
     arguments.instance("costs", costs, Costs)
-    hook.set_costs(_extended(strategy), costs)
+    hook.set_costs(hook.extended_of(strategy), costs)
 
 
 def placement_report(strategy: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def placement_report(strategy: Any) -> dict[str, Any]:
     """
     if isinstance(strategy, PsStrategy):
         return _report(strategy.placement, None)
-    extended = _extended(strategy)
+    extended = hook.extended_of(strategy)
     return _report(hook.placement_of(extended), extended._variable_partitioner)
 
 
@@ -126,19 +126,6 @@ def print_placement_report(report: Any) -> None:
             if of["verdict"] != "share":
                 line = f"{of['variable']}: {of['arithmetic']}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _extended(strategy: Any) -> Any:
-    from tensorflow.python.distribute import parameter_server_strategy_v2
-
-    extended = getattr(strategy, "extended", None)
-    cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
-    if not isinstance(extended, cls):
-        raise TypeError(
-            "strategy must be a tf.distribute.ParameterServerStrategy (of TensorFlow 2), got "
-            f"{type(strategy).__name__}"
-        )
-    return extended
 
 
 def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
