@@ -271,7 +271,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
     rate, cpu, size = figure.subplots(1, 3)
     names = list(result["modes"])
     modes = result["modes"].values()
@@ -292,8 +292,12 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
         ],
     )
     size.set_ylabel("MiB of variables, by server")
-    size.legend(title="server")
-    figure.suptitle(f"{result['model']}, {result['settings']['workers']} worker(s)")
+    handles, labels = size.get_legend_handles_labels()
+    figure.legend(handles, labels, title="server", loc="outside right center")
+    settings = result["settings"]
+    figure.suptitle(
+        f"{result['model']}: {settings['workers']} worker(s), {settings['ps']} server(s)"
+    )
     figure.savefig(path)
 
 

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.cluster
 # By how many units in the last place values differ at most after three steps; else by none.
 _ULPS = {
     ("keras Adadelta", "dense"): 2,
+    ("keras RMSprop centered", "sparse"): 24,
     ("tf_keras Adadelta", "dense"): 6,
     ("tf_keras Adadelta", "sparse"): 6,
     ("tf_keras RMSprop", "sparse"): 27,
@@ -103,6 +104,12 @@ def test_bits_on_demand(cases):
     assert cases["exact"]["ulps"] == 0
     assert cases["exact"]["exact"] == [True] * cases["exact"]["fused"]
     assert "too_small" in cases["exact"]["left"]
+
+
+def test_rows_on_demand(cases):
+    """Slot and weight are two updates then, as far as they are one operation each."""
+    assert cases["exact rows"]["ulps"] == 0
+    assert all(cases["exact rows"]["exact"]) and "rows" in cases["exact rows"]["left"]
 
 
 def test_error_of_a_twin_reads_like_that_of_its_function(cases):
@@ -280,10 +287,10 @@ def _main():
             "counted": {name: after[name] - before[name] for name in names},
         }
 
-    def exact():
+    def exact(make):
         tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": True})
         try:
-            return compared(adam)
+            return compared(make)
         finally:
             tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": False})
 
@@ -317,7 +324,8 @@ def _main():
         "locks": locks,
         "report": report,
         "off": off,
-        "exact": exact,
+        "exact": lambda: exact(adam),
+        "exact rows": lambda: exact(makers["keras RMSprop centered"]),
         "error": error,
     }
     coordinator.finish(cases)

@@ -12,9 +12,8 @@ from tf_fuse.shard_update.graph_view import GraphView, data_inputs
 # What makes no difference here: how names and types are, not what is computed.
 _TYPES = frozenset(
     {
-        "DstT", "Index", "N", "SrcT", "T", "Taxis", "Tdim", "Tidx", "Tin", "Tindices", "Tout", "Tparams",
-        "Tshape", "Truncate", "dtype", "else_branch", "index_type", "out_type", "output_shapes",
-        "output_type", "then_branch", "value", "shape",
+        "DstT", "Index", "N", "SrcT", "T", "Taxis", "Tdim", "Tidx", "Tin", "Tindices", "Tout",
+        "Tparams", "Tshape", "dtype", "out_type", "output_shapes", "shape",
     }
 )  # fmt: skip
 # DT_INT32, DT_INT64: numbers of rows have either.

@@ -261,8 +261,8 @@ class Compiler:
         partial: PartialShape | None,
     ) -> tuple[GraphView, Outline]:
         """What becomes of a function, and the function that that is of."""
-        if partial is None:
-            return view, outline(view, shapes, where, self._way.maker, site)
+        if partial is None or not self._way.may_differ():
+            return view, outline(view, shapes, where, self._way.maker, site, partial)
         return outline_with_rows(view, shapes, where, self._way.maker, site, partial)
 
     def _inner(

@@ -76,7 +76,7 @@ def _division(
     predicate, *given = data_inputs(node)
     names = [f"a{i}" for i in range(len(given))]
     branches = [node.attr[key].func.name for key in ("then_branch", "else_branch")]
-    if any(body(name) is None for name in branches):
+    if any(body(name) is None for name in branches) or f"{node.name}/joined" in view.nodes:
         return None
     then, other = (BranchText(body(name), names, body, view.op_def).outputs() for name in branches)
     quotients = [i for i, text in enumerate(other) if _QUOTIENT.fullmatch(text)]
