@@ -11,7 +11,8 @@ own, warm and idle between its rounds, and every round runs all modes, one after
 
 * `stock`: ParameterServerStrategy with the protocol `grpc`; the plugin is not loaded.
 * `fuse_recv`: `grpc+fuse`, with the option `do_fuse_recv`, and so `do_pack_handles`.
-* `all`: that, with `shard_weight_update` too.
+* `all`: that, with `shard_weight_update` too, and with variables planned and split by their costs
+  (`tf_fuse.parameter_server.build`, `CostPartitioner`).
 
 The stock receives per step are counted in a separate short run: the stock graphs under the protocol
 grpc+fuse with the options off, where every receive is a single one and is counted.
@@ -48,7 +49,11 @@ MODES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _MIB = 1 << 20
-_STEPS = {"dense": 40, "dlrm": 100, "wide_deep": 100}
+_STEPS = {"dense": 60, "dlrm": 100, "wide_deep": 100}
+# With which all modes learn, also if several workers do not wait for each other.
+_RATES = {"dense": 1e-4, "dlrm": 1e-3, "wide_deep": 1e-3}
+# Steps whose mean is the loss in the end.
+_LAST = 20
 _SETTINGS = (
     "batch", "learning_rate", "optimizer", "ps", "rounds", "seed", "steps", "width", "workers",
 )  # fmt: skip
@@ -73,7 +78,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         return session.placement(), update_ms(session.metrics())
 
     rounds, found = compare.run_in_turn(
-        {name: compare.Variant({**spec, **MODES[name]}) for name in args.modes},
+        {name: compare.Variant(_of_mode(spec, name)) for name in args.modes},
         args.rounds,
         args.steps,
         progress,
@@ -102,6 +107,11 @@ def specification(args: argparse.Namespace) -> dict[str, Any]:
         "ps": args.ps,
         "options": {key: getattr(args, key) for key in keys},
     }
+
+
+def _of_mode(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
+    planned = {"servers": spec["ps"]} if name == "all" else {}
+    return {**spec, **MODES[name], "options": {**spec["options"], **planned}}
 
 
 def update_ms(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -146,7 +156,8 @@ def mode_numbers(
       server_cpu_ms_by_server; update_ms_by_server, of one step; imbalance_bytes,
       imbalance_update_ms and imbalance_cpu, the largest server over the mean, of the variables'
       bytes, of the time of updates (of CPU time, where that is not counted), and of CPU time;
-      bytes_by_device; cpu_ms_per_step by role; recv_rpcs_per_step; losses.
+      bytes_by_device; cpu_ms_per_step by role; recv_rpcs_per_step; losses, one per step;
+      final_loss, the mean of the last steps'.
     """
     numbers = compare.summarize(rounds)
     by_server = {
@@ -166,6 +177,7 @@ def mode_numbers(
         "cpu_ms_per_step": numbers["cpu_ms_per_step"],
         "recv_rpcs_per_step": numbers["recv_rpcs_per_step"],
         "losses": numbers["losses"],
+        "final_loss": statistics.fmean(numbers["losses"][-_LAST:]),
     }
 
 
@@ -214,7 +226,7 @@ def render(result: Mapping[str, Any]) -> Table:
     table.add_column("mode")
     for column in ("steps/s\nmedian (min to max)", "server CPU\nms per step",
                    "imbalance\nbytes", "imbalance\nupdates", "imbalance\nCPU",
-                   "receive RPCs\nper step", "last loss"):  # fmt: skip
+                   "receive RPCs\nper step", "final loss"):  # fmt: skip
         table.add_column(column, justify="right")
     for name, numbers in result["modes"].items():
         rpcs = numbers["recv_rpcs_per_step"]
@@ -226,7 +238,7 @@ def render(result: Mapping[str, Any]) -> Table:
             f"{numbers['imbalance_update_ms']:.2f}" if numbers["update_ms_by_server"] else "",
             f"{numbers['imbalance_cpu']:.2f}",
             "not counted" if rpcs is None else f"{rpcs:.1f}",
-            f"{numbers['losses'][-1]:.4f}",
+            f"{numbers['final_loss']:.4f}",
         )
     return table
 
@@ -259,7 +271,7 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
     rate, cpu, size = figure.subplots(1, 3)
     names = list(result["modes"])
     modes = result["modes"].values()
@@ -280,8 +292,12 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
         ],
     )
     size.set_ylabel("MiB of variables, by server")
-    size.legend(title="server")
-    figure.suptitle(f"{result['model']}, {result['settings']['workers']} worker(s)")
+    handles, labels = size.get_legend_handles_labels()
+    figure.legend(handles, labels, title="server", loc="outside right center")
+    settings = result["settings"]
+    figure.suptitle(
+        f"{result['model']}: {settings['workers']} worker(s), {settings['ps']} server(s)"
+    )
     figure.savefig(path)
 
 
@@ -306,7 +322,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--ps", type=int, default=2)
     parser.add_argument("--optimizer", default="adam", help="as keras.optimizers.get takes it")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--width", type=int, default=512, help="of the hidden layers")
     parser.add_argument("--steps", type=int, help="per round, all workers together")
@@ -319,6 +335,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args.modes = list(dict.fromkeys(args.modes))
     if args.steps is None:
         args.steps = _STEPS[args.model]
+    if args.learning_rate is None:
+        args.learning_rate = _RATES[args.model]
     for key in ("batch", "ps", "rounds", "steps", "width", "workers"):
         if getattr(args, key) < 1:
             parser.error(f"--{key} must be at least 1, got {getattr(args, key)}")

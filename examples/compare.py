@@ -73,15 +73,18 @@ def run_in_turn(
             texts = {"starting": "starting processes", "building": "building the model"}
             return lambda e: say(name, texts[e["event"]]) if e["event"] in texts else None
 
+        for name in variants:
+            bars[name] = progress.add_task(f"{name}: waiting", total=rounds * steps)
+        # One after the other: each has as many processes as tasks, which all import TensorFlow, and
+        # have to be ready in time.
         for name, variant in variants.items():
-            bars[name] = progress.add_task(f"{name}: importing", total=rounds * steps)
-            sessions[name] = stack.enter_context(
+            say(name, "importing")
+            session = sessions[name] = stack.enter_context(
                 Session(variant.spec, env=variant.env, on_event=listener(name))
             )
-        for name, session in sessions.items():
             session.wait_ready()
             say(name, "tracing and warming up")
-            session.run(_WARM_UP_STEPS * variants[name].spec.get("workers", 1))
+            session.run(_WARM_UP_STEPS * variant.spec.get("workers", 1))
             say(name, "waiting")
         for number in range(rounds):
             if before_round:

@@ -29,6 +29,9 @@ from pathlib import Path
 from typing import Any
 
 MODES = ("stock", "fused", "count", "local")
+# Time for each task until all must be ready: they start at once, and a machine that does other
+# work as well has few cores for their imports.
+_START_S = 60.0
 
 
 def emit(event: str, **fields: Any) -> None:
@@ -147,12 +150,15 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
         import tf_fuse  # noqa: F401  (registers the protocol in this process)
     # By path in every mode: it is the same code, and `stock` must not import tf_fuse.
     package = standalone.cluster_package()
-    emit("starting", workers=spec.get("workers", 1), ps=spec.get("ps", 1))
+    workers, servers = spec.get("workers", 1), spec.get("ps", 1)
+    tasks = workers + servers
+    emit("starting", workers=workers, ps=servers)
     with package.LocalCluster(
-        workers=spec.get("workers", 1),
-        ps=spec.get("ps", 1),
+        workers=workers,
+        ps=servers,
         protocol="grpc+fuse" if plugin else "grpc",
         log_dir=spec.get("log_dir"),
+        start_timeout_s=_START_S * tasks,
         hosts={job: package.Host(**host) for job, host in spec.get("hosts", {}).items()},
     ) as cluster:
         workload = make_workload(spec)

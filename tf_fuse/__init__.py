@@ -47,7 +47,7 @@ if not _is_doctor:
     options.install()
     handle_packing.install(options.packs_handles)
     _shard_update.install(options.shards_updates, options.compiles_updates, options.fuses_updates)
-    _parameter_server.install(options.shards_updates)
+    _parameter_server.install(options.shards_updates, options.fuses_updates)
     _gather.install(options.shards_updates)
     _matmul.install(options.splits_matmuls)
 

@@ -3,7 +3,8 @@
 //
 // An update of a variable and its slots by a gradient that is of some rows:
 // parts of it are on whole variables, and others on those rows. All of it is
-// under one lock, and nothing is changed if anything is wrong.
+// under one lock, and nothing is changed if anything is wrong; but what stages
+// keep for others is only known when these have run.
 
 #include <cstring>
 #include <string>
@@ -69,11 +70,12 @@ class StagedUpdateOp : public OpKernel {
     OP_REQUIRES(ctx, message.ParseFromString(serialized),
                 absl::InvalidArgumentError(
                     "TfFuse>StagedUpdate: the update does not parse"));
-    const std::vector<DataType> inputs(types.begin(), types.end());
+    std::vector<DataType> inputs(types.begin(), types.end());
+    const int given = static_cast<int>(inputs.size());
     changed_.resize(variables_, false);
     by_row_.resize(variables_, false);
     for (const v1::UpdateStage& one : message.stages()) {
-      auto stage = UpdateStage::Make(one, variables_, inputs);
+      auto stage = UpdateStage::Make(one, variables_, given, &inputs);
       OP_REQUIRES_OK(ctx, stage.status());
       for (const int variable : stage->Changed()) {
         changed_[variable] = true;
@@ -94,14 +96,20 @@ class StagedUpdateOp : public OpKernel {
           ctx, variable->is_initialized,
           UnreadableVariable(variable->DebugString(), "It has no value."));
     }
+    StageInputs read(inputs);
     for (const UpdateStage& stage : stages_) {
-      OP_REQUIRES_OK(ctx, stage.Check(variables, inputs));
+      // (Those that read what others keep are looked at when that is there.)
+      if (stage.reads_kept()) continue;
+      OP_REQUIRES_OK(ctx, stage.Check(variables, read));
     }
     for (int i = 0; i < variables_; ++i) {
       OP_REQUIRES_OK(ctx, MakeOwn(ctx, i, *variables[i]));
     }
     for (const UpdateStage& stage : stages_) {
-      OP_REQUIRES_OK(ctx, stage.Run(ctx, variables, inputs));
+      if (stage.reads_kept()) {
+        OP_REQUIRES_OK(ctx, stage.Check(variables, read));
+      }
+      OP_REQUIRES_OK(ctx, stage.Run(ctx, variables, &read));
     }
     counted_.Add(ctx, locks);
   }

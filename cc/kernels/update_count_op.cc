@@ -26,10 +26,15 @@ REGISTER_OP("TfFuse>UpdateCount")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Tells how many updates TfFuse>ElementwiseUpdate has made of a variable, by name.
+Tells how many updates of a variable have been counted on this server so far.
 
-variable: Handle of it.
-count: A scalar.
+A step runs it when it begins, and hands the number to its own update
+(TfFuse>ElementwiseUpdate or TfFuse>StagedUpdate, `begun`), which counts itself
+and notes how many updates of others came in between: the gradient's staleness.
+
+variable: Handle of the variable; what is counted is by its name.
+count: A scalar: how many updates with `begun` there were; 0 of a variable that
+  none has changed.
 )doc");
 
 namespace {

@@ -16,7 +16,6 @@ namespace tf_fuse {
 using tensorflow::DataType;
 using tensorflow::DataTypeSize;
 using tensorflow::DataTypeString;
-using tensorflow::OpInputList;
 using tensorflow::Tensor;
 
 namespace {
@@ -30,37 +29,48 @@ absl::Status Wrong(const std::string& what) {
 
 }  // namespace
 
-int64_t RowNumber(const Tensor& indices, int64_t i) {
-  return indices.dtype() == tensorflow::DT_INT32
-             ? static_cast<const int32_t*>(indices.data())[i]
-             : static_cast<const int64_t*>(indices.data())[i];
-}
-
 bool IsOneRow(const Tensor& input, int64_t row) {
   return input.dims() > 0 && input.dim_size(0) == 1 &&
          input.NumElements() == row;
 }
 
-absl::StatusOr<UpdateStage> UpdateStage::Make(
-    const v1::UpdateStage& message, int variables,
-    const std::vector<DataType>& inputs) {
+absl::StatusOr<UpdateStage> UpdateStage::Make(const v1::UpdateStage& message,
+                                              int variables, int given,
+                                              std::vector<DataType>* inputs) {
   UpdateStage stage;
   stage.message_ = message;
-  absl::Status status = stage.CheckProgram(variables, inputs);
+  std::vector<int> read(message.inputs().begin(), message.inputs().end());
+  if (message.is_by_row()) read.push_back(message.indices());
+  if (message.has_join()) {
+    read.insert(read.end(),
+                {message.join().indices(), message.join().values()});
+  }
+  for (const int input : read) {
+    stage.reads_kept_ = stage.reads_kept_ || input >= given;
+  }
+  absl::Status status = stage.CheckProgram(variables, *inputs);
+  if (status.ok() && message.has_join()) status = stage.CheckJoin(*inputs);
   if (status.ok() && message.is_by_row()) {
-    status = stage.CheckRows(variables, inputs);
+    status = stage.CheckRows(variables, *inputs);
   } else if (status.ok() &&
              (message.gathered_size() > 0 || message.scatters_size() > 0)) {
     status = Wrong("rows in a stage that is not by row");
   }
   if (!status.ok()) return status;
+  if (message.has_join()) {
+    inputs->push_back((*inputs)[message.join().values()]);
+    inputs->push_back(tensorflow::DT_INT64);
+  }
+  for (size_t i = 0; i < stage.scatters_.size(); ++i) {
+    if (stage.scatters_[i].variable < 0) inputs->push_back(stage.types_[i]);
+  }
   return stage;
 }
 
 std::vector<int> UpdateStage::Changed() const {
   std::vector<int> changed;
   for (const Scatter& scatter : scatters_) {
-    changed.push_back(scatter.variable);
+    if (scatter.variable >= 0) changed.push_back(scatter.variable);
   }
   for (int i = 0; i < message_.variables_size(); ++i) {
     if (program_->assigns(i)) changed.push_back(message_.variables(i));
@@ -69,7 +79,7 @@ std::vector<int> UpdateStage::Changed() const {
 }
 
 absl::Status UpdateStage::Check(const Variables& variables,
-                                const OpInputList& inputs) const {
+                                const StageInputs& inputs) const {
   if (is_by_row()) return CheckRowSizes(variables, inputs);
   for (int i = 0; i < message_.variables_size(); ++i) {
     const Tensor& value = *variables[message_.variables(i)]->tensor();
@@ -83,7 +93,43 @@ absl::Status UpdateStage::Check(const Variables& variables,
                                 " and ", program_->size(), " elements"));
     }
   }
-  return CheckInputSizes(inputs, program_->size());
+  absl::Status status = CheckInputSizes(inputs, program_->size());
+  if (status.ok() && message_.has_join()) status = CheckJoinSizes(inputs);
+  return status;
+}
+
+absl::Status UpdateStage::CheckJoinSizes(const StageInputs& inputs) const {
+  const v1::RowJoin& join = message_.join();
+  const int64_t count = inputs[join.indices()].NumElements();
+  const int64_t row = join.rows() == 0 ? 0 : program_->size() / join.rows();
+  if (inputs[join.values()].NumElements() == row * count) {
+    return absl::OkStatus();
+  }
+  return Wrong(absl::StrCat("values of shape ",
+                            inputs[join.values()].shape().DebugString(),
+                            " for ", count, " rows of ", row, " elements"));
+}
+
+absl::Status UpdateStage::CheckJoin(const std::vector<DataType>& inputs) const {
+  const v1::RowJoin& join = message_.join();
+  const bool has_flags =
+      program_ != nullptr && !message_.is_by_row() &&
+      program_->result_types() == std::vector<DataType>{tensorflow::DT_BOOL};
+  if (!has_flags || join.rows() < 0 ||
+      (join.rows() == 0 ? program_->size() != 0
+                        : program_->size() % join.rows() != 0)) {
+    return Wrong(absl::StrCat("a join of ", join.rows(),
+                              " rows without a flag for each element"));
+  }
+  if (!Has(join.indices(), inputs.size()) ||
+      !Has(join.values(), inputs.size()) ||
+      (inputs[join.indices()] != tensorflow::DT_INT32 &&
+       inputs[join.indices()] != tensorflow::DT_INT64) ||
+      DataTypeSize(inputs[join.values()]) <= 0) {
+    return Wrong(absl::StrCat("a join of inputs ", join.indices(), " and ",
+                              join.values(), " of ", inputs.size()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status UpdateStage::CheckProgram(int variables,
@@ -160,6 +206,7 @@ absl::Status UpdateStage::CheckRows(int variables,
     absl::Status status = AddScatter(scatter, variables, inputs);
     if (!status.ok()) return status;
   }
+  if (RowVariable() < 0) return Wrong("rows of no variable");
   return absl::OkStatus();
 }
 
@@ -171,17 +218,22 @@ absl::Status UpdateStage::AddScatter(const v1::RowScatter& scatter,
   const int value = scatter.value();
   const bool has_value =
       value >= 0 ? Has(value, results) : Has(OtherIndex(value), inputs.size());
-  if (!Has(scatter.variable(), variables) || !has_value) {
+  const bool is_sum = scatter.op() == "UnsortedSegmentSum";
+  const bool is_kept = is_sum || scatter.op() == "Identity";
+  if ((!is_kept && !Has(scatter.variable(), variables)) || !has_value ||
+      (is_kept && value < 0)) {
     return Wrong(absl::StrCat("a scatter of value ", value, " to variable ",
                               scatter.variable()));
   }
   const DataType type =
       value >= 0 ? program_->result_types()[value] : inputs[OtherIndex(value)];
   BlockFunction function = nullptr;
-  if (scatter.op() != "ResourceScatterUpdate") {
-    const char* op = scatter.op() == "ResourceScatterAdd"   ? "AddV2"
-                     : scatter.op() == "ResourceScatterSub" ? "Sub"
-                                                            : "";
+  const bool is_copied =
+      scatter.op() == "ResourceScatterUpdate" || scatter.op() == "Identity";
+  if (!is_copied) {
+    const char* op = scatter.op() == "ResourceScatterAdd" || is_sum ? "AddV2"
+                     : scatter.op() == "ResourceScatterSub"         ? "Sub"
+                                                                    : "";
     function = FindBlockOp(op, type, type).function;
     if (function == nullptr) {
       return Wrong(absl::StrCat("a scatter ", scatter.op(), " of ",
@@ -190,12 +242,13 @@ absl::Status UpdateStage::AddScatter(const v1::RowScatter& scatter,
   } else if (DataTypeSize(type) <= 0 || DataTypeSize(type) > 8) {
     return Wrong(absl::StrCat("a scatter of ", DataTypeString(type)));
   }
-  scatters_.push_back({scatter.variable(), value, function});
+  const int variable = is_kept ? -1 : scatter.variable();
+  scatters_.push_back({variable, value, function, is_sum});
   types_.push_back(type);
   return absl::OkStatus();
 }
 
-absl::Status UpdateStage::CheckInputSizes(const OpInputList& inputs,
+absl::Status UpdateStage::CheckInputSizes(const StageInputs& inputs,
                                           int64_t size, int64_t row) const {
   for (const int input : message_.inputs()) {
     if (input < 0) continue;
@@ -210,12 +263,14 @@ absl::Status UpdateStage::CheckInputSizes(const OpInputList& inputs,
 }
 
 absl::Status UpdateStage::CheckRowSizes(const Variables& variables,
-                                        const OpInputList& inputs) const {
+                                        const StageInputs& inputs) const {
   const Tensor& indices = inputs[message_.indices()];
   const int64_t count = indices.NumElements();
   std::vector<std::pair<int, DataType>> used;
   for (size_t i = 0; i < scatters_.size(); ++i) {
-    used.push_back({scatters_[i].variable, types_[i]});
+    if (scatters_[i].variable >= 0) {
+      used.push_back({scatters_[i].variable, types_[i]});
+    }
   }
   for (int i = 0; i < message_.inputs_size(); ++i) {
     if (message_.inputs(i) < 0) {
@@ -248,7 +303,7 @@ absl::Status UpdateStage::CheckRowSizes(const Variables& variables,
 }
 
 absl::Status UpdateStage::CheckRowValues(const Variables& variables,
-                                         const OpInputList& inputs) const {
+                                         const StageInputs& inputs) const {
   const Tensor& indices = inputs[message_.indices()];
   const int64_t count = indices.NumElements();
   const int64_t row = RowElements(variables);
@@ -270,8 +325,15 @@ absl::Status UpdateStage::CheckRowValues(const Variables& variables,
   return absl::OkStatus();
 }
 
+int UpdateStage::RowVariable() const {
+  for (const Scatter& scatter : scatters_) {
+    if (scatter.variable >= 0) return scatter.variable;
+  }
+  return message_.gathered().empty() ? -1 : message_.gathered(0);
+}
+
 int64_t UpdateStage::RowElements(const Variables& variables) const {
-  const Tensor& value = *variables[scatters_.front().variable]->tensor();
+  const Tensor& value = *variables[RowVariable()]->tensor();
   if (value.dims() < 1 || value.dim_size(0) == 0) return 0;
   return value.NumElements() / value.dim_size(0);
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,36 +19,60 @@
 #include "update/block_ops.h"
 #include "update/locked_variables.h"
 #include "update/program.h"
+#include "update/row_number.h"
 
 namespace tf_fuse {
+
+// What stages read beside variables: the inputs of the operation, and behind
+// them what earlier stages have kept.
+class StageInputs {
+ public:
+  explicit StageInputs(const tensorflow::OpInputList& inputs)
+      : inputs_(inputs) {}
+
+  const tensorflow::Tensor& operator[](int i) const {
+    return i < inputs_.size() ? inputs_[i] : kept_[i - inputs_.size()];
+  }
+  void Keep(tensorflow::Tensor tensor) { kept_.push_back(std::move(tensor)); }
+
+ private:
+  const tensorflow::OpInputList& inputs_;
+  std::vector<tensorflow::Tensor> kept_;
+};
 
 // `Check` and `Run` are called under the lock of its variables.
 class UpdateStage {
  public:
   // Fails if the stage names what is not there. `variables` is how many the
-  // operation has, `inputs` are the types of what it reads beside them.
+  // operation has, `inputs` are the types of what it reads beside them, of
+  // which the first `given` are its own. Adds those of what the stage keeps.
   static absl::StatusOr<UpdateStage> Make(
-      const v1::UpdateStage& message, int variables,
-      const std::vector<tensorflow::DataType>& inputs);
+      const v1::UpdateStage& message, int variables, int given,
+      std::vector<tensorflow::DataType>* inputs);
 
   // The variables that it changes.
   std::vector<int> Changed() const;
 
   bool is_by_row() const { return message_.is_by_row(); }
 
+  // Whether it reads what earlier stages have kept.
+  bool reads_kept() const { return reads_kept_; }
+
   // Whether the values of variables and inputs have the sizes that it needs.
   absl::Status Check(const Variables& variables,
-                     const tensorflow::OpInputList& inputs) const;
+                     const StageInputs& inputs) const;
 
+  // Keeps what later stages read in `inputs`.
   absl::Status Run(tensorflow::OpKernelContext* ctx, const Variables& variables,
-                   const tensorflow::OpInputList& inputs) const;
+                   StageInputs* inputs) const;
 
  private:
   // What is done with the rows of a variable.
   struct Scatter {
-    int variable;
+    int variable;  // -1: the value is kept.
     int value;
     BlockFunction function;  // Null: the rows are replaced.
+    bool is_sum = false;     // Of what is kept: of all rows with a number.
   };
 
   UpdateStage() = default;
@@ -58,28 +83,33 @@ class UpdateStage {
       const std::vector<tensorflow::DataType>& inputs) const;
   absl::Status CheckRows(int variables,
                          const std::vector<tensorflow::DataType>& inputs);
+  absl::Status CheckJoin(const std::vector<tensorflow::DataType>& inputs) const;
   absl::Status AddScatter(const v1::RowScatter& scatter, int variables,
                           const std::vector<tensorflow::DataType>& inputs);
   // `row` is how many elements one has; -1 of whole variables.
-  absl::Status CheckInputSizes(const tensorflow::OpInputList& inputs,
-                               int64_t size, int64_t row = -1) const;
+  absl::Status CheckInputSizes(const StageInputs& inputs, int64_t size,
+                               int64_t row = -1) const;
   absl::Status CheckRowSizes(const Variables& variables,
-                             const tensorflow::OpInputList& inputs) const;
+                             const StageInputs& inputs) const;
   absl::Status CheckRowValues(const Variables& variables,
-                              const tensorflow::OpInputList& inputs) const;
+                              const StageInputs& inputs) const;
 
-  // Of the variables whose rows it changes.
+  // A variable whose rows it changes or gathers.
+  int RowVariable() const;
   int64_t RowElements(const Variables& variables) const;
+  absl::Status CheckJoinSizes(const StageInputs& inputs) const;
   absl::Status RunWhole(tensorflow::OpKernelContext* ctx,
-                        const Variables& variables,
-                        const tensorflow::OpInputList& inputs) const;
+                        const Variables& variables, StageInputs* inputs) const;
   absl::Status RunRows(tensorflow::OpKernelContext* ctx,
-                       const Variables& variables,
-                       const tensorflow::OpInputList& inputs) const;
+                       const Variables& variables, StageInputs* inputs) const;
+  absl::Status KeepSums(tensorflow::OpKernelContext* ctx,
+                        const Variables& variables, const Scatter& scatter,
+                        const tensorflow::Tensor& values,
+                        StageInputs* inputs) const;
   // The program on `size` elements of rows.
   absl::Status RunOnRows(tensorflow::OpKernelContext* ctx,
-                         const Variables& variables,
-                         const tensorflow::OpInputList& inputs, int64_t row,
+                         const Variables& variables, const StageInputs& inputs,
+                         int64_t row,
                          std::vector<tensorflow::Tensor>* results) const;
   static void ScatterRows(const Scatter& scatter,
                           const tensorflow::Tensor& values,
@@ -90,10 +120,8 @@ class UpdateStage {
   std::shared_ptr<Program> program_;  // Null: rows are scattered as they come.
   std::vector<Scatter> scatters_;
   std::vector<tensorflow::DataType> types_;  // Of what is scattered.
+  bool reads_kept_ = false;
 };
-
-// One of the rows' numbers, which are int32 or int64.
-int64_t RowNumber(const tensorflow::Tensor& indices, int64_t i);
 
 // An input that has one row stands for all, as one of one element does.
 bool IsOneRow(const tensorflow::Tensor& input, int64_t row);

@@ -5,13 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "update/join_rows.h"
 #include "update/program_threads.h"
 #include "update/update_stage.h"
 
 namespace tf_fuse {
 
 using tensorflow::DataTypeSize;
-using tensorflow::OpInputList;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
@@ -55,52 +55,89 @@ void Gather(const Tensor& value, const Tensor& indices, int64_t row,
 }  // namespace
 
 absl::Status UpdateStage::Run(OpKernelContext* ctx, const Variables& variables,
-                              const OpInputList& inputs) const {
+                              StageInputs* inputs) const {
   return is_by_row() ? RunRows(ctx, variables, inputs)
                      : RunWhole(ctx, variables, inputs);
 }
 
 absl::Status UpdateStage::RunWhole(OpKernelContext* ctx,
                                    const Variables& variables,
-                                   const OpInputList& inputs) const {
+                                   StageInputs* inputs) const {
   ProgramMemory memory;
   for (const int variable : message_.variables()) {
     char* data = static_cast<char*>(variables[variable]->tensor()->data());
     memory.variables.push_back({data, data});
   }
   for (const int input : message_.inputs()) {
-    memory.inputs.push_back(Operand(inputs[input], program_->size()));
+    memory.inputs.push_back(Operand((*inputs)[input], program_->size()));
   }
   std::vector<Tensor> results(program_->result_types().size());
   absl::Status status = AllocateResults(ctx, *program_, &results, &memory);
   if (status.ok()) RunOnThreads(ctx, *program_, memory);
-  return status;
+  if (!status.ok() || !message_.has_join()) return status;
+  const v1::RowJoin& join = message_.join();
+  Tensor values, numbers;
+  status = JoinRows(ctx, results[0], join.rows(), (*inputs)[join.indices()],
+                    (*inputs)[join.values()], &values, &numbers);
+  if (!status.ok()) return status;
+  inputs->Keep(std::move(values));
+  inputs->Keep(std::move(numbers));
+  return absl::OkStatus();
 }
 
 absl::Status UpdateStage::RunRows(OpKernelContext* ctx,
                                   const Variables& variables,
-                                  const OpInputList& inputs) const {
-  const Tensor& indices = inputs[message_.indices()];
+                                  StageInputs* inputs) const {
+  // (A copy, which has the same memory: what is kept may move.)
+  const Tensor indices = (*inputs)[message_.indices()];
   const int64_t row = RowElements(variables);
-  if (row * indices.NumElements() == 0) return absl::OkStatus();
   std::vector<Tensor> results;
   if (program_ != nullptr) {
-    absl::Status status = RunOnRows(ctx, variables, inputs, row, &results);
+    absl::Status status = RunOnRows(ctx, variables, *inputs, row, &results);
     if (!status.ok()) return status;
   }
   for (const Scatter& scatter : scatters_) {
     const Tensor& values = scatter.value >= 0
                                ? results[scatter.value]
-                               : inputs[OtherIndex(scatter.value)];
+                               : (*inputs)[OtherIndex(scatter.value)];
+    if (scatter.is_sum) {
+      absl::Status status = KeepSums(ctx, variables, scatter, values, inputs);
+      if (!status.ok()) return status;
+      continue;
+    }
+    if (scatter.variable < 0) {
+      inputs->Keep(values);
+      continue;
+    }
+    if (row * indices.NumElements() == 0) continue;
     ScatterRows(scatter, values, indices, row,
                 variables[scatter.variable]->tensor());
   }
   return absl::OkStatus();
 }
 
+absl::Status UpdateStage::KeepSums(OpKernelContext* ctx,
+                                   const Variables& variables,
+                                   const Scatter& scatter, const Tensor& values,
+                                   StageInputs* inputs) const {
+  const Tensor& like = *variables[RowVariable()]->tensor();
+  Tensor sums;
+  absl::Status status = ctx->allocate_temp(values.dtype(), like.shape(), &sums);
+  if (!status.ok()) return status;
+  // (Zeros of all types that are added.)
+  std::memset(sums.data(), 0, sums.TotalBytes());
+  const Tensor& indices = (*inputs)[message_.indices()];
+  const int64_t row = RowElements(variables);
+  if (row * indices.NumElements() > 0) {
+    ScatterRows(scatter, values, indices, row, &sums);
+  }
+  inputs->Keep(std::move(sums));
+  return absl::OkStatus();
+}
+
 absl::Status UpdateStage::RunOnRows(OpKernelContext* ctx,
                                     const Variables& variables,
-                                    const OpInputList& inputs, int64_t row,
+                                    const StageInputs& inputs, int64_t row,
                                     std::vector<Tensor>* results) const {
   const Tensor& indices = inputs[message_.indices()];
   const int64_t size = row * indices.NumElements();

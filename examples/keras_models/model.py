@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from examples import workload
 
+# How many independent numbers the inputs and labels of `dense` are made of.
+_DIRECTIONS = 16
 KINDS = ("dense", "dlrm", "wide_deep")
 _Inputs = dict[str, tf.Tensor]
 
@@ -37,6 +39,7 @@ class KerasModel:
       dim: columns of each table.
       numeric: numeric features of the others.
       seed: of weights, inputs and labels.
+      servers: if tf_fuse plans the places of variables and which are in pieces, over how many.
     """
 
     kind: str = "dense"
@@ -50,6 +53,7 @@ class KerasModel:
     dim: int = 16
     numeric: int = 13
     seed: int = 1
+    servers: int = 0
 
     @property
     def name(self) -> str:
@@ -57,8 +61,12 @@ class KerasModel:
         return f"keras_{self.kind}"
 
     def partitioner(self) -> Callable[..., Any] | None:
-        """Variables stay whole: Keras's optimizers take pieces only if they are told of them."""
-        return None
+        """Without `servers` variables stay whole."""
+        if not self.servers:
+            return None
+        import tf_fuse
+
+        return tf_fuse.parameter_server.CostPartitioner(self.servers)
 
     def build(self) -> KerasProgram:
         """Makes the model and its optimizer, in the scope of the strategy if there is one.
@@ -80,10 +88,21 @@ class KerasProgram:
             raise ValueError(f"no kind of model {config.kind!r}; there are {sorted(builders)}")
         self._strategy = tf.distribute.get_strategy()
         keras.utils.set_random_seed(config.seed)
-        self._model = builders[config.kind](config)
-        self._optimizer = keras.optimizers.get(config.optimizer)
-        self._optimizer.learning_rate = config.learning_rate
-        self._optimizer.build(self._model.trainable_variables)
+        build, pieces = _called, _whole
+        if config.servers:
+            import tf_fuse
+
+            build, pieces = tf_fuse.parameter_server.build, tf_fuse.parameter_server.pieces
+
+        def make() -> tuple[Any, Any, Any]:
+            model = builders[config.kind](config)
+            weights = pieces(model.trainable_variables)
+            optimizer = keras.optimizers.get(config.optimizer)
+            optimizer.learning_rate = config.learning_rate
+            optimizer.build(weights)
+            return model, optimizer, weights
+
+        self._model, self._optimizer, self._weights = build(make)
 
     def variables(self) -> dict[str, tf.Variable]:
         """Path to variable, the optimizer's state included."""
@@ -105,9 +124,18 @@ class KerasProgram:
         with tf.GradientTape() as tape:
             outputs = self._model(inputs, training=True)
             loss = _loss(self._config, labels, outputs)
-        weights = self._model.trainable_variables
+        weights = self._weights
         self._optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return loss
+
+
+def _called(function: Callable[[], Any]) -> Any:
+    return function()
+
+
+def _whole(variables: Any) -> Any:
+    """Keras's variables as they are."""
+    return variables
 
 
 def _loss(c: KerasModel, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -119,9 +147,12 @@ def _loss(c: KerasModel, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 def _drawn(c: KerasModel, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
     """The model's inputs, and labels [batch, 1]."""
     if c.kind == "dense":
-        x = tf.random.stateless_uniform([c.batch, c.width], seed, -1.0, 1.0)
-        teacher = workload.initial_values("teacher", (c.width, 1), c.width**-0.5, c.seed)
-        return x, tf.tanh(3.0 * tf.matmul(x, teacher))
+        # (Few directions, so that several workers that do not wait for each other learn it.)
+        hidden = tf.random.stateless_uniform([c.batch, _DIRECTIONS], seed, -1.0, 1.0)
+        scale = (3.0 / _DIRECTIONS) ** 0.5
+        spread = workload.initial_values("spread", (_DIRECTIONS, c.width), scale, c.seed)
+        teacher = workload.initial_values("teacher", (_DIRECTIONS, 1), scale, c.seed)
+        return tf.matmul(hidden, spread), tf.tanh(3.0 * tf.matmul(hidden, teacher))
     numeric = tf.random.stateless_uniform([c.batch, c.numeric], seed, -1.0, 1.0)
     ids = tf.random.stateless_uniform([c.batch, c.tables], seed + 1, maxval=c.rows, dtype=tf.int32)
     teacher = workload.initial_values("teacher", (c.numeric, 1), 4.0, c.seed)

@@ -53,8 +53,8 @@ def test_the_report_has_the_arithmetic(runs, servers):
         (plan,) = runs["on", servers][f"adam_{bottleneck}"]["report"]["plans"]
         (told,) = [one for one in plan["spread"] if one["shape"] == [_ROWS, _COLUMNS]]
         # Three slots, and the figures of `Costs()`.
-        assert told["update_s"] == pytest.approx(4 * size * 0.42e-9)
-        assert told["share_s"] == pytest.approx(4 * (size + others) * 0.42e-9 / servers)
+        assert told["update_s"] == pytest.approx(4 * size * 0.15e-9)
+        assert told["share_s"] == pytest.approx(4 * (size + others) * 0.15e-9 / servers)
         assert told["wire_s"] == pytest.approx(2 * size / link)
         spread = bottleneck == "compute"
         assert told["verdict"] == ("spread" if spread else "wire")

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.cluster
 # By how many units in the last place values differ at most after three steps; else by none.
 _ULPS = {
     ("keras Adadelta", "dense"): 2,
+    ("keras RMSprop centered", "sparse"): 24,
     ("tf_keras Adadelta", "dense"): 6,
     ("tf_keras Adadelta", "sparse"): 6,
     ("tf_keras RMSprop", "sparse"): 27,
@@ -19,7 +20,6 @@ _ULPS = {
 }
 # Where something else than single assignments is left, why.
 _LEFT = {
-    ("keras Adadelta", "sparse"): {"read_elsewhere"},
     ("tf_keras Nadam", "dense"): {"device"},
     ("tf_keras Nadam", "sparse"): {"device"},
 }
@@ -44,6 +44,21 @@ def test_values_are_those_of_stock(cases, name, gradient):
     case = cases[f"{name} {gradient}"]
     assert case["ulps"] <= _ULPS.get((name, gradient), 0), case
     assert set(case["left"]) - {"too_few"} == _LEFT.get((name, gradient), set())
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "RMSprop", "RMSprop centered"])
+def test_rows_that_keras_divides_by_a_table(cases, name):
+    """Its conditional stands between the slot's update and the weight's."""
+    case = cases[f"keras {name} sparse"]
+    assert case["fused"] == 6  # five weights and the counter of steps
+    assert case["left"] == []
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "RMSprop"])
+def test_zeros_in_a_slot(cases, name):
+    """All rows without a gradient get a NaN: the slot, and so the divisor, is zero there."""
+    case = cases[f"{name} with zeros"]
+    assert case["same"] and case["nan_rows"] == 40 - 8 and case["fused"] == 6
 
 
 @pytest.mark.parametrize("case", ["nested", "returns nothing", "without fused receives"])
@@ -91,6 +106,12 @@ def test_bits_on_demand(cases):
     assert "too_small" in cases["exact"]["left"]
 
 
+def test_rows_on_demand(cases):
+    """Slot and weight are two updates then, as far as they are one operation each."""
+    assert cases["exact rows"]["ulps"] == 0
+    assert all(cases["exact rows"]["exact"]) and "rows" in cases["exact rows"]["left"]
+
+
 def test_error_of_a_twin_reads_like_that_of_its_function(cases):
     assert cases["error"]["fused"] == 1
     assert cases["error"]["text"].startswith("Graph execution error:")
@@ -99,6 +120,7 @@ def test_error_of_a_twin_reads_like_that_of_its_function(cases):
 
 
 def _main():
+    import numpy as np
     import tensorflow as tf
     from cluster import server_update_cases as updates
     from tensorflow.python.eager import context as context_module
@@ -155,6 +177,27 @@ def _main():
             "ulps": updates.ulps(ours, stock),
             "fused": sum(len(one.cones) for one in found),
             "left": sorted({left.reason for one in found for left in one.left}),
+        }
+
+    def with_zeros(cls, **options):
+        def make():
+            return getattr(tf.keras.optimizers, cls)(0.01, epsilon=0.0, **options)
+
+        def run(on):
+            switch(on)
+            model = updates.Model(job.strategy, make)
+            job.call(model.step, (tf.constant([5, 2, 9, 0, 39, 7, 11, 3]),))
+            switch(False)
+            return model.values()
+
+        stock = run(False)
+        before = len(decisions())
+        ours = run(True)
+        table = ours[4]
+        return {
+            "same": all(map(np.array_equal, ours, stock, [True] * len(ours))),
+            "nan_rows": int(np.isnan(table).all(axis=1).sum()),
+            "fused": sum(len(one.outline.cones) for one in decisions()[before:]),
         }
 
     def two_servers():
@@ -244,10 +287,10 @@ def _main():
             "counted": {name: after[name] - before[name] for name in names},
         }
 
-    def exact():
+    def exact(make):
         tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": True})
         try:
-            return compared(adam)
+            return compared(make)
         finally:
             tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": False})
 
@@ -273,13 +316,16 @@ def _main():
         return {"text": caught["text"], "fused": sum(bool(d.outline.cones) for d in found)}
 
     cases |= {
+        "Adagrad with zeros": lambda: with_zeros("Adagrad", initial_accumulator_value=0.0),
+        "RMSprop with zeros": lambda: with_zeros("RMSprop"),
         "two servers": two_servers,
         "without fused receives": without_fused_receives,
         "on by default": by_default,
         "locks": locks,
         "report": report,
         "off": off,
-        "exact": exact,
+        "exact": lambda: exact(adam),
+        "exact rows": lambda: exact(makers["keras RMSprop centered"]),
         "error": error,
     }
     coordinator.finish(cases)

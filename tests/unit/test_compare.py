@@ -33,7 +33,7 @@ def test_progress_tells_the_round_that_runs(monkeypatch):
     variants = {name: compare.Variant({"name": name}) for name in ("stock", "fused")}
     rounds, _ = compare.run_in_turn(variants, 2, 7, progress)
     assert said == [
-        "stock: tracing and warming up 0/14; fused: importing 0/14",
+        "stock: tracing and warming up 0/14; fused: waiting 0/14",
         "stock: waiting 0/14; fused: tracing and warming up 0/14",
         "stock: running (round 1 of 2) 0/14; fused: waiting 0/14",
         "stock: waiting 7/14; fused: running (round 1 of 2) 0/14",

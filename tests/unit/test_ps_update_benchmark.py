@@ -38,6 +38,7 @@ def test_numbers_of_a_mode():
         "cpu_ms_per_step": {"ps": pytest.approx(50.0), "worker": 1.0},
         "recv_rpcs_per_step": 4.0,
         "losses": [2.0, 4.0],
+        "final_loss": 3.0,
     }
 
 
@@ -105,8 +106,11 @@ def test_wrong_flags(flags, text, capsys):
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     numbers = ps_update.mode_numbers([_round(2.0, {"ps:0": 0.3, "ps:1": 0.1})], {}, {}, 2)
-    numbers["bytes_by_device"] = {_SERVER.format(0): 1 << 20}
-    result = {"model": "dense", "settings": {"workers": 1}, "modes": {"stock": numbers}}
+    numbers["bytes_by_device"] = {_SERVER.format(0): 1 << 20, _SERVER.format(1): 1 << 19}
+    result = {"model": "dense", "settings": {"workers": 1, "ps": 2}, "modes": {"stock": numbers}}
     ps_update.plot(result, tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
     assert text.startswith("<?xml") and "</svg>" in text
+    # A server that a mode has nothing on is in the legend all the same.
+    for label in ("ps:0", "ps:1", "dense: 1 worker(s), 2 server(s)"):
+        assert f"<!-- {label} -->" in text

@@ -104,6 +104,81 @@ def test_stages_one_after_the_other(shape):
     np.testing.assert_array_equal(weight.numpy(), less.numpy())
 
 
+def _flags(size, rows, indices, values):
+    """A stage that joins rows in which the first variable has zeros."""
+    program = update_pb2.UpdateProgram(
+        size=size, variable_types=[_FLOAT], input_types=[_FLOAT], results=[2],
+        steps=[
+            update_pb2.UpdateStep(op="ReadVariableOp", type=_FLOAT),
+            update_pb2.UpdateStep(op="Equal", inputs=[1, 0], type=tf.bool.as_datatype_enum),
+        ],
+    )  # fmt: skip
+    return staged_update_pb2.UpdateStage(
+        program=program, variables=[0], inputs=[2],
+        join=staged_update_pb2.RowJoin(rows=rows, indices=indices, values=values),
+    )  # fmt: skip
+
+
+def _quotient(*scatters):
+    """A stage that divides joined rows by those of the first variable, with three inputs before."""
+    program = update_pb2.UpdateProgram(
+        size=1, input_types=[_FLOAT] * 2, results=[2],
+        steps=[update_pb2.UpdateStep(op="RealDiv", inputs=[0, 1], type=_FLOAT)],
+    )  # fmt: skip
+    return _rows(*scatters, indices=4, inputs=[3, -1], gathered=[0], program=program)
+
+
+@pytest.mark.parametrize("zeros", [[], [1], [0, 3]])
+def test_rows_that_others_join(zeros):
+    divisor = tf.Variable(tf.fill([4, 2], 0.5))
+    rows = tf.constant(zeros, tf.int32)
+    divisor.scatter_update(tf.IndexedSlices(tf.zeros([len(zeros), 2]), rows))
+    changed, sums = (tf.Variable(tf.ones([4, 2])) for _ in range(2))
+    add = [
+        update_pb2.UpdateStep(op="ReadVariableOp", type=_FLOAT),
+        update_pb2.UpdateStep(op="AddV2", inputs=[1, 0], type=_FLOAT),
+        update_pb2.UpdateStep(op="AssignVariableOp", inputs=[2]),
+    ]
+    stages = [
+        _flags(8, 4, indices=0, values=1),
+        _quotient(
+            _scatter("ResourceScatterSub", variable=1, value=0),
+            staged_update_pb2.RowScatter(op="UnsortedSegmentSum", value=0),
+        ),
+        # The sums are kept behind joined values and numbers.
+        _whole(8, add, (2,), (5,)),
+    ]
+    values = tf.constant([[3.0, 4.0], [1.0, 2.0]])
+    _call(stages, [divisor, changed, sums], [tf.constant([1, 2]), values, 0.0])
+    expected = np.zeros([4, 2], "float32")
+    expected[1:3] = values.numpy()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        quotient = expected / divisor.numpy()
+    np.testing.assert_array_equal(changed.numpy(), 1 - quotient)
+    np.testing.assert_array_equal(sums.numpy(), 1 + quotient)
+
+
+def test_kept_rows_are_of_the_time_before():
+    """What a join's values are made of may be kept from before the variable changes."""
+    variable, changed = tf.Variable(tf.fill([3, 2], 4.0)), tf.Variable(tf.zeros([3, 2]))
+    before = update_pb2.UpdateProgram(size=1, input_types=[_FLOAT], results=[0])
+    keep = staged_update_pb2.RowScatter(op="Identity", value=0)
+    stages = [
+        _rows(keep, inputs=[-1], gathered=[0], program=before),
+        _whole(6, _HALVE, (0,), (1,)),
+        # (Behind the two inputs.)
+        _rows(
+            _scatter(variable=1, value=0), inputs=[2, -1], gathered=[0],
+            program=update_pb2.UpdateProgram(
+                size=1, input_types=[_FLOAT] * 2, results=[2],
+                steps=[update_pb2.UpdateStep(op="Sub", inputs=[0, 1], type=_FLOAT)]),
+        ),
+    ]  # fmt: skip
+    _call(stages, [variable, changed], [tf.constant([2]), 0.5])
+    np.testing.assert_array_equal(variable.numpy(), np.full([3, 2], 2.0))
+    np.testing.assert_array_equal(changed.numpy(), [[0, 0], [0, 0], [2, 2]])
+
+
 def test_no_rows_change_nothing():
     variable = tf.Variable(_numbers(3, 2))
     before = variable.numpy()
@@ -175,6 +250,16 @@ _WRONG = {
     "values of shape [1] for 1 rows of 2 elements": ([_rows(_TWO)], [_ROW, tf.ones([1])]),
     "values of shape [1,4] for 2 rows of 2 elements": (
         [_rows(_TWO)], [tf.constant([0, 1]), tf.ones([1, 4])]),
+    "rows of no variable": (
+        [_rows(staged_update_pb2.RowScatter(op="Identity", value=0), inputs=[1],
+               program=update_pb2.UpdateProgram(size=1, input_types=[_FLOAT], results=[0]))], None),
+    "a scatter of value -2 to variable 5": ([_rows(_scatter("Identity", 5))], None),
+    "a join of 4 rows without a flag for each element": ([_flags(6, 4, 0, 1)], [_ROW, _ONE, 0.0]),
+    "a join of -1 rows without a flag": ([_flags(6, -1, 0, 1)], [_ROW, _ONE, 0.0]),
+    "a join of inputs 1 and 0 of": ([_flags(6, 3, 1, 0)], [_ROW, _ONE, 0.0]),
+    "a join of inputs 0 and 9 of": ([_flags(6, 3, 0, 9)], [_ROW, _ONE, 0.0]),
+    "values of shape [1,2] for 2 rows of 2 elements": (
+        [_flags(6, 3, 0, 1)], [tf.constant([0, 1]), _ONE, 0.0]),
     "gathered rows of variable 0 that nothing reads": (
         [_rows(_scatter(value=0), gathered=[0, 0], inputs=[-2], program=update_pb2.UpdateProgram(
             size=1, input_types=[_FLOAT], results=[0]))], None),
@@ -257,10 +342,15 @@ _any_stage = st.builds(
     gathered=st.lists(_number, max_size=2),
     scatters=st.lists(
         st.builds(
-            staged_update_pb2.RowScatter, op=st.sampled_from([*sorted(_SCATTERS), ""]),
+            staged_update_pb2.RowScatter,
+            op=st.sampled_from([*sorted(_SCATTERS), "", "Identity", "UnsortedSegmentSum"]),
             variable=_number, value=_number,
         ),
         max_size=2,
+    ),
+    join=st.none() | st.builds(
+        staged_update_pb2.RowJoin, rows=st.sampled_from([-1, 0, 1, 2, 3]), indices=_number,
+        values=_number,
     ),
 )  # fmt: skip
 
@@ -273,5 +363,12 @@ def test_any_message_is_done_or_refused(stages):
     try:
         _call(stages, variables, inputs)
     except tf.errors.InvalidArgumentError:
+        # (What is kept is looked at when it is there.)
+        if any(stage.HasField("join") or _keeps(stage) for stage in stages):
+            return
         for variable in variables:
             assert (variable.numpy() == 1.0).all()
+
+
+def _keeps(stage):
+    return any(one.op in ("Identity", "UnsortedSegmentSum") for one in stage.scatters)

@@ -7,6 +7,7 @@ their bytes and traffic; docs/parameter_servers.md is for users.
 """
 
 from tf_fuse.parameter_server.device_setter import PsStrategy
+from tf_fuse.parameter_server.measuring import measure_costs
 from tf_fuse.parameter_server.partition import CostPartitioner
 from tf_fuse.parameter_server.pieces import pieces
 from tf_fuse.parameter_server.planning import build, plan
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "PsStrategy",
     "build",
+    "measure_costs",
     "pieces",
     "placement_report",
     "plan",

@@ -31,6 +31,8 @@ _lock = threading.Lock()
 _wholes = itertools.count()
 # Whether the option is on, by the eager context, once `install` has said how that is found out.
 _is_on: Callable[[Any], bool] = bool
+# Whether servers do each update as one operation; None where that is up to `_is_on`.
+_fuses: Callable[[Any], bool | None] = bool
 
 
 class _Thread(threading.local):
@@ -52,12 +54,22 @@ def placement_of(extended: Any) -> Placement:
         placement = _placements.get(extended)
         if placement is None:
             partitioner = extended._variable_partitioner
-            costs = Costs(workers=max(1, extended._num_workers))
+            is_fused = fuses_updates()
+            costs = Costs(workers=max(1, extended._num_workers)).of_updates(is_fused)
             if isinstance(partitioner, CostPartitioner):
-                partitioner.adapt(extended._num_ps, extended._num_workers)
+                partitioner.adapt(extended._num_ps, extended._num_workers, is_fused)
                 costs = partitioner.costs
             placement = _placements[extended] = Placement(extended._num_ps, costs)
         return placement
+
+
+def fuses_updates() -> bool:
+    """Whether servers do each update of this program as one operation, by its options."""
+    from tensorflow.python.eager import context as context_module
+
+    context = context_module.context()
+    wanted = _fuses(context)
+    return _is_on(context) if wanted is None else wanted
 
 
 def set_costs(extended: Any, costs: Costs) -> None:
@@ -77,20 +89,21 @@ def set_costs(extended: Any, costs: Costs) -> None:
                 f"{len(placement.placed())} variables were placed by other figures already: set "
                 "the costs of a strategy before its first variable is made"
             )
-        _placements[extended] = Placement(extended._num_ps, costs)
+        _placements[extended] = Placement(extended._num_ps, costs.of_updates(fuses_updates()))
 
 
-def install(is_on: Callable[[Any], bool]) -> None:
+def install(is_on: Callable[[Any], bool], fuses: Callable[[Any], bool | None]) -> None:
     """Extends TensorFlow's strategy, once per process.
 
     Args:
       is_on: whether variables are to be placed by what they cost, given the eager context.
+      fuses: whether servers do each update as one operation, given the context; None: if `is_on`.
     """
-    global _is_on
+    global _is_on, _fuses
     from tensorflow.python.distribute import parameter_server_strategy_v2, sharded_variable
     from tensorflow.python.eager import context as context_module
 
-    _is_on = is_on
+    _is_on, _fuses = is_on, fuses
     saving.install()
     cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
     if getattr(cls, "_tf_fuse_places", False):
@@ -303,4 +316,22 @@ def strategy_in_scope() -> Any:
     cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
     if not isinstance(extended, cls) or not _is_on(context_module.context()):
         return None
+    return extended
+
+
+def extended_of(strategy: Any) -> Any:
+    """The `extended` of a `tf.distribute.ParameterServerStrategy`.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    from tensorflow.python.distribute import parameter_server_strategy_v2
+
+    extended = getattr(strategy, "extended", None)
+    cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
+    if not isinstance(extended, cls):
+        raise TypeError(
+            "strategy must be a tf.distribute.ParameterServerStrategy (of TensorFlow 2), got "
+            f"{type(strategy).__name__}"
+        )
     return extended

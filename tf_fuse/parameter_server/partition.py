@@ -261,8 +261,13 @@ class CostPartitioner(sharded_variable.Partitioner):
         self.axis = arguments.axis(axis)
         self.decisions: dict[Variable, Decision] = {}
 
-    def adapt(self, servers: int, workers: int) -> None:
-        """Checks that it fits a strategy, and takes the number of workers if it was not told.
+    def adapt(self, servers: int, workers: int, is_fused: bool = False) -> None:
+        """Checks that it fits a strategy, and takes what it was not told.
+
+        Args:
+          servers: how many there are.
+          workers: how many there are.
+          is_fused: whether servers do each update as one operation.
 
         Raises:
           ValueError: it is for another number of servers; the text has both.
@@ -274,6 +279,7 @@ class CostPartitioner(sharded_variable.Partitioner):
             )
         if not self._is_told:
             self.costs = Costs(workers=max(1, workers))
+        self.costs = self.costs.of_updates(is_fused)
 
     def __call__(self, shape: object, dtype: object, axis: int = 0) -> list[int]:
         """Decides about one variable.

@@ -41,7 +41,7 @@ def set_costs(strategy: Any, costs: Costs) -> None:
       TypeError: it is another kind of strategy, or the costs are of another type.
     """
     arguments.instance("costs", costs, Costs)
-    hook.set_costs(_extended(strategy), costs)
+    hook.set_costs(hook.extended_of(strategy), costs)
 
 
 def placement_report(strategy: Any) -> dict[str, Any]:
@@ -63,6 +63,8 @@ def placement_report(strategy: Any) -> dict[str, Any]:
         `variable` (its name), `shape`, `dtype`, `server`, `why` (a key of `PLACES`), `meaning` (the
         same in words), `slots` (how many variables were put beside it; expected ones as long as
         there are none at all) and, as above, what it costs;
+      * `costs`: the figures by which that was decided, by name, and `origin`, which says where the
+        times of an update come from;
       * `partitions`: what a `CostPartitioner` decided: `variable`, `shape`, `pieces`, `axis` and
         `arithmetic`, in words;
       * `plans`: of each plan `variables` (how many it has places for), `not_made` (the names of
@@ -78,7 +80,7 @@ def placement_report(strategy: Any) -> dict[str, Any]:
     """
     if isinstance(strategy, PsStrategy):
         return _report(strategy.placement, None)
-    extended = _extended(strategy)
+    extended = hook.extended_of(strategy)
     return _report(hook.placement_of(extended), extended._variable_partitioner)
 
 
@@ -108,6 +110,9 @@ def print_placement_report(report: Any) -> None:
     console.print(_variables_table(data["variables"]))
     for why in sorted({one["why"] for one in data["variables"]}):
         console.print(f"[bold]{why}[/bold]: {PLACES.get(why, '')}")
+    # (Older reports do not have it.)
+    if costs := data.get("costs"):
+        console.print(_costs_line(costs), markup=False, highlight=False, soft_wrap=True)
     for one in data["partitions"]:
         line = f"{one['variable'] or one['shape']}: {one['arithmetic']}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -121,19 +126,6 @@ def print_placement_report(report: Any) -> None:
             if of["verdict"] != "share":
                 line = f"{of['variable']}: {of['arithmetic']}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _extended(strategy: Any) -> Any:
-    from tensorflow.python.distribute import parameter_server_strategy_v2
-
-    extended = getattr(strategy, "extended", None)
-    cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
-    if not isinstance(extended, cls):
-        raise TypeError(
-            "strategy must be a tf.distribute.ParameterServerStrategy (of TensorFlow 2), got "
-            f"{type(strategy).__name__}"
-        )
-    return extended
 
 
 def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
@@ -166,6 +158,7 @@ def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
         "servers": servers,
         "imbalance": {key: imbalance([one[key] for one in servers]) for key in _LOADS},
         "variables": variables,
+        "costs": placement.costs.figures(),
         "partitions": [
             {
                 "variable": one.variable.name,
@@ -183,6 +176,15 @@ def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
 def _number(key: str, value: float) -> float | int:
     """Bytes as whole numbers."""
     return value if key.endswith("_s_per_step") else round(value)
+
+
+def _costs_line(costs: Mapping[str, Any]) -> str:
+    return (
+        f"Costs: an update takes {1e9 * costs['update_s_per_byte']:.3g} ns per byte of the weight "
+        f"and each slot, and {1e6 * costs['update_s']:.3g} us ({costs['origin']}); the link "
+        f"{costs['link_bytes_per_s']:.3g} bytes/s; a worker puts pieces together at "
+        f"{costs['memory_bytes_per_s']:.3g} bytes/s and {1e6 * costs['piece_s']:.3g} us each"
+    )
 
 
 def _servers_table(servers: Sequence[Mapping[str, Any]], ratios: Mapping[str, float]) -> Any:

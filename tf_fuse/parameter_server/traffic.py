@@ -14,7 +14,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tf_fuse.parameter_server import arguments
 
@@ -24,13 +24,20 @@ _BYTES_OF_UNKNOWN = 16
 _GATHERED = ("*embedding*",)
 # Rows that a worker gathers in a step, if nobody says.
 _ROWS = 1024
+# What an update takes, per byte and at least: as TensorFlow runs it, and as one operation.
+_UPDATES = {False: (0.42e-9, 50e-6), True: (0.15e-9, 10e-6)}
+_ORIGINS = {
+    False: "built in, of updates as TensorFlow runs them",
+    True: "built in, of updates that are one operation each",
+}
 
 
 @dataclass(frozen=True)
 class Costs:
     """The figures by which variables are placed and partitioned. All are the user's to set.
 
-    Only the ratios between them decide; the times of an update are of Keras 3's Adam on one core.
+    Only the ratios between them decide. The built-in times of updates are of Keras 3's Adam on one
+    core.
 
     Attributes:
       workers: how many read all variables in each step.
@@ -39,20 +46,25 @@ class Costs:
       rows_per_step: pattern of names (as of `fnmatch`) to the rows that one worker gathers from
         such a variable in a step; 0 says that it is dense, whatever its name.
       link_bytes_per_s: what a server sends or receives.
-      update_s_per_byte: time of an update per byte of the weight and of each slot.
-      update_s: time of an update of the smallest variable: its operations alone.
+      update_s_per_byte: time of an update per byte of the weight and of each slot; None for the
+        built-in figure of what will run: an update that is one operation, or TensorFlow's own.
+      update_s: time of an update of the smallest variable: its operations alone; None likewise.
       memory_bytes_per_s: how fast a worker puts pieces of a variable together.
       piece_s: what one more piece costs the worker.
+      origin: where the times of an update come from, for people.
+      is_fused: whether updates will be one operation each, if that is known.
     """
 
     workers: int = 1
     slots: int = 2
     rows_per_step: Mapping[str, float] = field(default_factory=dict)
     link_bytes_per_s: float = 1e9
-    update_s_per_byte: float = 0.42e-9
-    update_s: float = 50e-6
+    update_s_per_byte: float | None = None
+    update_s: float | None = None
     memory_bytes_per_s: float = 4e9
     piece_s: float = 50e-6
+    origin: str = "set by the program"
+    is_fused: bool = False
 
     def __post_init__(self) -> None:
         """Checks the figures.
@@ -66,7 +78,8 @@ class Costs:
         for name in ("link_bytes_per_s", "memory_bytes_per_s"):
             arguments.positive(f"Costs.{name}", getattr(self, name))
         for name in ("update_s_per_byte", "update_s", "piece_s"):
-            arguments.not_negative(f"Costs.{name}", getattr(self, name))
+            if getattr(self, name) is not None or name == "piece_s":
+                arguments.not_negative(f"Costs.{name}", getattr(self, name))
         if not isinstance(self.rows_per_step, Mapping):
             raise TypeError(
                 f"Costs.rows_per_step is {arguments.described(self.rows_per_step)}, must be a dict "
@@ -79,6 +92,38 @@ class Costs:
                     "pattern of names"
                 )
             arguments.not_negative(f"Costs.rows_per_step[{pattern!r}]", rows)
+
+    def of_updates(self, is_fused: bool) -> Costs:
+        """With the times of the updates that will run, where the program has not set them.
+
+        Args:
+          is_fused: whether servers do each update as one operation.
+        """
+        is_told = self.update_s_per_byte is not None and self.update_s is not None
+        origin = self.origin if is_told else _ORIGINS[is_fused]
+        return replace(self, is_fused=is_fused, origin=origin)
+
+    def update_times(self) -> tuple[float, float]:
+        """Seconds of an update per byte of the weight and each slot, and of the smallest one."""
+        per_byte, least = _UPDATES[self.is_fused]
+        return (
+            per_byte if self.update_s_per_byte is None else self.update_s_per_byte,
+            least if self.update_s is None else self.update_s,
+        )
+
+    def figures(self) -> dict[str, float | str]:
+        """All by which it is decided, by name, and the origin."""
+        per_byte, least = self.update_times()
+        return {
+            "workers": self.workers,
+            "slots": self.slots,
+            "link_bytes_per_s": self.link_bytes_per_s,
+            "update_s_per_byte": per_byte,
+            "update_s": least,
+            "memory_bytes_per_s": self.memory_bytes_per_s,
+            "piece_s": self.piece_s,
+            "origin": self.origin,
+        }
 
     def rows_of(self, name: str, shape: tuple[int, ...]) -> float | None:
         """Rows that one worker gathers from a variable in a step; None if it reads all of it."""
@@ -140,12 +185,13 @@ class Variable:
             part = min(1.0, rows * share / self.shape[0])
         touched = costs.workers * part * self.bytes
         updated = touched * (1 + slots) if is_trained else 0.0
-        seconds = updated * costs.update_s_per_byte
+        per_byte, least = costs.update_times()
+        seconds = updated * per_byte
         return Load(
             kept=float(self.bytes * (1 + slots)),
             read=touched,
             updated=updated,
-            update_s=seconds + costs.workers * costs.update_s if is_trained else 0.0,
+            update_s=seconds + costs.workers * least if is_trained else 0.0,
             sent_back=touched if is_trained else 0.0,
         )
 

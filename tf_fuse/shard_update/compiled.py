@@ -19,11 +19,12 @@ from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import IsHere
 from tf_fuse.shard_update.functions import op_defs, partial_shapes, rename_called, static_shapes
 from tf_fuse.shard_update.graph_view import ASSIGNS, GraphView
+from tf_fuse.shard_update.joined_rows import outline_with_rows
 from tf_fuse.shard_update.locking import lock_applies
 from tf_fuse.shard_update.origins import Site, live
 from tf_fuse.shard_update.outline import Maker, Outline, outline
 from tf_fuse.shard_update.places import Places, Servers, ask_task, has_other_tasks
-from tf_fuse.shard_update.rows import SCATTERS
+from tf_fuse.shard_update.rows import SCATTERS, PartialShape
 from tf_fuse.shard_update.shared_reads import share_reads
 
 _log = logging.getLogger("tf_fuse")
@@ -229,7 +230,7 @@ class Compiler:
         if any(node.op in ASSIGNS | SCATTERS for node in definition.node_def):
             is_there = isinstance(where, Places)
             partial = partial_shapes(view, graph) if is_there else None
-            found = outline(view, shapes, where, self._way.maker, site, partial)
+            view, found = self._outlined(view, shapes, where, site, partial)
             if isinstance(where, Places):
                 found.left = [where.explain(left) for left in found.left]
             self.decisions.append(Compiled(name, found, view, is_there))
@@ -250,6 +251,19 @@ class Compiler:
         function.signature.name = twin
         context.add_function_def(function)
         return twin
+
+    def _outlined(
+        self,
+        view: GraphView,
+        shapes: Mapping[str, Shape | None],
+        where: IsHere,
+        site: Site,
+        partial: PartialShape | None,
+    ) -> tuple[GraphView, Outline]:
+        """What becomes of a function, and the function that that is of."""
+        if partial is None or not self._way.may_differ():
+            return view, outline(view, shapes, where, self._way.maker, site, partial)
+        return outline_with_rows(view, shapes, where, self._way.maker, site, partial)
 
     def _inner(
         self,

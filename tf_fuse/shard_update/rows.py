@@ -7,6 +7,9 @@ to the weight. Such operations are found from the scatter back to the gathers; w
 elementwise expression of a whole variable gathers from the variable itself instead:
 
     Gather(v + epsilon, rows)   becomes   Gather(v, rows) + epsilon
+
+Rows may be joined by others (`division.py`); then what is made of them may also be added up to a
+whole tensor again, for a slot.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ from tf_fuse.shard_update.graph_view import ASSIGNS, READS, GraphView, control_i
 
 SCATTERS = frozenset({"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"})
 GATHERS = frozenset({"ResourceGather"})
+JOIN = "TfFuse>JoinRows"
+# What makes a whole tensor of rows.
+SUM = "UnsortedSegmentSum"
 # DT_FLOAT, DT_DOUBLE, DT_INT32, DT_INT64, DT_BFLOAT16, DT_HALF: those that the operation adds.
 _TYPES = frozenset({1, 2, 3, 9, 14, 19})
 _INDEX_TYPES = frozenset({3, 9})  # DT_INT32, DT_INT64.
@@ -41,6 +47,16 @@ def source_of(view: GraphView, tensor: str) -> str:
     return tensor
 
 
+def indices_of(node: Any) -> str:
+    """The rows' numbers of a scatter, a sum or a join."""
+    return data_inputs(node)[1]
+
+
+def value_of(node: Any) -> str:
+    """What a scatter, a sum or a join has for its rows."""
+    return data_inputs(node)[0 if node.op == SUM else 2]
+
+
 @dataclass
 class Rows:
     """What the values of a scatter are made of.
@@ -50,12 +66,40 @@ class Rows:
       gathers: by tensor that is gathered rows, the variable.
       same: by tensor that is another one when it is of rows, that one.
       inputs: tensors that it reads, in the order in which they were found.
+      joins: names of nodes that join rows to those that it reads.
+      hands: names of nodes that hand on the rows' numbers.
     """
 
     nodes: set[str] = field(default_factory=set)
     gathers: dict[str, str] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
+    joins: set[str] = field(default_factory=set)
+    hands: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Join:
+    """Rows that are joined by others.
+
+    Attributes:
+      node: name of the one that joins.
+      flags: what the flags are made of.
+      before: what its values are made of; None if that is done outside.
+    """
+
+    node: str
+    flags: Rows
+    before: Rows | None
+
+    def nodes(self) -> set[str]:
+        """Names of all nodes."""
+        return {self.node} | self.flags.nodes | (self.before.nodes if self.before else set())
+
+    def variables(self) -> set[str]:
+        """All that are read."""
+        before = self.before.gathers.values() if self.before else ()
+        return {*self.flags.gathers.values(), *before}
 
 
 class RowFinder:
@@ -80,6 +124,7 @@ class RowFinder:
         """
         self._view, self._shapes, self._partial = view, shapes, partial
         self._is_compiled, self._updated = is_compiled, updated
+        self._joins: dict[str, Join | None] = {}
 
     def can_scatter(self, node: Any) -> bool:
         """Whether an operation of ours can do what a scatter does."""
@@ -90,11 +135,48 @@ class RowFinder:
             and bool(self._shape_of(variable_of(self._view, node)))
         )
 
+    def can_sum(self, node: Any) -> bool:
+        """Whether an operation of ours can add up what joined rows are made of."""
+        source = self._view.producer(source_of(self._view, indices_of(node)))
+        return (
+            source is not None
+            and source.op == JOIN
+            and node.attr["T"].type in _TYPES
+            and bool(self.row_shape(node))
+        )
+
+    def row_shape(self, node: Any) -> Shape | None:
+        """The shape of the table whose rows a scatter, a sum or a join is of."""
+        if node.op == SUM:
+            return self._shapes.get(self._view.outputs(node)[0])
+        if node.op == JOIN:
+            return self._shapes.get(data_inputs(node)[0])
+        return self._shape_of(variable_of(self._view, node))
+
+    def join(self, name: str) -> Join | None:
+        """What joined rows are made of; None if that cannot be done in an operation of ours."""
+        if name not in self._joins:
+            self._joins[name] = self._find_join(self._view.nodes[name])
+        return self._joins[name]
+
+    def _find_join(self, node: Any) -> Join | None:
+        flags, before = Rows(), Rows()
+        whole = data_inputs(node)[0]
+        if not self._visit_whole(whole, self._shapes.get(whole), node, flags):
+            return None
+        if not self._visit(value_of(node), node, before):
+            return Join(node.name, flags, None) if self._is_input(value_of(node), node) else None
+        return None if before.joins else Join(node.name, flags, before)
+
     def rows(self, scatter: Any) -> Rows | None:
         """What the values of a scatter are made of; None if that is done outside."""
         found = Rows()
-        if not self._visit(data_inputs(scatter)[2], scatter, found):
+        if not self._visit(value_of(scatter), scatter, found):
             return None
+        if found.joins:
+            found.hands = self._handing_on(indices_of(scatter))
+            # (Several may read what is made of joined rows; `Stager` looks at all of them.)
+            return found
         inside = found.nodes | {scatter.name}
         for name in found.nodes:
             for tensor in self._view.outputs(self._view.nodes[name]):
@@ -102,6 +184,15 @@ class RowFinder:
                     return None
                 if not {use.node for use in self._view.uses(tensor)} <= inside:
                     return None
+        return found
+
+    def _handing_on(self, tensor: str) -> set[str]:
+        """The nodes between a tensor and what it is the same as."""
+        found = set()
+        while tensor != source_of(self._view, tensor):
+            node: Any = self._view.producer(tensor)
+            found.add(node.name)
+            tensor = data_inputs(node)[self._view.output_index(tensor)]
         return found
 
     def _shape_of(self, variable: str) -> Shape | None:
@@ -114,6 +205,14 @@ class RowFinder:
         if node is None:
             return False
         if node.name in found.nodes:
+            return True
+        if node.op == JOIN:
+            if node.device != scatter.device or self.join(node.name) is None:
+                return False
+            if source_of(view, indices_of(scatter)).partition(":")[0] != node.name:
+                return False
+            found.joins.add(node.name)
+            found.inputs += [tensor] if tensor not in found.inputs else []
             return True
         if node.op in ("ResourceGather", "GatherV2"):
             is_one = self._is_gather(node, scatter)
@@ -142,7 +241,7 @@ class RowFinder:
         view = self._view
         read = data_inputs(node)
         if node.attr["batch_dims"].i or source_of(view, read[1]) != source_of(
-            view, data_inputs(scatter)[1]
+            view, indices_of(scatter)
         ):
             return False
         if node.op == "GatherV2":
@@ -170,7 +269,9 @@ class RowFinder:
             return False
         if node.op in READS:
             variable = variable_of(view, node)
-            if not self._is_behind(node) or self._shape_of(variable) != shape:
+            # (What joined rows are made of may be of the time before.)
+            is_one = self._is_behind(node) or (scatter.op == JOIN and variable in self._updated)
+            if not is_one or self._shape_of(variable) != shape:
                 return False
             if not self._is_with(node, scatter):
                 return False
@@ -194,9 +295,9 @@ class RowFinder:
         """Whether a tensor has one element, or a row for each that is scattered to."""
         if _is_one(self._shapes.get(tensor)):
             return True
-        row = self._shape_of(variable_of(self._view, scatter))
+        row = self.row_shape(scatter)
         shape = self._partial(tensor)
-        indices = self._partial(data_inputs(scatter)[1])
+        indices = self._partial(indices_of(scatter))
         if shape is None or row is None or indices is None or len(indices) != 1:
             return False
         return len(shape) == len(row) and shape[1:] == row[1:] and shape[0] == indices[0]

@@ -10,11 +10,21 @@ from typing import Any
 
 from tf_fuse.shard_update.builder import Shape
 from tf_fuse.shard_update.cones import Cone
-from tf_fuse.shard_update.graph_view import GraphView, data_inputs
+from tf_fuse.shard_update.graph_view import READS, GraphView, data_inputs
 from tf_fuse.shard_update.outline import Operation
-from tf_fuse.shard_update.rows import Rows, variable_of
+from tf_fuse.shard_update.rows import (
+    SUM,
+    Join,
+    Rows,
+    indices_of,
+    source_of,
+    value_of,
+    variable_of,
+)
 
 OP = "TfFuse>StagedUpdate"
+# Numbers of what stages keep, until it is known how many inputs are in front of them.
+_KEPT = 1 << 20
 
 
 class Writer:
@@ -44,6 +54,8 @@ class Writer:
         self._types: list[int] = []
         self._constants: list[Any] = []
         self._is_exact = True
+        # What stages keep for others: how many, and their numbers by tensor.
+        self._kept: dict[str, int] = {}
 
     def add_whole(self, made: Operation) -> None:
         """Adds what is done to whole variables, as `ProgramMaker` has made it."""
@@ -70,10 +82,10 @@ class Writer:
     def add_rows(self, scatters: Sequence[str], rows: Mapping[str, Rows]) -> None:
         """Adds scatters to the same rows."""
         view, stage = self._view, self._update.stages.add(is_by_row=True)
-        first = data_inputs(view.nodes[scatters[0]])
-        stage.indices = self.input(first[1], view.dtype(first[1]))
-        shape = self.shapes[variable_of(view, view.nodes[scatters[0]])] or ()
-        program = _RowProgram(self, stage, view, shape[1:])
+        first = view.nodes[scatters[0]]
+        stage.indices = self._numbers(indices_of(first))
+        table = view.outputs(first)[0] if first.op == SUM else variable_of(view, first)
+        program = _RowProgram(self, stage, view, (self.shapes[table] or ())[1:])
         for name in scatters:
             if name in rows:
                 program.add(rows[name])
@@ -81,18 +93,94 @@ class Writer:
         for name in scatters:
             node = view.nodes[name]
             scatter = stage.scatters.add(op=node.op)
-            scatter.variable = self.variable(variable_of(view, node))
-            value = data_inputs(node)[2]
+            if node.op == SUM:
+                self._keep(view.outputs(node)[0])
+            else:
+                scatter.variable = self.variable(variable_of(view, node))
+            value = value_of(node)
             if name in rows:
                 scatter.value = program.result(value)
                 self._is_exact = False
             else:
                 scatter.value = -1 - self.input(value, view.dtype(value))
 
+    def add_join(self, join: Join) -> None:
+        """Adds rows that are joined by others, with what they are made of."""
+        view = self._view
+        node = view.nodes[join.node]
+        value, table = value_of(node), self.shapes[data_inputs(node)[0]] or ()
+        if join.before is not None:
+            before = self._update.stages.add(is_by_row=True)
+            before.indices = self._numbers(indices_of(node))
+            program = _RowProgram(self, before, view, table[1:])
+            program.add(join.before)
+            program.finish()
+            before.scatters.add(op="Identity", value=program.result(value))
+            self._keep(value)
+        stage = self._update.stages.add()
+        self._add_flags(stage, join, math.prod(table))
+        stage.join.rows = table[0]
+        stage.join.indices = self._numbers(indices_of(node))
+        stage.join.values = self.input(value, view.dtype(value))
+        for tensor in view.outputs(node):
+            self._keep(tensor)
+        self._is_exact = False
+
+    def _add_flags(self, stage: Any, join: Join, size: int) -> None:
+        """Adds the program that makes a join's flags of whole variables."""
+        view, program = self._view, stage.program
+        program.size = size
+        values: dict[str, int] = {}
+        for tensor in join.flags.inputs:
+            values[tensor] = len(values)
+            program.input_types.append(view.dtype(tensor))
+            stage.inputs.append(self.input(tensor, view.dtype(tensor)))
+        count = len(values)
+        numbers: dict[str, int] = {}
+        for node in view.in_order():
+            if node.name not in join.flags.nodes:
+                continue
+            (output,) = view.outputs(node)
+            step = program.steps.add(op=node.op, type=view.dtype(output))
+            if node.op in READS:
+                variable = self.variable(variable_of(view, node))
+                if variable not in stage.variables:
+                    stage.variables.append(variable)
+                    program.variable_types.append(view.dtype(output))
+                step.variable = list(stage.variables).index(variable)
+            else:
+                read = data_inputs(node)
+                step.inputs.extend(values.get(t, numbers.get(t, -1)) for t in read)
+            numbers[output] = count + len(program.steps) - 1
+        program.results.append(numbers[data_inputs(view.nodes[join.node])[0]])
+
+    def _numbers(self, tensor: str) -> int:
+        """The input that has some rows' numbers."""
+        source = source_of(self._view, tensor)
+        return self.input(source if source in self._kept else tensor, self._view.dtype(tensor))
+
+    def _keep(self, tensor: str) -> None:
+        self._kept[tensor] = _KEPT + len(self._kept)
+
+    def _number_kept(self) -> None:
+        """Gives what is kept the numbers behind those of the inputs."""
+        more = len(self._inputs) - _KEPT
+
+        def final(number: int) -> int:
+            return number + more if number >= _KEPT else number
+
+        for stage in self._update.stages:
+            stage.inputs[:] = [final(number) for number in stage.inputs]
+            stage.indices = final(stage.indices)
+            if stage.HasField("join"):
+                stage.join.indices = final(stage.join.indices)
+                stage.join.values = final(stage.join.values)
+
     def operation(self) -> Operation:
         """The operation of all that was added."""
         from tensorflow.core.framework import node_def_pb2
 
+        self._number_kept()
         node = node_def_pb2.NodeDef(op=OP, device=self._device)
         node.input.extend([*self._variables, *self._inputs])
         node.attr["N"].i = len(self._variables)
@@ -106,7 +194,9 @@ class Writer:
         return self._variables.setdefault(self._view.resource(tensor), len(self._variables))
 
     def input(self, tensor: str, dtype: int) -> int:
-        """The number of an input."""
+        """The number of an input, or of what an earlier stage keeps."""
+        if tensor in self._kept:
+            return self._kept[tensor]
         if tensor not in self._inputs:
             self._inputs[tensor] = len(self._inputs)
             self._types.append(dtype)
