@@ -30,11 +30,15 @@ class LinkSample:
       received_bytes: by each device.
       messages: of a device, one after the other.
       seconds: that it took.
+      operations: of a device, beside sending.
+      touched_bytes: that each device reads and writes in these.
     """
 
     received_bytes: float
     messages: int
     seconds: float
+    operations: int = 0
+    touched_bytes: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,8 +125,10 @@ def fit_link(samples: Sequence[LinkSample], who: str = "") -> tuple[Link, float]
     Raises:
       LayoutError: as of `calibrate`.
     """
-    rows = [(one.messages, one.received_bytes) for one in samples]
-    names = ("messages", "received_bytes")
+    # Of samples that say nothing of what devices do beside sending, that is not asked.
+    handled = any(one.operations or one.touched_bytes for one in samples)
+    names = ("messages", "received_bytes", "operations", "touched_bytes")[: 4 if handled else 2]
+    rows = [[getattr(one, name) for name in names] for one in samples]
     rates, error = _fit(names, rows, [one.seconds for one in samples], who)
     return Link(*rates), error
 
