@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor as stock
 
 from tf_fuse.layout import dtensor
-from tf_fuse.layout.measured_operations import minima, powers, small
+from tf_fuse.layout.measured_operations import absolutes, powers, small
 from tf_fuse.layout.measurement import Relayouted
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.redistribution import RelayoutPlan
@@ -49,8 +49,8 @@ class Bench:
         return self._alone(lambda one: powers(one, count), (rows, rows))
 
     def vectors(self, elements: int, count: int) -> Callable[[], None]:
-        """Minima of two vectors, on each device its own."""
-        return self._alone(lambda one: minima(one, count), (elements,))
+        """Absolute values of a vector, on each device its own."""
+        return self._alone(lambda one: absolutes(one, count), (elements,))
 
     def chain(self, elements: int, count: int) -> Callable[[], None]:
         """Operations on a small vector, on each device its own; some have two readers."""

@@ -17,12 +17,11 @@ def powers(one: Any, count: int) -> Any:
     return found
 
 
-def minima(one: Any, count: int) -> Any:
-    """Minima of two vectors, one after the other; TensorFlow would make one sum of several."""
-    found = one
+def absolutes(one: Any, count: int) -> Any:
+    """Absolute values of a vector, one after the other; what makes a tensor its device's own."""
     for _ in range(count):
-        found = tf.minimum(found, one)
-    return found
+        one = tf.abs(one)
+    return one
 
 
 def small(one: Any, count: int) -> Any:

@@ -9,7 +9,7 @@
 
 All devices of the mesh work at once, as they do in a step: where they share a processor's cores, so
 they do here. Along each axis relayouts of several sizes go there and back, and on all devices
-products of matrices, minima of long vectors, and small operations are run. Each is run a few
+products of matrices, absolute values of vectors, and small operations are run. Each is run a few
 times and many times within one call, and the difference counts, without what a call itself takes.
 
 All cases take turns, round by round, so that what else the machine does meets all of them alike,
@@ -42,17 +42,17 @@ _MANY: Final = 5
 # Elements of what is relayouted: primes, so that no other axis can split it and take a share.
 _RELAYOUTS: Final = (257, 65537)
 # Rows of matrices that are multiplied; elements of vectors; and of what is small.
+# What a product hides of an all-reduce is measured of the largest ones.
 _PRODUCTS: Final = (64, 192, 384)
-_VECTORS: Final = (1 << 14, 1 << 18)
+_HIDING: Final = _PRODUCTS[-1]
+_HIDDEN: Final = 524309
+_VECTORS: Final = (*_RELAYOUTS, _HIDDEN)
 _SMALL: Final = 16
 # Small operations for each time that they are run.
 _CHAIN: Final = 24
 _ITEM_BYTES: Final = 4
 # Of the time of many, what is not taken for that of the call itself, at least.
 _LEAST: Final = 0.001
-# Of these, what hides the reduction of gradients, and what is hidden.
-_HIDING: Final = 192
-_HIDDEN: Final = 65537
 
 
 class Relayouted(NamedTuple):
@@ -61,10 +61,12 @@ class Relayouted(NamedTuple):
     Attributes:
       plans: there and, where need be, back.
       run: runs them as often as it was asked for, and waits until they are done.
+      anew: whether each time what is relayouted is made anew, as absolute values of itself.
     """
 
     plans: tuple[RelayoutPlan, ...]
     run: Callable[[], None]
+    anew: bool = False
 
 
 class Bench(Protocol):
@@ -77,7 +79,7 @@ class Bench(Protocol):
         """Products of two square matrices, on each device its own."""
 
     def vectors(self, elements: int, count: int) -> Callable[[], None]:
-        """Minima of two vectors, on each device its own."""
+        """Absolute values of a vector, on each device its own."""
 
     def chain(self, elements: int, count: int) -> Callable[[], None]:
         """Operations on a small vector, on each device its own; some have two readers."""
@@ -95,7 +97,9 @@ class _Case:
 
     Attributes:
       axis: of a relayout, or None of what is computed.
-      size: of a product its rows, of an all-reduce its elements; 0 of others.
+      size: of a product its rows, of an all-reduce its elements, of absolute values their number
+        below 0; 0 of others.
+      anew: whether absolute values are part of it, which do not count.
       sample: of the seconds of one time, and how many of them are noise.
       few: runs it `_FEW` times.
       many: runs it `_MANY` times.
@@ -103,6 +107,7 @@ class _Case:
 
     axis: str | None
     size: int
+    anew: bool
     sample: Callable[[float, float], LinkSample | ComputeSample]
     few: Callable[[], None]
     many: Callable[[], None]
@@ -111,7 +116,7 @@ class _Case:
 def measure(
     mesh: Mesh,
     bench: Bench,
-    rounds: int = 15,
+    rounds: int = 40,
     overlap: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
@@ -133,7 +138,7 @@ def measure(
     """
     if rounds < 2:
         raise LayoutError(f"rounds is 2 or more, got {rounds}")
-    cases = [*_links(mesh, bench), *_computes(bench)]
+    cases = [*_computes(bench), *_links(mesh, bench)]
     axes = [axis for axis, size in mesh.dims if size > 1 and overlap is None]
     beside = [
         bench.both(_HIDING, TensorLayout(mesh, (_HIDDEN,), None, [axis]), count)
@@ -146,12 +151,16 @@ def measure(
     seconds, spreads = agreed[: len(runs)], agreed[len(runs) :]
     links: dict[str, list[LinkSample]] = {axis: [] for axis, size in mesh.dims if size > 1}
     compute: list[ComputeSample] = []
-    alone: dict[tuple[str | None, int], float] = {}
+    alone: dict[tuple[str | None, int], tuple[float, float]] = {}
     for i, case in enumerate(cases):
         few, many = seconds[2 * i : 2 * i + 2]
         noise = (few * spreads[2 * i] + many * spreads[2 * i + 1]) / (_MANY - _FEW)
-        sample = case.sample(_one(few, many), noise)
-        alone[case.axis, case.size] = sample.seconds
+        taken = _one(few, many)
+        alone[case.axis, case.size] = taken, noise
+        if case.anew:
+            made = alone[None, -case.size]
+            taken, noise = max(taken - made[0], _LEAST * taken), noise + made[1]
+        sample = case.sample(taken, noise)
         if isinstance(sample, LinkSample):
             assert case.axis is not None
             links[case.axis].append(sample)
@@ -160,7 +169,7 @@ def measure(
     if overlap is None:
         few_many = iter(seconds[2 * len(cases) :])
         together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
-        overlap = _overlap(alone, together)
+        overlap = _overlap({key: one for key, (one, _) in alone.items()}, together)
     # That of the runs that count most: many times.
     spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
     found = dataclasses.replace(calibrate(mesh, links, compute, overlap), spread=spread)
@@ -198,9 +207,11 @@ def _links(mesh: Mesh, bench: Bench) -> Iterator[_Case]:
     for axis, size in mesh.dims:
         if size == 1:
             continue
-        for elements in _RELAYOUTS:
+        for elements in (*_RELAYOUTS, _HIDDEN):
             for source, target in _pairs(mesh, axis, size, elements):
                 mark = elements if source.shape == (elements,) else 0
+                if elements == _HIDDEN and not mark:
+                    continue
                 few = bench.relayout(source, target, _FEW)
                 many = bench.relayout(source, target, _MANY)
 
@@ -216,7 +227,7 @@ def _links(mesh: Mesh, bench: Bench) -> Iterator[_Case]:
                         noise,
                     )
 
-                yield _Case(axis, mark, sample, few.run, many.run)
+                yield _Case(axis, mark, many.anew, sample, few.run, many.run)
 
 
 def _pairs(
@@ -243,20 +254,20 @@ def _computes(bench: Bench) -> Iterator[_Case]:
         def sample(seconds: float, noise: float) -> ComputeSample:
             return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds, noise)
 
-        return _Case(None, size, sample, run(_FEW), run(_MANY))
+        return _Case(None, size, False, sample, run(_FEW), run(_MANY))
 
     for rows in _PRODUCTS:
         yield case(2 * rows**3, 3 * rows**2, 1, lambda n, rows=rows: bench.product(rows, n), rows)
     for elements in _VECTORS:
-        yield case(elements, 3 * elements, 1, lambda n, size=elements: bench.vectors(size, n))
+        yield case(
+            elements, 2 * elements, 1, lambda n, size=elements: bench.vectors(size, n), -elements
+        )
     # Each in a case of its own would be below what a clock tells.
     small = _CHAIN * _SMALL
     yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n))
 
 
-def _overlap(
-    alone: Mapping[tuple[str | None, int], float], together: Mapping[str, float]
-) -> float:
+def _overlap(alone: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:
     """The share of an all-reduce that a product beside it hides, where it is the least.
 
     Args:

@@ -20,7 +20,7 @@ from tf_fuse.layout.execution.communicator import Communicator, Held
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.relayouts import relayout
 from tf_fuse.layout.execution.rings import Rings
-from tf_fuse.layout.measured_operations import minima, powers, small
+from tf_fuse.layout.measured_operations import absolutes, powers, small
 from tf_fuse.layout.measurement import Relayouted
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.redistribution import RelayoutPlan, plan_relayout
@@ -45,15 +45,15 @@ class Bench:
         """Relayouts of a float32 tensor between two layouts, there and back."""
         plans = _plans(source, target)
         run = self._run(lambda held: self._to_and_fro(plans, held, count), source.slice_shape)
-        return Relayouted(plans, run)
+        return Relayouted(plans, run, len(plans) == 1)
 
     def product(self, rows: int, count: int) -> Callable[[], None]:
         """Products of two square matrices, on each device its own."""
         return self._alone(lambda one: powers(one, count), (rows, rows))
 
     def vectors(self, elements: int, count: int) -> Callable[[], None]:
-        """Minima of two vectors, on each device its own."""
-        return self._alone(lambda one: minima(one, count), (elements,))
+        """Absolute values of a vector, on each device its own."""
+        return self._alone(lambda one: absolutes(one, count), (elements,))
 
     def chain(self, elements: int, count: int) -> Callable[[], None]:
         """Operations on a small vector, on each device its own; some have two readers."""
@@ -79,6 +79,8 @@ class Bench:
 
     def _to_and_fro(self, plans: Sequence[RelayoutPlan], held: Held, count: int) -> Held:
         for _ in range(count):
+            if len(plans) == 1:
+                held = self._communicator.each(held, lambda _, one: absolutes(one, 1))
             for plan in plans:
                 held = relayout(self._communicator, plan, held)
         return held
@@ -121,7 +123,10 @@ class Bench:
 
 
 def _plans(source: TensorLayout, target: TensorLayout) -> tuple[RelayoutPlan, ...]:
-    """There and back. What is added up is a term again: TensorFlow adds no zeros that it knows."""
+    """There and back. What is added up is a term again: TensorFlow adds no zeros that it knows.
+
+    It is made anew then, so that its memory is the device's own and may take the sum, as in a step.
+    """
     there = plan_relayout(source, target)
     terms = source.partial and not target.partial and source.slice_shape == target.slice_shape
     return (there,) if terms else (there, plan_relayout(target, source))
