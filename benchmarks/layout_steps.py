@@ -8,13 +8,15 @@ TensorFlow uses any. Rates are measured there, and the search goes by them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,9 @@ from rich.table import Table
 
 FOUND = "found"
 DATA = "data-parallel"
-ROUNDS = 3
-STEPS = 15
-CALLS = 41
+ROUNDS = 45
+WARM = 3
 TIMEOUT_S = 1800
-# What is measured to tell rates from, and the least that a difference of two is taken for.
-_ELEMENTS = (256, 262144)
-_GATHERS = (1, 33)
-_SUMS = (1 << 16, 1 << 20)
-_CHAINS = (16, 1024)
-_LEAST_S = 1e-6
 
 
 class StepError(RuntimeError):
@@ -89,100 +84,78 @@ def main() -> int:
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
     from benchmarks import layout_step_models
     from tf_fuse import layout
+    from tf_fuse.layout import measurement
     from tf_fuse.layout.execution.bench import Bench
 
     mesh = layout.Mesh({"x": 2, "y": 2})
-    rates = _rates(mesh, Bench(mesh))
+    rates = measurement.measure(mesh, Bench(mesh)).rates
+    two_layers, transformer = layout_step_models.two_layers, layout_step_models.transformer
     rows = []
-    for model in (
-        layout_step_models.two_layers(64, 512, 1024),
-        layout_step_models.two_layers(1024, 256, 512),
-        layout_step_models.two_layers(4096, 128, 256),
-        layout_step_models.transformer(4, 32, 64),
-        layout_step_models.transformer(8, 64, 128),
+    for make in (
+        functools.partial(two_layers, 64, 512, 1024),
+        functools.partial(two_layers, 1024, 256, 512),
+        functools.partial(two_layers, 4096, 128, 256),
+        functools.partial(transformer, 4, 32, 64),
+        functools.partial(transformer, 8, 64, 128),
     ):
-        rows += _times(model, mesh, rates)
-        print(f"{model.name} is done", file=sys.stderr, flush=True)
+        rows += _times(make, mesh, rates)
+        print(f"{rows[-1]['model']} is done", file=sys.stderr, flush=True)
     print(json.dumps(rows))
     return 0
 
 
-def _rates(mesh: Any, bench: Any) -> Any:
-    """Rates by differences of two sizes each, of the medians of many calls.
-
-    `measurement.measure` fits all samples at once; on a machine with other work, where a small
-    sample may take less than a call that does nothing, that is off by more than this is.
-    """
-    from tf_fuse.layout import Link, TensorLayout
-    from tf_fuse.layout.cost import Rates
-
-    nothing = _median(bench.nothing())
-    links = {}
-    for axis in mesh.axes:
-        small, large = (
-            bench.relayout(TensorLayout(mesh, (n,), None, [axis]), TensorLayout(mesh, (n,)))
-            for n in _ELEMENTS
-        )
-        per_byte = max(_median(large.run) - _median(small.run), 0.0) / (
-            large.received_bytes - small.received_bytes
-        )
-        few, many = (_median(bench.gathers(axis, n, 16)) for n in _GATHERS)
-        messages = (_GATHERS[1] - _GATHERS[0]) * (mesh.size_of(axis) - 1)
-        links[axis] = Link(max(many - few, _LEAST_S) / messages, per_byte)
-    sums = [_median(bench.sums(n)) for n in _SUMS]
-    chains = [_median(bench.chain(n, 16)) for n in _CHAINS]
-    rows = 512
-    return Rates(
-        mesh,
-        links,
-        max(_median(bench.product(rows)) - nothing, _LEAST_S) / (2 * rows**3),
-        max(sums[1] - sums[0], 0.0) / (12 * (_SUMS[1] - _SUMS[0])),
-        max(chains[1] - chains[0], _LEAST_S) / (_CHAINS[1] - _CHAINS[0]),
-    )
-
-
-def _median(run: Any) -> float:
-    run()
-    taken = []
-    for _ in range(CALLS):
-        begin = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
-
-
-def _times(model: Any, mesh: Any, rates: Any) -> list[dict[str, Any]]:
-    from tf_fuse import layout
-    from tf_fuse.layout.strategy import Allowed
-
-    problem = layout.function_problem(
-        model.step, mesh, model.specs, rates=rates, allowed=Allowed(stacked=False)
-    )
-    stacked = layout.function_problem(model.step, mesh, model.specs, rates=rates)
-    plans = {DATA: stacked.search("data")}
-    for rules in model.rules:
-        plans[rules] = layout.plan_by_rules(problem, rules, model.dimensions)
-    plans[FOUND] = stacked.search()
-    taken: dict[str, list[float]] = {name: [] for name in plans}
-    received = {}
-    for _, (name, plan) in itertools.product(range(ROUNDS), plans.items()):
-        run = layout.execute(plan)
-        received[name] = run.program.received_bytes
+def _times(make: Callable[[], Any], mesh: Any, rates: Any) -> list[dict[str, Any]]:
+    model = make()
+    plans = _plans(model, mesh, rates)
+    runs = {name: _execution(make(), mesh, rates, name, plan) for name, plan in plans.items()}
+    for _, run in itertools.product(range(WARM), runs.values()):
         run(*model.args)
-        for _ in range(STEPS):
-            begin = time.perf_counter()
-            run(*model.args).numpy()
-            taken[name].append((time.perf_counter() - begin) * 1e3)
+    # Step by step in turns: what else the machine does meets all of them alike.
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
+        begin = time.perf_counter()
+        run(*model.args).numpy()
+        taken[name].append((time.perf_counter() - begin) * 1e3)
+    for run in runs.values():
         run.release()
     return [
         {
             "model": model.name,
             "layout": name,
             "ms": {"median": statistics.median(mine), "min": min(mine)},
-            "received_bytes": received[name],
+            "predicted_ms": plans[name].plan.seconds * 1e3,
+            "received_bytes": runs[name].program.received_bytes,
         }
         for name, mine in taken.items()
     ]
+
+
+def _problem(model: Any, mesh: Any, rates: Any, stacked: bool) -> Any:
+    from tf_fuse import layout
+    from tf_fuse.layout.strategy import Allowed
+
+    allowed = Allowed(stacked=stacked)
+    return layout.function_problem(model.step, mesh, model.specs, rates=rates, allowed=allowed)
+
+
+def _plans(model: Any, mesh: Any, rates: Any) -> dict[str, Any]:
+    from tf_fuse import layout
+
+    every, unstacked = (_problem(model, mesh, rates, stacked) for stacked in (True, False))
+    plans = {DATA: every.search("data")}
+    for rules in model.rules:
+        plans[rules] = layout.plan_by_rules(unstacked, rules, model.dimensions)
+    return plans | {FOUND: every.search()}
+
+
+def _execution(model: Any, mesh: Any, rates: Any, name: str, plan: Any) -> Any:
+    """A model of its own for each plan: a variable lies in one way at a time."""
+    from tf_fuse import layout
+
+    problem = _problem(model, mesh, rates, name in (DATA, FOUND))
+    with tempfile.TemporaryDirectory() as folder:
+        plan.save(Path(folder) / "plan")
+        return layout.execute(problem.load(Path(folder) / "plan"))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 """Rates of devices and links, of what was measured.
 
 Times are fitted by least squares of relative errors, since they are from microseconds to seconds
-and the short ones say what a message costs. No rate is below zero: of all sets of rates, the others
-being zero, the best one without a negative rate is taken, which is the exact answer.
+and the short ones say what a message costs; a time that may be noise counts the less. No rate is
+below zero: of all sets of rates, the others being zero, the best one without a negative rate is
+taken, which is the exact answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.links import Link
 from tf_fuse.layout.mesh import Mesh
 
+_MOST_SPREAD = 0.5
+_MOST_ERROR = 0.9
+
 
 @dataclasses.dataclass(frozen=True)
 class LinkSample:
@@ -30,11 +34,17 @@ class LinkSample:
       received_bytes: by each device.
       messages: of a device, one after the other.
       seconds: that it took.
+      operations: of a device, beside sending.
+      touched_bytes: that each device reads and writes in these.
+      noise: seconds by which the time may be wrong.
     """
 
     received_bytes: float
     messages: int
     seconds: float
+    operations: int = 0
+    touched_bytes: float = 0.0
+    noise: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +56,14 @@ class ComputeSample:
       touched_bytes: that the operations read and wrote.
       operations: their number.
       seconds: that it took.
+      noise: seconds by which the time may be wrong.
     """
 
     flops: float
     touched_bytes: float
     operations: int
     seconds: float
+    noise: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +74,33 @@ class Calibration:
       rates: of the devices.
       link_errors: (axis, largest relative error of a sample), in the mesh's order.
       compute_error: the largest relative error of a sample.
+      spread: how far the median of a sample's times is above their lower quartile, as a share of
+        it; the median of all samples. 0.0 where each was measured once.
     """
 
     rates: Rates
     link_errors: tuple[tuple[str, float], ...]
     compute_error: float
+    spread: float = 0.0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why plans by these rates may be far from the best; empty if nothing says so."""
+        found = []
+        if self.spread > _MOST_SPREAD:
+            found.append(
+                f"half of the times of a sample are {self.spread:.0%} or more above a quarter of "
+                f"them, and {_MOST_SPREAD:.0%} is the most for rates to plan by: the machine does "
+                "other work; measure again when it does not, or with more rounds"
+            )
+        errors = [(f"axis {axis!r}", error) for axis, error in self.link_errors]
+        found += [
+            f"{name}: a sample is {error:.0%} off what the rates tell, and {_MOST_ERROR:.0%} is "
+            "the most to plan by; measure again"
+            for name, error in [*errors, ("compute", self.compute_error)]
+            if error > _MOST_ERROR
+        ]
+        return tuple(found)
 
 
 def calibrate(
@@ -121,9 +155,12 @@ def fit_link(samples: Sequence[LinkSample], who: str = "") -> tuple[Link, float]
     Raises:
       LayoutError: as of `calibrate`.
     """
-    rows = [(one.messages, one.received_bytes) for one in samples]
-    names = ("messages", "received_bytes")
-    rates, error = _fit(names, rows, [one.seconds for one in samples], who)
+    # Of samples that say nothing of what devices do beside sending, that is not asked.
+    handled = any(one.operations or one.touched_bytes for one in samples)
+    names = ("messages", "received_bytes", "operations", "touched_bytes")[: 4 if handled else 2]
+    rows = [[getattr(one, name) for name in names] for one in samples]
+    times = [(one.seconds, one.noise) for one in samples]
+    rates, error = _fit(names, rows, times, who)
     return Link(*rates), error
 
 
@@ -138,16 +175,20 @@ def fit_compute(samples: Sequence[ComputeSample]) -> tuple[tuple[float, float, f
     """
     rows = [(one.flops, one.touched_bytes, one.operations) for one in samples]
     names = ("flops", "touched_bytes", "operations")
-    rates, error = _fit(names, rows, [one.seconds for one in samples], "compute: ")
+    times = [(one.seconds, one.noise) for one in samples]
+    rates, error = _fit(names, rows, times, "compute: ")
     return (rates[0], rates[1], rates[2]), error
 
 
 def _fit(
-    names: Sequence[str], rows: Sequence[Sequence[float]], seconds: Sequence[float], who: str
+    names: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    times: Sequence[tuple[float, float]],
+    who: str,
 ) -> tuple[list[float], float]:
     """Rates, none of them negative, with the least sum of squares of relative errors."""
     problems = []
-    for i, (row, time) in enumerate(zip(rows, seconds, strict=True)):
+    for i, (row, (time, noise)) in enumerate(zip(rows, times, strict=True)):
         problems += [
             f"{who}sample {i}: {name} is a finite number, 0 or more, got {value!r}"
             for name, value in zip(names, row, strict=True)
@@ -158,13 +199,17 @@ def _fit(
                 f"{who}sample {i}: seconds is a finite number above 0, got {time!r}; measure with "
                 "a clock that is fine enough"
             )
+        if not (math.isfinite(noise) and noise >= 0):
+            problems.append(f"{who}sample {i}: noise is a finite number, 0 or more, got {noise!r}")
     raise_if(problems)
     if len(rows) < len(names):
         raise LayoutError(
             f"{who}{len(rows)} samples are too few for {len(names)} rates, of {', '.join(names)}; "
             f"measure {len(names)} or more"
         )
-    relative = np.array(rows, float) / np.array(seconds, float)[:, None]
+    seconds, noises = np.array(times, float).T
+    relative = np.array(rows, float) / (seconds + noises)[:, None]
+    wanted = seconds / (seconds + noises)
     # Columns of one size: bytes are many, messages are few.
     scale = np.linalg.norm(relative, axis=0)
     alike = np.linalg.matrix_rank(relative / np.where(scale > 0, scale, 1), tol=1e-6) < len(names)
@@ -173,8 +218,8 @@ def _fit(
             f"{who}the samples do not tell the rates of {', '.join(names)} from one another: they "
             "grow together in all of them; measure with others, small and large ones"
         )
-    rates = _nonnegative(relative / scale, np.ones(len(rows))) / scale
-    return [float(one) for one in rates], float(np.max(np.abs(relative @ rates - 1)))
+    rates = _nonnegative(relative / scale, wanted) / scale
+    return [float(one) for one in rates], float(np.max(np.abs(relative @ rates - wanted)))
 
 
 def _nonnegative(

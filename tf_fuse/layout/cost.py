@@ -89,10 +89,10 @@ class Rates:
         for name, value in {**seconds, "overlap": overlap}.items():
             object.__setattr__(self, name, value)
 
-    def compute(self, flops: float, touched_bytes: float) -> float:
-        """Seconds of an operation on one device."""
+    def compute(self, flops: float, touched_bytes: float, operations: int = 1) -> float:
+        """Seconds of operations on one device."""
         return (
-            self.seconds_per_operation
+            self.seconds_per_operation * operations
             + self.seconds_per_flop * flops
             + self.seconds_per_byte * touched_bytes
         )
@@ -101,7 +101,10 @@ class Rates:
         """Seconds of an all-reduce within an operation."""
         by_axis = dict(self.links)
         link = slowest(by_axis[axis] for axis in one.axes)
-        return link.seconds(one.received_bytes / self.mesh.size, one.messages)
+        # As `steps.Space.handling` has it: a sum of what the members hold.
+        members = math.prod(map(self.mesh.size_of, one.axes))
+        touched = one.held_bytes * (1 + 1 / members)
+        return link.seconds(one.received_bytes / self.mesh.size, one.messages, 1, touched)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,14 +152,16 @@ def operation_cost(strategy: Strategy, rates: Rates, training: bool = True) -> O
     touched = strategy.input_bytes + strategy.output_bytes + 2 * strategy.temporary_bytes
     # It reads the inputs and the outputs' gradients, and writes the inputs' gradients.
     touched_back = 2 * strategy.input_bytes + strategy.output_bytes + 2 * strategy.temporary_bytes
+    if strategy.view:
+        touched = touched_back = 0
     back = training and any(strategy.input_gradients)
     collectives = [*strategy.forward, *(strategy.backward if back else ())]
     # A source runs nothing.
     runs = bool(strategy.inputs)
     return OperationCost(
-        rates.compute(strategy.flops, touched) if runs else 0.0,
+        rates.compute(strategy.flops, touched, strategy.operations) if runs else 0.0,
         math.fsum(map(rates.collective, strategy.forward)),
-        rates.compute(strategy.backward_flops, touched_back) if back else 0.0,
+        rates.compute(strategy.backward_flops, touched_back, strategy.operations) if back else 0.0,
         math.fsum(map(rates.collective, strategy.backward)) if back else 0.0,
         sum(one.received_bytes for one in collectives),
     )

@@ -15,8 +15,10 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor as stock
 
 from tf_fuse.layout import dtensor
+from tf_fuse.layout.measured_operations import absolutes, powers, small
 from tf_fuse.layout.measurement import Relayouted
 from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.redistribution import RelayoutPlan
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 
@@ -36,36 +38,41 @@ class Bench:
         self._front = mesh.shape
         self._local = tuple(1 for _ in mesh.shape)
 
-    def relayout(self, source: TensorLayout, target: TensorLayout) -> Relayouted:
-        """A relayout of a float32 tensor between two layouts."""
-        plan = dtensor.plan(source, target)
-        shape = (*(1 for _ in source.partial), *source.slice_shape)
-        tensor = self._packed(tf.ones(shape), dtensor.dtensor_layout(source, self._devices))
-        function = tf.function(lambda one: dtensor.relayout(one, plan, self._devices))
-        run = self._waiting(function, tensor)
-        return Relayouted(plan.received_bytes_per_device, plan.messages, run)
+    def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
+        """Relayouts of a float32 tensor between two layouts, there and back."""
+        plans = dtensor.plan(source, target), dtensor.plan(target, source)
+        function = tf.function(lambda one: self._to_and_fro(plans, one, count))
+        return Relayouted(plans, self._waiting(function, self._ones(source)))
 
-    def product(self, rows: int) -> Callable[[], None]:
-        """A product of two square matrices, on each device its own."""
-        return self._alone(lambda one: tf.linalg.matmul(one, one), (rows, rows))
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Products of two square matrices, on each device its own."""
+        return self._alone(lambda one: powers(one, count), (rows, rows))
 
-    def sums(self, elements: int) -> Callable[[], None]:
-        """A sum of two vectors, on each device its own."""
-        return self._alone(lambda one: one + one, (elements,))
+    def vectors(self, elements: int, count: int) -> Callable[[], None]:
+        """Absolute values of a vector, on each device its own."""
+        return self._alone(lambda one: absolutes(one, count), (elements,))
 
-    def chain(self, operations: int, elements: int) -> Callable[[], None]:
-        """Operations on a small vector, one after the other, on each device its own."""
+    def chain(self, elements: int, count: int) -> Callable[[], None]:
+        """Operations on a small vector, on each device its own; some have two readers."""
+        return self._alone(lambda one: small(one, count), (elements,))
 
-        def chained(one: Any) -> Any:
-            for _ in range(operations):
-                one = tf.tanh(one)
-            return one
+    def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
+        """Products of matrices, and beside them a tensor that is made whole, each time anew."""
+        whole = TensorLayout(source.mesh, source.shape)
+        plans = dtensor.plan(source, whole), dtensor.plan(whole, source)
+        terms, matrices = self._ones(source), self._own((rows, rows))
 
-        return self._alone(chained, (elements,))
+        def beside(matrices: Any, terms: Any) -> Any:
+            return powers(matrices, count), self._to_and_fro(plans, terms, count)
 
-    def nothing(self) -> Callable[[], None]:
-        """A call that does nothing."""
-        return self._alone(tf.identity, (1,))
+        function = tf.function(beside)
+
+        def run() -> None:
+            for made in function(matrices, terms):
+                for one in stock.unpack(made):
+                    one.numpy()
+
+        return run
 
     def agreed(self, seconds: Sequence[float]) -> list[float]:
         """For each time the longest of all processes' ones: the same in each of them."""
@@ -82,10 +89,22 @@ class Bench:
 
     def _alone(self, what: Callable[[Any], Any], shape: Sequence[int]) -> Callable[[], None]:
         """A function of each device's own tensor."""
+        return self._waiting(tf.function(what), self._own(shape))
+
+    def _own(self, shape: Sequence[int]) -> Any:
         specs = [*self._mesh.axes, *(stock.UNSHARDED for _ in shape)]
         piece = tf.fill([*self._local, *shape], 0.5)
-        tensor = self._packed(piece, stock.Layout(specs, self._devices))
-        return self._waiting(tf.function(what), tensor)
+        return self._packed(piece, stock.Layout(specs, self._devices))
+
+    def _ones(self, layout: TensorLayout) -> Any:
+        shape = (*(1 for _ in layout.partial), *layout.slice_shape)
+        return self._packed(tf.ones(shape), dtensor.dtensor_layout(layout, self._devices))
+
+    def _to_and_fro(self, plans: Sequence[RelayoutPlan], tensor: Any, count: int) -> Any:
+        for _ in range(count):
+            for plan in plans:
+                tensor = dtensor.relayout(tensor, plan, self._devices)
+        return tensor
 
     def _packed(self, piece: Any, layout: Any) -> Any:
         return stock.pack([piece] * len(self._devices.local_devices()), layout)

@@ -19,13 +19,18 @@ class Link:
     Attributes:
       seconds_per_message: alpha, for one message, however short.
       seconds_per_byte: beta, for each byte that a device receives.
+      seconds_per_operation: for each operation that a device runs to cut what it sends and to put
+        together what it received, however small.
+      seconds_per_touched_byte: for each byte that these operations read or write.
     """
 
     seconds_per_message: float
     seconds_per_byte: float
+    seconds_per_operation: float = 0.0
+    seconds_per_touched_byte: float = 0.0
 
     def __post_init__(self) -> None:
-        """Checks both.
+        """Checks them.
 
         Raises:
           LayoutError: one is negative, or no finite number.
@@ -36,9 +41,20 @@ class Link:
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0)
         ])  # fmt: skip
 
-    def seconds(self, received_bytes: float, messages: int) -> float:
-        """Time for what one device receives."""
-        return self.seconds_per_message * messages + self.seconds_per_byte * received_bytes
+    def seconds(
+        self,
+        received_bytes: float,
+        messages: int,
+        operations: int = 0,
+        touched_bytes: float = 0.0,
+    ) -> float:
+        """Time for what one device receives, and for what it does for that."""
+        return (
+            self.seconds_per_message * messages
+            + self.seconds_per_byte * received_bytes
+            + self.seconds_per_operation * operations
+            + self.seconds_per_touched_byte * touched_bytes
+        )
 
 
 def slowest(links: Iterable[Link]) -> Link:
@@ -46,8 +62,8 @@ def slowest(links: Iterable[Link]) -> Link:
     found = list(links)
     if len(found) == 1:
         return found[0]
-    both = [(one.seconds_per_message, one.seconds_per_byte) for one in found]
-    return Link(max(one for one, _ in both), max(one for _, one in both))
+    rates = zip(*map(dataclasses.astuple, found), strict=True)
+    return Link(*map(max, rates))
 
 
 def of_mesh(mesh: Mesh, links: Mapping[str, Link]) -> tuple[Link, ...]:

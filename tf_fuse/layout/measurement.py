@@ -7,10 +7,15 @@
     save_rates(found.rates, "mesh.rates")
     layout.plan(step, mesh, args, rates=load_rates("mesh.rates"))
 
-Along each axis relayouts of several sizes are run, with few and many messages, and on all devices
-products of matrices, sums of long vectors, and chains of small operations. Of each the shortest
-of some runs counts, less that of a call that does nothing; `calibration.calibrate` finds the rates
-that tell these times best, and says how well they do.
+All devices of the mesh work at once, as they do in a step: where they share a processor's cores, so
+they do here. Along each axis relayouts of several sizes go there and back, and on all devices
+products of matrices, absolute values of vectors, and small operations are run. Each is run a few
+times and many times within one call, and the difference counts, without what a call itself takes.
+
+All cases take turns, round by round, so that what else the machine does meets all of them alike,
+and of each the lower quartile of the rounds counts. How far the median is above it is the spread
+of a sample, and `Calibration.problems` says when spread or fit are too bad to plan by.
+`calibration.calibrate` finds the rates that tell these times best.
 
 What runs is the business of a bench, so that another one than DTensor's can be measured; it also
 makes the processes of a mesh agree on what they measured, as all have to make the same plan.
@@ -19,59 +24,68 @@ makes the processes of a mesh agree on what they measured, as all have to make t
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tf_fuse.layout.calibration import Calibration, ComputeSample, LinkSample, calibrate
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.redistribution import RelayoutPlan
 from tf_fuse.layout.tensor_layout import TensorLayout
 
+# Times that a thing is run in one call.
+_FEW: Final = 1
+_MANY: Final = 5
 # Elements of what is relayouted: primes, so that no other axis can split it and take a share.
-_RELAYOUTS: Final = (257, 16411, 262147)
-# Rows of matrices that are multiplied; elements of sums; operations of chains.
-_PRODUCTS: Final = (64, 256, 512)
-_SUMS: Final = (1 << 16, 1 << 20)
-_CHAINS: Final = (16, 128)
-# Elements of what a chain works on.
+_RELAYOUTS: Final = (257, 65537)
+# Rows of matrices that are multiplied; elements of vectors; and of what is small.
+# What a product hides of an all-reduce is measured of the largest ones.
+_PRODUCTS: Final = (64, 192, 384)
+_HIDING: Final = _PRODUCTS[-1]
+_HIDDEN: Final = 524309
+_VECTORS: Final = (*_RELAYOUTS, _HIDDEN)
 _SMALL: Final = 16
+# Small operations for each time that they are run.
+_CHAIN: Final = 24
 _ITEM_BYTES: Final = 4
-# Of a time, what is not taken for that of the call itself, at least.
-_LEAST: Final = 0.01
+# Of the time of many, what is not taken for that of the call itself, at least.
+_LEAST: Final = 0.001
 
 
 class Relayouted(NamedTuple):
-    """A relayout that a bench can run.
+    """Relayouts that a bench can run.
 
     Attributes:
-      received_bytes: by each device.
-      messages: of a device, one after the other.
-      run: runs it once, and waits until it is done.
+      plans: there and, where need be, back.
+      run: runs them as often as it was asked for, and waits until they are done.
+      anew: whether each time what is relayouted is made anew, as absolute values of itself.
     """
 
-    received_bytes: float
-    messages: int
+    plans: tuple[RelayoutPlan, ...]
     run: Callable[[], None]
+    anew: bool = False
 
 
 class Bench(Protocol):
-    """Runs things on the devices of a mesh."""
+    """Runs things on all devices of a mesh at once, several times in one call."""
 
-    def relayout(self, source: TensorLayout, target: TensorLayout) -> Relayouted:
-        """A relayout of a float32 tensor between two layouts."""
+    def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
+        """Relayouts of a float32 tensor between two layouts, there and back."""
 
-    def product(self, rows: int) -> Callable[[], None]:
-        """A product of two square matrices, on each device its own."""
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Products of two square matrices, on each device its own."""
 
-    def sums(self, elements: int) -> Callable[[], None]:
-        """A sum of two vectors, on each device its own."""
+    def vectors(self, elements: int, count: int) -> Callable[[], None]:
+        """Absolute values of a vector, on each device its own."""
 
-    def chain(self, operations: int, elements: int) -> Callable[[], None]:
-        """Operations on a small vector, one after the other, on each device its own."""
+    def chain(self, elements: int, count: int) -> Callable[[], None]:
+        """Operations on a small vector, on each device its own; some have two readers."""
 
-    def nothing(self) -> Callable[[], None]:
-        """A call that does nothing."""
+    def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
+        """Products of matrices, and beside them a tensor that is made whole, each time anew."""
 
     def agreed(self, seconds: Sequence[float]) -> list[float]:
         """For each time the longest of all processes' ones: the same in each of them."""
@@ -79,18 +93,31 @@ class Bench(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Case:
-    """What is measured; the axis of a relayout, or None of what is computed."""
+    """What is measured.
+
+    Attributes:
+      axis: of a relayout, or None of what is computed.
+      size: of a product its rows, of an all-reduce its elements, of absolute values their number
+        below 0; 0 of others.
+      anew: whether absolute values are part of it, which do not count.
+      sample: of the seconds of one time, and how many of them are noise.
+      few: runs it `_FEW` times.
+      many: runs it `_MANY` times.
+    """
 
     axis: str | None
-    sample: Callable[[float], LinkSample | ComputeSample]
-    run: Callable[[], None]
+    size: int
+    anew: bool
+    sample: Callable[[float, float], LinkSample | ComputeSample]
+    few: Callable[[], None]
+    many: Callable[[], None]
 
 
 def measure(
     mesh: Mesh,
     bench: Bench,
-    rounds: int = 5,
-    overlap: float = 0.0,
+    rounds: int = 40,
+    overlap: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Calibration:
     """Measures a mesh.
@@ -98,80 +125,158 @@ def measure(
     Args:
       mesh: the devices.
       bench: runs things on them.
-      rounds: of which the shortest counts; one more before them is not counted.
-      overlap: see `Rates`; it is not measured.
+      rounds: in which all cases take turns; one more before them is not counted.
+      overlap: see `Rates`; None to measure it.
       clock: seconds.
 
     Returns:
-      The rates, and how far off the worst sample is.
+      The rates, how far off the worst sample is, and how much samples varied. A `UserWarning` has
+      `Calibration.problems`, if there are any.
 
     Raises:
-      LayoutError: `rounds` is below 1, or times do not tell one rate from another.
+      LayoutError: `rounds` is below 2, or times do not tell one rate from another.
     """
-    if rounds < 1:
-        raise LayoutError(f"rounds is 1 or more, got {rounds}")
-    cases = [*_links(mesh, bench), *_computes(bench)]
-    nothing = bench.nothing()
-    raw = bench.agreed(
-        [_shortest(one, rounds, clock) for one in (nothing, *(c.run for c in cases))]
-    )
-    seconds = [max(one - raw[0], _LEAST * one) for one in raw[1:]]
+    if rounds < 2:
+        raise LayoutError(f"rounds is 2 or more, got {rounds}")
+    cases = [*_computes(bench), *_links(mesh, bench)]
+    axes = [axis for axis, size in mesh.dims if size > 1 and overlap is None]
+    beside = [
+        bench.both(_HIDING, TensorLayout(mesh, (_HIDDEN,), None, [axis]), count)
+        for axis in axes
+        for count in (_FEW, _MANY)
+    ]
+    runs = [run for case in cases for run in (case.few, case.many)] + beside
+    quartiles, spreads = _timed(runs, rounds, clock)
+    agreed = bench.agreed([*quartiles, *spreads])
+    seconds, spreads = agreed[: len(runs)], agreed[len(runs) :]
     links: dict[str, list[LinkSample]] = {axis: [] for axis, size in mesh.dims if size > 1}
     compute: list[ComputeSample] = []
-    for case, one in zip(cases, seconds, strict=True):
-        sample = case.sample(one)
+    alone: dict[tuple[str | None, int], tuple[float, float]] = {}
+    for i, case in enumerate(cases):
+        few, many = seconds[2 * i : 2 * i + 2]
+        noise = (few * spreads[2 * i] + many * spreads[2 * i + 1]) / (_MANY - _FEW)
+        taken = _one(few, many)
+        alone[case.axis, case.size] = taken, noise
+        if case.anew:
+            made = alone[None, -case.size]
+            taken, noise = max(taken - made[0], _LEAST * taken), noise + made[1]
+        sample = case.sample(taken, noise)
         if isinstance(sample, LinkSample):
             assert case.axis is not None
             links[case.axis].append(sample)
         else:
             compute.append(sample)
-    return calibrate(mesh, links, compute, overlap)
+    if overlap is None:
+        few_many = iter(seconds[2 * len(cases) :])
+        together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
+        overlap = _overlap({key: one for key, (one, _) in alone.items()}, together)
+    # That of the runs that count most: many times.
+    spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
+    found = dataclasses.replace(calibrate(mesh, links, compute, overlap), spread=spread)
+    if found.problems:
+        warnings.warn("; ".join(found.problems), stacklevel=2)
+    return found
 
 
-def _links(mesh: Mesh, bench: Bench) -> list[_Case]:
-    """Gathers and reductions along each axis: these differ in bytes for each message."""
-    found = []
+def _one(few: float, many: float) -> float:
+    """Seconds of one time."""
+    return max(many - few, _LEAST * many) / (_MANY - _FEW)
+
+
+def _timed(
+    runs: Sequence[Callable[[], None]], rounds: int, clock: Callable[[], float]
+) -> tuple[list[float], list[float]]:
+    """Of each run the lower quartile, and how far the median is above it, as a share of it."""
+    taken: list[list[float]] = [[] for _ in runs]
+    for counted in range(-1, rounds):
+        for run, mine in zip(runs, taken, strict=True):
+            begin = clock()
+            run()
+            if counted >= 0:
+                mine.append(clock() - begin)
+    quartiles = [statistics.quantiles(mine, n=4, method="inclusive")[0] for mine in taken]
+    spreads = [
+        statistics.median(mine) / quartile - 1 if quartile > 0 else 0.0
+        for mine, quartile in zip(taken, quartiles, strict=True)
+    ]
+    return quartiles, spreads
+
+
+def _links(mesh: Mesh, bench: Bench) -> Iterator[_Case]:
+    """Relayouts along each axis: these differ in bytes and operations for each message."""
     for axis, size in mesh.dims:
         if size == 1:
             continue
-        for elements in _RELAYOUTS:
-            rows = (size, elements)
-            split, all_rows = TensorLayout(mesh, rows, [[axis], []]), TensorLayout(mesh, rows)
-            terms = TensorLayout(mesh, (elements,), None, [axis])
-            whole = TensorLayout(mesh, (elements,))
-            for source, target in ((split, all_rows), (terms, whole)):
-                made = bench.relayout(source, target)
+        for elements in (*_RELAYOUTS, _HIDDEN):
+            for source, target in _pairs(mesh, axis, size, elements):
+                mark = elements if source.shape == (elements,) else 0
+                if elements == _HIDDEN and not mark:
+                    continue
+                few = bench.relayout(source, target, _FEW)
+                many = bench.relayout(source, target, _MANY)
 
-                def sample(seconds: float, made: Relayouted = made) -> LinkSample:
-                    return LinkSample(made.received_bytes, made.messages, seconds)
+                def sample(
+                    seconds: float, noise: float, plans: Sequence[RelayoutPlan] = many.plans
+                ) -> LinkSample:
+                    return LinkSample(
+                        sum(one.received_bytes_per_device for one in plans),
+                        sum(one.messages for one in plans),
+                        seconds,
+                        sum(one.operations for one in plans),
+                        sum(one.touched_bytes_per_device for one in plans),
+                        noise,
+                    )
 
-                found.append(_Case(axis, sample, made.run))
-    return found
+                yield _Case(axis, mark, many.anew, sample, few.run, many.run)
 
 
-def _computes(bench: Bench) -> list[_Case]:
-    found = []
+def _pairs(
+    mesh: Mesh, axis: str, size: int, elements: int
+) -> list[tuple[TensorLayout, TensorLayout]]:
+    """A gather and a slice; a sum and a mask; two all-to-alls; a reduce-scatter and a way back."""
+    tall, square = (size, elements), (size, size * elements)
+    return [
+        (TensorLayout(mesh, tall, [[axis], []]), TensorLayout(mesh, tall)),
+        (TensorLayout(mesh, (elements,), None, [axis]), TensorLayout(mesh, (elements,))),
+        (TensorLayout(mesh, square, [[axis], []]), TensorLayout(mesh, square, [[], [axis]])),
+        (TensorLayout(mesh, tall, None, [axis]), TensorLayout(mesh, tall, [[axis], []])),
+    ]
 
-    def add(flops: int, touched: int, operations: int, run: Callable[[], None]) -> None:
-        def sample(seconds: float) -> ComputeSample:
-            return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds)
 
-        found.append(_Case(None, sample, run))
+def _computes(bench: Bench) -> Iterator[_Case]:
+    def case(
+        flops: int,
+        touched: int,
+        operations: int,
+        run: Callable[[int], Callable[[], None]],
+        size: int = 0,
+    ) -> _Case:
+        def sample(seconds: float, noise: float) -> ComputeSample:
+            return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds, noise)
+
+        return _Case(None, size, False, sample, run(_FEW), run(_MANY))
 
     for rows in _PRODUCTS:
-        add(2 * rows**3, 3 * rows**2, 1, bench.product(rows))
-    for elements in _SUMS:
-        add(elements, 3 * elements, 1, bench.sums(elements))
-    for count in _CHAINS:
-        add(count * _SMALL, 2 * count * _SMALL, count, bench.chain(count, _SMALL))
-    return found
+        yield case(2 * rows**3, 3 * rows**2, 1, lambda n, rows=rows: bench.product(rows, n), rows)
+    for elements in _VECTORS:
+        yield case(
+            elements, 2 * elements, 1, lambda n, size=elements: bench.vectors(size, n), -elements
+        )
+    # Each in a case of its own would be below what a clock tells.
+    small = _CHAIN * _SMALL
+    yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n))
 
 
-def _shortest(run: Callable[[], None], rounds: int, clock: Callable[[], float]) -> float:
-    run()
-    found = []
-    for _ in range(rounds):
-        begin = clock()
-        run()
-        found.append(clock() - begin)
-    return min(found)
+def _overlap(alone: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:
+    """The share of an all-reduce that a product beside it hides, where it is the least.
+
+    Args:
+      alone: seconds of all-reduces and products.
+      together: by axis, those of both at once.
+    """
+    product = alone[None, _HIDING]
+    shares = [
+        (alone[axis, _HIDDEN] + product - both) / min(alone[axis, _HIDDEN], product)
+        for axis, both in together.items()
+    ]
+    return min(1.0, max(0.0, min(shares, default=0.0)))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.optimize.saved import written
 from tf_fuse.v1 import layout_pb2
 
-_VERSION = 1
+_VERSION = 2
 _SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "overlap")
+
+_LINK = tuple(one.name for one in dataclasses.fields(Link))
 
 
 def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
@@ -27,10 +30,7 @@ def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
     links = dict(rates.links)
     for axis, size in rates.mesh.dims:
         message.mesh.add(name=axis, size=size)
-        link = links[axis]
-        message.links.add(
-            seconds_per_message=link.seconds_per_message, seconds_per_byte=link.seconds_per_byte
-        )
+        message.links.add(**dataclasses.asdict(links[axis]))
     for name in _SCALARS:
         setattr(message, name, getattr(rates, name))
     written(message, path)
@@ -61,7 +61,7 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
     try:
         mesh = Mesh([(one.name, one.size) for one in message.mesh])
         links = {
-            axis: Link(one.seconds_per_message, one.seconds_per_byte)
+            axis: Link(*(getattr(one, name) for name in _LINK))
             for axis, one in zip(mesh.axes, message.links, strict=True)
         }
         return Rates(mesh, links, *(getattr(message, name) for name in _SCALARS))

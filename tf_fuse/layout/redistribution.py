@@ -45,6 +45,8 @@ class RelayoutStep:
       received_bytes: by all devices together.
       messages: of a device, one after the other.
       seconds: by the links; 0.0 where none were given.
+      operations: of a device, beside sending.
+      touched_bytes: that all devices together read and write in these.
     """
 
     kind: str
@@ -56,6 +58,8 @@ class RelayoutStep:
     received_bytes: int
     messages: int
     seconds: float
+    operations: int
+    touched_bytes: int
 
     def __str__(self) -> str:
         both = [", ".join(map(str, dict.fromkeys(one))) for one in (self.sources, self.targets)]
@@ -98,6 +102,16 @@ class RelayoutPlan:
     def messages(self) -> int:
         """Messages of a device, one after the other."""
         return sum(step.messages for step in self.steps)
+
+    @property
+    def operations(self) -> int:
+        """Operations of a device, beside sending."""
+        return sum(step.operations for step in self.steps)
+
+    @property
+    def touched_bytes_per_device(self) -> float:
+        """What each device reads and writes in these."""
+        return sum(step.touched_bytes for step in self.steps) / self.mesh.size
 
     @property
     def seconds(self) -> float:
@@ -230,7 +244,7 @@ def _steps(source: TensorLayout, path: Iterable[search.Edge]) -> Iterable[Relayo
         axes = tuple(source.mesh.axes[axis] for axis in step.axes)
         yield RelayoutStep(
             step.kind, axes, step.sources, step.targets, before, after,
-            cost.received, cost.messages, cost.seconds,
+            cost.received, cost.messages, cost.seconds, cost.operations, cost.touched,
         )  # fmt: skip
         before = after
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
@@ -82,6 +83,8 @@ class _Edges(NamedTuple):
       starts: for each of them where its steps begin.
       received: elements that all devices receive in a step.
       messages: of a device.
+      operations: of a device, beside sending.
+      touched: elements that all devices read and write in these.
       group: number of the axes of a step's groups.
       makes: the axis over which a step makes the tensor partial; -1 if over none.
       groups: axes of steps' groups, by number.
@@ -92,6 +95,8 @@ class _Edges(NamedTuple):
     starts: np.ndarray
     received: np.ndarray
     messages: np.ndarray
+    operations: np.ndarray
+    touched: np.ndarray
     group: np.ndarray
     makes: np.ndarray
     groups: tuple[tuple[int, ...], ...]
@@ -104,8 +109,9 @@ class _Net:
         self._space = space
         self._elements = math.prod(space.shape)
         self._number: dict[State, int] = {}
-        # From where, to where, elements, messages, axis that becomes partial, axes.
-        self._steps: list[tuple[int, int, int, int, int, tuple[int, ...]]] = []
+        # From where, to where, elements, messages, operations, elements touched, axis that becomes
+        # partial, axes.
+        self._steps: list[tuple[int, int, int, int, int, int, int, tuple[int, ...]]] = []
         self._edges: _Edges | None = None
         # By what seconds depend on: those of edges, and least sums from layouts.
         self._known: dict[tuple, tuple[np.ndarray, dict[int, np.ndarray]]] = {}
@@ -128,10 +134,11 @@ class _Net:
                 if after not in self._number:
                     self._number[after] = len(self._number)
                     waiting.append(after)
-                what = self._space.received(before, step)
+                received = self._space.received(before, step)
+                handling = self._space.handling(before, step)
                 makes = step.axes[0] if step.kind in (MASK, PAD) else -1
                 ends = self._number[before], self._number[after]
-                self._steps.append((*ends, *what, makes, step.axes))
+                self._steps.append((*ends, *received, *handling, makes, step.axes))
 
     def seconds(
         self, sources: Sequence[int], partial: tuple[int, ...], whole_bytes: int, links: _Links
@@ -167,21 +174,23 @@ class _Net:
         steps = sorted(self._steps, key=lambda one: one[1])
         groups = {axes: i for i, axes in enumerate(dict.fromkeys(one[-1] for one in steps))}
         rows = [(*numbers, groups[axes]) for *numbers, axes in steps]
-        begin, end, received, messages, makes, group = np.array(rows, np.int64).reshape(-1, 6).T
+        begin, end, *what, makes, group = np.array(rows, np.int64).reshape(-1, 8).T
         ends, starts = np.unique(end, return_index=True)
-        return _Edges(begin, ends, starts, received, messages, group, makes, tuple(groups))
+        return _Edges(begin, ends, starts, *what, group, makes, tuple(groups))
 
     def _weights(
         self, edges: _Edges, partial: tuple[int, ...], whole_bytes: int, links: _Links
     ) -> np.ndarray:
         """Seconds of each step, as `search.Router.cost` has them; infinite of what may not be."""
         slow = [slowest(links[axis] for axis in axes) for axes in edges.groups]
-        each, byte = (
-            np.array([getattr(one, name) for one in slow], float)[edges.group]
-            for name in ("seconds_per_message", "seconds_per_byte")
+        message, byte, operation, touched = np.array([astuple(one) for one in slow], float).T
+        item_bytes, devices = whole_bytes // self._elements, math.prod(self._space.sizes)
+        found = (
+            message[edges.group] * edges.messages
+            + byte[edges.group] * (edges.received * item_bytes / devices)
+            + operation[edges.group] * edges.operations
+            + touched[edges.group] * (edges.touched * item_bytes / devices)
         )
-        received = edges.received * (whole_bytes // self._elements)
-        found = each * edges.messages + byte * (received / math.prod(self._space.sizes))
         return np.where(np.isin(edges.makes, [-1, *partial]), found, np.inf)
 
     def _least(self, edges: _Edges, weights: np.ndarray, sources: Sequence[int]) -> np.ndarray:

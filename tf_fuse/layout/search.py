@@ -26,12 +26,16 @@ class Cost(NamedTuple):
       received: bytes that all devices together receive.
       messages: of a device, one after the other.
       steps: their number.
+      operations: of a device, beside sending.
+      touched: bytes that all devices together read and write in these.
     """
 
     seconds: float
     received: int
     messages: int
     steps: int
+    operations: int
+    touched: int
 
     def plus(self, other: Cost) -> Cost:
         """The cost of both, one after the other."""
@@ -40,10 +44,12 @@ class Cost(NamedTuple):
             self.received + other.received,
             self.messages + other.messages,
             self.steps + other.steps,
+            self.operations + other.operations,
+            self.touched + other.touched,
         )
 
 
-NOTHING = Cost(0.0, 0, 0, 0)
+NOTHING = Cost(0.0, 0, 0, 0, 0, 0)
 
 
 class Edge(NamedTuple):
@@ -77,12 +83,14 @@ class Router:
     def cost(self, state: State, step: Step) -> Cost:
         """What a step from a state costs."""
         elements, messages = self.space.received(state, step)
-        received = elements * self._item_bytes
+        operations, moved = self.space.handling(state, step)
+        received, touched = elements * self._item_bytes, moved * self._item_bytes
         seconds = 0.0
         if self._links is not None:
             link = slowest(self._links[axis] for axis in step.axes)
-            seconds = link.seconds(received / math.prod(self.space.sizes), messages)
-        return Cost(seconds, received, messages, 1)
+            devices = math.prod(self.space.sizes)
+            seconds = link.seconds(received / devices, messages, operations, touched / devices)
+        return Cost(seconds, received, messages, 1, operations, touched)
 
     def edges(self, state: State) -> list[Edge]:
         """All steps from a state."""

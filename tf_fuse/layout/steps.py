@@ -15,7 +15,19 @@ With V bytes on a device before the step and p devices in each group, a device r
 | all_reduce | P, B | 2 (p - 1) / p V | 2 (p - 1) |
 
 These are the costs of the OneFlow paper (Yuan et al., 2021, table 2), per device, and the rounds of
-a ring. A device keeps slices that are contiguous, so only the last of the axes that split a
+a ring. Besides, a device runs operations that cut what it sends and put together what it received:
+
+| step | operations | bytes that they read and write |
+|---|---|---|
+| slice | 1 | 2 V / p |
+| mask | 1, zeros | V |
+| pad | 2, zeros and a concatenation | (2 p + 1) V |
+| all_gather | 1, a concatenation | 2 p V |
+| all_to_all | p + 1, slices and a concatenation | 4 V |
+| reduce_scatter | 2, a split and a sum | 3 V + V / p |
+| all_reduce | 1, a sum | V + V / p |
+
+A device keeps slices that are contiguous, so only the last of the axes that split a
 dimension can be gathered, moved or padded, and a new one becomes the last. An all-to-all over
 several axes moves each from some dimension to another; no dimension gives one and takes one.
 """
@@ -154,6 +166,24 @@ class Space:
         if step.kind == ALL_REDUCE:
             return 2 * (held // members) * (members - 1), 2 * (members - 1)
         return 0, 0
+
+    def handling(self, state: State, step: Step) -> tuple[int, int]:
+        """What a device does for a step from a state, beside sending.
+
+        Returns:
+          Operations, and elements that all devices together read and write in them.
+        """
+        members = self.members(step.axes)
+        held = self.elements(state) * math.prod(self.sizes)
+        return {
+            SLICE: (1, 2 * (held // members)),
+            MASK: (1, held),
+            PAD: (2, (2 * members + 1) * held),
+            ALL_GATHER: (1, 2 * members * held),
+            ALL_TO_ALL: (members + 1, 4 * held),
+            REDUCE_SCATTER: (2, 3 * held + held // members),
+            ALL_REDUCE: (1, held + held // members),
+        }[step.kind]
 
     def edges(self, state: State) -> list[tuple[Step, State]]:
         """All steps from a state, with where they lead, in an order that is always the same."""

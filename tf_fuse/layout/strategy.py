@@ -124,6 +124,8 @@ class Strategy:
       output_bytes: of its outputs that are not in the place of inputs.
       temporary_bytes: that are held while it runs, beside inputs and outputs.
       known: whether it is by a rule; otherwise all devices do the same.
+      operations: of TensorFlow that a device runs for it.
+      view: whether its output is its input, so that it reads and writes nothing.
     """
 
     choices: tuple[Choice, ...]
@@ -140,6 +142,8 @@ class Strategy:
     output_bytes: int
     temporary_bytes: int
     known: bool = True
+    operations: int = 1
+    view: bool = False
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.choices))
@@ -280,6 +284,9 @@ class _Assignment:
             sum(size for i, size in enumerate(held[count:]) if i not in placed),
             self._sum(rule.temporaries),
             rule.known,
+            # What only passes its input on is not run at all.
+            0 if rule.copies else 1 + sum(n for factor, n in rule.extra if factor in self._axes),
+            rule.view,
         )
 
     def _legal(self, dims: Dims, allowed: Allowed) -> bool:

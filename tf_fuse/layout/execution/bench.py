@@ -10,6 +10,7 @@ In several processes each makes a bench and measures; all get the same rates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ from tf_fuse.layout.execution.communicator import Communicator, Held
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.relayouts import relayout
 from tf_fuse.layout.execution.rings import Rings
+from tf_fuse.layout.measured_operations import absolutes, powers, small
 from tf_fuse.layout.measurement import Relayouted
 from tf_fuse.layout.mesh import Mesh
-from tf_fuse.layout.redistribution import plan_relayout
+from tf_fuse.layout.redistribution import RelayoutPlan, plan_relayout
 from tf_fuse.layout.tensor_layout import TensorLayout
 
 
@@ -39,48 +41,49 @@ class Bench:
         rings = Rings(self._devices) if self._devices.distributed else None
         self._communicator = Communicator(self._devices, rings)
 
-    def relayout(self, source: TensorLayout, target: TensorLayout) -> Relayouted:
-        """A relayout of a float32 tensor between two layouts."""
-        plan = plan_relayout(source, target)
-        run = self._run(lambda held: relayout(self._communicator, plan, held), source.slice_shape)
-        return Relayouted(plan.received_bytes_per_device, plan.messages, run)
+    def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
+        """Relayouts of a float32 tensor between two layouts, there and back."""
+        plans = _plans(source, target)
+        run = self._run(lambda held: self._to_and_fro(plans, held, count), source.slice_shape)
+        return Relayouted(plans, run, len(plans) == 1)
 
-    def gathers(self, axis: str, count: int, elements: int) -> Callable[[], None]:
-        """Gathers along an axis, one after the other, of what each leaves a slice of."""
-        mesh = self._devices.mesh
-        shape = (mesh.size_of(axis), elements)
-        split, whole = TensorLayout(mesh, shape, [[axis], []]), TensorLayout(mesh, shape)
-        there, back = plan_relayout(split, whole), plan_relayout(whole, split)
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Products of two square matrices, on each device its own."""
+        return self._alone(lambda one: powers(one, count), (rows, rows))
 
-        def chained(held: Held) -> Held:
-            for _ in range(count):
-                held = relayout(self._communicator, there, held)
-                held = relayout(self._communicator, back, held)
-            return held
+    def vectors(self, elements: int, count: int) -> Callable[[], None]:
+        """Absolute values of a vector, on each device its own."""
+        return self._alone(lambda one: absolutes(one, count), (elements,))
 
-        return self._run(chained, split.slice_shape)
+    def chain(self, elements: int, count: int) -> Callable[[], None]:
+        """Operations on a small vector, on each device its own; some have two readers."""
+        return self._alone(lambda one: small(one, count), (elements,))
 
-    def product(self, rows: int) -> Callable[[], None]:
-        """A product of two square matrices, on each device its own."""
-        return self._alone(lambda one: tf.linalg.matmul(one, one), (rows, rows))
+    def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
+        """Products of matrices, and beside them a tensor that is made whole, each time anew."""
+        plans = _plans(source, TensorLayout(source.mesh, source.shape))
+        elements = math.prod(source.slice_shape)
 
-    def sums(self, elements: int) -> Callable[[], None]:
-        """A sum of two vectors, on each device its own."""
-        return self._alone(lambda one: one + one, (elements,))
+        def beside(held: Held) -> Held:
+            matrices = self._communicator.each(
+                held, lambda _, one: tf.reshape(one[: rows * rows], (rows, rows))
+            )
+            terms = self._communicator.each(
+                held, lambda _, one: tf.reshape(one[:elements], source.slice_shape)
+            )
+            terms = self._to_and_fro(plans, terms, count)
+            made = self._communicator.each(matrices, lambda _, one: powers(one, count))
+            return {device: made[device][0, :1] + one[:1] for device, one in terms.items()}
 
-    def chain(self, operations: int, elements: int) -> Callable[[], None]:
-        """Operations on a small vector, one after the other, on each device its own."""
+        return self._run(beside, (max(elements, rows * rows),))
 
-        def chained(one: Any) -> Any:
-            for _ in range(operations):
-                one = tf.tanh(one)
-            return one
-
-        return self._alone(chained, (elements,))
-
-    def nothing(self) -> Callable[[], None]:
-        """A call that does nothing."""
-        return self._alone(tf.identity, (1,))
+    def _to_and_fro(self, plans: Sequence[RelayoutPlan], held: Held, count: int) -> Held:
+        for _ in range(count):
+            if len(plans) == 1:
+                held = self._communicator.each(held, lambda _, one: absolutes(one, 1))
+            for plan in plans:
+                held = relayout(self._communicator, plan, held)
+        return held
 
     def agreed(self, seconds: Sequence[float]) -> list[float]:
         """For each time the longest of all processes' ones: the same in each of them."""
@@ -117,3 +120,13 @@ class Bench:
                 one.numpy()
 
         return run
+
+
+def _plans(source: TensorLayout, target: TensorLayout) -> tuple[RelayoutPlan, ...]:
+    """There and back. What is added up is a term again: TensorFlow adds no zeros that it knows.
+
+    It is made anew then, so that its memory is the device's own and may take the sum, as in a step.
+    """
+    there = plan_relayout(source, target)
+    terms = source.partial and not target.partial and source.slice_shape == target.slice_shape
+    return (there,) if terms else (there, plan_relayout(target, source))

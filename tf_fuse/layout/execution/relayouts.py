@@ -8,6 +8,7 @@ send each other goes through a `Communicator`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,11 +38,14 @@ class Relayouts:
         """
         if plan is None:
             return held
-        for i, step in enumerate(plan.steps):
-            key = tensor, plan.steps[: i + 1]
+        done = 0
+        while done < len(plan.steps):
+            some = _at_once(plan.steps[done:])
+            done += len(some)
+            key = tensor, plan.steps[:done]
             if key not in self._known:
-                before = _reshaped(self._communicator, held, step.before.slice_shape)
-                self._known[key] = _run(self._communicator, step, before)
+                before = _reshaped(self._communicator, held, some[0].before.slice_shape)
+                self._known[key] = _run(self._communicator, some, before)
             held = self._known[key]
         return _reshaped(self._communicator, held, plan.target.slice_shape)
 
@@ -57,7 +61,15 @@ def _reshaped(communicator: Communicator, held: Held, shape: Sequence[int]) -> H
     )
 
 
-def _run(communicator: Communicator, step: RelayoutStep, held: Held) -> Held:
+def _at_once(steps: Sequence[RelayoutStep]) -> Sequence[RelayoutStep]:
+    """The first steps, as far as one operation of each device does them: slices of slices."""
+    return list(itertools.takewhile(lambda one: one.kind == kinds.SLICE, steps)) or steps[:1]
+
+
+def _run(communicator: Communicator, steps: Sequence[RelayoutStep], held: Held) -> Held:
+    step = steps[0]
+    if step.kind == kinds.SLICE:
+        return communicator.each(held, lambda device, one: _part(communicator, steps, device, one))
     if step.kind == kinds.ALL_REDUCE:
         return communicator.all_reduce(held, step.axes, "sum")
     if step.kind == kinds.ALL_GATHER:
@@ -79,8 +91,6 @@ def _local(communicator: Communicator, step: RelayoutStep, device: int, tensor: 
     """The steps in which nothing is sent."""
     at = communicator.place(device, step.axes)
     count = communicator.members(step.axes)
-    if step.kind == kinds.SLICE:
-        return _part(tensor, step.targets[0], at, count)
     if step.kind == kinds.MASK:
         return tensor if at == 0 else tf.zeros_like(tensor)
     assert step.kind == kinds.PAD, step.kind
@@ -90,11 +100,16 @@ def _local(communicator: Communicator, step: RelayoutStep, device: int, tensor: 
     return tf.concat([*zeros[:at], tensor, *zeros[at:]], step.sources[0])
 
 
-def _part(tensor: Any, dimension: int, number: int, count: int) -> Any:
-    length = tensor.shape[dimension] // count
+def _part(
+    communicator: Communicator, steps: Sequence[RelayoutStep], device: int, tensor: Any
+) -> Any:
+    """The slice of a tensor that is left of it behind several slices."""
     shape = tensor.shape.as_list()
     begin = [0] * len(shape)
-    begin[dimension], shape[dimension] = number * length, length
+    for step in steps:
+        dimension = step.targets[0]
+        shape[dimension] //= communicator.members(step.axes)
+        begin[dimension] += communicator.place(device, step.axes) * shape[dimension]
     return tf.slice(tensor, begin, shape)
 
 

@@ -49,6 +49,7 @@ def elementwise(
             saved_outputs=saved_outputs,
             aliases=[(0, 0)] if copies else (),
             copies=copies,
+            view=copies,
         )
 
     return rule

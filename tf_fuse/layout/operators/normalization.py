@@ -32,6 +32,7 @@ def softmax(operation: Operation) -> Rule:
             Inner(names[at], "sum", rows),
             Inner(names[at], "sum", rows, backward=True),
         ],
+        extra=[(names[at], 4)],
         work=[Work(5, tuple(names))],
         backward_work=[Work(4, tuple(names))],
         saved_inputs=(),
@@ -46,7 +47,7 @@ def cross_entropy(operation: Operation) -> Rule:
     labels, and labels by logits.
     """
     expect(operation, [2, 2], [1, 2])
-    return _cross_entropy(operation, ["batch", "classes"], 3)
+    return _cross_entropy(operation, ["batch", "classes"], 3, 18)
 
 
 def sparse_cross_entropy(operation: Operation) -> Rule:
@@ -56,10 +57,10 @@ def sparse_cross_entropy(operation: Operation) -> Rule:
     the label's logit, which one of the devices has.
     """
     expect(operation, [2, 1], [1, 2])
-    return _cross_entropy(operation, ["batch"], 2)
+    return _cross_entropy(operation, ["batch"], 2, 27)
 
 
-def _cross_entropy(operation: Operation, labels: list[Written], sums: int) -> Rule:
+def _cross_entropy(operation: Operation, labels: list[Written], sums: int, extra: int) -> Rule:
     both: list[Written] = ["batch", "classes"]
     return make(
         operation,
@@ -69,6 +70,7 @@ def _cross_entropy(operation: Operation, labels: list[Written], sums: int) -> Ru
             Inner("classes", "max", Work(1, ("batch",))),
             Inner("classes", "sum", Work(sums, ("batch",))),
         ],
+        extra=[("classes", extra)],
         work=[Work(6, ("batch", "classes"))],
         backward_work=[Work(1, ("batch", "classes"))],
         constants=[1] if sums == 2 else [],

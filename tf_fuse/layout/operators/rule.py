@@ -80,6 +80,9 @@ class Rule:
       copies: whether output and input are the same, so that gradients which are partial can pass:
         readers' gradients are added up before they are reduced.
       known: whether there is a rule, and not only the fallback.
+      view: whether the output is the input, at most with another shape: no byte is moved.
+      extra: (factor, operations): how many operations more a device runs where an axis splits the
+        factor.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -101,6 +104,8 @@ class Rule:
     aliases: tuple[tuple[int, int], ...] = ()
     copies: bool = False
     known: bool = True
+    view: bool = False
+    extra: tuple[tuple[str, int], ...] = ()
 
     @property
     def splittable(self) -> tuple[str, ...]:
@@ -138,7 +143,7 @@ def make(
     given = {key: value for key, value in others.items() if key != "known"}
     for name in ("fixed", "sums", "same", "shared", "constants", "loose"):
         given[name] = frozenset(given.get(name, ()))
-    for name in ("linear", "inner", "work", "temporaries", "saved_outputs", "aliases"):
+    for name in ("linear", "inner", "work", "temporaries", "saved_outputs", "aliases", "extra"):
         given[name] = tuple(given.get(name, ()))
     work = given["work"]
     if backward_work is None:

@@ -53,6 +53,7 @@ def reshape(operation: Operation) -> Rule:
         linear=[(0,)],
         saved_inputs=(),
         aliases=[(0, 0)],
+        view=True,
     )
 
 
