@@ -303,6 +303,8 @@ def batch_of(data: Any) -> Batch:
             "inputs of a model as one list or dictionary"
         )
     parts = tuple(nest.map_structure(_leaf, one) for one in parts)
+    while len(parts) > 1 and parts[-1] is None:
+        parts = parts[:-1]
     leaves = nest.flatten(parts)
     names = [
         re.sub(r"\W", "_", f"{name}_{path}" if path else name)
@@ -334,7 +336,7 @@ def _leaf(one: Any) -> Any:
 
 def _lifted(make: Any, **given: Any) -> Any:
     """Makes a variable outside of the function that is traced, where it can."""
-    if not callable(given.get("initial_value")):
+    if tf.is_symbolic_tensor(given.get("initial_value")):
         return make(**given)
     with tf.init_scope():
         return resource_variable_ops.ResourceVariable(
