@@ -106,7 +106,7 @@ def test_what_cannot_run_says_why(execute):
         "untouched": "ResourceVariable",
         "taken": "LaidOutResourceVariable",
         "otherwise": "variable 'weight' lies as [6/x, 2] on x:2 already, and this plan has it as "
-        "[6, 2] on x:2; pin it by rules and dimensions, or release it first",
+        "[6, 2] on x:2; plan with keep_layouts=True, or release the variable first",
         "unplanned": "variable 'weight' lies in slices, [6/x, 2] on x:2, and is read in a function "
         "that has no plan; plan and execute that function on the same mesh too, or release the "
         "variable first",

@@ -60,7 +60,9 @@ def pins_of_kept(
         fitting = [str(one) for one in strategies if one.outputs[0] == layout]
         left = tuple(one for one in fitting if asked is None or one in asked)
         if not left:
-            asked_for = f"as one of {', '.join(sorted(asked))}" if asked and fitting else "otherwise"
+            asked_for = (
+                f"as one of {', '.join(sorted(asked))}" if asked and fitting else "otherwise"
+            )
             problems.append(
                 f"variable {name!r} lies as {layout} already, and is asked for {asked_for}; leave "
                 "it out of what is asked for, or release it first"

@@ -206,7 +206,7 @@ class _Tracer:
                 kept.append(one)
         kept.reverse()
         check_shapes(kept, self._tensors)
-        tensors = checked([name for one in kept for name in one.outputs], self._tensors)
+        tensors = checked(kept, self._tensors)
         sources = Sources(
             concrete,
             self._origins,

@@ -32,6 +32,7 @@ from tf_fuse.layout.rules import LayoutRules
 STEPS: Final = ("train", "test", "predict")
 # What `function_problem` and `FunctionProblem.search` take, and a model's plans too.
 _OF_PROBLEM: Final = ("allowed", "links", "memory_limit_bytes", "rates", "steps")
+_OTHERS: Final = ("batch",)
 _OF_SEARCH: Final = ("dimensions", "limits", "mode", "pins", "renamed", "rules")
 _OF_VARIABLES: Final = (
     "aggregation", "constraint", "dtype", "initial_value", "name", "shape", "synchronization",
@@ -160,14 +161,15 @@ class KerasExecution:
 
         function.__name__ = f"{self.model.name}_{step}_step"
         given = {name: options[name] for name in _OF_PROBLEM if name in options}
-        traced = tf.function(function, autograph=False)
-        names = [str(one.name) for one in batch.specs]
-        split: dict[str, int | None] = {}
-        found = function_problem(traced, self.mesh, batch.specs, batch=split, **given)
+        found = function_problem(function, self.mesh, batch.specs, **given)
+        away = set(_PARTS) | {one.name for one in batch.specs} | self._names
+        away -= set(found.function.inputs)
+        split = {n: at for n, at in (options.get("batch") or {}).items() if n not in away}
         if whole:
-            split |= dict.fromkeys(set(names) & set(found.function.inputs))
-            found = function_problem(traced, self.mesh, batch.specs, batch=split, **given)
-        return found
+            split |= dict.fromkeys(found.function.inputs)
+        if not split:
+            return found
+        return function_problem(function, self.mesh, batch.specs, batch=split, **given)
 
     def search(self, step: str, batch: Batch, options: Mapping[str, Any]) -> FunctionPlan:
         """The plan of a step; variables keep the layouts that they have."""
@@ -390,7 +392,7 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    known = sorted((*_OF_PROBLEM, *_OF_SEARCH))
+    known = sorted((*_OF_PROBLEM, *_OF_SEARCH, *_OTHERS))
     raise_if([
         f"there is no option {name!r} for the plans of a model; there are: {', '.join(known)}"
         for name in sorted(set(options) - set(known))
