@@ -47,14 +47,14 @@ def test_each_strategy_of_each_operation_has_the_values_of_one_device(execute):
              "AddV2", "Cast", "Tile", "Roll", "ReverseV2", "Cumsum", "SelectV2"}  # fmt: skip
     assert not moved & set(sums)
     assert min(count for count, _ in found.values()) >= 2
-    assert sum(count for count, _ in found.values()) == 261
+    assert sum(count for count, _ in found.values()) == 297
     kinds = {name.split("/")[0] for name in found}
     assert all(kinds & set(entry.rules) for entry in ENTRIES if not _is_left_out(entry))
 
 
 def _is_left_out(entry) -> bool:
     """Those that stand for several operations, that traces cannot plan, or that others test."""
-    elsewhere = {"LayerNorm", "Attention", "FusedBatchNormV3", "Variable", "Abs", "Equal",
+    elsewhere = {"LayerNorm", "Attention", "Variable", "Abs", "Equal",
                  "AssignVariableOp", "ResourceScatterAdd"}  # fmt: skip
     return bool(elsewhere & set(entry.rules))
 

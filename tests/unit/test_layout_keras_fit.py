@@ -23,7 +23,7 @@ def test_loops_have_the_values_of_one_device(what, layout, last, isolated_env):
     found = run("layout_keras_fits.py", what, isolated_env)
     assert all(one < SUMS for one in found["different"].values()), found["different"]
     # Evaluation and prediction have the variables where training has them.
-    assert found["layouts"] == dict.fromkeys(["train", "test", "predict"], [layout])
+    assert found["layouts"] == {one: [layout] for one in ("train", "test", "predict")}
     assert found["batches"] == {"train": [last, 8], "test": [2, last, 8], "predict": [last, 8]}
     if what != "rules":
         # What is no multiple of the devices is done whole by all of them.
@@ -36,10 +36,19 @@ def test_loops_have_the_values_of_one_device(what, layout, last, isolated_env):
     assert found["released"][1] < SUMS
 
 
+def test_a_resnet_with_its_batch_split(isolated_env):
+    """Batch norms have the statistics of whole batches: two sums forward, and one backward."""
+    found = run("layout_keras_fits.py", "images", isolated_env)
+    assert all(one < SUMS for one in found["different"].values()), found["different"]
+    assert found["sums"] == {"FusedBatchNormV3": 2, "FusedBatchNormGradV3": 1}
+    assert found["split"] == ["[8/x, 8, 8, 3] on x:2", "[8/x] on x:2"]
+
+
 def test_what_cannot_run_is_told(isolated_env):
     found = run("layout_keras_fits.py", "errors", isolated_env)
     assert found == {
-        "no model": "a Keras model is laid out",
+        "no model": "a Keras model is laid out, got 'a model'; give a keras.Model on the backend "
+        "'tensorflow', or a tf_keras.Model, and a function to layout.plan",
         "option": "there is no option 'mods' for the plans of a model; there are: allowed, batch, "
         "dimensions, limits, links, memory_limit_bytes, mode, pins, rates, renamed, rules, steps",
         "planned": "True",

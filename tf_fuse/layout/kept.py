@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_fuse.layout.errors import raise_if
@@ -12,7 +12,7 @@ from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.optimize.graph import GraphProblem
 from tf_fuse.layout.tensor_layout import TensorLayout
 
-Pinned = Mapping[str, str | tuple[str, ...]]
+Pinned = Mapping[str, str | Sequence[str]]
 
 
 def layouts_of(variables: Mapping[str, Any]) -> dict[str, TensorLayout]:

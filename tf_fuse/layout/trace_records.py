@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 import tensorflow as tf
@@ -168,8 +168,9 @@ def _of_tensor(record: Record, name: str, made: Made) -> list[str]:
         ]
     if made.shape is not None and 0 in made.shape:
         return [
-            f"{who}{of} has shape {list(made.shape)}, and so no elements, and a plan is for tensors "
-            "that have some; leave empty batches out, and keep empty tensors outside of the function"
+            f"{who}{of} has shape {list(made.shape)}, and so no elements, and a plan is for "
+            "tensors that have some; leave empty batches out, and keep empty tensors outside of "
+            "the function"
         ]
     return []
 

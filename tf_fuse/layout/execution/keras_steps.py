@@ -198,7 +198,7 @@ class KerasExecution:
         self, step: str, batch: Batch, options: Mapping[str, Any], problem: FunctionProblem
     ) -> FunctionPlan:
         """The plan of a batch that cannot be split as is asked for."""
-        given = {"limits": options.get("limits"), "keep_layouts": True}
+        given: dict[str, Any] = {"limits": options.get("limits"), "keep_layouts": True}
         if options.get("mode") == DATA:
             return self.problem(step, batch, options, whole=True).search(DATA, **given)
         return problem.search(modes.AUTO, **given)
