@@ -51,6 +51,32 @@ def _convolution_gradient(which: int) -> Any:
     return function
 
 
+def _batch_norm(data_format: str = "NHWC", training: bool = True, factor: float = 1.0) -> Any:
+    """y, and the mean and variance that are kept."""
+
+    def function(x: Any, scale: Any, offset: Any, *running: Any) -> Any:
+        empty = tf.constant([], tf.float32)
+        found = tf.raw_ops.FusedBatchNormV3(
+            x=x, scale=scale, offset=offset, mean=running[0] if running else empty,
+            variance=running[1] if running else empty, data_format=data_format,
+            is_training=training, exponential_avg_factor=factor, epsilon=1e-3,
+        )  # fmt: skip
+        return found[:3]
+
+    return function
+
+
+def _batch_norm_gradient(data_format: str, training: bool = True) -> Any:
+    def function(*args: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(args[:3])
+            y = _batch_norm(data_format, training)(*args)[0]
+            loss = tf.reduce_sum(y * y * y)
+        return tape.gradient(loss, args[:3])
+
+    return function
+
+
 def _slice_gradient(x: Any) -> Any:
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -60,6 +86,7 @@ def _slice_gradient(x: Any) -> Any:
 
 
 IMAGE, KERNEL = real(4, 4, 4, 4), real(3, 3, 4, 2)
+CHANNELS = [real(4), real(4), real(4), positive(4)]
 # Kind, with what tells several of one kind apart behind it; function; arguments.
 CASES: tuple[tuple[str, Any, list[np.ndarray]], ...] = (
     ("MatMul", lambda a, b: tf.matmul(a, b, transpose_b=True), [real(4, 6), real(8, 6)]),
@@ -84,6 +111,13 @@ CASES: tuple[tuple[str, Any, list[np.ndarray]], ...] = (
     ("All", lambda x: tf.reduce_all(x), [real(4, 6) > -9]),
     ("L2Loss", tf.nn.l2_loss, [real(4, 6)]),
     ("BiasAddGrad", lambda x: tf.raw_ops.BiasAddGrad(out_backprop=x), [real(4, 6)]),
+    ("FusedBatchNormV3", _batch_norm(), [IMAGE + 30, *CHANNELS[:2]]),
+    ("FusedBatchNormV3/running", _batch_norm("NCHW", factor=0.25), [IMAGE, *CHANNELS]),
+    ("FusedBatchNormV3/inference", _batch_norm(training=False), [IMAGE, *CHANNELS]),
+    ("FusedBatchNormV3/deep", _batch_norm("NDHWC"), [real(2, 2, 2, 2, 4), *CHANNELS[:2]]),
+    ("FusedBatchNormGradV3", _batch_norm_gradient("NHWC"), [IMAGE, *CHANNELS[:2]]),
+    ("FusedBatchNormGradV3/first", _batch_norm_gradient("NCHW"), [IMAGE, *CHANNELS[:2]]),
+    ("FusedBatchNormGradV3/inference", _batch_norm_gradient("NHWC", False), [IMAGE, *CHANNELS]),
     ("Softmax", lambda x: tf.nn.softmax(x), [real(4, 6)]),
     ("LogSoftmax", lambda x: tf.nn.log_softmax(x), [real(4, 6)]),
     ("SoftmaxCrossEntropyWithLogits",

@@ -241,12 +241,14 @@ def _along_channels(device, value):
 def batch_norm(device, x, scale, offset, *given):
     axes = _IMAGE_AXES[device.attribute("data_format", "NHWC")]
     if device.attribute("is_training", True):
-        sums = np.stack([x.sum(axes), (x * x).sum(axes)])
-        for factor in ("batch", "height", "width"):
-            sums = yield factor, "sum", sums
         shape = device.operation.inputs[0].shape
-        mean = sums[0] / math.prod(shape[i] for i in axes)
-        variance = sums[1] / math.prod(shape[i] for i in axes) - mean**2
+        mean = x.sum(axes) / math.prod(shape[i] for i in axes)
+        for factor in ("batch", "height", "width"):
+            mean = yield factor, "sum", mean
+        variance = ((x - _along_channels(device, mean)) ** 2).sum(axes)
+        for factor in ("batch", "height", "width"):
+            variance = yield factor, "sum", variance
+        variance /= math.prod(shape[i] for i in axes)
     else:
         mean, variance = given
     wide = [_along_channels(device, one) for one in (mean, variance, scale, offset)]

@@ -412,13 +412,18 @@ def test_errors():
         "not known before the function runs; a plan needs whole shapes: keep it "
         "and what depends on it out of the function, or mask by tf.where with three arguments"
     )
-    assert error(f, [tf.TensorSpec([0, 4])]) == "\n".join(
-        f"- tensor {name!r}: dimension 0: a size is a whole number, 1 or more, got 0"
-        for name in ("Identity", "Relu", "x")
+    assert error(f, [tf.TensorSpec([0, 4])]) == (
+        "input 'x' has shape [0, 4], and so no elements, and a plan is for tensors that have some; "
+        "leave empty batches out, and keep empty tensors outside of the function"
     )
-    assert error(lambda x: tf.strings.as_string(x), [SPEC]).startswith(
-        "- tensor 'AsString': type 'string' has no known size; there are: bfloat16"
+    words = "is of type 'string', and plans are for numbers; do what is done with it outside of "
+    words += "the function, and feed it numbers"
+    assert (
+        error(tf.strings.as_string, [SPEC]) == f"tensor 'AsString' of AsString 'AsString' {words}"
     )
+    assert error(tf.strings.length, [tf.TensorSpec([4], tf.string)]) == f"input 'input' {words}"
+    names = tf.Variable(["a"], name="names")
+    assert error(lambda x: (x, names.read_value()), [SPEC]) == f"variable 'names' {words}"
     assert error(3) == "a function is planned, got 3; give a tf.function, or a callable"
     assert error(f, []).startswith("'f' cannot be traced: ")
     assert error(f, []).endswith(

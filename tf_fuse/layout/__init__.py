@@ -62,6 +62,7 @@ from tf_fuse.layout.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from tf_fuse.layout.execution.execution import Execution
+    from tf_fuse.layout.execution.keras_steps import KerasExecution
 
 
 def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
@@ -87,6 +88,36 @@ def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
     return Execution(plan, devices)
 
 
+def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> KerasExecution:
+    """Makes `fit`, `evaluate` and `predict` of a Keras model run by plans.
+
+    Each step, with the updates of the optimizer and the metrics, is planned when the first batch of
+    its shape comes, and runs as `execute` says. The first plan lays the variables out, and those of
+    other steps and shapes keep that: what runs first should be the training. A batch of another
+    size that cannot be split as is asked for is planned without what was asked for: in mode "data"
+    all devices do it alike, in others it is laid out as is cheapest.
+
+    Args:
+      model: a compiled model of Keras 3 on TensorFlow, or of tf_keras.
+      mesh: the devices.
+      devices: as of `execute`.
+      **options: as of `plan`: allowed, dimensions, limits, links, memory_limit_bytes, mode, pins,
+        rates, renamed, rules and steps. What is fed is named x, y and sample_weight; of several
+        inputs x_ and the key or number. Names of variables that a step does without are left out
+        for it.
+
+    Returns:
+      What tells the plans, makes one before it is needed, and releases the model.
+
+    Raises:
+      LayoutError: it is no such model, runs by plans already, or an option is unknown. Steps raise
+        what `plan` and `execute` do, and where the model is compiled with run_eagerly.
+    """
+    from tf_fuse.layout.execution.keras_steps import KerasExecution
+
+    return KerasExecution(model, mesh, devices, options)
+
+
 __all__ = [
     "ALL_STEPS",
     "MANY_AXES_STEPS",
@@ -109,6 +140,7 @@ __all__ = [
     "from_mindspore",
     "from_sbp",
     "function_problem",
+    "lay_out",
     "picture",
     "plan",
     "plan_by_rules",

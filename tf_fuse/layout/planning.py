@@ -23,6 +23,7 @@ from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.data_parallel import with_tags
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.forks import with_forks
+from tf_fuse.layout.kept import layouts_of, pins_of_kept
 from tf_fuse.layout.links import Link
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.optimize import modes
@@ -168,6 +169,7 @@ class FunctionProblem:
         pins: Pins | None = None,
         limits: Limits | None = None,
         renamed: Sequence[str] = (),
+        keep_layouts: bool = False,
     ) -> FunctionPlan:
         """Searches; arguments, results and errors are those of `plan`."""
         mesh = self.graph.problem.mesh
@@ -190,7 +192,11 @@ class FunctionProblem:
         if mode == DATA:
             problems += self._uneven(mesh)
         raise_if(problems)
-        found = modes.search(self.graph.problem, mode, {**given, **(pins or {})}, limits)
+        asked = {**given, **(pins or {})}
+        if keep_layouts:
+            kept = layouts_of(self.function.sources.variables)
+            asked |= pins_of_kept(self.graph, kept, mesh, asked)
+        found = modes.search(self.graph.problem, mode, asked, limits)
         return self.with_plan(found)
 
     def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
@@ -238,6 +244,7 @@ def plan(
     allowed: Allowed = EVERYTHING,
     steps: StepSet | None = None,
     limits: Limits | None = None,
+    keep_layouts: bool = False,
 ) -> FunctionPlan:
     """Finds the cheapest layouts of a function's tensors and variables.
 
@@ -274,6 +281,8 @@ def plan(
       allowed: which strategies there may be.
       steps: of relayouts; as of `plan_relayout` if None.
       limits: what the search may take.
+      keep_layouts: whether variables that lie in parts already, by another plan that is executed,
+        keep the layouts that they have, so that both plans can run.
 
     Returns:
       The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost.
@@ -284,13 +293,14 @@ def plan(
       SearchTimeoutError: none was found in time.
       LayoutError: a shape is not known; a name of a tensor, dimension, axis, operation or strategy
         is unknown; a size is no multiple of the devices that are to split it; mode "propagate"
-        without rules or pins; or two names of dimensions meet in it, with the paths of both.
+        without rules or pins; two names of dimensions meet in it, with the paths of both; or a
+        variable that keeps its layout is on another mesh or asked for otherwise.
     """
     problem = function_problem(
         function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
         rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
     )  # fmt: skip
-    return problem.search(mode, rules, dimensions, pins, limits, renamed)
+    return problem.search(mode, rules, dimensions, pins, limits, renamed, keep_layouts)
 
 
 def function_problem(

@@ -24,7 +24,7 @@ from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import without_rule
 from tf_fuse.layout.pins import variable_name
-from tf_fuse.layout.trace_attributes import describe, reduced
+from tf_fuse.layout.trace_attributes import describe, reduced, spare_outputs
 from tf_fuse.layout.trace_constants import folded
 from tf_fuse.layout.trace_records import (
     Made,
@@ -206,7 +206,7 @@ class _Tracer:
                 kept.append(one)
         kept.reverse()
         check_shapes(kept, self._tensors)
-        tensors = checked([name for one in kept for name in one.outputs], self._tensors)
+        tensors = checked(kept, self._tensors)
         sources = Sources(
             concrete,
             self._origins,
@@ -264,6 +264,8 @@ class _Tracer:
                 for i, value in enumerate(inputs)
             ]
         outputs = [made_of(one) for one in operation.outputs]
+        for i in spare_outputs(operation):
+            outputs[i] = Made([], outputs[i].dtype)
         handles = list(dict.fromkeys(one for one in inputs if isinstance(one, _Handle)))
         constants = [self._constants.get(one) if isinstance(one, str) else None for one in inputs]
         found = [] if handles else folded(operation, constants)

@@ -107,12 +107,29 @@ def describe(operation: Any, value_of: ValueOf, shapes: Sequence[Any]) -> Descri
             return Described(f"{kind}{COMPUTED}{name}", tuple(range(count)), {})
         attributes[name] = np.asarray(value).tolist()
     inputs = tuple(i for i in range(count) if i not in numbers)
+    if _without_running(operation):
+        inputs = inputs[:3]
     if kind in ("StridedSlice", "StridedSliceGrad"):
         cut = _cut(operation, attributes, value_of, shapes)
         if cut is None:
             return Described(f"{kind}{COMPUTED}indices", inputs, {})
         attributes = cut
     return Described(_SAME.get(kind, kind), inputs, attributes)
+
+
+def _without_running(operation: Any) -> bool:
+    """Whether it is a batch norm that does not read the running mean and variance that it takes."""
+    return (
+        operation.type == "FusedBatchNormV3"
+        and operation.get_attr("is_training")
+        and operation.get_attr("exponential_avg_factor") == 1.0
+    )
+
+
+def spare_outputs(operation: Any) -> range:
+    """Outputs that only TensorFlow's own gradient on GPUs reads, and that are empty on CPUs."""
+    first = {"FusedBatchNormGradV3": 3, "FusedBatchNormV3": 5}.get(operation.type)
+    return range(first if first is not None else len(operation.outputs), len(operation.outputs))
 
 
 def _attribute(operation: Any, name: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 import tensorflow as tf
@@ -135,23 +135,44 @@ def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None
     raise_if(_first(problems))
 
 
-def checked(names: Iterable[str], tensors: Mapping[str, Made]) -> dict[str, Tensor]:
+def checked(records: Sequence[Record], tensors: Mapping[str, Made]) -> dict[str, Tensor]:
     """Tensors, by name; all shapes are known.
 
     Raises:
-      LayoutError: one has no elements, or a type of no known size.
+      LayoutError: one has no elements, or a type of no known size; where it begins, not all behind.
     """
     problems: list[str] = []
-    found = {}
-    for name in names:
-        shape, dtype, parameter = tensors[name]
-        assert is_whole(shape)
-        try:
-            found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)
-        except LayoutError as error:
-            problems += error.problems
+    found: dict[str, Tensor] = {}
+    for record in records:
+        for name in record.outputs:
+            shape, dtype, parameter = tensors[name]
+            assert is_whole(shape)
+            try:
+                found[name] = Tensor(name, tuple(map(int, shape)), dtype, parameter)
+            except LayoutError as error:
+                if all(one in found for one in record.inputs):
+                    problems += _of_tensor(record, name, tensors[name]) or error.problems
     raise_if(_first(problems))
     return found
+
+
+def _of_tensor(record: Record, name: str, made: Made) -> list[str]:
+    """What is wrong with a tensor, in words of who wrote the function."""
+    kinds = {"Placeholder": "input", "Variable": "variable", "Const": "constant"}
+    who = f"{kinds[record.kind]} {name!r}" if record.kind in kinds else f"tensor {name!r}"
+    of = "" if record.kind in kinds else f" of {record.kind} {record.name!r}"
+    if made.dtype in ("string", "resource"):
+        return [
+            f"{who}{of} is of type {made.dtype!r}, and plans are for numbers; do what is done with "
+            "it outside of the function, and feed it numbers"
+        ]
+    if made.shape is not None and 0 in made.shape:
+        return [
+            f"{who}{of} has shape {list(made.shape)}, and so no elements, and a plan is for "
+            "tensors that have some; leave empty batches out, and keep empty tensors outside of "
+            "the function"
+        ]
+    return []
 
 
 def made_of(tensor: Any) -> Made:

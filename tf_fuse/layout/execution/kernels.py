@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from tf_fuse.layout.execution.batch_norm import batch_norm, batch_norm_gradient
 from tf_fuse.layout.execution.local import Local
 from tf_fuse.layout.operators import TABLE
 
@@ -287,6 +288,8 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     "AssignVariableOp": assign,
     "BroadcastTo": broadcast_to,
     "Conv2DBackpropFilter": with_input_shape(1),
+    "FusedBatchNormGradV3": batch_norm_gradient,
+    "FusedBatchNormV3": batch_norm,
     "Mean": mean,
     "OneHot": one_hot,
     "SoftmaxCrossEntropyWithLogits": cross_entropy,

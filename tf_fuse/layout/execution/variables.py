@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.checkpoint import tensor_callable
+from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.trackable import base as trackable
 
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.execution.communicator import Communicator
+from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.execution.relayouts import relayout
 from tf_fuse.layout.redistribution import plan_relayout
 from tf_fuse.layout.tensor_layout import TensorLayout
@@ -121,12 +123,15 @@ class LaidOut:
             whole, whole.shape, None, _short(self.tf_fuse_parts.name), graph_mode=False
         )
         tf.raw_ops.AssignVariableOp(resource=handle, value=whole)
+        self._taped(handle)
         return handle
 
     def _read_variable_op(self, no_copy: bool = False) -> Any:
         del no_copy
         if tf.executing_eagerly():
-            return tf.convert_to_tensor(self.tf_fuse_parts.whole())
+            whole = tf.convert_to_tensor(self.tf_fuse_parts.whole())
+            self._taped(whole)
+            return whole
         if tracing_for_a_plan():
             return super()._read_variable_op()  # type: ignore[misc]
         raise self._in_graph("read")
@@ -176,6 +181,14 @@ class LaidOut:
             return super().assign_sub(delta, use_locking, name, read_value)  # type: ignore[misc]
         raise self._in_graph("assigned to")
 
+    def gather_nd(self, indices: Any, name: str | None = None) -> Any:
+        """Slices of the value."""
+        if tf.executing_eagerly():
+            return tf.gather_nd(self._read_variable_op(), indices, name=name)
+        if tracing_for_a_plan():
+            return super().gather_nd(indices, name)  # type: ignore[misc]
+        raise self._in_graph("read")
+
     def is_initialized(self, name: str | None = None) -> Any:
         """It is."""
         return tf.constant(True, name=name)
@@ -199,6 +212,11 @@ class LaidOut:
             )
         return self.tf_fuse_parts.assign(tf.ensure_shape(value, self.shape))  # type: ignore[attr-defined]
 
+    def _taped(self, made: Any) -> None:
+        """Tells tapes that what was put together is this variable's, whose handle they watch."""
+        resource_variable_ops.variable_accessed(self)
+        record.record_operation("ReadVariableOp", [made], [self.handle], lambda dy: [dy])
+
     def _in_graph(self, how: str) -> LayoutError:
         parts = self.tf_fuse_parts
         return LayoutError(
@@ -206,6 +224,30 @@ class LaidOut:
             "that has no plan; plan and execute that function on the same mesh too, or release "
             "the variable first"
         )
+
+
+def _in_place(method: str) -> Any:
+    """A method that changes some of the value, done to the whole."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if tf.executing_eagerly():
+            whole = tf.Variable(self.tf_fuse_parts.whole(), trainable=False)
+            getattr(whole, method)(*args, **kwargs)
+            return self.assign(whole.read_value())
+        if tracing_for_a_plan():
+            return getattr(super(LaidOut, self), method)(*args, **kwargs)
+        raise self._in_graph("assigned to")
+
+    run.__name__ = method
+    return run
+
+
+for _method in (
+    "_strided_slice_assign", "batch_scatter_update", "scatter_add", "scatter_div",
+    "scatter_max", "scatter_min", "scatter_mul", "scatter_nd_add", "scatter_nd_max",
+    "scatter_nd_min", "scatter_nd_sub", "scatter_nd_update", "scatter_sub", "scatter_update",
+):  # fmt: skip
+    setattr(LaidOut, _method, _in_place(_method))
 
 
 def adopt(name: str, variable: Any, layout: TensorLayout, communicator: Communicator) -> Parts:
@@ -225,11 +267,7 @@ def adopt(name: str, variable: Any, layout: TensorLayout, communicator: Communic
     """
     parts = parts_of(variable)
     if parts is not None:
-        if parts.layout != layout or parts.communicator.devices != communicator.devices:
-            raise LayoutError(
-                f"variable {name!r} lies as {parts.layout} already, and this plan has it as "
-                f"{layout}; pin it by rules and dimensions, or release it first"
-            )
+        _check_same(name, parts, layout, communicator.devices)
         return parts
     variable = _inner(variable)
     if not isinstance(variable, resource_variable_ops.ResourceVariable):
@@ -243,6 +281,30 @@ def adopt(name: str, variable: Any, layout: TensorLayout, communicator: Communic
     variable.tf_fuse_parts = parts
     _empty(variable)
     return parts
+
+
+def _check_same(name: str, parts: Parts, layout: TensorLayout, devices: Devices) -> None:
+    own = parts.communicator.devices
+    if own.mesh != devices.mesh:
+        raise LayoutError(
+            f"variable {name!r} lies on mesh {str(own.mesh)!r} already, and this plan is for mesh "
+            f"{str(devices.mesh)!r}; plan for the first one, or release the variable first"
+        )
+    if own != devices:
+        raise LayoutError(
+            f"variable {name!r} lies on {_named(own)} already, and this plan is to run on "
+            f"{_named(devices)}; give the same devices, or release the variable first"
+        )
+    if parts.layout != layout:
+        raise LayoutError(
+            f"variable {name!r} lies as {parts.layout} already, and this plan has it as {layout}; "
+            "plan with keep_layouts=True, or release the variable first"
+        )
+
+
+def _named(devices: Devices) -> str:
+    made_by = ", of a dtensor.Mesh" if devices.mesh_on_dtensor is not None else ""
+    return ", ".join(one.rpartition("device:")[2] for one in devices.names.values()) + made_by
 
 
 def release(variable: Any) -> None:

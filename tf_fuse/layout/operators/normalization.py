@@ -105,36 +105,42 @@ def layer_norm(operation: Operation) -> Rule:
 
 
 def _image(operation: Operation) -> list[Written]:
+    deep: list[Written] = ["depth"] if len(operation.inputs[0].shape) == 5 else []
+    space: list[Written] = [*deep, "height", "width"]
     first = str(operation.attribute("data_format", "NHWC")).startswith("NC")
-    return ["batch", "channels", "height", "width"] if first else [
-        "batch", "height", "width", "channels"]  # fmt: skip
+    return ["batch", "channels", *space] if first else ["batch", *space, "channels"]
+
+
+def _all_but_channels(image: list[Written]) -> list[str]:
+    return [str(one) for one in image if one != "channels"]
 
 
 def batch_norm(operation: Operation) -> Rule:
     """`FusedBatchNormV3`, of whole batches: where the batch is split, sums go between devices.
 
-    The sums of each channel and of its squares are added up at once; for the gradient two others.
-    Without `is_training` nothing is added up. What comes behind the fifth output is not split.
+    The devices add up the values of each channel, then the squares of what is left of them without
+    the mean; for the gradient two sums at once. Without `is_training` nothing is added up. What
+    comes behind the fifth output is not split.
     """
     image = _image(operation)
     channels: list[Written] = ["channels"]
     spare: list[list[Written]] = [[None] * len(one.shape) for one in operation.outputs[5:]]
     training = operation.attribute("is_training", True)
-    statistics = Work(2, ("channels",))
+    gone = _all_but_channels(image)
     return make(
         operation,
         [image, *([channels] * (len(operation.inputs) - 1))],
         [image, *([channels] * len(operation.outputs[1:5])), *spare],
-        same=() if training else ("batch", "height", "width"),
+        same=[*([] if training else gone), *(["channels"] if spare else [])],
         inner=[
-            Inner(factor, "sum", statistics, backward)
-            for factor in ("batch", "height", "width")
-            for backward in (False, True)
+            *[Inner(factor, "sum", Work(1, ("channels",))) for factor in gone],
+            *[Inner(factor, "sum", Work(1, ("channels",))) for factor in gone],
+            *[Inner(factor, "sum", Work(2, ("channels",)), backward=True) for factor in gone],
         ]
         if training
         else (),
         # What the gradient adds up are the gradients of scale and offset.
-        shared=[(f, i) for f in ("batch", "height", "width") for i in (1, 2)] if training else (),
+        shared=[(f, i) for f in gone for i in (1, 2)] if training else (),
         work=[Work(8, tuple(map(str, image)))],
         backward_work=[Work(12, tuple(map(str, image)))],
         constants=[3, 4],
@@ -155,9 +161,8 @@ def batch_norm_grad(operation: Operation) -> Rule:
         operation,
         [image, image, channels, channels, channels, *spare[:extra]],
         [image, channels, channels, *spare[extra:]],
-        inner=[
-            Inner(factor, "sum", Work(2, ("channels",))) for factor in ("batch", "height", "width")
-        ],
+        inner=[Inner(factor, "sum", Work(2, ("channels",))) for factor in _all_but_channels(image)],
+        same=["channels"] if spare[extra:] else (),
         work=[Work(12, tuple(map(str, image)))],
         backward_work=(),
         constants=range(len(operation.inputs)),

@@ -1,0 +1,71 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Keras's fit, evaluate and predict by plans, held against the same on one device."""
+
+from __future__ import annotations
+
+import pytest
+from test_layout_execution import run
+
+SUMS = 5e-6
+
+
+@pytest.mark.parametrize(
+    ("what", "layout", "last"),
+    [
+        ("rules", "[8, 16/x] on x:2", 6),
+        ("data", "[8, 16] on x:2", 5),
+        ("tf_keras", "[8, 16] on x:2", 5),
+    ],
+)
+def test_loops_have_the_values_of_one_device(what, layout, last, isolated_env):
+    """With callbacks, a validation, weights of examples, and a last batch of another size."""
+    found = run("layout_keras_fits.py", what, isolated_env)
+    assert all(one < SUMS for one in found["different"].values()), found["different"]
+    # Evaluation and prediction have the variables where training has them.
+    assert found["layouts"] == {one: [layout] for one in ("train", "test", "predict")}
+    assert found["batches"] == {"train": [last, 8], "test": [2, last, 8], "predict": [last, 8]}
+    if what != "rules":
+        # What is no multiple of the devices is done whole by all of them.
+        assert found["split"] == [[last, 0], [8, 1]]
+    assert found["fewest"] == 2
+    # Compiled anew, with several steps for each call, and released.
+    assert found["again"] < SUMS
+    assert found["old slots"] == ["ResourceVariable"]
+    assert found["released"][0] == ["ResourceVariable"]
+    assert found["released"][1] < SUMS
+
+
+def test_a_resnet_with_its_batch_split(isolated_env):
+    """Batch norms have the statistics of whole batches: two sums forward, and one backward."""
+    found = run("layout_keras_fits.py", "images", isolated_env)
+    assert all(one < SUMS for one in found["different"].values()), found["different"]
+    assert found["sums"] == {"FusedBatchNormV3": 2, "FusedBatchNormGradV3": 1}
+    assert found["split"] == ["[8/x, 8, 8, 3] on x:2", "[8/x] on x:2"]
+
+
+def test_what_cannot_run_is_told(isolated_env):
+    found = run("layout_keras_fits.py", "errors", isolated_env)
+    assert found == {
+        "no model": "a Keras model is laid out, got 'a model'; give a keras.Model on the backend "
+        "'tensorflow', or a tf_keras.Model, and a function to layout.plan",
+        "option": "there is no option 'mods' for the plans of a model; there are: allowed, batch, "
+        "dimensions, limits, links, memory_limit_bytes, mode, pins, rates, renamed, rules, steps",
+        "planned": "True",
+        "running": "the step 'train' of model 'sequential' runs by a plan for x [8, 8], y [8] "
+        "already; plan before the first such batch, or compile the model again",
+        "twice": "model 'sequential' runs by plans already; release what layout.lay_out returned",
+        "step": "a step is one of train, test, predict, got 'fit'",
+        "parts": "a batch is x, (x, y) or (x, y, sample_weight), got 4 parts; give several inputs "
+        "of a model as one list or dictionary",
+        "sparse": "a batch has a SparseTensor, and plans are for dense tensors of whole shapes; "
+        "make it dense in the data's pipeline",
+        "eager": "model 'sequential' is compiled with run_eagerly=True, and its steps run by "
+        "plans, which are of graphs; compile it without, or release it first",
+        "uneven": "\n".join(
+            f"- input {name!r} has a batch of 5, which is no multiple of the 2 devices of mesh "
+            "'x:2', so mode 'data' cannot split it; pad it to 6, or set batch to "
+            f"{{{name!r}: None}}"
+            for name in ("x", "y")
+        ),
+    }
