@@ -54,13 +54,14 @@ class Everything:
       optimizer: Adam.
     """
 
-    def __init__(self, resolver: Any, is_on: bool, servers: int = 2):
+    def __init__(self, resolver: Any, is_on: bool, servers: int = 2, is_spread: bool = False):
         """Makes all variables, with the options as they are.
 
         Args:
           resolver: of the cluster.
           is_on: whether variables are planned and split.
           servers: how many there are.
+          is_spread: whether no partitioner splits, but the kernel's update is spread.
         """
         import keras
 
@@ -71,11 +72,18 @@ class Everything:
 
             # A slow link, so that small variables are split.
             costs = parameter_server.Costs(link_bytes_per_s=1e4, rows_per_step={"*embed*": ROWS})
-            partitioner = parameter_server.CostPartitioner(servers, costs)
+            if not is_spread:
+                partitioner = parameter_server.CostPartitioner(servers, costs)
             build = parameter_server.build
         self.strategy = tf.distribute.ParameterServerStrategy(
             resolver, variable_partitioner=partitioner
         )
+
+        if is_spread:  # A fast link: the update of the kernel is what takes long.
+            costs = parameter_server.Costs(
+                link_bytes_per_s=1e12, update_s=0.0, piece_s=0.0, memory_bytes_per_s=1e12
+            )
+            parameter_server.set_costs(self.strategy, costs)
 
         def make() -> Any:
             table = keras.layers.Embedding(ROWS, WIDTH, name="embedding")

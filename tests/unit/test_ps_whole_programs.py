@@ -188,6 +188,29 @@ def test_nothing_puts_gradients_together_where_only_the_optimizer_takes_them():
     tf.function(step).get_concrete_function()
 
 
+@pytest.mark.parametrize("row", [6, 100_000])
+def test_a_row_that_there_is_not_changes_no_piece(row):
+    """Nor does it change a whole table."""
+    for is_split in (False, True):
+        model = _Model(_MAKERS["SGD"], is_split)
+        model.optimizer.build(model.weights)
+        before = model.values()
+        gradient = tf.IndexedSlices(tf.ones([2, 8]), [0, row], [6, 8])
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            model.optimizer.apply([gradient, None, None], model.weights)
+        assert model.values() == before
+
+
+def test_rows_given_by_a_program_go_to_their_pieces():
+    models = [_Model(_MAKERS["SGD"], is_split) for is_split in (False, True)]
+    for model in models:
+        model.optimizer.build(model.weights)
+        values = tf.reshape(tf.range(40.0), [5, 8])
+        gradient = tf.IndexedSlices(values, [5, 0, -1, 2, 5], [6, 8])  # (-1: none)
+        model.optimizer.apply([gradient, None, None], model.weights)
+    assert models[0].values() == models[1].values()
+
+
 def test_gradients_without_variables_are_of_those_it_was_built_with():
     models = [_Model(_MAKERS["Adam"], is_split) for is_split in (False, True)]
     for model in models:

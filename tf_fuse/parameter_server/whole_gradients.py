@@ -129,22 +129,25 @@ def _joined_rows(sharded: Any, parts: Sequence[Any]) -> Any:
 
 
 def _cut_rows(sharded: Any, gradient: Any) -> list[Any]:
-    """Rows by the pieces they are of; one that there is not goes to the last piece, and fails."""
-    from tensorflow.python.framework import indexed_slices
+    """Rows by the pieces they are of.
+
+    One that there is not goes to all of them: each update fails, as that of the whole does, and
+    none changes anything.
+    """
+    from tensorflow.python.framework import indexed_slices, ops
     from tensorflow.python.ops import array_ops, math_ops
 
-    starts = _starts(sharded)
-    numbers = gradient.indices
+    numbers = ops.convert_to_tensor(gradient.indices)
+    values = ops.convert_to_tensor(gradient.values)
+    starts = [math_ops.cast(start, numbers.dtype) for start in _starts(sharded)]
+    is_nowhere = (numbers < starts[0]) | (numbers >= starts[-1])
     parts = []
-    for index, (start, piece) in enumerate(zip(starts[:-1], sharded.variables, strict=True)):
-        here = math_ops.cast(start, numbers.dtype)
-        is_here = numbers >= here if index else array_ops.ones_like(numbers, "bool")
-        if index + 1 < len(sharded.variables):
-            is_here = is_here & (numbers < math_ops.cast(starts[index + 1], numbers.dtype))
+    for start, end, piece in zip(starts[:-1], starts[1:], sharded.variables, strict=True):
+        is_here = is_nowhere | ((numbers >= start) & (numbers < end))
         parts.append(
             indexed_slices.IndexedSlices(
-                values=array_ops.boolean_mask(gradient.values, is_here),
-                indices=array_ops.boolean_mask(numbers, is_here) - here,
+                values=array_ops.boolean_mask(values, is_here),
+                indices=array_ops.boolean_mask(numbers, is_here) - start,
                 dense_shape=array_ops.constant(piece.shape.as_list()),
             )
         )
