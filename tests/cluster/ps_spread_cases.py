@@ -28,17 +28,17 @@ def main(mode, servers, folder):
     def server(variable):
         return tf.DeviceSpec.from_string(variable.device).task
 
-    def make(optimizer_of, takes_pieces=True):
+    def make(optimizer_of):
         keras.utils.set_random_seed(5)
         model = keras.Sequential(
             [keras.layers.Dense(61, name="big"), keras.layers.Dense(3, name="small")]
         )
         model.build((None, 67))
-        weights = [v.value for v in model.trainable_variables]
-        if mode != "stock" and takes_pieces:
-            weights = parameter_server.pieces(model.trainable_variables)
+        weights = model.trainable_variables
+        if mode != "stock" and optimizer_of is momentum:  # (The others take whole variables.)
+            weights = parameter_server.pieces(weights)
         optimizer = optimizer_of()
-        optimizer.build(weights if takes_pieces and mode != "stock" else model.trainable_variables)
+        optimizer.build(weights)
         return model, optimizer, weights
 
     def adam():
@@ -46,6 +46,9 @@ def main(mode, servers, folder):
 
     def momentum():
         return keras.optimizers.SGD(0.01, momentum=0.9)
+
+    def lamb():
+        return keras.optimizers.Lamb(0.01)
 
     def strategy_of(bottleneck):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
@@ -57,11 +60,11 @@ def main(mode, servers, folder):
             parameter_server.set_costs(strategy, costs)
         return strategy
 
-    def built(bottleneck, optimizer_of=adam, **how):
+    def built(bottleneck, optimizer_of):
         strategy = strategy_of(bottleneck)
         build = parameter_server.build if mode != "stock" else lambda function: function()
         with strategy.scope():
-            return strategy, *build(lambda: make(optimizer_of, **how))
+            return strategy, *build(lambda: make(optimizer_of))
 
     def train(strategy, model, optimizer, weights, steps):
         def replica():
@@ -140,8 +143,8 @@ def main(mode, servers, folder):
         return run
 
     def not_asked():
-        """A program that does not take pieces gets none."""
-        strategy, model, _, weights = built("compute", takes_pieces=False)
+        """A program whose optimizer needs whole variables gets no pieces."""
+        strategy, model, _, weights = built("compute", lamb)
         spread = parameter_server.placement_report(strategy)["plans"][0]["spread"]
         return {
             "count": len(weights),

@@ -96,7 +96,7 @@ def test_checkpoints_are_restored_spread_or_not_and_by_other_numbers_of_servers(
     assert restored == dict.fromkeys(sorted(made), then)
 
 
-def test_a_program_that_does_not_take_pieces_keeps_its_variables_whole(runs):
+def test_a_program_whose_optimizer_takes_no_pieces_keeps_its_variables_whole(runs):
     case = runs["on", 2]["not_asked"]
     assert (case["count"], case["whole"]) == (4, True)
     assert sorted(case["verdicts"]) == ["not_asked", "share", "share", "share"]

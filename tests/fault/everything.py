@@ -39,8 +39,9 @@ def _called(make: Any) -> Any:
     return make()
 
 
-def _of_tensorflow(variables: Any) -> list[Any]:
-    return [one.value for one in variables]
+def _pieces_of(variable: Any) -> list[Any]:
+    """TensorFlow's variables of one of Keras."""
+    return list(getattr(variable.value, "variables", [variable.value]))
 
 
 class Everything:
@@ -49,46 +50,54 @@ class Everything:
     Attributes:
       strategy: of the cluster.
       coordinator: of the strategy.
-      weights: TensorFlow's variables that the optimizer updates: pieces, where there are some.
+      weights: Keras's variables that the optimizer updates.
       optimizer: Adam.
     """
 
-    def __init__(self, resolver: Any, is_on: bool, servers: int = 2):
+    def __init__(self, resolver: Any, is_on: bool, servers: int = 2, is_spread: bool = False):
         """Makes all variables, with the options as they are.
 
         Args:
           resolver: of the cluster.
           is_on: whether variables are planned and split.
           servers: how many there are.
+          is_spread: whether no partitioner splits, but the kernel's update is spread.
         """
         import keras
 
         self._is_on = is_on
-        partitioner, build, pieces = None, _called, _of_tensorflow
+        partitioner, build = None, _called
         if is_on:
             from tf_fuse import parameter_server
 
             # A slow link, so that small variables are split.
             costs = parameter_server.Costs(link_bytes_per_s=1e4, rows_per_step={"*embed*": ROWS})
-            partitioner = parameter_server.CostPartitioner(servers, costs)
-            build, pieces = parameter_server.build, parameter_server.pieces
+            if not is_spread:
+                partitioner = parameter_server.CostPartitioner(servers, costs)
+            build = parameter_server.build
         self.strategy = tf.distribute.ParameterServerStrategy(
             resolver, variable_partitioner=partitioner
         )
+
+        if is_spread:  # A fast link: the update of the kernel is what takes long.
+            costs = parameter_server.Costs(
+                link_bytes_per_s=1e12, update_s=0.0, piece_s=0.0, memory_bytes_per_s=1e12
+            )
+            parameter_server.set_costs(self.strategy, costs)
 
         def make() -> Any:
             table = keras.layers.Embedding(ROWS, WIDTH, name="embedding")
             table.build((None,))
             dense = keras.layers.Dense(UNITS, name="dense")
             dense.build((None, WIDTH))
-            wholes = [table.embeddings, dense.kernel, dense.bias]
-            weights = pieces(wholes)
             optimizer = keras.optimizers.Adam(0.0625)
-            optimizer.build(weights)
-            return table, dense, [pieces([whole]) for whole in wholes], weights, optimizer
+            optimizer.build([table.embeddings, dense.kernel, dense.bias])
+            return table, dense, optimizer
 
         with self.strategy.scope():
-            self.table, self.dense, self._wholes, self.weights, self.optimizer = build(make)
+            self.table, self.dense, self.optimizer = build(make)
+        self.weights = [self.table.embeddings, self.dense.kernel, self.dense.bias]
+        self._wholes = [_pieces_of(weight) for weight in self.weights]
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
         rng = np.random.default_rng(11)
         shapes = ([ROWS, WIDTH], [WIDTH, UNITS], [UNITS])
@@ -139,7 +148,7 @@ class Everything:
         return sorted(tf.DeviceSpec.from_string(one.device).task for one in self._wholes[0])
 
     def _slots(self, parts: list[Any], which: str) -> list[Any]:
-        own = [id(weight) for weight in self.weights]
+        own = [id(one) for parts in self._wholes for one in parts]
         slots = getattr(self.optimizer, which)
         return [slots[own.index(id(one))] for one in parts]
 

@@ -22,7 +22,9 @@ from fault import coordinator, table
 # Two coordinators, and those that follow them.
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(900)]
 
-_MODES = ("stock", "on")
+# "spread": without a partitioner, and with the update of the kernel spread over the servers.
+_MODES = ("stock", "on", "spread")
+_ON = _MODES[1:]
 _DEADLINE_MS = 8000  # of every RPC; nothing else here comes near it
 _WORKER = "/job:worker/replica:0/task:0"
 _GATED = "/job:ps/replica:0/task:1"
@@ -35,8 +37,9 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", table.cases(__file__))
-def test_outcome(runs, case):
-    table.check(__file__, case, runs["stock"][case], runs["on"][case])
+@pytest.mark.parametrize("mode", reversed(_ON))
+def test_outcome(runs, mode, case):
+    table.check(__file__, case, runs["stock"][case], runs[mode][case])
 
 
 def test_everything_is_on(runs):
@@ -47,9 +50,15 @@ def test_everything_is_on(runs):
     assert runs["stock"]["first"]["pieces"] == [1, 1, 1]
 
 
-def test_a_step_without_faults_has_the_bits_of_stock(runs):
+def test_the_update_of_the_kernel_is_spread(runs):
+    first = runs["spread"]["first"]
+    assert (first["pieces"], first["fused"], first["gathers"]) == ([1, 2, 1], [5, 0], 1)
+
+
+@pytest.mark.parametrize("mode", _ON)
+def test_a_step_without_faults_has_the_bits_of_stock(runs, mode):
     for key in ("loss", "behind"):
-        assert runs["on"]["first"][key] == runs["stock"]["first"][key]
+        assert runs[mode]["first"][key] == runs["stock"]["first"][key]
 
 
 _ALIVE = ["cancelled", "worker_stopped", "server_stopped", "out_of_range_gather"]
@@ -68,16 +77,18 @@ def test_a_step_whose_worker_dies_is_done_once(runs, mode):
     assert case["left"] in ("behind", "repeated") and case["then"] == "behind"
 
 
-def test_an_index_out_of_range_changes_nothing_of_its_variable(runs):
+@pytest.mark.parametrize("mode", _ON)
+def test_an_index_out_of_range_changes_nothing_of_its_variable(runs, mode):
     """One operation does all of the update, or nothing: the other pieces have all of theirs."""
-    case = runs["on"]["out_of_range_update"]
+    case = runs[mode]["out_of_range_update"]
     assert set(case["parts"]) <= {"before", "behind"}
     assert case["parts"][0] == "before"
     assert case["then"] == "behind"
 
 
-def test_an_error_beside_updates_leaves_each_of_them_whole(runs):
-    case = runs["on"]["error_beside"]
+@pytest.mark.parametrize("mode", _ON)
+def test_an_error_beside_updates_leaves_each_of_them_whole(runs, mode):
+    case = runs[mode]["error_beside"]
     assert set(case["parts"]) <= {"before", "behind"}
     assert case["then"] == "behind"
 
@@ -88,15 +99,17 @@ def test_a_step_that_ended_takes_nothing(runs, mode, case):
     assert runs[mode][case]["in_queue"] == 1
 
 
-def test_requests_that_are_cut_off_are_refused_and_change_nothing(runs):
-    case = runs["on"]["cut_off"]
+@pytest.mark.parametrize("mode", _ON)
+def test_requests_that_are_cut_off_are_refused_and_change_nothing(runs, mode):
+    case = runs[mode]["cut_off"]
     assert set(case["codes"]) <= {"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ABORTED"}
     assert sum(case["codes"].values()) == 3 * _CUT  # to both servers and the worker
     assert (case["left"], case["then"]) == ("behind", "behind")
 
 
-def test_nothing_is_pending(runs):
-    assert runs["on"]["pending"] == {"receives": 0, "requests": 0}
+@pytest.mark.parametrize("mode", _ON)
+def test_nothing_is_pending(runs, mode):
+    assert runs[mode]["pending"] == {"receives": 0, "requests": 0}
 
 
 @pytest.mark.parametrize("case", ["next_coordinator", "last_coordinator"])
@@ -119,11 +132,12 @@ class _Steps:
       queue: from which they take what they wait for.
     """
 
-    def __init__(self, resolver, is_on):
+    def __init__(self, resolver, mode):
         import tensorflow as tf
         from fault import everything
 
-        self.model = model = everything.Everything(resolver, is_on)
+        is_spread = mode == "spread"
+        self.model = model = everything.Everything(resolver, mode in _ON, is_spread=is_spread)
         with model.strategy.scope(), tf.device("/job:ps/task:1"):
             self.entered = tf.Variable(0, trainable=False, name="entered")
         with tf.device(_GATED):
@@ -183,11 +197,11 @@ def _main(mode, folder):
     managers = threading.local()
     cancellation.context = lambda: getattr(managers, "own", None)
     context.context().operation_timeout_in_ms = _DEADLINE_MS
-    is_on = mode == "on"
-    job = coordinator.Job(mode, 1, 2)
+    is_on = mode in _ON
+    job = coordinator.Job("on" if is_on else mode, 1, 2)
     if is_on:
         everything.switch(True)
-    steps = _Steps(job.cluster.resolver(), is_on)
+    steps = _Steps(job.cluster.resolver(), mode)
     model = steps.model
     ids = tf.constant(everything.IDS)
     states, parts = {}, {}
@@ -435,13 +449,14 @@ def _go_on(mode, folder, cluster, is_killed):
     import tensorflow as tf
     from fault import everything
 
-    coordinator.Job(mode, cluster=cluster)
-    if mode == "on":
+    is_on = mode in _ON
+    coordinator.Job("on" if is_on else mode, cluster=cluster)
+    if is_on:
         everything.switch(True)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), rpc_layer="grpc+fuse" if mode == "on" else "grpc"
+        tf.train.ClusterSpec(cluster), rpc_layer="grpc+fuse" if is_on else "grpc"
     )
-    steps = _Steps(resolver, mode == "on")
+    steps = _Steps(resolver, mode)
     model = steps.model
     model.checkpoint().read(str(folder / "saved")).assert_existing_objects_matched()
     said = {"restored": model.state()}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tf_fuse.parameter_server import saving
+from tf_fuse.parameter_server import saving, whole_gradients, whole_optimizers
 from tf_fuse.parameter_server.partition import CostPartitioner, creating
 from tf_fuse.parameter_server.placement import Placement
 from tf_fuse.parameter_server.spread import PlannedPartitioner
@@ -114,6 +114,7 @@ def install(is_on: Callable[[Any], bool], fuses: Callable[[Any], bool | None]) -
     def create(self: Any, next_creator: Any, **kwargs: Any) -> Any:
         if not is_on(context_module.context()):
             return stock_create(self, next_creator, **kwargs)
+        whole_optimizers.install()
         if "colocate_with" in kwargs:
             made = stock_create(self, next_creator, **kwargs)
             placement_of(self).add_slot(_key(kwargs["colocate_with"]), _bytes(made))
@@ -124,6 +125,7 @@ def install(is_on: Callable[[Any], bool], fuses: Callable[[Any], bool | None]) -
             made = stock_create(extended, next_creator, **kwargs)
         if isinstance(made, sharded_variable.ShardedVariable):
             saving.save_by_pieces(made)
+            whole_gradients.mark(made)
         return made
 
     def round_robin(self: Any, next_creator: Any, **kwargs: Any) -> Any:

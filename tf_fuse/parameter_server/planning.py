@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tf_fuse.parameter_server import arguments, hook, spread
+from tf_fuse.parameter_server import arguments, hook, spread, whole_optimizers
 from tf_fuse.parameter_server.abstract import Recorded, record
 from tf_fuse.parameter_server.balance import Servers, imbalance
 from tf_fuse.parameter_server.device_setter import whole_of
@@ -38,7 +38,8 @@ def build(function: Callable[[], _T]) -> _T:
 
     Where the strategy has no partitioner, a dense variable is made in pieces if its updates alone
     are more than a server's share of all, if they take longer than its transfer, and if the
-    function gives it to `tf_fuse.parameter_server.pieces`. `placement_report` has the arithmetic.
+    function builds an optimizer of Keras 3 with it that takes pieces, or gives it to
+    `tf_fuse.parameter_server.pieces`. `placement_report` has the arithmetic.
 
     Args:
       function: makes variables, those of the optimizer at best too (`optimizer.build(...)`), so
@@ -56,6 +57,7 @@ def build(function: Callable[[], _T]) -> _T:
     if extended is None:
         return function()
     placement = hook.placement_of(extended)
+    whole_optimizers.install()  # (Under record, variables are made without the strategy.)
 
     def split(expected: Sequence[Expected]) -> Split:
         return _split_of(extended._variable_partitioner, expected, placement.costs)
