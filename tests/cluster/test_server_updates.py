@@ -109,7 +109,8 @@ def test_bits_on_demand(cases):
 def test_rows_on_demand(cases):
     """Slot and weight are two updates then, as far as they are one operation each."""
     assert cases["exact rows"]["ulps"] == 0
-    assert all(cases["exact rows"]["exact"]) and "rows" in cases["exact rows"]["left"]
+    assert cases["exact rows"]["exact"] == [True] * 5
+    assert cases["exact rows"]["left"] == ["too_few", "too_small"]
 
 
 def test_error_of_a_twin_reads_like_that_of_its_function(cases):

@@ -80,7 +80,7 @@ def test_axis(value, kind, text):
         ({"slots": _NAN}, TypeError, f"Costs.slots is nan (float), {_COUNT} 0 to 1000000"),
         ({"slots": -1}, ValueError, f"Costs.slots is -1, {_COUNT} 0 to 1000000"),
         ({"update_s": "1"}, TypeError, f"Costs.update_s is '1' (str), {_REAL}"),
-        ({"update_s": None}, TypeError, f"Costs.update_s is None (NoneType), {_REAL}"),
+        ({"piece_s": None}, TypeError, f"Costs.piece_s is None (NoneType), {_REAL}"),
         ({"update_s": True}, TypeError, f"Costs.update_s is True (bool), {_REAL}"),
         ({"update_s": []}, TypeError, f"Costs.update_s is [] (list), {_REAL}"),
         ({"update_s": _NAN}, ValueError, f"Costs.update_s is nan, {_REAL}"),

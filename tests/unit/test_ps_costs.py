@@ -19,7 +19,7 @@ _WEIGHT = Variable("kernel", (1000, 250), "float32", slots=2)  # 1 MB
 
 
 @pytest.mark.parametrize(
-    ("is_fused", "seconds"), [(False, 3 * 0.42e-3 + 50e-6), (True, 3 * 0.15e-3 + 10e-6)]
+    ("is_fused", "seconds"), [(False, 3 * 0.42e-3 + 50e-6), (True, 3 * 0.15e-3 + 30e-6)]
 )
 def test_the_updates_that_will_run(is_fused, seconds):
     costs = Costs(link_bytes_per_s=1e10).of_updates(is_fused)
@@ -59,9 +59,7 @@ def test_what_follows_from_times():
 
 
 def test_what_cannot_be_measured():
-    with pytest.raises(
-        TypeError, match=r"function is 'adam' \(str\), must be a function that makes"
-    ):
+    with pytest.raises(TypeError, match=r"function is 'adam' \(str\), must be a function"):
         parameter_server.measure_costs(None, "adam")
     with pytest.raises(TypeError, match=r"must be a tf\.distribute\.ParameterServerStrategy"):
         parameter_server.measure_costs(tf.distribute.get_strategy(), tf.keras.optimizers.Adam)

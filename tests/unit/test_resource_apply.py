@@ -76,11 +76,14 @@ def _rmsprop(step, weight, velocity, gradient):
     )  # fmt: skip
 
 
-def _ftrl(step, weight, accumulator, linear, gradient):
-    _raw.ResourceApplyFtrlV2(
-        var=weight, accum=accumulator, linear=linear, grad=gradient, lr=_float(_RATE),
-        l1=_float(0.0), l2=_float(0.0), l2_shrinkage=_float(0.0), lr_power=_float(-0.5),
-    )  # fmt: skip
+def _ftrl(l1, l2):
+    def update(step, weight, accumulator, linear, gradient):
+        _raw.ResourceApplyFtrlV2(
+            var=weight, accum=accumulator, linear=linear, grad=gradient, lr=_float(_RATE),
+            l1=_float(l1), l2=_float(l2), l2_shrinkage=_float(0.0), lr_power=_float(-0.5),
+        )  # fmt: skip
+
+    return update
 
 
 # Of each optimizer its options, TensorFlow's operation, and whether that has all of its bits.
@@ -89,7 +92,12 @@ _CASES = {
     "Adagrad": ({}, _adagrad, False),
     "Adam": ({}, _adam, False),
     "Adamax": ({}, _adamax, False),
-    "Ftrl": ({}, _ftrl, False),
+    "Ftrl": ({}, _ftrl(0.0, 0.0), True),
+    "Ftrl l1 l2": (
+        {"l1_regularization_strength": 0.1, "l2_regularization_strength": 0.3},
+        _ftrl(0.1, 0.3),
+        True,
+    ),
     "RMSprop": ({}, _rmsprop, False),
     "SGD": ({}, _sgd, True),
     "SGD momentum": ({"momentum": 0.9}, _momentum(False), True),

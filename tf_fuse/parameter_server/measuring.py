@@ -19,7 +19,8 @@ from tf_fuse.parameter_server.traffic import Costs
 
 # Elements of a large variable: more than a processor's caches have, with its slots.
 _ELEMENTS = 4 << 20
-# How many small ones there are in one step.
+# Of a small one, and how many there are in one step. (Those of one element share operations.)
+_FEW = 64
 _MANY = 32
 _TRIES = 5
 
@@ -57,7 +58,8 @@ def measure_costs(strategy: Any, optimizer: Callable[[], Any], server: int = 0) 
         raise ValueError("call measure_costs outside of the scope of a strategy")
     device = f"/job:ps/replica:0/task:{server}/device:CPU:0"
     one, many, large = (
-        _Updates(optimizer, device, shapes) for shapes in ([[1]], [[1]] * _MANY, [[_ELEMENTS]])
+        _Updates(optimizer, device, shapes)
+        for shapes in ([[_FEW]], [[_FEW]] * _MANY, [[_ELEMENTS]])
     )
     found = of_times(one.seconds(), many.seconds(), large.seconds(), large.slots)
     is_fused = hook.fuses_updates()

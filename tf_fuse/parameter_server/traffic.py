@@ -25,7 +25,7 @@ _GATHERED = ("*embedding*",)
 # Rows that a worker gathers in a step, if nobody says.
 _ROWS = 1024
 # What an update takes, per byte and at least: as TensorFlow runs it, and as one operation.
-_UPDATES = {False: (0.42e-9, 50e-6), True: (0.15e-9, 10e-6)}
+_UPDATES = {False: (0.42e-9, 50e-6), True: (0.15e-9, 30e-6)}
 _ORIGINS = {
     False: "built in, of updates as TensorFlow runs them",
     True: "built in, of updates that are one operation each",
@@ -63,7 +63,7 @@ class Costs:
     update_s: float | None = None
     memory_bytes_per_s: float = 4e9
     piece_s: float = 50e-6
-    origin: str = "set by the program"
+    origin: str = field(default="set by the program", compare=False)
     is_fused: bool = False
 
     def __post_init__(self) -> None:
