@@ -166,13 +166,16 @@ def measure(
             links[case.axis].append(sample)
         else:
             compute.append(sample)
+    # That of the runs that count most: many times.
+    spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
+    found = calibrate(mesh, links, compute, overlap or 0.0)
+    rates = found.rates
     if overlap is None:
         few_many = iter(seconds[2 * len(cases) :])
         together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
-        overlap = _overlap({key: one for key, (one, _) in alone.items()}, together)
-    # That of the runs that count most: many times.
-    spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
-    found = dataclasses.replace(calibrate(mesh, links, compute, overlap), spread=spread)
+        share = _overlap({key: one for key, (one, _) in alone.items()}, together)
+        rates = dataclasses.replace(rates, overlap=share)
+    found = dataclasses.replace(found, rates=rates, spread=spread)
     if found.problems:
         warnings.warn("; ".join(found.problems), stacklevel=2)
     return found
