@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).resolve().parent / "layout_program.py"
+RATES_PROGRAM = PROGRAM.with_name("layout_rates_program.py")
 ROOT = PROGRAM.parents[2]
 TIMEOUT_S = 280
 
@@ -29,8 +30,10 @@ def addresses(count: int) -> str:
     return ",".join(found)
 
 
-def results(processes: int, env: dict[str, str], folder: Path) -> dict:
-    """What the first process prints."""
+def results(
+    processes: int, env: dict[str, str], folder: Path, program: Path = PROGRAM
+) -> list[str]:
+    """The last line that each process prints."""
     jobs = addresses(processes)
     logs = [folder / f"{number}.log" for number in range(processes)]
     running = []
@@ -39,7 +42,7 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
             with log.open("w") as file:
                 running.append(
                     subprocess.Popen(
-                        [sys.executable, str(PROGRAM), str(number), jobs],
+                        [sys.executable, str(program), str(number), jobs],
                         env={**env, "PYTHONPATH": str(ROOT)},
                         stdout=file,
                         stderr=file,
@@ -52,13 +55,13 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
             if one.poll() is None:
                 os.kill(one.pid, signal.SIGKILL)
                 one.wait()
-    return json.loads(logs[0].read_text().splitlines()[-1])
+    return [log.read_text().splitlines()[-1] for log in logs]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
-    found = results(processes, isolated_env, tmp_path)
+    found = json.loads(results(processes, isolated_env, tmp_path)[0])
     assert found.pop("disagreement") == (
         "the processes run different plans; save the plan in one of them, and load it in the others"
     )
@@ -75,3 +78,14 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
         assert one["received"] * processes == one["planned"] > 0
         assert one["restored"]
     assert sum(found["batch"]["collectives"].values()) > 0
+
+
+def test_processes_that_measure_have_the_same_rates(isolated_env, tmp_path):
+    """To the last bit, though the clock of the second one runs ten times as fast."""
+    first, second = (json.loads(one) for one in results(2, isolated_env, tmp_path, RATES_PROGRAM))
+    assert set(first) == {"bench", "dtensor_bench"}
+    assert first == second
+    for rates in first.values():
+        assert rates["mesh"] == "x:2"
+        assert max(rates["link"]) > 0 and max(rates["compute"]) > 0
+        assert 0 <= rates["overlap"] <= 1
