@@ -24,6 +24,7 @@ makes the processes of a mesh agree on what they measured, as all have to make t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 import warnings
@@ -260,11 +261,11 @@ def _computes(bench: Bench) -> Iterator[_Case]:
         return _Case(None, size, False, sample, run(_FEW), run(_MANY))
 
     for rows in _PRODUCTS:
-        yield case(2 * rows**3, 3 * rows**2, 1, lambda n, rows=rows: bench.product(rows, n), rows)
+        run = functools.partial(bench.product, rows)
+        yield case(2 * rows**3, 3 * rows**2, 1, run, rows)
     for elements in _VECTORS:
-        yield case(
-            elements, 2 * elements, 1, lambda n, size=elements: bench.vectors(size, n), -elements
-        )
+        run = functools.partial(bench.vectors, elements)
+        yield case(elements, 2 * elements, 1, run, -elements)
     # Each in a case of its own would be below what a clock tells.
     small = _CHAIN * _SMALL
     yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n))
