@@ -27,7 +27,7 @@ from rich.table import Table
 
 FOUND = "found"
 DATA = "data-parallel"
-ROUNDS = 45
+ROUNDS = 101
 WARM = 3
 TIMEOUT_S = 1800
 

@@ -15,13 +15,13 @@ import pytest
 
 from tf_fuse.cluster.ports import HeldPorts
 
-PROGRAM = Path(__file__).resolve().parent / "layout_program.py"
-ROOT = PROGRAM.parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 TIMEOUT_S = 280
 
 
-def results(processes: int, env: dict[str, str], folder: Path) -> dict:
-    """What the first process prints."""
+def results(program: str, processes: int, env: dict[str, str], folder: Path) -> list[str]:
+    """The last line that each process prints."""
     logs = [folder / f"{number}.log" for number in range(processes)]
     running = []
     with HeldPorts(processes) as held:
@@ -31,8 +31,8 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
                 with log.open("w") as file:
                     running.append(
                         subprocess.Popen(
-                            [sys.executable, str(PROGRAM), str(number), jobs],
-                            env={**env, "PYTHONPATH": str(ROOT)},
+                            [sys.executable, str(HERE / program), str(number), jobs],
+                            env={**env, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'unit'}"},
                             stdin=subprocess.PIPE,
                             stdout=file,
                             stderr=file,
@@ -47,13 +47,13 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
                 if one.poll() is None:
                     os.kill(one.pid, signal.SIGKILL)
                     one.wait()
-    return json.loads(logs[0].read_text().splitlines()[-1])
+    return [log.read_text().splitlines()[-1] for log in logs]
 
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
-    found = results(processes, isolated_env, tmp_path)
+    found = json.loads(results("layout_program.py", processes, isolated_env, tmp_path)[0])
     assert found.pop("disagreement") == (
         "the processes run different plans; save the plan in one of them, and load it in the others"
     )
@@ -70,3 +70,36 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
         assert one["received"] * processes == one["planned"] > 0
         assert one["restored"]
     assert sum(found["batch"]["collectives"].values()) > 0
+
+
+def test_training_in_four_processes_has_the_losses_of_one_device(isolated_env, tmp_path):
+    """A Transformer by its own step, and a Keras model by fit, evaluate and predict."""
+    found = json.loads(results("layout_training_program.py", 4, isolated_env, tmp_path)[0])
+    block, keras = found["transformer"], found["keras"]
+    assert block["falls"] > 0.1
+    assert block["losses"] < 5e-6
+    assert block["weights"] < 5e-6
+    assert block["share"]
+    columns = {name: block["layouts"][name] for name in ("query", "up", "out")}
+    assert columns == {
+        "query": "[8, 2/cols, 4] on rows:2;cols:2",
+        "up": "[8, 16/cols] on rows:2;cols:2",
+        "out": "[8, 12/cols] on rows:2;cols:2",
+    }
+    assert keras.pop("layouts") == [
+        "[8, 16/cols] on rows:2;cols:2", "[8/rows, 8] on rows:2;cols:2",
+    ]  # fmt: skip
+    assert max(keras.values()) < 5e-6
+    assert set(keras) == {"history", "evaluated", "predicted", "weights"}
+
+
+def test_processes_that_measure_have_the_same_rates(isolated_env, tmp_path):
+    """To the last bit, though the clock of the second one runs ten times as fast."""
+    lines = results("layout_rates_program.py", 2, isolated_env, tmp_path)
+    first, second = map(json.loads, lines)
+    assert set(first) == {"bench", "dtensor_bench"}
+    assert first == second
+    for rates in first.values():
+        assert rates["mesh"] == "x:2"
+        assert max(rates["link"]) > 0 and max(rates["compute"]) > 0
+        assert 0 <= rates["overlap"] <= 1

@@ -290,14 +290,14 @@ def test_plans_over_meshes():
     """Each mesh has the plan that it has alone, and the cheapest one is the best."""
     _, step, args = two_layers()
     # Along the first axis messages are dear, so that 2 x 4 and 4 x 2 differ.
-    links = {"x": Link(1e-7, 1e-10), "y": FAST}
+    links = {"x": Link(1e-7, 1e-10), "y": FAST, "z": FAST}
 
     def rates_on(mesh):
         return assumed_rates(mesh, {axis: links[axis] for axis in mesh.axes})
 
     found = plan_meshes(step, 8, args, rates_on=rates_on)
     meshes = [one.mesh for one in found.search.tried]
-    assert [one.shape for one in meshes] == [(8,), (2, 4), (4, 2)]
+    assert [one.shape for one in meshes] == [(8,), (2, 4), (4, 2), (2, 2, 2)]
     alone = [plan(step, one, args, rates=rates_on(one)) for one in meshes]
     assert [one.plan.picoseconds for one in found.search.tried] == [
         one.plan.picoseconds for one in alone
@@ -306,11 +306,13 @@ def test_plans_over_meshes():
     assert found.best.seconds == least.seconds
     assert sbp(found.best.variables) == sbp(least.variables)
     assert found.best.graph.problem.mesh == least.graph.problem.mesh
+    fewer = plan_meshes(step, 8, args, axes="xy", rates_on=rates_on)
+    assert [one.mesh for one in fewer.search.tried] == meshes[:3]
     data = plan_meshes(step, 8, args, mode="data")
     assert data.best.seconds > found.best.seconds
     with pytest.raises(LayoutError) as caught:
         plan_meshes(step, 8, args, memory_limit_bytes=10)
-    assert [one.partition(":")[0] for one in caught.value.problems] == ["mesh x"] * 3
+    assert [one.partition(":")[0] for one in caught.value.problems] == ["mesh x"] * 4
     assert "mesh x:8: no plan fits into memory_limit_bytes=10" in str(caught.value)
 
 

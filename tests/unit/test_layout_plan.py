@@ -433,7 +433,11 @@ def test_files_that_are_broken(tmp_path_factory, content, flips):
 
 def test_shapes_of_meshes():
     assert shapes(1) == ((1,),)
-    assert shapes(8) == ((8,), (2, 4), (4, 2))
+    assert shapes(8) == ((8,), (2, 4), (4, 2), (2, 2, 2))
+    assert shapes(8, 2) == ((8,), (2, 4), (4, 2))
+    assert shapes(16) == (
+        (16,), (2, 8), (4, 4), (8, 2), (2, 2, 4), (2, 4, 2), (4, 2, 2),
+    )  # fmt: skip
     assert shapes(12, 3) == (
         (12,), (2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), (2, 3, 2), (3, 2, 2),
     )  # fmt: skip
@@ -447,14 +451,18 @@ def test_search_over_meshes():
             raise LayoutError("4 does not divide 6")
         return example(limit=None, mesh=mesh, fast=0.5 if mesh.shape == (2, 4) else 0.9)
 
-    found = search_meshes(8, on)
+    times = iter([0.0, 0.25, 1.0, 1.5, 2.0, 2.125, 3.0, 6.0])
+    found = search_meshes(8, on, clock=lambda: next(times))
     assert str(found.best.problem.mesh) == "x:2;y:4"
-    assert [one.plan and one.plan.picoseconds for one in found.tried] == [10**10, 8 * 10**9, None]
+    assert [one.plan and one.plan.picoseconds for one in found.tried] == [
+        10**10, 8 * 10**9, None, 10**10,
+    ]  # fmt: skip
     assert cells(found.table()) == [
-        ["mesh", "ms", "bytes/device", ""],
-        ["x:8", "10.000", "8,000", ""],
-        ["x:2;y:4", "8.000", "2,000", "best"],
-        ["x:4;y:2", "", "", "4 does not divide 6"],
+        ["mesh", "ms", "bytes/device", "searched, s", ""],
+        ["x:8", "10.000", "8,000", "0.25", ""],
+        ["x:2;y:4", "8.000", "2,000", "0.50", "best"],
+        ["x:4;y:2", "", "", "0.12", "4 does not divide 6"],
+        ["x:2;y:2;z:2", "10.000", "8,000", "3.00", ""],
     ]
 
     def never(mesh: Mesh) -> Problem:

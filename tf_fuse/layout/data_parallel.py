@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallelism of a graph with its gradients: strategies that split nothing but the batch.
+"""Data parallelism of a graph: strategies that split nothing but the batch.
 
 What is fed is split along its batch dimension over all axes of the mesh, and variables are whole.
 An operation takes the strategy that moves the fewest bytes of its inputs as they are then, of those
@@ -10,48 +10,21 @@ that needs them whole. So a whole training step has the reductions that data par
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tf_fuse.layout.cost import Rates
+from tf_fuse.layout.errors import raise_if
 from tf_fuse.layout.forks import SUFFIX
 from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor
 from tf_fuse.layout.operators import rule_of
-from tf_fuse.layout.optimize.graph import GraphProblem
-from tf_fuse.layout.optimize.problem import DATA, Candidate, Problem
 from tf_fuse.layout.relayout_seconds import relayout_seconds
 from tf_fuse.layout.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
 from tf_fuse.layout.tensor_layout import TensorLayout
 
-
-def with_tags(graph: GraphProblem, batch: Mapping[str, int | None], rates: Rates) -> GraphProblem:
-    """The same problem with the tag "data" where this module says.
-
-    Args:
-      graph: of which sources are operations.
-      batch: by name of a tensor that is fed, its batch dimension, or None; those that are not named
-        have none.
-      rates: of the mesh.
-    """
-    chosen = data_strategies(graph.operations, graph.strategies, batch, rates)
-    # Layers repeat: of equal operations the candidates stay one object.
-    known: dict[tuple[int, int], tuple[Candidate, ...]] = {}
-    nodes = []
-    for node, mine in zip(graph.problem.nodes, chosen, strict=True):
-        key = id(node.candidates), mine
-        if key not in known:
-            known[key] = tuple(_tagged(one, s == mine) for s, one in enumerate(node.candidates))
-        nodes.append(dataclasses.replace(node, candidates=known[key]))
-    problem = Problem(
-        nodes, graph.problem.edges, graph.problem.memory_limit_bytes, graph.problem.mesh
-    )
-    return dataclasses.replace(graph, problem=problem)
-
-
-def _tagged(one: Candidate, data: bool) -> Candidate:
-    tags = frozenset([DATA] if data else [])
-    return one if one.tags == tags else dataclasses.replace(one, tags=tags)
+# The kind of what is fed.
+FED: Final = "Placeholder"
 
 
 def data_strategies(
@@ -60,28 +33,73 @@ def data_strategies(
     batch: Mapping[str, int | None],
     rates: Rates,
 ) -> list[int]:
-    """The number of the strategy of each operation."""
+    """The number of the strategy of each operation.
+
+    Args:
+      operations: of which sources are operations.
+      candidates: the strategies of each.
+      batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
+        default dimension 0.
+      rates: of the mesh.
+
+    Raises:
+      LayoutError: `batch` names what is not fed, or a dimension that is not there.
+    """
+    fed = {
+        tensor.name: tensor
+        for one in operations
+        if one.kind == FED
+        for tensor in one.outputs
+        if not tensor.parameter
+    }
+    _check(batch, fed)
     made: dict[str, TensorLayout] = {}
+    # Layers repeat.
+    known: dict[tuple[object, ...], int] = {}
     found = []
     for one, mine in zip(operations, candidates, strict=True):
         if one.inputs:
-            at = _reading(one, mine, made, rates)
+            inputs = tuple(made[tensor.name] for tensor in one.inputs)
+            # Of operations that are alike all have the same candidates, but those for results.
+            key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs
+            if key not in known:
+                known[key] = _reading(one, mine, inputs, rates)
+            at = known[key]
         else:
-            at = _feeding(one, mine, batch, rates.mesh)
+            at = _feeding(one, mine, fed, batch, rates.mesh)
         found.append(at)
         made.update((t.name, out) for t, out in zip(one.outputs, mine[at].outputs, strict=True))
     return found
 
 
+def _check(batch: Mapping[str, int | None], fed: Mapping[str, Tensor]) -> None:
+    raise_if(
+        [
+            f"batch: no tensor {name!r} is fed; there are: {', '.join(sorted(fed)) or 'none'}"
+            for name in sorted(set(batch) - set(fed))
+        ]
+        + [
+            f"batch: tensor {name!r} has {len(fed[name].shape)} dimensions, and {at} is none of "
+            "them"
+            for name, at in sorted(batch.items())
+            if name in fed and at is not None and not 0 <= at < len(fed[name].shape)
+        ]
+    )
+
+
 def _feeding(
-    one: Operation, mine: Sequence[Strategy], batch: Mapping[str, int | None], mesh: Mesh
+    one: Operation,
+    mine: Sequence[Strategy],
+    fed: Mapping[str, Tensor],
+    batch: Mapping[str, int | None],
+    mesh: Mesh,
 ) -> int:
-    (tensor,) = one.outputs
-    at = batch.get(tensor.name)
+    name = one.outputs[0].name
+    at = batch.get(name, 0) if name in fed else None
     if at is None:
         return 0
     axes = tuple(axis for axis, size in mesh.dims if size > 1)
-    wanted = tuple(axes if i == at else () for i in range(len(tensor.shape)))
+    wanted = tuple(axes if i == at else () for i in range(len(one.outputs[0].shape)))
     for s, strategy in enumerate(mine):
         if strategy.outputs[0].splits == wanted:
             return s
@@ -89,9 +107,8 @@ def _feeding(
 
 
 def _reading(
-    one: Operation, mine: Sequence[Strategy], made: Mapping[str, TensorLayout], rates: Rates
+    one: Operation, mine: Sequence[Strategy], inputs: Sequence[TensorLayout], rates: Rates
 ) -> int:
-    inputs = [made[tensor.name] for tensor in one.inputs]
     allowed = _choices(one, inputs)
     sizes = rates.mesh.dims
 

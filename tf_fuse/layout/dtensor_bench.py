@@ -40,9 +40,10 @@ class Bench:
 
     def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
         """Relayouts of a float32 tensor between two layouts, there and back."""
-        plans = dtensor.plan(source, target), dtensor.plan(target, source)
-        function = tf.function(lambda one: self._to_and_fro(plans, one, count))
-        return Relayouted(plans, self._waiting(function, self._ones(source)))
+        plans, terms = _plans(source, target)
+        function = tf.function(lambda one: self._to_and_fro(plans, one, count, terms))
+        anew = terms and not any(target.splits)
+        return Relayouted(plans, self._waiting(function, self._ones(source)), anew)
 
     def product(self, rows: int, count: int) -> Callable[[], None]:
         """Products of two square matrices, on each device its own."""
@@ -58,12 +59,11 @@ class Bench:
 
     def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
         """Products of matrices, and beside them a tensor that is made whole, each time anew."""
-        whole = TensorLayout(source.mesh, source.shape)
-        plans = dtensor.plan(source, whole), dtensor.plan(whole, source)
+        plans, again = _plans(source, TensorLayout(source.mesh, source.shape))
         terms, matrices = self._ones(source), self._own((rows, rows))
 
         def beside(matrices: Any, terms: Any) -> Any:
-            return powers(matrices, count), self._to_and_fro(plans, terms, count)
+            return powers(matrices, count), self._to_and_fro(plans, terms, count, again)
 
         function = tf.function(beside)
 
@@ -100,10 +100,15 @@ class Bench:
         shape = (*(1 for _ in layout.partial), *layout.slice_shape)
         return self._packed(tf.ones(shape), dtensor.dtensor_layout(layout, self._devices))
 
-    def _to_and_fro(self, plans: Sequence[RelayoutPlan], tensor: Any, count: int) -> Any:
+    def _to_and_fro(
+        self, plans: Sequence[RelayoutPlan], tensor: Any, count: int, terms: bool
+    ) -> Any:
+        first = tensor
         for _ in range(count):
             for plan in plans:
                 tensor = dtensor.relayout(tensor, plan, self._devices)
+            if terms:
+                tensor = first * tensor
         return tensor
 
     def _packed(self, piece: Any, layout: Any) -> Any:
@@ -115,3 +120,15 @@ class Bench:
                 one.numpy()
 
         return run
+
+
+def _plans(source: TensorLayout, target: TensorLayout) -> tuple[tuple[RelayoutPlan, ...], bool]:
+    """There and back; and whether terms are made of what is whole then, as products of the first.
+
+    DTensor does not compile a sum of terms that zeros were put beside in the same function.
+    """
+    there = dtensor.plan(source, target)
+    if not source.partial:
+        return (there, dtensor.plan(target, source)), False
+    whole = TensorLayout(target.mesh, target.shape)
+    return ((there,) if target == whole else (there, dtensor.plan(target, whole))), True

@@ -24,6 +24,7 @@ makes the processes of a mesh agree on what they measured, as all have to make t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 import warnings
@@ -166,13 +167,16 @@ def measure(
             links[case.axis].append(sample)
         else:
             compute.append(sample)
+    # That of the runs that count most: many times.
+    spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
+    found = calibrate(mesh, links, compute, overlap or 0.0)
+    rates = found.rates
     if overlap is None:
         few_many = iter(seconds[2 * len(cases) :])
         together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
-        overlap = _overlap({key: one for key, (one, _) in alone.items()}, together)
-    # That of the runs that count most: many times.
-    spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
-    found = dataclasses.replace(calibrate(mesh, links, compute, overlap), spread=spread)
+        share = _overlap({key: one for key, (one, _) in alone.items()}, together)
+        rates = dataclasses.replace(rates, overlap=share)
+    found = dataclasses.replace(found, rates=rates, spread=spread)
     if found.problems:
         warnings.warn("; ".join(found.problems), stacklevel=2)
     return found
@@ -257,11 +261,11 @@ def _computes(bench: Bench) -> Iterator[_Case]:
         return _Case(None, size, False, sample, run(_FEW), run(_MANY))
 
     for rows in _PRODUCTS:
-        yield case(2 * rows**3, 3 * rows**2, 1, lambda n, rows=rows: bench.product(rows, n), rows)
+        run = functools.partial(bench.product, rows)
+        yield case(2 * rows**3, 3 * rows**2, 1, run, rows)
     for elements in _VECTORS:
-        yield case(
-            elements, 2 * elements, 1, lambda n, size=elements: bench.vectors(size, n), -elements
-        )
+        run = functools.partial(bench.vectors, elements)
+        yield case(elements, 2 * elements, 1, run, -elements)
     # Each in a case of its own would be below what a clock tells.
     small = _CHAIN * _SMALL
     yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n))

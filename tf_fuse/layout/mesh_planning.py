@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.mesh import Mesh
-from tf_fuse.layout.optimize.meshes import MeshSearch, search_meshes
+from tf_fuse.layout.optimize.meshes import AXES, MeshSearch, search_meshes
 from tf_fuse.layout.optimize.modes import AUTO
 from tf_fuse.layout.optimize.problem import Problem
 from tf_fuse.layout.optimize.solver import Limits
@@ -30,7 +30,7 @@ class MeshPlans:
     search: MeshSearch
 
     def table(self) -> Any:
-        """All meshes with milliseconds and bytes, for `rich.print`."""
+        """All meshes with milliseconds, bytes and how long it took, for `rich.print`."""
         return self.search.table()
 
 
@@ -40,7 +40,7 @@ def plan_meshes(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    axes: Sequence[str] = ("x", "y"),
+    axes: Sequence[str] = AXES,
     rates_on: Callable[[Mesh], Rates] = assumed_rates,
     mode: str = AUTO,
     limits: Limits | None = None,

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from tf_fuse.layout.cost import Rates
-from tf_fuse.layout.data_parallel import with_tags
 from tf_fuse.layout.errors import LayoutError, raise_if
 from tf_fuse.layout.forks import with_forks
 from tf_fuse.layout.kept import layouts_of, pins_of_kept
@@ -332,9 +331,9 @@ def function_problem(
     batches = _batches(traced, batch or {})
     graph = problem_of(
         with_forks(traced.operations), rates, training, memory_limit_bytes, slots,
-        allowed=allowed, steps=steps, results=traced.results,
+        batches, allowed, steps, traced.results,
     )  # fmt: skip
-    graph = with_tags(_with_writes(graph, traced, rates, steps), batches, rates)
+    graph = _with_writes(graph, traced, rates, steps)
     return FunctionProblem(traced, graph, batches, rates, steps)
 
 

@@ -174,9 +174,13 @@ class _Net:
         steps = sorted(self._steps, key=lambda one: one[1])
         groups = {axes: i for i, axes in enumerate(dict.fromkeys(one[-1] for one in steps))}
         rows = [(*numbers, groups[axes]) for *numbers, axes in steps]
-        begin, end, *what, makes, group = np.array(rows, np.int64).reshape(-1, 8).T
+        columns = np.array(rows, np.int64).reshape(-1, 8).T
+        begin, end, received, messages, operations, touched, makes, group = columns
         ends, starts = np.unique(end, return_index=True)
-        return _Edges(begin, ends, starts, *what, group, makes, tuple(groups))
+        return _Edges(
+            begin, ends, starts, received, messages, operations, touched, group, makes,
+            tuple(groups),
+        )  # fmt: skip
 
     def _weights(
         self, edges: _Edges, partial: tuple[int, ...], whole_bytes: int, links: _Links

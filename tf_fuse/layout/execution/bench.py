@@ -68,7 +68,7 @@ class Bench:
             matrices = self._communicator.each(
                 held, lambda _, one: tf.reshape(one[: rows * rows], (rows, rows))
             )
-            terms = self._communicator.each(
+            terms: Held = self._communicator.each(
                 held, lambda _, one: tf.reshape(one[:elements], source.slice_shape)
             )
             terms = self._to_and_fro(plans, terms, count)

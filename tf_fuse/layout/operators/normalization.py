@@ -32,7 +32,7 @@ def softmax(operation: Operation) -> Rule:
             Inner(names[at], "sum", rows),
             Inner(names[at], "sum", rows, backward=True),
         ],
-        extra=[(names[at], 4)],
+        extra=[(names[at], 4 + (operation.kind == "LogSoftmax"))],
         work=[Work(5, tuple(names))],
         backward_work=[Work(4, tuple(names))],
         saved_inputs=(),

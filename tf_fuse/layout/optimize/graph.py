@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tf_fuse.layout.cost import Rates, operation_cost
+from tf_fuse.layout.data_parallel import FED, data_strategies
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.memory import Memory, memory
-from tf_fuse.layout.mesh import Mesh
 from tf_fuse.layout.operation import Operation, Tensor, check_graph
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.plan import Plan
@@ -35,7 +35,7 @@ from tf_fuse.layout.steps import StepSet
 from tf_fuse.layout.strategy import EVERYTHING, Allowed, Strategy, strategies
 from tf_fuse.layout.tensor_layout import TensorLayout
 
-SOURCE = "Placeholder"
+SOURCE = FED
 RESULT = "Identity"
 # The attribute of those that read results, which tells them from the graph's own.
 _MARK = "result"
@@ -147,7 +147,7 @@ class _Builder:
         self._tables: dict[tuple, tuple[np.ndarray, np.ndarray | None]] = {}
 
     def build(self, memory_limit_bytes: int | None) -> GraphProblem:
-        data = _data_strategies(self._operations, self._strategies, self._batch, self._rates.mesh)
+        data = data_strategies(self._operations, self._strategies, self._batch, self._rates)
         nodes = [self._node(i, data[i]) for i in range(len(self._operations))]
         problem = Problem(nodes, self._edges(), memory_limit_bytes, self._rates.mesh)
         return GraphProblem(problem, self._operations, self._strategies, self._training)
@@ -329,66 +329,3 @@ def _results(operations: Sequence[Operation], names: Sequence[str]) -> list[Oper
         )
         for name in dict.fromkeys(names)
     ]
-
-
-def _data_strategies(
-    operations: Sequence[Operation],
-    candidates: Sequence[Sequence[Strategy]],
-    batch: Mapping[str, int | None],
-    mesh: Mesh,
-) -> list[int]:
-    """The strategy of each operation that splits nothing but the batch, over all axes.
-
-    What is fed is split along its batch dimension, parameters are whole. An operation takes the
-    first strategy that reads its inputs as they are, with sums added up if it cannot read these;
-    where there is none, it splits nothing.
-    """
-    fed = {
-        tensor.name: tensor
-        for one in operations
-        if not one.inputs
-        for tensor in one.outputs
-        if not tensor.parameter
-    }
-    problems = [
-        f"batch: no tensor {name!r} is fed; there are: {', '.join(sorted(fed)) or 'none'}"
-        for name in sorted(set(batch) - set(fed))
-    ] + [
-        f"batch: tensor {name!r} has {len(fed[name].shape)} dimensions, and {at} is none of them"
-        for name, at in sorted(batch.items())
-        if name in fed and at is not None and not 0 <= at < len(fed[name].shape)
-    ]
-    if problems:
-        raise LayoutError(problems)
-    wanted: dict[str, TensorLayout] = {}
-    found = []
-    for one, mine in zip(operations, candidates, strict=True):
-        if one.inputs:
-            at = _reading([wanted[tensor.name] for tensor in one.inputs], mine)
-        else:
-            at = _feeding(one, mine, batch, mesh)
-        found.append(at)
-        wanted.update((t.name, out) for t, out in zip(one.outputs, mine[at].outputs, strict=True))
-    return found
-
-
-def _reading(inputs: Sequence[TensorLayout], mine: Sequence[Strategy]) -> int:
-    summed = [TensorLayout(one.mesh, one.shape, one.splits) for one in inputs]
-    for wanted in (inputs, summed):
-        for s, strategy in enumerate(mine):
-            if list(strategy.inputs) == list(wanted):
-                return s
-    return 0
-
-
-def _feeding(
-    one: Operation, mine: Sequence[Strategy], batch: Mapping[str, int | None], mesh: Mesh
-) -> int:
-    for tensor in one.outputs:
-        at = None if tensor.parameter or not tensor.shape else batch.get(tensor.name, 0)
-        for s, strategy in enumerate(mine):
-            splits = strategy.outputs[one.outputs.index(tensor)].splits
-            wanted = [mesh.axes if i == at else () for i in range(len(tensor.shape))]
-            if list(splits) == wanted:
-                return s
-    return 0

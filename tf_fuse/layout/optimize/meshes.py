@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.mesh import Mesh
@@ -14,6 +15,9 @@ from tf_fuse.layout.optimize.modes import AUTO, Pins, search
 from tf_fuse.layout.optimize.plan import Plan
 from tf_fuse.layout.optimize.problem import Problem
 from tf_fuse.layout.optimize.solver import Limits
+
+# Names of the axes of meshes; as many as a mesh may have.
+AXES: Final = ("x", "y", "z")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +28,13 @@ class Tried:
       mesh: the devices.
       plan: the best one on it; None where there is none.
       error: why there is none.
+      seconds: that it took to make the problem and to search.
     """
 
     mesh: Mesh
     plan: Plan | None = None
     error: LayoutError | None = None
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +55,21 @@ class MeshSearch:
 
         made = Table()
         made.add_column("mesh")
-        for name in ("ms", "bytes/device"):
+        for name in ("ms", "bytes/device", "searched, s"):
             made.add_column(name, justify="right")
         made.add_column("")
         for one in self.tried:
+            took = f"{one.seconds:.2f}"
             if one.plan is None:
-                made.add_row(str(one.mesh), "", "", str(one.error))
+                made.add_row(str(one.mesh), "", "", took, str(one.error))
                 continue
             mark = "best" if one.plan is self.best else ""
             ms = f"{one.plan.seconds * 1e3:.3f}"
-            made.add_row(str(one.mesh), ms, f"{one.plan.memory_bytes:,}", mark)
+            made.add_row(str(one.mesh), ms, f"{one.plan.memory_bytes:,}", took, mark)
         return made
 
 
-def shapes(devices: int, max_axes: int = 2) -> tuple[tuple[int, ...], ...]:
+def shapes(devices: int, max_axes: int = 3) -> tuple[tuple[int, ...], ...]:
     """All shapes of meshes of a number of devices, without axes of one device.
 
     Shapes that differ in the order of sizes alone are all there: links of axes may differ.
@@ -99,10 +106,11 @@ def _factorizations(devices: int, max_axes: int) -> Iterator[tuple[int, ...]]:
 def search_meshes(
     devices: int,
     problem_on: Callable[[Mesh], Problem],
-    axes: Sequence[str] = ("x", "y"),
+    axes: Sequence[str] = AXES,
     mode: str = AUTO,
     pins: Pins | None = None,
     limits: Limits | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> MeshSearch:
     """Finds the cheapest plan over all meshes of a number of devices.
 
@@ -113,6 +121,7 @@ def search_meshes(
       mode: as of `search`.
       pins: as of `search`.
       limits: of each search.
+      clock: seconds.
 
     Raises:
       LayoutError: none of the meshes has a plan; it says of each why.
@@ -120,10 +129,13 @@ def search_meshes(
     tried: list[Tried] = []
     for shape in shapes(devices, len(axes)):
         mesh = Mesh(list(zip(axes, shape, strict=False)))
+        begin = clock()
+        plan, problem = None, None
         try:
-            tried.append(Tried(mesh, search(problem_on(mesh), mode, pins, limits)))
+            plan = search(problem_on(mesh), mode, pins, limits)
         except LayoutError as error:
-            tried.append(Tried(mesh, error=error))
+            problem = error
+        tried.append(Tried(mesh, plan, problem, clock() - begin))
     plans = [one.plan for one in tried if one.plan is not None]
     if not plans:
         raise LayoutError([f"mesh {one.mesh}: {one.error}" for one in tried])

@@ -1,0 +1,61 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One of two processes that measure the rates of their mesh, each by a clock of its own.
+
+    layout_rates_program.py NUMBER JOBS
+
+JOBS are the addresses of all processes, separated by commas. Each prints the rates as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import time
+import warnings
+
+from tensorflow.dtensor.python import mesh_util
+from tensorflow.experimental import dtensor as stock
+
+from tf_fuse import layout
+from tf_fuse.layout import dtensor as ours
+from tf_fuse.layout import dtensor_bench, measurement
+from tf_fuse.layout.execution import bench
+
+NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
+
+
+def clock() -> float:
+    return time.perf_counter() * (1 + 9 * NUMBER)
+
+
+def main() -> None:
+    os.environ.update(DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS)
+    stock.initialize_accelerator_system("CPU", num_logical_cpu_devices=1)
+    mesh = layout.Mesh({"x": 2})
+    devices = ours.device_mesh(mesh)
+    # So few rounds on a machine with other work may vary by any amount.
+    warnings.simplefilter("ignore", UserWarning)
+    found = {}
+    for module in (bench, dtensor_bench):
+        made = module.Bench(mesh, devices)
+        rates = measurement.measure(mesh, made, rounds=2, clock=clock).rates
+        found[module.__name__.rpartition(".")[2]] = {
+            "mesh": str(rates.mesh),
+            "link": dataclasses.astuple(dict(rates.links)["x"]),
+            "compute": [
+                rates.seconds_per_flop, rates.seconds_per_byte, rates.seconds_per_operation,
+            ],
+            "overlap": rates.overlap,
+        }  # fmt: skip
+    # Nobody goes while another one still waits for what it sent.
+    mesh_util.barrier(devices)
+    print(json.dumps(found), flush=True)
+    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
