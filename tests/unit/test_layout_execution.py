@@ -124,6 +124,14 @@ def test_what_cannot_run_says_why(execute):
     }
 
 
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_rows_that_are_not_finite_over_split_classes(onednn, isolated_env):
+    """With oneDNN one device's softmax has NaN in its place only, and without it in the row."""
+    found = run("layout_not_finite.py", "", isolated_env | {"TF_ENABLE_ONEDNN_OPTS": onednn})
+    names = ["dense", "log", "shares", "softmax", "softmax of doubles", "sparse"]
+    assert found == {name: [0, 120] for name in names}
+
+
 def test_updates_of_rows_of_a_split_table(execute):
     """Each device takes those of its rows; a number that is no row is an error, as elsewhere."""
     assert execute("sparse") == {
