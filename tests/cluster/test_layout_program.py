@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).resolve().parent / "layout_program.py"
-ROOT = PROGRAM.parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 TIMEOUT_S = 280
 
 
@@ -29,7 +29,7 @@ def addresses(count: int) -> str:
     return ",".join(found)
 
 
-def results(processes: int, env: dict[str, str], folder: Path) -> dict:
+def results(program: str, processes: int, env: dict[str, str], folder: Path) -> dict:
     """What the first process prints."""
     jobs = addresses(processes)
     logs = [folder / f"{number}.log" for number in range(processes)]
@@ -39,8 +39,8 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
             with log.open("w") as file:
                 running.append(
                     subprocess.Popen(
-                        [sys.executable, str(PROGRAM), str(number), jobs],
-                        env={**env, "PYTHONPATH": str(ROOT)},
+                        [sys.executable, str(HERE / program), str(number), jobs],
+                        env={**env, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'unit'}"},
                         stdout=file,
                         stderr=file,
                     )
@@ -58,7 +58,7 @@ def results(processes: int, env: dict[str, str], folder: Path) -> dict:
 @pytest.mark.parametrize("processes", [2, 4])
 def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
-    found = results(processes, isolated_env, tmp_path)
+    found = results("layout_program.py", processes, isolated_env, tmp_path)
     assert found.pop("disagreement") == (
         "the processes run different plans; save the plan in one of them, and load it in the others"
     )
@@ -75,3 +75,24 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
         assert one["received"] * processes == one["planned"] > 0
         assert one["restored"]
     assert sum(found["batch"]["collectives"].values()) > 0
+
+
+def test_training_in_four_processes_has_the_losses_of_one_device(isolated_env, tmp_path):
+    """A Transformer by its own step, and a Keras model by fit, evaluate and predict."""
+    found = results("layout_training_program.py", 4, isolated_env, tmp_path)
+    block, keras = found["transformer"], found["keras"]
+    assert block["falls"] > 0.1
+    assert block["losses"] < 5e-6
+    assert block["weights"] < 5e-6
+    assert block["share"]
+    columns = {name: block["layouts"][name] for name in ("query", "up", "out")}
+    assert columns == {
+        "query": "[8, 2/cols, 4] on rows:2;cols:2",
+        "up": "[8, 16/cols] on rows:2;cols:2",
+        "out": "[8, 12/cols] on rows:2;cols:2",
+    }
+    assert keras.pop("layouts") == [
+        "[8, 16/cols] on rows:2;cols:2", "[8/rows, 8] on rows:2;cols:2",
+    ]  # fmt: skip
+    assert max(keras.values()) < 5e-6
+    assert set(keras) == {"history", "evaluated", "predicted", "weights"}
