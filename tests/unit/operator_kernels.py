@@ -248,7 +248,7 @@ def batch_norm(device, x, scale, offset, *given):
         variance = ((x - _along_channels(device, mean)) ** 2).sum(axes)
         for factor in ("batch", "height", "width"):
             variance = yield factor, "sum", variance
-        variance /= math.prod(shape[i] for i in axes)
+        variance = variance / math.prod(shape[i] for i in axes)
     else:
         mean, variance = given
     wide = [_along_channels(device, one) for one in (mean, variance, scale, offset)]

@@ -4,9 +4,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from test_layout_execution import run
 
+ROOT = Path(__file__).resolve().parents[2]
 SUMS = 5e-6
 
 
@@ -69,3 +74,15 @@ def test_what_cannot_run_is_told(isolated_env):
             for name in ("x", "y")
         ),
     }
+
+
+def test_the_example(isolated_env):
+    """`examples.keras_layouts`, by rules on two axes."""
+    rules = ["--mesh", "rows:2;cols:2", "--rules", "batch:rows;hidden:cols"]
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.keras_layouts", *rules, "--examples", "200"],
+        env=isolated_env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Epoch 3/3" in done.stdout
+    assert "sequential/hidden/kernel: [32, 256/cols] on rows:2;cols:2" in done.stdout.splitlines()

@@ -22,6 +22,12 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.batch_norm import batch_norm, batch_norm_gradient
 from tf_fuse.layout.execution.local import Local
+from tf_fuse.layout.execution.softmax import (
+    cross_entropy,
+    own_numbers,
+    softmax,
+    sparse_cross_entropy,
+)
 from tf_fuse.layout.operators import TABLE
 
 Kernel = Callable[..., Any]
@@ -96,60 +102,6 @@ def extreme(device: Local, x: Any) -> Any:
     return [found]
 
 
-def softmax(device: Local, x: Any) -> Any:
-    """`Softmax` and `LogSoftmax`; over a split dimension by the maximum and the sum of all."""
-    at = device.attribute("axis", -1) % x.shape.rank
-    factor = f"d{at}"
-    if not device.axes(factor):
-        return device.again([x])
-    most = yield factor, "max", tf.reduce_max(x, at, keepdims=True)
-    left = x - most
-    exponentials = tf.exp(left)
-    sums = yield factor, "sum", tf.reduce_sum(exponentials, at, keepdims=True)
-    log = device.operation.kind == "LogSoftmax"
-    return [left - tf.math.log(sums) if log else exponentials / sums]
-
-
-def cross_entropy(device: Local, logits: Any, labels: Any) -> Any:
-    """`SoftmaxCrossEntropyWithLogits`, of split classes by the maximum and three sums."""
-    if not device.axes("classes"):
-        return device.again([logits, labels])
-    most = yield "classes", "max", tf.reduce_max(logits, 1)
-    left = logits - most[:, None]
-    exponentials = tf.exp(left)
-    terms = [exponentials, labels, tf.math.multiply_no_nan(left, labels)]
-    sums = yield "classes", "sum", tf.stack([tf.reduce_sum(one, 1) for one in terms])
-    back = exponentials / sums[0][:, None] - labels
-    return [tf.math.log(sums[0]) * sums[1] - sums[2], back]
-
-
-def sparse_cross_entropy(device: Local, logits: Any, labels: Any) -> Any:
-    """`SparseSoftmaxCrossEntropyWithLogits`, of split classes by the maximum and two sums."""
-    if not device.axes("classes"):
-        return device.again([logits, labels])
-    count = logits.shape[1]
-    most = yield "classes", "max", tf.reduce_max(logits, 1)
-    left = logits - most[:, None]
-    mine = tf.one_hot(_own(device, labels, "classes", count, count), count, dtype=logits.dtype)
-    # A label that is no class at all gives NaN, as on one device.
-    classes = device.operation.inputs[0].shape[1]
-    wrong = tf.logical_or(labels < 0, labels >= classes)
-    exponentials = tf.exp(left)
-    terms = [exponentials, tf.math.multiply_no_nan(left, mine)]
-    sums = yield "classes", "sum", tf.stack([tf.reduce_sum(one, 1) for one in terms])
-    nan = tf.constant(float("nan"), logits.dtype)
-    loss = tf.where(wrong, nan, tf.math.log(sums[0]) - sums[1])
-    back = exponentials / sums[0][:, None] - mine
-    return [loss, tf.where(wrong[:, None], nan, back)]
-
-
-def _own(device: Local, ids: Any, factor: str, length: int, other: int) -> Any:
-    """Numbers from the first one that this device has; `other` where another has it."""
-    own = ids - tf.cast(device.first(factor, length), ids.dtype)
-    here = tf.logical_and(own >= 0, own < length)
-    return tf.where(here, own, tf.cast(other, ids.dtype))
-
-
 def gather(device: Local, table: Any, ids: Any) -> list[Any]:
     """`GatherV2`, `Gather` and `ResourceGather`: rows of others are zeros."""
     axis = device.attribute("axis", 0) % table.shape.rank
@@ -175,7 +127,7 @@ def one_hot(device: Local, ids: Any, *values: Any) -> list[Any]:
     depth = device.shape()[axis]
     own = ids
     if device.axes("depth"):
-        own = _own(device, ids, "depth", depth, -1)
+        own = own_numbers(device, ids, "depth", depth, -1)
     return device.again([own, *values], {1: depth})
 
 
@@ -185,7 +137,7 @@ def segment_sum(device: Local, data: Any, ids: Any) -> list[Any]:
     if not device.axes("vocabulary"):
         return [tf.math.unsorted_segment_sum(data, ids, count)]
     whole = device.operation.outputs[0].shape[0]
-    own = _own(device, ids, "vocabulary", count, -1)
+    own = own_numbers(device, ids, "vocabulary", count, -1)
     # As on one device: below 0 is left out, and above all segments is an error.
     own = tf.where(ids >= whole, tf.cast(count, ids.dtype), own)
     return [tf.math.unsorted_segment_sum(data, own, count)]
@@ -200,7 +152,7 @@ def sparse_update(device: Local, *inputs: Any) -> list[Any]:
     places = {names[number]: i for i, number in enumerate(device.origin.numbers)}
     at, rows = places["indices"], places.get("updates", places.get("grad"))
     ids, count = inputs[at], device.shape()[0]
-    own = _own(device, ids, "vocabulary", count, -1)
+    own = own_numbers(device, ids, "vocabulary", count, -1)
     # A number that is no row at all is taken, so that it is an error as on one device.
     own = tf.where(tf.logical_or(ids < 0, ids >= device.operation.outputs[0].shape[0]), count, own)
     mine = own >= 0

@@ -139,7 +139,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         _all(normalization.batch_norm, "FusedBatchNormV3")
         | _all(normalization.batch_norm_grad, "FusedBatchNormGradV3"),
         "every dimension",
-        "over all but channels, an all-reduce of two numbers for each channel, also backward",
+        "over all but channels, two all-reduces of a number for each channel; backward one of two",
     ),
     Entry(
         _all(gather.gather, "GatherV2 Gather ResourceGather"),
