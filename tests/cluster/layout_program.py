@@ -10,18 +10,15 @@ JOBS are the addresses of all processes, separated by commas. The first process 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from typing import Any
 
+import layout_processes
 import numpy as np
 import tensorflow as tf
-from tensorflow.dtensor.python import mesh_util
-from tensorflow.experimental import dtensor as stock
 
 from tf_fuse import layout
-from tf_fuse.layout import dtensor as ours
 from tf_fuse.layout.cost import Rates
 from tf_fuse.layout.strategy import Allowed
 
@@ -105,10 +102,7 @@ def disagreement(mesh: layout.Mesh, devices: Any) -> str:
 
 def main() -> None:
     mesh = layout.Mesh({"x": 2, "y": 2})
-    os.environ.update(DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS)
-    own = mesh.size // len(JOBS.split(","))
-    stock.initialize_accelerator_system("CPU", num_logical_cpu_devices=own)
-    devices = ours.device_mesh(mesh)
+    devices = layout_processes.begin(mesh, NUMBER, JOBS)
     alone = Model(5)
     step = tf.function(alone.step)
     wanted = [step(*map(tf.constant, BATCH)) for _ in range(STEPS)]
@@ -141,14 +135,9 @@ def main() -> None:
         }
         run.release()
     found["disagreement"] = disagreement(mesh, devices)
-    # Nobody goes while another one still waits for what it sent.
-    mesh_util.barrier(devices)
     if NUMBER == 0:
-        print(json.dumps(found), flush=True)
-        # The others ask this one whether all have come to the barrier.
-        sys.stdin.read()
-    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
-    os._exit(0)
+        print(json.dumps(found))
+    layout_processes.end(NUMBER, devices)
 
 
 if __name__ == "__main__":

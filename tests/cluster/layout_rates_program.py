@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 import time
 import warnings
 
-from tensorflow.dtensor.python import mesh_util
-from tensorflow.experimental import dtensor as stock
+import layout_processes
 
 from tf_fuse import layout
-from tf_fuse.layout import dtensor as ours
 from tf_fuse.layout import dtensor_bench, measurement
 from tf_fuse.layout.execution import bench
 
@@ -32,10 +29,8 @@ def clock() -> float:
 
 
 def main() -> None:
-    os.environ.update(DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS)
-    stock.initialize_accelerator_system("CPU", num_logical_cpu_devices=1)
     mesh = layout.Mesh({"x": 2})
-    devices = ours.device_mesh(mesh)
+    devices = layout_processes.begin(mesh, NUMBER, JOBS)
     # So few rounds on a machine with other work may vary by any amount.
     warnings.simplefilter("ignore", UserWarning)
     found = {}
@@ -50,11 +45,8 @@ def main() -> None:
             ],
             "overlap": rates.overlap,
         }  # fmt: skip
-    # Nobody goes while another one still waits for what it sent.
-    mesh_util.barrier(devices)
-    print(json.dumps(found), flush=True)
-    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
-    os._exit(0)
+    print(json.dumps(found))
+    layout_processes.end(NUMBER, devices)
 
 
 if __name__ == "__main__":

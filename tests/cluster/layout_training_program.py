@@ -10,19 +10,16 @@ JOBS are the addresses of all processes, separated by commas. The first process 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
 import layout_keras_fits as fits
+import layout_processes
 import layout_training_runs as runs
 import numpy as np
 import tensorflow as tf
-from tensorflow.dtensor.python import mesh_util
-from tensorflow.experimental import dtensor as stock
 
 from tf_fuse import layout
-from tf_fuse.layout import dtensor as ours
 
 NUMBER, JOBS = int(sys.argv[1]), sys.argv[2]
 COUNT = 2 * fits.BATCH + 6
@@ -81,17 +78,11 @@ def keras_fit(devices: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    os.environ.update(DTENSOR_CLIENT_ID=str(NUMBER), DTENSOR_JOB_NAME="worker", DTENSOR_JOBS=JOBS)
-    own = runs.MESH.size // len(JOBS.split(","))
-    stock.initialize_accelerator_system("CPU", num_logical_cpu_devices=own)
-    devices = ours.device_mesh(runs.MESH)
+    devices = layout_processes.begin(runs.MESH, NUMBER, JOBS)
     found = {"transformer": transformer(devices), "keras": keras_fit(devices)}
-    # Nobody goes while another one still waits for what it sent.
-    mesh_util.barrier(devices)
     if NUMBER == 0:
-        print(json.dumps(found), flush=True)
-    # DTensor cannot be shut down in several processes, and what it leaves running does not end.
-    os._exit(0)
+        print(json.dumps(found))
+    layout_processes.end(NUMBER, devices)
 
 
 if __name__ == "__main__":
