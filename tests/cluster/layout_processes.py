@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any, NoReturn
@@ -32,13 +33,19 @@ def begin(mesh: layout.Mesh, number: int, jobs: str) -> Any:
     return ours.device_mesh(mesh)
 
 
-def end(number: int, devices: Any) -> NoReturn:
-    """Ends this process when all have come here, the first one when the others have ended."""
-    sys.stdout.flush()
+def end(number: int, devices: Any, found: Any) -> NoReturn:
+    """Ends this process when all have come here, the first one when the others have ended.
+
+    Args:
+      number: of this process.
+      devices: what `begin` returned.
+      found: its last line is this as JSON.
+    """
     # Nobody goes while another one still waits for what it sent.
     mesh_util.barrier(devices)
     if number == 0:
         # The others ask this one whether all have come to the barrier.
         sys.stdin.read()
+    print(json.dumps(found), flush=True)
     # DTensor cannot be shut down in several processes, and what it leaves running does not end.
     os._exit(0)

@@ -4,12 +4,11 @@
 
     layout_program.py NUMBER JOBS
 
-JOBS are the addresses of all processes, separated by commas. The first process prints JSON.
+JOBS are the addresses of all processes, separated by commas. Each process prints JSON.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from typing import Any
@@ -135,9 +134,7 @@ def main() -> None:
         }
         run.release()
     found["disagreement"] = disagreement(mesh, devices)
-    if NUMBER == 0:
-        print(json.dumps(found))
-    layout_processes.end(NUMBER, devices)
+    layout_processes.end(NUMBER, devices, found)
 
 
 if __name__ == "__main__":

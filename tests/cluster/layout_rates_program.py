@@ -10,7 +10,6 @@ JOBS are the addresses of all processes, separated by commas. Each prints the ra
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 import warnings
@@ -45,8 +44,7 @@ def main() -> None:
             ],
             "overlap": rates.overlap,
         }  # fmt: skip
-    print(json.dumps(found))
-    layout_processes.end(NUMBER, devices)
+    layout_processes.end(NUMBER, devices, found)
 
 
 if __name__ == "__main__":
