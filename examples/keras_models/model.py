@@ -57,7 +57,7 @@ class KerasModel:
         return f"keras_{self.kind}"
 
     def partitioner(self) -> Callable[..., Any] | None:
-        """Variables stay whole: Keras's optimizers take pieces only if they are told of them."""
+        """Variables stay whole: what is measured is their placement and their updates."""
         return None
 
     def build(self) -> KerasProgram:

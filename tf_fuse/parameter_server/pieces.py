@@ -17,7 +17,7 @@ def pieces(variables: Iterable[Any]) -> list[Any]:
 
     With the option `shard_weight_update` Keras 3's optimizers that work element by element need no
     such list. This is for others, and for programs without the option: a gradient tape and Keras
-    3's optimizers would fail on a variable in pieces, and keep the slots, whole, on the coordinator.
+    3's optimizers would fail on a variable in pieces, and keep slots, whole, on the coordinator.
 
         weights = tf_fuse.parameter_server.pieces(model.trainable_variables)
         optimizer.build(weights)
