@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The workloads `keras_dense`, `keras_wide_deep` and `keras_dlrm`: Keras models and optimizers.
 
-What their optimizer makes of a gradient runs on the server that has the variable, as some thirty
-small operations. Labels come of a model that is drawn once, so the losses can fall.
+What their optimizer makes of a gradient runs on the server that has the variable, as many small
+operations: 28 with Adam. Labels come of a model that is drawn once, so the losses can fall.
 """
 
 from __future__ import annotations

@@ -318,11 +318,14 @@ def _main(mode):
 
         def work():
             with session.on(1) as own:
+                own.run(session.begin[1])  # (A worker has a step of its own.)
+                own.run(session.optimizer.local_step_init_op)
                 ended.update(table.observe(lambda: own.run(session.train)))
 
         thread = threading.Thread(target=work)
         thread.start()
-        assert coordinator.wait_until(lambda: set(run.run(session.counts)) == {1})
+        added = coordinator.wait_until(lambda: ended or set(run.run(session.counts)) == {1})
+        assert added and not ended, ended
         job.cluster.kill("worker:1")
         thread.join()
         job.cluster.restart("worker:1")

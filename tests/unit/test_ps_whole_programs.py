@@ -242,6 +242,7 @@ class _Own(keras.optimizers.SGD):
     [
         lambda: keras.optimizers.Lamb(0.1),
         lambda: keras.optimizers.Adafactor(0.1),
+        lambda: keras.optimizers.Muon(0.1),
         lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)),
         lambda: _Own(0.1),
     ],
@@ -252,6 +253,23 @@ def test_an_optimizer_that_may_need_whole_variables_is_refused(make):
         model.optimizer.build(model.weights)
     whole = _Model(lambda _: make(), False)
     whole.optimizer.build(whole.weights)
+
+
+def test_a_tape_cannot_watch_pieces():
+    model = _Model(_MAKERS["SGD"], True)
+    with tf.GradientTape() as tape, pytest.raises(ValueError, match="not tf.Tensor"):
+        tape.watch(model.dense.kernel)
+
+
+def test_jacobians_are_of_whole_variables():
+    found = []
+    for is_split in (False, True):
+        model = _Model(_MAKERS["SGD"], is_split)
+        with tf.GradientTape() as tape:
+            result = model.dense(tf.ones([1, 8]))
+        found.append(tape.jacobian(result, model.dense.kernel).numpy())
+    assert found[0].shape == (1, 16, 8, 16)
+    np.testing.assert_array_equal(*found)
 
 
 def test_files_that_cannot_tell_pieces_are_refused():

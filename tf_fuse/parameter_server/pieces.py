@@ -13,10 +13,11 @@ from tf_fuse.parameter_server.saving import save_by_pieces
 
 
 def pieces(variables: Iterable[Any]) -> list[Any]:
-    """Lists variables by their pieces, for gradients and optimizers that know of whole ones only.
+    """Lists variables by their pieces, for gradients and optimizers that take each for a variable.
 
-    A Keras 3 layer can have a variable that a partitioner has split; a gradient tape and Keras 3's
-    optimizers cannot: they would fail, and keep the slots, whole, on the coordinator.
+    With the option `shard_weight_update` Keras 3's optimizers that work element by element need no
+    such list. This is for others, and for programs without the option: a gradient tape and Keras
+    3's optimizers would fail on a variable in pieces, and keep slots, whole, on the coordinator.
 
         weights = tf_fuse.parameter_server.pieces(model.trainable_variables)
         optimizer.build(weights)

@@ -29,8 +29,9 @@ from tf_fuse.parameter_server.traffic import Costs, Load, Variable
 
 #: What became of a variable, to a sentence for people.
 VERDICTS = {
-    "not_asked": "compute is the bottleneck, but the program does not take its pieces: give the "
-    "variable to tf_fuse.parameter_server.pieces in the function that build is called with",
+    "not_asked": "compute is the bottleneck, but nothing takes its pieces: in the function "
+    "that build is called with, build an optimizer of Keras 3 that takes them, or give the "
+    "variable to tf_fuse.parameter_server.pieces",
     "share": "its updates are no more than a server's share, and may stay on one",
     "spread": "compute is the bottleneck: its update and slots are spread",
     "together": "compute is the bottleneck, but to put pieces together would take workers longer",
