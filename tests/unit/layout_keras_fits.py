@@ -170,6 +170,7 @@ def fits(library: Any, count: int, **options: Any) -> dict[str, Any]:
     found["again"] = worst(both["one"], both["laid out"])
     found["old slots"] = sorted({type(_inner(one)).__name__ for one in slots})
     laid_out.release()
+    laid_out.release()
     kinds = {type(_inner(one)).__name__ for one in model.weights}
     found["released"] = [sorted(kinds), worst(
         model.fit(x, y_wide, BATCH, 1, 0, shuffle=False).history["loss"],
@@ -214,6 +215,8 @@ def errors(library: Any) -> dict[str, str]:
     found["eager"] = told(lambda: model.fit(x, y, BATCH, verbose=0))
     other = layout.lay_out(model_of(library), MESH, mode="data")
     found["uneven"] = told(lambda: other.model.fit(x[:5], y[:5], BATCH, verbose=0))
+    other.release()
+    found["released"] = told(lambda: other.plan("train", specs))
     return found
 
 

@@ -73,6 +73,7 @@ def test_what_cannot_run_is_told(isolated_env):
             f"{{{name!r}: None}}"
             for name in ("x", "y")
         ),
+        "released": "model 'sequential_1' was released; call layout.lay_out again to plan for it",
     }
 
 

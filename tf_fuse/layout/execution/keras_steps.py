@@ -104,6 +104,7 @@ class KerasExecution:
         self._size: int | None = None
         self._names: set[str] = set()
         self._taken: dict[int, Any] = {}
+        self._released = False
         for step in STEPS:
             setattr(model, f"{step}_function", None)
             setattr(model, f"make_{step}_function", functools.partial(self._make, step))
@@ -133,14 +134,21 @@ class KerasExecution:
         if step not in STEPS:
             raise LayoutError(f"a step is one of {', '.join(STEPS)}, got {step!r}")
         _check_options(options)
+        if self._released:
+            raise LayoutError(
+                f"model {self.model.name!r} was released; call layout.lay_out again to plan for it"
+            )
         made: _Step = self._make(step)
         return made.plan(batch_of(data), {**self._options, **options})
 
     def release(self) -> None:
         """Gives the model its own functions back, and its variables their values.
 
-        In several processes, all have to do so at once.
+        In several processes, all have to do so at once. Once it is released there is nothing to do.
         """
+        if self._released:
+            return
+        self._released = True
         for step in STEPS:
             setattr(self.model, f"{step}_function", None)
             delattr(self.model, f"make_{step}_function")
