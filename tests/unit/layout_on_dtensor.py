@@ -203,7 +203,7 @@ def calibration() -> dict[str, Any]:
     """A short run on a mesh: what it says, but for the times themselves."""
     mesh = Mesh({"x": 2, "y": 2})
     bench = Bench(mesh, devices_of(mesh))
-    found = measure(mesh, bench, rounds=1)
+    found = measure(mesh, bench, rounds=2)
     links = dict(found.rates.links)
     numbers = [found.rates.seconds_per_flop, found.rates.seconds_per_byte,
                found.rates.seconds_per_operation]  # fmt: skip
