@@ -327,8 +327,8 @@ def _main(mode):
         added = coordinator.wait_until(lambda: ended or set(run.run(session.counts)) == {1})
         assert added and not ended, ended
         job.cluster.kill("worker:1")
+        job.cluster.restart("worker:1")  # (Until then a client calls again and again.)
         thread.join()
-        job.cluster.restart("worker:1")
         with session.on(0) as again:  # (The other session has lost a worker of its cluster.)
             again.run(session.adds)
             again.run(session.update)

@@ -196,4 +196,4 @@ def test_explain_shows_the_arithmetic(tmp_path, capsys):
     at = lines.index("Plan: a plan of 2 variables, of which 1 were not made")
     # (Of what is no more than a share there is nothing to say.)
     assert lines[at + 1 :] == [f"kernel: {_only(*variables, asked=()).arithmetic()}"]
-    assert "compute is the bottleneck, but the program does not take its pieces" in lines[at + 1]
+    assert "compute is the bottleneck, but nothing takes its pieces" in lines[at + 1]

@@ -257,7 +257,7 @@ def test_an_optimizer_that_may_need_whole_variables_is_refused(make):
 
 def test_a_tape_cannot_watch_pieces():
     model = _Model(_MAKERS["SGD"], True)
-    with tf.GradientTape() as tape, pytest.raises(ValueError, match="not tf.Tensor"):
+    with tf.GradientTape() as tape, pytest.raises(ValueError, match=r"not tf\.Tensor"):
         tape.watch(model.dense.kernel)
 
 
