@@ -33,9 +33,10 @@ def test_rules_charge_the_operations_of_graphs(isolated_env):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
+    # With oneDNN; without it rows that are not finite take no operations of their own.
+    assert found["rules"].pop("Softmax") in ([8, 8], [8, 4])
     assert found == {
         "rules": {
-            "Softmax": [4, 4],
             "LogSoftmax": [5, 5],
             "SoftmaxCrossEntropyWithLogits": [18, 18],
             "SparseSoftmaxCrossEntropyWithLogits": [27, 27],
