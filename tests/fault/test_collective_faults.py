@@ -254,8 +254,8 @@ def test_stopped_rank(op, path):
     [
         ("all_reduce", "float32", 1001, _INVALID, ["[1000]", "[1001]"]),
         ("all_reduce", "float32", 300001, _INVALID, ["[1000]", "[300001]"]),
-        # TensorFlow looks at the types first, and names them so: one that came before, one that came
-        # later, and not whose they are.
+        # TensorFlow looks at the types first, and names them so: the one that came first and one
+        # that came later, and not whose they are.
         ("all_reduce", "float64", 1000, _INTERNAL, ["data_type 1", "data_type 2"]),
         ("all_reduce", "int32", 1000, _INTERNAL, ["data_type 1", "data_type 3"]),
         ("reduce_scatter", "float32", 1001, _INVALID, ["[1000]", "[1001]"]),
