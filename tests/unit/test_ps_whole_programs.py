@@ -294,3 +294,20 @@ def test_pieces_without_the_option_are_as_in_stock():
         loss = tf.reduce_sum(layer(tf.ones([1, 8])))
     with pytest.raises(AttributeError):
         tape.gradient(loss, layer.kernel)
+
+
+def test_arrays_and_files_of_weights_are_of_whole_variables(tmp_path):
+    """NumPy and Keras's own files ask a variable for its array; that of pieces is the whole."""
+    model = _Model(_MAKERS["SGD"], True)
+    whole = _Model(_MAKERS["SGD"], False)
+    for one, other in zip(model.weights, whole.weights, strict=True):
+        np.testing.assert_array_equal(np.array(one), np.array(other))
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), np.array(other))
+    assert np.asarray(model.dense.kernel, "float64").dtype == np.float64
+    network = keras.Sequential([model.table, model.dense])
+    network.build((None, 5))
+    path = str(tmp_path / "model.weights.h5")
+    network.save_weights(path)
+    model.dense.kernel.assign(tf.zeros([8, 16]))
+    network.load_weights(path)
+    assert model.values() == whole.values()

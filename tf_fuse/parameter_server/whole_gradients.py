@@ -9,6 +9,7 @@ pieces again takes them from there: in a function nothing then puts them togethe
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -26,7 +27,15 @@ def mark(sharded: Any) -> None:
       sharded: a `ShardedVariable`.
     """
     setattr(sharded, _MARK, True)
+    # (Keras asks by name, for NumPy and for its files. Not bound: a variable dies with its owner.)
+    sharded.__array__ = functools.partial(_array, sharded.variables)
     _install()
+
+
+def _array(parts: Sequence[Any], dtype: Any = None) -> Any:
+    import numpy as np
+
+    return np.concatenate([np.asarray(part, dtype) for part in parts])
 
 
 def value_of(variable: Any) -> Any:
