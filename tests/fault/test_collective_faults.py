@@ -238,13 +238,13 @@ def test_stopped_rank(op, path):
         ranks.start("attempt", calls=_ENDLESS, **args)
         ranks.begun(0)
         ranks.pause(1)
-        errors = _failed(ranks.wait([0, 2], seconds=40))
+        errors = _failed(ranks.wait([0, 2], seconds=100))
         # A rank that failed first may tell the other, whose text then names both.
         for error in errors:
             assert error.code == _DEADLINE, error
             assert "task:1" in error.text, error
         ranks.resume(1)
-        (late,) = ranks.wait([1], seconds=40)
+        (late,) = ranks.wait([1], seconds=100)
         assert late is not Ended
         _nothing_left(ranks, [0, 1, 2])
 
