@@ -347,7 +347,7 @@ def _leaf(one: Any) -> Any:
 def _lifted(make: Any, **given: Any) -> Any:
     """Makes a variable outside of the function that is traced, where it can."""
     value = given.get("initial_value")
-    if tf.is_symbolic_tensor(value):
+    if value is not None and tf.is_symbolic_tensor(value):
         known = tf.get_static_value(value)
         if known is None:
             return make(**given)
