@@ -37,8 +37,8 @@ def model_of(library: Any, **compiled: Any) -> Any:
     ])  # fmt: skip
     model.build((None, FEATURES))
     losses = library.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = library.optimizers.Adam(0.01)
-    model.compile(optimizer, losses, **({"metrics": ["accuracy"]} | compiled))
+    given = {"optimizer": library.optimizers.Adam(0.01), "metrics": ["accuracy"]} | compiled
+    model.compile(loss=losses, **given)
     return model
 
 
@@ -179,6 +179,20 @@ def fits(library: Any, count: int, **options: Any) -> dict[str, Any]:
     return found
 
 
+def constants(library: Any) -> dict[str, Any]:
+    """An optimizer with a variable that begins as a number, made in the first step."""
+    x, y = examples(2 * BATCH)
+    both = {}
+    for name in ("one", "laid out"):
+        model = model_of(library, optimizer=library.optimizers.Nadam(0.01))
+        if name == "laid out":
+            layout.lay_out(model, MESH, mode="data")
+        history = model.fit(x, y, BATCH, 2, 0, shuffle=False).history["loss"]
+        slots = [np.asarray(one) for one in model.optimizer.variables]
+        both[name] = [np.asarray(history), *slots, *model.get_weights()]
+    return {"different": worst(both["one"], both["laid out"]), "values": len(both["one"])}
+
+
 def _inner(variable: Any) -> Any:
     return variable if isinstance(variable, tf.Variable) else variable.value
 
@@ -229,6 +243,7 @@ def main() -> None:
     else:
         import keras as library
     cases = {
+        "constants": lambda: constants(library),
         "data": lambda: fits(library, 21, mode="data"),
         "errors": lambda: errors(library),
         "images": lambda: images(library),

@@ -49,6 +49,14 @@ def test_a_resnet_with_its_batch_split(isolated_env):
     assert found["split"] == ["[8/x, 8, 8, 3] on x:2", "[8/x] on x:2"]
 
 
+def test_an_optimizer_whose_variable_begins_as_a_constant(isolated_env):
+    """Nadam's product of momenta is made in the first step, of a number and not of a tensor."""
+    found = run("layout_keras_fits.py", "constants", isolated_env)
+    assert found["different"] < SUMS
+    # The losses, 6 weights with 2 slots of each, the steps, the rate, and the product.
+    assert found["values"] == 1 + 3 * 6 + 3
+
+
 def test_what_cannot_run_is_told(isolated_env):
     found = run("layout_keras_fits.py", "errors", isolated_env)
     assert found == {

@@ -442,6 +442,8 @@ def test_shapes_of_meshes():
         (12,), (2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), (2, 3, 2), (3, 2, 2),
     )  # fmt: skip
     assert error(shapes, 0) == "devices is 1 or more, got 0"
+    assert error(shapes, 2.0) == "devices is a whole number, got 2.0"
+    assert error(shapes, "4") == "devices is a whole number, got '4'"
     assert error(shapes, 8, 0) == "max_axes is 1 or more, got 0"
 
 

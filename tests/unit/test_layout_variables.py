@@ -123,6 +123,20 @@ found["parts"] = type(w).__name__
 one_row = tf.IndexedSlices(tf.ones([1, 4]), tf.constant([1]))
 other = layout.Mesh({"y": 2})
 f = lambda x: x @ w
+def refused(action):
+    try:
+        action()
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+held = w.numpy()
+refusals = [
+    refused(lambda: w.assign(1.0)), refused(lambda: w.assign_add(tf.ones([1, 4]))),
+    refused(lambda: w.assign_sub(1.0)), refused(lambda: w.assign_sub(tf.ones([3, 8, 4]))),
+    refused(lambda: w.assign_add(tf.ones([8, 4], tf.int32))).split(":")[0],
+]
+found["left alone"] = bool(np.array_equal(w.numpy(), held))
 errors = {
     "in place": told(tf.function(lambda: w.scatter_add(one_row), autograph=False)),
     "mesh": told(lambda: layout.execute(layout.plan(f, other, specs))),
@@ -134,7 +148,7 @@ errors = {
 free, kept = layout.plan(f, mesh, specs), layout.plan(f, mesh, specs, keep_layouts=True)
 layouts = [str(one.variables["w"]) for one in (plan, free, kept)]
 same = np.array_equal(layout.execute(kept)(x), run(x))
-print(json.dumps([found, errors, layouts, bool(same)]))
+print(json.dumps([found, errors, refusals, layouts, bool(same)]))
 """
 
 
@@ -145,7 +159,7 @@ def test_eager_tapes_and_methods_in_place(isolated_env):
         env=isolated_env, capture_output=True, text=True, check=False, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found, errors, layouts, same = json.loads(done.stdout.splitlines()[-1])
+    found, errors, refusals, layouts, same = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("parts") == "LaidOutResourceVariable"
     assert set(found) > {"matmul True", "slice False", "second", "unwatched", "changed"}
     assert all(found.values()), found
@@ -162,5 +176,12 @@ def test_eager_tapes_and_methods_in_place(isolated_env):
         "asked": "variable 'w' lies as [8/x, 4] on x:2 already, and is asked for as one of "
         "replicate; leave it out of what is asked for, or release it first",
     }
+    # Also where TensorFlow's addition would have broadcast it.
+    shape = "variable 'w' has shape (8, 4), got {}; {} a value of its shape"
+    assert refusals == [
+        shape.format("()", "assign"), shape.format("(1, 4)", "add"), shape.format("()", "subtract"),
+        shape.format("(3, 8, 4)", "subtract"),
+        "Tensor conversion requested dtype float32 for Tensor with dtype int32",
+    ]  # fmt: skip
     assert layouts[0] == layouts[2] == "[8/x, 4] on x:2" != layouts[1]
     assert same

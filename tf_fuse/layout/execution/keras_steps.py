@@ -346,8 +346,12 @@ def _leaf(one: Any) -> Any:
 
 def _lifted(make: Any, **given: Any) -> Any:
     """Makes a variable outside of the function that is traced, where it can."""
-    if tf.is_symbolic_tensor(given.get("initial_value")):
-        return make(**given)
+    value = given.get("initial_value")
+    if value is not None and tf.is_symbolic_tensor(value):
+        known = tf.get_static_value(value)
+        if known is None:
+            return make(**given)
+        given = {**given, "initial_value": known, "dtype": given.get("dtype") or value.dtype}
     with tf.init_scope():
         return resource_variable_ops.ResourceVariable(
             **{name: given[name] for name in _OF_VARIABLES if name in given}

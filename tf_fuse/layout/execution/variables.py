@@ -152,13 +152,7 @@ class LaidOut:
             if tracing_for_a_plan():
                 return super().assign(value, use_locking, name, read_value)  # type: ignore[misc]
             raise self._in_graph("assigned to")
-        value = tf.convert_to_tensor(value, self.dtype)  # type: ignore[attr-defined]
-        if value.shape != self.shape:  # type: ignore[attr-defined]
-            raise ValueError(
-                f"variable {self.tf_fuse_parts.name!r} has shape "
-                f"{self.shape}, got {value.shape}; assign a value of its shape"  # type: ignore[attr-defined]
-            )
-        self.tf_fuse_parts.assign(value)
+        self.tf_fuse_parts.assign(self._of_own_shape(value, "assign"))
         return self if read_value else None
 
     def assign_add(
@@ -166,6 +160,7 @@ class LaidOut:
     ) -> Any:
         """The value and something."""
         if tf.executing_eagerly():
+            delta = self._of_own_shape(delta, "add")
             return self.assign(self._read_variable_op() + delta, read_value=read_value)
         if tracing_for_a_plan():
             return super().assign_add(delta, use_locking, name, read_value)  # type: ignore[misc]
@@ -176,6 +171,7 @@ class LaidOut:
     ) -> Any:
         """The value without something."""
         if tf.executing_eagerly():
+            delta = self._of_own_shape(delta, "subtract")
             return self.assign(self._read_variable_op() - delta, read_value=read_value)
         if tracing_for_a_plan():
             return super().assign_sub(delta, use_locking, name, read_value)  # type: ignore[misc]
@@ -211,6 +207,16 @@ class LaidOut:
                 f"{self.shape}, and the checkpoint has {value.shape}; restore one of this model"  # type: ignore[attr-defined]
             )
         return self.tf_fuse_parts.assign(tf.ensure_shape(value, self.shape))  # type: ignore[attr-defined]
+
+    def _of_own_shape(self, value: Any, to_do: str) -> Any:
+        """A tensor of the variable's type and shape; nothing is broadcast, as for others."""
+        value = tf.convert_to_tensor(value, self.dtype)  # type: ignore[attr-defined]
+        if value.shape != self.shape:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"variable {self.tf_fuse_parts.name!r} has shape "
+                f"{self.shape}, got {value.shape}; {to_do} a value of its shape"  # type: ignore[attr-defined]
+            )
+        return value
 
     def _taped(self, made: Any) -> None:
         """Tells tapes that what was put together is this variable's, whose handle they watch."""

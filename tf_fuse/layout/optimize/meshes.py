@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -82,9 +83,11 @@ def shapes(devices: int, max_axes: int = 3) -> tuple[tuple[int, ...], ...]:
       Those with fewer axes first, then by size; (1,) for one device.
 
     Raises:
-      LayoutError: a number is below 1.
+      LayoutError: a number is none, or below 1.
     """
     for name, value in (("devices", devices), ("max_axes", max_axes)):
+        if not isinstance(value, numbers.Integral):
+            raise LayoutError(f"{name} is a whole number, got {value!r}")
         if value < 1:
             raise LayoutError(f"{name} is 1 or more, got {value}")
     if devices == 1:
