@@ -303,8 +303,8 @@ def test_plans_over_meshes():
         one.plan.picoseconds for one in alone
     ]
     least = min(alone, key=lambda one: one.seconds)
+    # (Its layouts may be others that cost the same.)
     assert found.best.seconds == least.seconds
-    assert sbp(found.best.variables) == sbp(least.variables)
     assert found.best.graph.problem.mesh == least.graph.problem.mesh
     fewer = plan_meshes(step, 8, args, axes="xy", rates_on=rates_on)
     assert [one.mesh for one in fewer.search.tried] == meshes[:3]
