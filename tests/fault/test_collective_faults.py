@@ -239,8 +239,8 @@ def test_stopped_rank(op, path):
         ranks.begun(0)
         ranks.pause(1)
         errors = _failed(ranks.wait([0, 2], seconds=100))
-        # A rank that failed first may tell the other, whose text then names both. One that waits for
-        # a sum names who was to make it, which may itself wait for the stopped one.
+        # A rank that failed first may tell the other, whose text then names both. One that waits
+        # for a sum names who was to make it, which may itself wait for the stopped one.
         for error in errors:
             assert error.code == _DEADLINE, error
             assert "task:1" in error.text or "it waited for member" in error.text, error
