@@ -4,6 +4,7 @@
 #   make demo     train the main job twice, stock and fused, side by side
 #   make test     run all tests
 #   make lint     what .ci/run checks besides the tests
+#   make internals  renew the table of private members in docs/internals.md
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs, SEED=1)
 #   make fuzz-requests  fuzz the request handler likewise (SECONDS=60 SEED=1)
@@ -11,15 +12,19 @@
 #   make fuzz-updates   programs of elementwise updates, likewise (SECONDS=60 SEED=1)
 #   make tsan     the transport under ThreadSanitizer (SECONDS=60 SEED=1); with clang++ also a check
 #                 of its thread annotations
-#   make random   compare random graphs with loops before and after (SEEDS=2000 of them)
+#   make random   compare random graphs with loops before and after, and random programs with stock
+#                 TensorFlow (SEEDS=2000 of them, SEED=1)
 #   make dynamic  all cases of the cluster tests with fuse_grouping=dynamic (the tests run some)
 #   make faults   the tests of faults, and how long each took, into the table of docs/faults.md
-#   make updates  the tests of updates that are cut, all on two and on three workers
+#   make updates  the tests of updates that are cut, all on two and on three workers; and updates
+#                 on servers over 40 steps and with other instructions
 #   make collectives  the tests of collectives with groups of 8, more sizes and longer loops, and
 #                 faults at random (SECONDS=60 SEED=1)
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
+#   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
+#   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
 #
@@ -45,8 +50,8 @@ export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
-.PHONY: random dynamic faults collectives updates soak network bench clean
-.PHONY: lint lint-ruff lint-format lint-mypy lint-clang-format
+.PHONY: wheel test-wheel random dynamic faults collectives updates soak network bench clean
+.PHONY: internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
 
@@ -72,7 +77,7 @@ test: environment
 	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
-lint: lint-ruff lint-format lint-mypy lint-clang-format
+lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 
 lint-ruff: environment
 	$(BIN)/ruff check .
@@ -83,9 +88,22 @@ lint-format: environment
 lint-mypy: environment
 	$(BIN)/mypy
 
+lint-imports: environment
+	$(BIN)/lint-imports
+
 lint-clang-format: environment
 	find cc \( -name '*.h' -o -name '*.cc' \) -print0 | sort -z | \
 	  xargs -0 $(BIN)/clang-format --dry-run -Werror
+
+lint-english: environment
+	$(BIN)/python .ci/check_english.py --words --max-words 25000 README.md docs tf_fuse cc
+
+lint-includes: environment
+	$(BIN)/python .ci/check_includes.py
+
+# Renews the table of docs/internals.md.
+internals: environment
+	$(BIN)/python -m tf_fuse._tensorflow.table docs/internals.md
 
 format: environment
 	$(BIN)/ruff check --fix .
@@ -116,9 +134,9 @@ fuzz-requests: environment
 	mkdir -p build/requests
 	if [ -x build/address/request_fuzz ]; then \
 	  cd build && address/request_fuzz -max_total_time=$(SECONDS) -seed=$(SEED) -max_len=1500 \
-	    -timeout=120 -rss_limit_mb=6000 -print_final_stats=1 requests ../cc/transport/corpus; \
+	    -timeout=120 -rss_limit_mb=6000 -print_final_stats=1 requests ../cc/testing/requests/corpus; \
 	else \
-	  cd build && address/request_fuzz_standalone $(SECONDS) $(SEED) ../cc/transport/corpus/*; \
+	  cd build && address/request_fuzz_standalone $(SECONDS) $(SEED) ../cc/testing/requests/corpus/*; \
 	fi
 
 fuzz-channels: environment
@@ -136,21 +154,26 @@ tsan: environment
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/channels_test $(SECONDS) $(SEED)
 
 random: environment
-	$(BIN)/python tests/unit/test_pass_random_loops.py $(SEEDS)
+	PYTHONPATH=. $(BIN)/python tests/unit/passes/test_random_loops.py $(SEEDS)
+	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py servers $$(($(SEEDS) * 2 / 5)) $(SEED)
+	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py replicas $$(($(SEEDS) / 5)) $(SEED)
+	PYTHONPATH=. $(BIN)/python tests/cluster/all_passes/test_gradient_programs.py layouts $$(($(SEEDS) * 2 / 5)) $(SEED)
 
 # All cases on clusters, fused dynamically; the tests run some.
 dynamic: environment
-	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/test_dynamic.py $(ARGS)
+	TF_FUSE_TEST_ALL_DYNAMIC=1 $(BIN)/python -m pytest tests/cluster/fuse_recv/test_dynamic.py $(ARGS)
 
 collectives: environment
 	TF_FUSE_TEST_COLLECTIVES=1 TF_FUSE_TEST_SECONDS=$(SECONDS) TF_FUSE_TEST_SEED=$(SEED) \
-	  $(BIN)/python -m pytest tests/cluster/test_collectives_values.py \
-	  tests/fault/test_collective_loop.py $(ARGS)
+	  $(BIN)/python -m pytest tests/cluster/collectives/test_values.py \
+	  tests/fault/collectives/test_collective_loop.py $(ARGS)
 
 updates: environment
 	TF_FUSE_TEST_UPDATES=1 $(BIN)/python -m pytest \
-	  tests/cluster/test_shard_update_rewrite.py tests/cluster/test_shard_update_matrix.py \
-	  tests/cluster/test_shard_update_first_use.py $(ARGS)
+	  tests/cluster/shard_update/test_rewrite.py tests/cluster/shard_update/test_matrix.py \
+	  tests/cluster/shard_update/test_first_use.py \
+	  tests/cluster/parameter_server/test_update_values.py \
+	  tests/unit/kernels/test_elementwise_update_bits.py $(ARGS)
 
 # In one process: what runs beside would be in the times.
 faults: environment
@@ -159,16 +182,23 @@ faults: environment
 	$(BIN)/python tests/fault/table.py build/faults
 
 soak: environment
-	$(BIN)/python -u tests/fault/soak.py --steps $(STEPS) --seed $(SEED) \
+	$(BIN)/python -u tests/fault/soak/soak.py --steps $(STEPS) --seed $(SEED) \
 	  --json build/soak.jsonl --plot build/soak.png $(ARGS)
 
 network: environment
-	$(BIN)/python -u benchmarks/network.py --json build/network.json --plot build/network.svg \
+	$(BIN)/python -u benchmarks/fuse_recv/network.py --json build/network.json --plot build/network.svg \
 	  --markdown build/network.md $(ARGS)
 
 bench: environment
-	$(BIN)/python benchmarks/fuse_recv.py --workload features --features 300 --workers 1 --ps 2 \
+	$(BIN)/python benchmarks/fuse_recv/run.py --workload features --features 300 --workers 1 --ps 2 \
 	  --batch 64 --steps 60 --rounds 5 --json build/fuse_recv.json $(ARGS)
+
+# Makes its own environments in build/wheel.
+wheel:
+	@.ci/wheel
+
+test-wheel: environment
+	TF_FUSE_TEST_WHEEL=1 $(BIN)/python -m pytest -v -rP tests/wheel $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi \

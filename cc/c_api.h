@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The C functions that Python calls. Strings and buffers that they return are
-// freed with tf_fuse_free().
+// Declares the C functions that Python calls. The caller frees the strings and
+// buffers that they return with tf_fuse_free().
 
 #ifndef TF_FUSE_CC_C_API_H_
 #define TF_FUSE_CC_C_API_H_
@@ -40,6 +40,13 @@ TF_FUSE_EXPORT char* tf_fuse_rewrite(const char* request, size_t request_size,
 // (tensorflow.DataType).
 TF_FUSE_EXPORT bool tf_fuse_has_block_op(const char* op, int operand,
                                          int result);
+
+// Of base/sigterm.h: what Python needs to hand over before a SIGTERM ends the
+// process.
+TF_FUSE_EXPORT void tf_fuse_catch_sigterm();
+TF_FUSE_EXPORT void tf_fuse_release_sigterm();
+TF_FUSE_EXPORT bool tf_fuse_wait_for_sigterm(double seconds);
+TF_FUSE_EXPORT void tf_fuse_end_by_sigterm();
 
 TF_FUSE_EXPORT void tf_fuse_free(char* memory);
 

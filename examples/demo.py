@@ -20,12 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 from examples import compare
-from examples.progress import display
+from examples.progress import display, open_console
 from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import Prepared, prepare
@@ -176,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.data = Path(found) / "adult" / "adult.data"
         args.eval = Path(found) / "adult" / "adult.test"
     args.dataset = args.dataset or ("adult" if args.data else "criteo")
-    console = Console()
+    console = open_console()
     console.print(
         f"Training wide & deep with {args.workers} worker(s) and {args.ps} parameter server(s), in "
         f"turn: {', '.join(args.modes)}. This takes about two minutes on two cores.",

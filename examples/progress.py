@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,20 @@ from rich.progress import (
 )
 
 _INTERVAL_S = 5.0
+# Characters of a line that no table reaches.
+_UNLIMITED = 10_000
+
+
+def open_console() -> Console:
+    """Return standard output; in a file or a pipe, lines are as long as they need to be.
+
+    `rich` would assume 80 columns there, and break names to fit. (`tf_fuse` has the same, but is
+    not imported by programs that run stock TensorFlow, too.)
+    """
+    made = Console()
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _UNLIMITED
+    return made
 
 
 @contextlib.contextmanager

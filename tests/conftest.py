@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import forking
 import pytest
+
+from tests import forking
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -56,16 +57,15 @@ def run_benchmark(isolated_env: dict[str, str], tmp_path: Path) -> Callable[[str
     """Runs a command of benchmarks/ from another folder than the repository's.
 
     Returns:
-        A function of the file's name and its options; it returns what the command printed and what
-        it wrote as JSON.
+        A function of the folder's name and the options; it returns what the command wrote as JSON.
     """
 
-    def run(name: str, options: str) -> tuple[str, Any]:
+    def run(name: str, options: str) -> Any:
         out = tmp_path / "out.json"
         done = subprocess.run(
             [
                 sys.executable,
-                str(_ROOT / "benchmarks" / name),
+                str(_ROOT / "benchmarks" / name / "run.py"),
                 *options.split(),
                 "--json",
                 str(out),
@@ -77,7 +77,7 @@ def run_benchmark(isolated_env: dict[str, str], tmp_path: Path) -> Callable[[str
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout, json.loads(out.read_text())
+        return json.loads(out.read_text())
 
     return run
 

@@ -4,9 +4,11 @@
 
 TensorFlow cannot stop a server inside a process, so a process connects to one cluster in its life.
 A test that needs a cluster therefore runs a script, which starts the cluster, runs many cases, and
-prints one JSON line per case; the tests then look at the lines.
+writes one JSON line per case into a file; the tests then look at the lines. Programs that need no
+cluster write one result.
 
-Of the test's side: `run` and `printed`. Of the script's side: `main`, `emit` and the rest.
+Of the test's side: `run`, `result_of`, `result_and_log` and `result_file`. Of the script's side:
+`main`, `emit`, `give` and the rest.
 """
 
 from __future__ import annotations
@@ -18,18 +20,24 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 _BOOT = Path(__file__).with_name("boot.py")
 
-# The loopback, by a name that is taken for another host (cc/passes/hosts.h): between hosts
+# The loopback, by a name that is taken for another host (cc/base/hosts.h): between hosts
 # transfers and computing overlap however few cores there are, so a division of groups pays.
 OTHER_HOST = "[::ffff:127.0.0.1]"
+
+# The variable that names the file into which a process writes its result, as JSON: libraries and
+# child processes write to the standard streams whenever they like. To run such a program by hand,
+# set it to /dev/stdout.
+_RESULT = "TEST_RESULT"
 
 # No wait of a script is longer; a hang then ends with the stacks of all threads.
 DEADLINE_S = 60.0
@@ -49,43 +57,89 @@ def run(script: Path, spec: Mapping[str, Any], env: Mapping[str, str]) -> list[d
     Raises:
       AssertionError: it failed, or took too long; the text has the end of its stderr.
     """
-    command = [sys.executable, str(_BOOT), str(script), str(ROOT), str(ROOT / "tests")]
-    done = subprocess.run(
-        [*command, json.dumps(spec)],
-        cwd=ROOT,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=4 * DEADLINE_S,
-    )
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.splitlines()[-60:])
-        raise AssertionError(f"{script.name} {spec} ended with {done.returncode}:\n{tail}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    command = [sys.executable, str(_BOOT), str(script), str(ROOT)]
+    with result_file(env) as (whole, path):
+        done = subprocess.run(
+            [*command, json.dumps(spec)],
+            cwd=ROOT,
+            env=whole,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=4 * DEADLINE_S,
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stderr.splitlines()[-60:])
+            raise AssertionError(f"{script.name} {spec} ended with {done.returncode}:\n{tail}")
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def printed(program: Path, *arguments: str, timeout_s: float = 2 * DEADLINE_S) -> Any:
-    """Runs a program that needs no cluster; returns what it prints, read as JSON.
+@contextlib.contextmanager
+def result_file(env: Mapping[str, str]) -> Iterator[tuple[dict[str, str], Path]]:
+    """An empty file for a result, and the environment of a process that calls `give` or `emit`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result"
+        path.touch()
+        places = [env.get("PYTHONPATH", ""), str(ROOT)]
+        found = {"PYTHONPATH": os.pathsep.join(filter(None, places)), _RESULT: str(path)}
+        yield {**env, **found}, path
+
+
+def result_of(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 4 * DEADLINE_S,
+    cwd: Path | None = None,
+) -> Any:
+    """Run a process; return what it hands to `give`.
 
     Raises:
       AssertionError: it failed; the text has the end of its stderr.
     """
-    done = subprocess.run(
-        [sys.executable, str(program), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
+    return result_and_log(command, env, timeout_s, cwd)[0]
+
+
+def result_and_log(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 4 * DEADLINE_S,
+    cwd: Path | None = None,
+) -> tuple[Any, str]:
+    """As `result_of`; and what the process wrote to stderr."""
+    with result_file(os.environ if env is None else env) as (whole, path):
+        done = subprocess.run(
+            list(command),
+            env=whole,
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(path.read_text()), done.stderr
+
+
+def given_by(program: Path, *arguments: str) -> Any:
+    """As `result_of`, for a program that needs no environment of its own."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return result_of([sys.executable, str(program), *arguments], env)
+
+
+def give(result: Any) -> None:
+    """Write the result of this process."""
+    Path(os.environ[_RESULT]).write_text(json.dumps(result))
 
 
 def emit(case: str, **fields: Any) -> None:
-    """Prints one case."""
-    print(json.dumps({"case": case, **fields}), flush=True)
+    """Add one case to the result of this process."""
+    add({"case": case, **fields})
+
+
+def add(line: Any) -> None:
+    """Add a line to the result of this process."""
+    with open(os.environ[_RESULT], "a") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def main(body: Callable[[dict[str, Any]], None]) -> None:
@@ -93,7 +147,7 @@ def main(body: Callable[[dict[str, Any]], None]) -> None:
     faulthandler.dump_traceback_later(3.5 * DEADLINE_S, exit=True)
     status = 0
     try:
-        body(json.loads(sys.argv[4]))
+        body(json.loads(sys.argv[3]))
     except BaseException:  # reported, and the exit status says so
         traceback.print_exc()
         status = 1

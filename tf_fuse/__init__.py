@@ -1,57 +1,42 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the distributed training of stock TensorFlow communicate less.
+"""Reduces the communication of distributed training with stock TensorFlow.
 
 Importing this package loads the plugin: it adds the server protocol "grpc+fuse" and the option
-"do_fuse_recv" of `tf.config.optimizer.set_experimental_options`. Nothing changes until both are
-asked for.
+"do_fuse_recv" of `tf.config.optimizer.set_experimental_options`. Nothing changes until a program
+uses both.
 
     import tensorflow as tf
     import tf_fuse
 
     tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+
+Layouts, placement and reports are imported when a program first uses them.
 """
 
+import importlib as _importlib
 import sys as _sys
+from typing import TYPE_CHECKING, Any
 
-from tf_fuse import _native, layout
+from tf_fuse import _log, _native, _patching, _removed_variables
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
-from tf_fuse._waiting import cluster_waiting, waiting
-from tf_fuse.metrics import cluster_metrics, cluster_reports, metrics
-from tf_fuse.prometheus import prometheus_text
+from tf_fuse._patching import uninstall
+from tf_fuse.monitoring.metrics import cluster_metrics, cluster_reports, metrics
+from tf_fuse.monitoring.waiting import cluster_waiting, waiting
 from tf_fuse.sessions import session_config
 
-# Python runs this file before the module that `-m` names, with "-m" as the first argument.
-# `python -m tf_fuse doctor` has to start where the library cannot be loaded: it reports why.
-# (The original arguments tell us from another package that has a command of this name.)
-_is_doctor = _sys.argv[:2] == ["-m", "doctor"] and bool(
-    {"tf_fuse", "-mtf_fuse"} & set(_sys.orig_argv)
-)
-
-if not _is_doctor:
-    _native.load()
-
-    # The options are of no use before the library is there.
-    from tf_fuse import collectives, handle_packing, options, parameter_server
-    from tf_fuse.parameter_server import gather as _gather
-    from tf_fuse.parameter_server import hook as _parameter_server
-    from tf_fuse.parameter_server import matmul as _matmul
-    from tf_fuse.shard_update import hook as _shard_update
-    from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
-    from tf_fuse.shard_update.server_report import (
+if TYPE_CHECKING:
+    from tf_fuse import collectives, layout, parameter_server
+    from tf_fuse.parameter_server.staleness_report import (
         plot_server_update_report,
         print_server_update_report,
         server_update_report,
     )
+    from tf_fuse.prometheus import prometheus_text
+    from tf_fuse.shard_update.report import print_weight_update_report, weight_update_report
 
-    options.install()
-    handle_packing.install(options.packs_handles)
-    _shard_update.install(options.shards_updates, options.compiles_updates, options.fuses_updates)
-    _parameter_server.install(options.shards_updates, options.fuses_updates)
-    _gather.install(options.shards_updates)
-    _matmul.install(options.splits_matmuls)
-
-__version__: str = _native.build_info()["tf_fuse"] if not _is_doctor else "unknown"
+_NOT_STARTED = "unknown"
+__version__: str = _NOT_STARTED
 
 __all__ = [
     "LibraryMissingError",
@@ -70,6 +55,70 @@ __all__ = [
     "prometheus_text",
     "server_update_report",
     "session_config",
+    "uninstall",
     "waiting",
     "weight_update_report",
 ]
+
+# Names that are imported when they are first used (PEP 562), and the modules that have them.
+_LAZY_MODULES = ("layout", "parameter_server")
+_LAZY_NAMES = {
+    "plot_server_update_report": "tf_fuse.parameter_server.staleness_report",
+    "print_server_update_report": "tf_fuse.parameter_server.staleness_report",
+    "print_weight_update_report": "tf_fuse.shard_update.report",
+    "prometheus_text": "tf_fuse.prometheus",
+    "server_update_report": "tf_fuse.parameter_server.staleness_report",
+    "weight_update_report": "tf_fuse.shard_update.report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return _importlib.import_module(f"tf_fuse.{name}")
+    if name in _LAZY_NAMES:
+        found = getattr(_importlib.import_module(_LAZY_NAMES[name]), name)
+        globals()[name] = found
+        return found
+    raise AttributeError(f"module 'tf_fuse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _start() -> None:
+    """Load the library and extend TensorFlow, once per process.
+
+    Raises:
+      ImportError: one of the three that `_native.load` raises.
+    """
+    global __version__
+    if __version__ != _NOT_STARTED:
+        return
+    _native.load()
+    # Now, because this module registers the gradients of its operations.
+    _importlib.import_module("tf_fuse.collectives")
+    _patching.install()
+    __version__ = _native.build_info()["tf_fuse"]
+
+
+def _is_imported_by_command() -> bool:
+    """Return whether Python imports this package as a step of importing `tf_fuse.__main__`.
+
+    `python -m tf_fuse` and the script `tf-fuse` do so. Their commands start the package themselves,
+    because `doctor` has to run where the library cannot be loaded.
+    """
+    frame = _sys._getframe(1).f_back
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        ("runpy", "importlib", "_frozen_importlib")
+    ):
+        if "tf_fuse.__main__" in frame.f_locals.values():
+            return True
+        frame = frame.f_back
+    return False
+
+
+_log.install()
+_removed_variables.warn()
+if not _is_imported_by_command():
+    _start()

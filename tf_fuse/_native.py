@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks platform and versions, then loads the native library.
 
-The plugin subclasses TensorFlow's C++ classes, so it works only with the TensorFlow it was built
-against. Everything is compared before anything native is loaded: a wrong library could crash the
+The plugin subclasses TensorFlow's C++ classes, so it works only with the minor version of
+TensorFlow that it was built against; an installation holds one library for each of one or several
+of them. All versions are compared before a library is loaded: a wrong library could crash the
 process instead of raising.
 """
 
@@ -21,8 +22,9 @@ from typing import Any
 
 _LIB_DIR = Path(__file__).resolve().parent / "_lib"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
-_SUPPORTED_RELEASE = "2.21."
-_MINIMUM_PYTHON = (3, 11)
+# The minor versions of TensorFlow that the sources build against.
+_SUPPORTED = ("2.20", "2.21")
+_MINIMUM_PYTHON = (3, 10)
 _REBUILD = "python -m pip install --force-reinstall --no-deps ."
 
 _lock = threading.Lock()
@@ -35,7 +37,7 @@ class VersionMismatchError(ImportError):
 
 
 class LibraryMissingError(ImportError):
-    """The native library is not there or is not a loadable file."""
+    """The native library is missing or is not a loadable file."""
 
 
 class UnsupportedPlatformError(ImportError):
@@ -43,15 +45,32 @@ class UnsupportedPlatformError(ImportError):
 
 
 def library_path() -> Path:
-    """Returns the path of libtf_fuse.so, whether or not it exists."""
-    return _LIB_DIR / "libtf_fuse.so"
+    """Return the path of the libtf_fuse.so for the installed TensorFlow, if it exists or not."""
+    return _folder() / "libtf_fuse.so"
+
+
+def library_versions() -> list[str]:
+    """Return the minor versions of TensorFlow that this installation holds a library for."""
+    found = [path.name for path in _LIB_DIR.glob("[0-9]*.[0-9]*") if path.is_dir()]
+    return sorted(found, key=lambda name: tuple(map(int, name.split("."))))
+
+
+def _folder() -> Path:
+    """Return the folder for the installed TensorFlow, or else for the newest one there is."""
+    there = library_versions() or list(_SUPPORTED)
+    installed = [_minor(version) for version in tensorflow_versions().values()]
+    return _LIB_DIR / next((minor for minor in installed if minor in there), there[-1])
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def check_platform() -> None:
-    """Checks operating system, processor and Python.
+    """Check operating system, processor and Python.
 
     Raises:
-        UnsupportedPlatformError: this is not CPython 3.11 or newer on Linux x86-64.
+        UnsupportedPlatformError: this is not CPython 3.10 or newer on Linux x86-64.
     """
     here = (sys.platform, platform.machine())
     if here != ("linux", "x86_64"):
@@ -62,24 +81,25 @@ def check_platform() -> None:
     implementation = platform.python_implementation()
     if implementation != "CPython" or sys.version_info < _MINIMUM_PYTHON:
         raise UnsupportedPlatformError(
-            f"tf_fuse needs CPython 3.11 or newer; this is {implementation} "
+            f"tf_fuse needs CPython 3.10 or newer; this is {implementation} "
             f"{platform.python_version()}. Make an environment with a newer one: "
             "python3.11 -m venv .venv"
         )
 
 
 def build_info() -> dict[str, Any]:
-    """Returns what the library was built with.
+    """Return what the library was built with.
 
     Returns:
         A dict with the keys ``tf_fuse``, ``tensorflow``, ``tensorflow_distribution``,
-        ``tensorflow_git_version``, ``cxx11_abi`` (0 or 1), ``compiler`` and ``protobuf``.
+        ``tensorflow_git_version``, ``cxx11_abi`` (0 or 1), ``compiler``, ``protobuf`` and
+        ``classes`` (see `_class_layouts.digests`).
 
     Raises:
         LibraryMissingError: the file that the build writes beside the library is missing or
             damaged.
     """
-    path = _LIB_DIR / "build_info.json"
+    path = _folder() / "build_info.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         return {**info, "tf_fuse": info["tf_fuse"], "tensorflow": info["tensorflow"]}
@@ -90,7 +110,7 @@ def build_info() -> dict[str, Any]:
 
 
 def tensorflow_versions() -> dict[str, str]:
-    """Returns the version of each TensorFlow distribution in this environment, without import."""
+    """Return the version of each TensorFlow distribution in this environment, without import."""
     versions = {}
     for name in _DISTRIBUTIONS:
         try:
@@ -101,7 +121,7 @@ def tensorflow_versions() -> dict[str, str]:
 
 
 def check() -> dict[str, Any]:
-    """Checks platform, library and versions; imports and loads nothing.
+    """Check platform, library and versions; import and load nothing.
 
     Returns:
         `build_info()`.
@@ -109,8 +129,8 @@ def check() -> dict[str, Any]:
     Raises:
         UnsupportedPlatformError: see `check_platform`.
         LibraryMissingError: the library or its build_info.json is missing.
-        VersionMismatchError: the TensorFlow in this environment is not the one that the library
-            was built against.
+        VersionMismatchError: no library here was built against the minor version of the
+            TensorFlow in this environment.
     """
     check_platform()
     info = build_info()
@@ -129,7 +149,7 @@ def check() -> dict[str, Any]:
 
 
 def load() -> ModuleType:
-    """Loads the library into TensorFlow, once per process.
+    """Load the library into TensorFlow, once per process.
 
     Returns:
         The module that ``tf.load_op_library`` returns: the Python wrappers of our ops.
@@ -137,7 +157,8 @@ def load() -> ModuleType:
     Raises:
         UnsupportedPlatformError: see `check_platform`.
         LibraryMissingError: the library is missing or is not a loadable file.
-        VersionMismatchError: TensorFlow is not the one that the library was built against.
+        VersionMismatchError: TensorFlow's minor version is not the one that the library was built
+            against.
     """
     global _module
     with _lock:
@@ -145,8 +166,8 @@ def load() -> ModuleType:
             info = check()
             import tensorflow as tf
 
-            # The metadata can lie (two distributions over one another, a source tree on the
-            # path); the package itself does not.
+            # The metadata may be wrong (two distributions in one folder, a source tree on the
+            # path); the version in the package is not.
             _compare(info, "tensorflow", tf.__version__)
             try:
                 _module = tf.load_op_library(str(library_path()))
@@ -163,7 +184,7 @@ def load() -> ModuleType:
 
 
 def library() -> ctypes.CDLL:
-    """Returns the C functions of the library, loading it first if need be.
+    """Return the C functions of the library, loading it first if necessary.
 
     Raises:
         ImportError: one of the three that `load` raises.
@@ -179,7 +200,7 @@ def library() -> ctypes.CDLL:
 
 
 def _missing(reason: str) -> LibraryMissingError:
-    """Makes the error for a library that is not usable, with the command that builds it."""
+    """Make the error for a library that is not usable, with the command that builds it."""
     return LibraryMissingError(
         f"the native library of tf_fuse is missing: {reason}. "
         f"Build it in tf_fuse's source folder: {_REBUILD}"
@@ -187,16 +208,18 @@ def _missing(reason: str) -> LibraryMissingError:
 
 
 def _compare(info: dict[str, Any], name: str, version: str) -> None:
-    """Raises VersionMismatchError unless the installed version is the one built against."""
-    if version == info["tensorflow"]:
+    """Raise VersionMismatchError unless the installed version is of the minor one built against."""
+    if _minor(version) == _minor(info["tensorflow"]):
         return
+    there = library_versions()
+    others = f" (this installation holds libraries for {' and '.join(there)})" * (len(there) > 1)
     remedy = (
         "Install the one it was built against: "
         f'python -m pip install "{name}=={info["tensorflow"]}"'
     )
-    if version.startswith(_SUPPORTED_RELEASE):
+    if _minor(version) in _SUPPORTED:
         remedy += f"; or rebuild tf_fuse in its source folder: {_REBUILD}"
     raise VersionMismatchError(
-        f"tf_fuse {info['tf_fuse']} was built against TensorFlow {info['tensorflow']}, but {name} "
-        f"{version} is installed in this environment. {remedy}"
+        f"tf_fuse {info['tf_fuse']} was built against TensorFlow {info['tensorflow']}{others}, "
+        f"but {name} {version} is installed in this environment. {remedy}"
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce-scatter, all-gather and all-reduce among the members of a group.
+"""Run reduce-scatter, all-gather and all-reduce among the members of a group.
 
     group = tf_fuse.collectives.Group(4)
 
@@ -10,11 +10,10 @@
         ...
         return tf_fuse.collectives.all_gather(shard, gradient.shape, group)
 
-Every member of the group calls the same functions in the same order, as with all collectives. They
-are for `tf.function`s: under `MultiWorkerMirroredStrategy` and `MirroredStrategy`, where the group
-is known, and in programs of several processes whose servers know each other. Between servers of the
-protocol "grpc+fuse" data takes the cheapest way there is (docs/collectives.md); elsewhere it takes
-TensorFlow's own.
+Every member of the group calls the same functions in the same order, as with all collectives. Call
+them in `tf.function`s: under `MultiWorkerMirroredStrategy` and `MirroredStrategy`, where the group
+is known, and in programs of several processes whose servers know each other. Servers of the
+protocol "grpc+fuse" use the cheapest transport (docs/collectives.md); others use TensorFlow's.
 
 With p members and V bytes, reduce-scatter and all-gather bring (p - 1) / p * V bytes to each
 member, all-reduce twice as many. Rank r's shard of a tensor is chunk r of TensorFlow's ring
@@ -30,9 +29,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import auto_control_deps
 
 from tf_fuse import _native
+from tf_fuse._tensorflow import feature_names, features
+from tf_fuse._tensorflow.graphs import control_dependencies
 
 _ALIGNMENT = 64  # bytes: EIGEN_MAX_ALIGN_BYTES of TensorFlow's build
 # Keys of groups that are made from their size or ranks; strategies count from 1.
@@ -46,17 +46,17 @@ _next_instance: dict[tuple[int, str], int] = {}
 class Group:
     """The members of collectives: `size` devices that use the same `key`.
 
-    TensorFlow makes a group of the first `size` devices that name its key; their ranks are in the
-    order of their names. A key belongs to one group as long as the processes run.
+    TensorFlow forms a group from the first `size` devices that use its key, and ranks them by name.
+    A key belongs to one group as long as the processes run.
 
     Attributes:
       size: number of members.
-      key: the same in all members, another one in each other group.
-      timeout_seconds: until a collective fails whose members do not come; 0 waits for ever.
+      key: equal in all members, and different in each group.
+      timeout_seconds: how long a collective waits for members before it fails; 0 waits forever.
     """
 
     def __init__(self, size: int, key: int | None = None, timeout_seconds: float = 0.0):
-        """Names a group; nothing is sent.
+        """Name a group; nothing is sent.
 
         Args:
           size: number of members, 1 or more.
@@ -78,7 +78,7 @@ class Group:
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[int], world: int, timeout_seconds: float = 0.0) -> Group:
-        """The group of some ranks of all `world`; only these may use it.
+        """Return the group of some of the `world` ranks; only these may use it.
 
         Args:
           ranks: of the members, in the group of all.
@@ -102,7 +102,7 @@ class Group:
 
 
 def shard_range(elements: int, element_bytes: int, size: int, rank: int) -> tuple[int, int]:
-    """The elements of a tensor that are a rank's shard.
+    """Return the elements of a tensor that are a rank's shard.
 
     Args:
       elements: of the tensor.
@@ -111,8 +111,8 @@ def shard_range(elements: int, element_bytes: int, size: int, rank: int) -> tupl
       rank: of the member.
 
     Returns:
-      First element, and the one behind the last; both the same where the shard is empty. Shards
-      begin at multiples of 64 bytes, so those of the last ranks are shorter.
+      The first element, and one past the last; equal if the shard is empty. Shards begin at
+      multiples of 64 bytes, so those of the last ranks are shorter.
     """
     if elements == 0:
         return 0, 0
@@ -126,7 +126,7 @@ def shard_range(elements: int, element_bytes: int, size: int, rank: int) -> tupl
 def packed_ranges(
     elements: Sequence[int], element_bytes: int, size: int, rank: int
 ) -> list[tuple[int, int]]:
-    """The elements of each of several tensors that are a rank's, where all are cut as one.
+    """Return a rank's elements of each of several tensors that are cut as one concatenation.
 
     Args:
       elements: of each tensor.
@@ -135,7 +135,7 @@ def packed_ranges(
       rank: of the member.
 
     Returns:
-      For each tensor, the first element and the one behind the last, as of `shard_range`.
+      For each tensor, the first element and one past the last, as of `shard_range`.
     """
     begin, end = shard_range(sum(elements), element_bytes, size, rank)
     ranges = []
@@ -149,7 +149,7 @@ def packed_ranges(
 
 @tf.autograph.experimental.do_not_convert
 def all_reduce(x: Any, group: Group | None = None, packed: bool = False) -> Any:
-    """Sums a tensor over the members of a group.
+    """Sum a tensor over the members of a group.
 
     Args:
       x: a tensor of type bfloat16, float16, float32, float64, int32 or int64, of the same shape and
@@ -174,7 +174,7 @@ def all_reduce(x: Any, group: Group | None = None, packed: bool = False) -> Any:
 
 @tf.autograph.experimental.do_not_convert
 def reduce_scatter(x: Any, group: Group | None = None, packed: bool = False) -> Any:
-    """Sums a tensor over the members of a group, and gives each member its shard.
+    """Sum a tensor over the members of a group, and give each member its shard.
 
     Args:
       x: as of `all_reduce`; the tensors of a list travel together, each with shards of its own.
@@ -200,7 +200,7 @@ def reduce_scatter(x: Any, group: Group | None = None, packed: bool = False) -> 
 
 @tf.autograph.experimental.do_not_convert
 def all_gather(shard: Any, shape: Any, group: Group | None = None, packed: bool = False) -> Any:
-    """Puts the shards of all members together, as `reduce_scatter` cuts them.
+    """Put the shards of all members together, as `reduce_scatter` cuts them.
 
     Args:
       shard: this member's, a vector; or a list of them.
@@ -232,7 +232,7 @@ def all_gather(shard: Any, shape: Any, group: Group | None = None, packed: bool 
 
 @tf.autograph.experimental.do_not_convert
 def two_level_reduce_scatter(x: Any, inner: Group, outer: Group) -> Any:
-    """Sums a tensor over all members, and gives each its shard within its inner group.
+    """Sum a tensor over all members, and give each its shard within its inner group.
 
     Section 5.2 of the paper: a reduce-scatter inside of each inner group, then an all-reduce of
     each shard across the groups. At large scale shards stay large enough, and what crosses between
@@ -263,7 +263,7 @@ def _as_shape(shape: Any) -> Any:
 
 
 def _tensors(x: Any) -> tuple[list[Any], bool]:
-    """The tensors, and whether they were a list."""
+    """Return the tensors, and whether they were a list."""
     is_list = isinstance(x, (list, tuple)) and any(tf.is_tensor(one) for one in x)
     return [tf.convert_to_tensor(one) for one in (x if is_list else [x])], is_list
 
@@ -290,7 +290,7 @@ def _parameters(group: Group) -> dict[str, Any]:
 
 
 def _instance_key(group: Group) -> int:
-    """A key that all members count alike: replicas in one process each count for themselves."""
+    """Return the next key. All members count alike; each replica of a process counts separately."""
     replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
     member = "" if replica is None else str(replica.replica_id_in_sync_group)
     with _lock:
@@ -299,21 +299,10 @@ def _instance_key(group: Group) -> int:
     return key
 
 
-def _run_side_by_side() -> None:
-    """Keeps functions from running collectives one after the other.
-
-    `tf.function` puts stateful operations in an order. Where it holds several replicas, the first
-    one's collective would wait for members that come after it. TensorFlow's list of the collectives
-    that are exempt is of its own ones.
-    """
-    ours = {"TfFuse>ReduceScatter", "TfFuse>AllGather", "TfFuse>AllReduce"}
-    auto_control_deps.ASYNC_STATEFUL_OPS = frozenset(auto_control_deps.ASYNC_STATEFUL_OPS) | ours
-
-
 def _gradient_parameters(op: Any) -> dict[str, Any]:
     return {
         **dict(zip(("group_size", "group_key", "instance_key"), op.inputs[-3:], strict=True)),
-        # The same keys, and another tag: it runs beside what it is the gradient of.
+        # The same keys, but another tag: the gradient runs concurrently with its operation.
         "tag": op.get_attr("tag").decode() + "'",
         "packed": op.get_attr("packed"),
         "timeout_seconds": op.get_attr("timeout_seconds"),
@@ -346,4 +335,7 @@ def _all_reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
     return [*sums, None, None, None]
 
 
-_run_side_by_side()
+if features.works(feature_names.COLLECTIVES):
+    control_dependencies.run_side_by_side(
+        ("TfFuse>ReduceScatter", "TfFuse>AllGather", "TfFuse>AllReduce")
+    )

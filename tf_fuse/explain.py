@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what the fuse_recv pass does to a graph, in this process and without a cluster.
+"""Show what the fuse_recv pass does to a graph, in this process and without a cluster.
 
     import tf_fuse.explain
 
@@ -9,9 +9,9 @@
         print(group.send_device, "->", group.recv_device, len(group.slots))
 
 The graph goes through TensorFlow's own placer and partitioner, and then through the same code that
-runs in a worker. What differs from a run: Grappler has not optimized the graph, every task is taken
-to run the protocol "grpc+fuse" unless `plain_tasks` says otherwise, and receives are grouped by
-level, where a run groups by cost, unless `splitting` says otherwise.
+runs in a worker. Three things differ from a run: Grappler has not optimized the graph; every task
+except `plain_tasks` is taken to run the protocol "grpc+fuse"; and `splitting` groups receives by
+level, where a run groups by cost.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What went in and what came out.
+    """The graphs before and after the pass.
 
     Attributes:
-      before: device to `tf.compat.v1.GraphDef`, as the partitioner made them; by device, sorted.
+      before: the `tf.compat.v1.GraphDef` of each device, from the partitioner; sorted by device.
       after: the same devices, after the pass.
-      report: a `tf_fuse.v1.fuse_recv_pb2.FuseReport`: the groups, and the receives left alone.
-      splitting: which of the tensors that may share a call do: the `fuse_grouping` that was used.
+      report: a `tf_fuse.v1.fuse_recv_pb2.FuseReport`: the groups, and the unfused receives.
+      splitting: the `fuse_grouping` that was used.
     """
 
     before: dict[str, Any]
@@ -67,50 +67,44 @@ def rewrite(
     fuse_gpu: bool = False,
     addresses: Mapping[str, str] | None = None,
     cores: int = 0,
-    pack_sends: bool = False,
-    pack_awaited_sends: bool = False,
 ) -> Rewrite:
-    """Partitions a graph by device and runs the fuse_recv pass on it.
+    """Partition a graph by device, and run the fuse_recv pass on it.
 
     Args:
       graph: a `tf.compat.v1.GraphDef`; or a mapping from device to GraphDef, for a graph that is
         partitioned already. Devices name a job ("/job:ps/task:0"); replica 0, task 0 and CPU:0 are
         supplied where they are missing.
-      plain_tasks: tasks ("/job:ps/replica:0/task:0") to be treated as lacking the plugin.
-      grouping: "depth", what runs use; or "all", which ignores depth, or "any_frame", which ignores
-        loops: both show the verifier at work.
+      plain_tasks: tasks ("/job:ps/replica:0/task:0") that are treated as lacking the plugin.
+      grouping: "depth", as in a run; "all", which ignores depth, or "any_frame", which ignores
+        loops: the verifier must reject these.
       default_device: where nodes without a device run, unless a resource or a colocation places
-        them. None for what a NoOp named `DEFAULT_DEVICE_NODE` names, and without one the first
-        device of the job "worker", and without that the first device in sorted order. Must be
-        None for a mapping.
-      leave_may_be_dead: leave receives that may be dead alone, with that reason, so that what the
-        analysis found can be seen one by one.
-      splitting: which of the tensors that may share a call do: the option `fuse_grouping`. Empty
-        for "level", which needs no estimates; the default of runs is "cost".
+        them. None means, in this order: the device of a NoOp named `DEFAULT_DEVICE_NODE`, the
+        first device of the job "worker", the first device in sorted order. Must be None for a
+        mapping.
+      leave_may_be_dead: do not fuse receives that may be dead, with that reason, to show what the
+        analysis found for each of them.
+      splitting: the option `fuse_grouping`: which of the tensors that may share a call share it.
+        Empty for "level", which needs no estimates; the default of runs is "cost".
       rpc_us: for the splitting "cost": by how many microseconds a call delays those after it. 0 for
         a usual value; runs measure it.
       bytes_per_us: for the splitting "cost": how fast a tensor travels. 0 for a usual value.
       max_keys_per_request: the most tensors of one group, at least 2; None for what
         TF_FUSE_MAX_KEYS_PER_REQUEST says here.
-      max_key_bytes: the most bytes of a rendezvous key, at least 1; None for what
-        TF_FUSE_MAX_KEY_BYTES says here.
+      max_key_bytes: the most bytes of a rendezvous key, at least 1; None for 4096.
       session: as in a session (docs/sessions.md): its master stamps the graph, and each task
-        rewrites what it has by the stamps alone. A mapping must have been stamped already.
+        rewrites its partition by the stamps alone. A mapping must be stamped already.
       fuse_gpu: the option `do_fuse_gpu`.
-      addresses: for the splitting "cost": task ("/job:ps/replica:0/task:0") to "host:port". What is
-        not there has a host of its own; runs take the cluster's addresses. Between tasks of one
-        host there is less overlap of transfers and computing, by the number of its cores.
+      addresses: for the splitting "cost": "host:port" of each task ("/job:ps/replica:0/task:0"). A
+        task without an address has its own host; runs take the cluster's addresses. Tasks of one
+        host overlap transfers and computation less, depending on the number of cores.
       cores: of each host.
-      pack_sends: the option `do_pack_sends`.
-      pack_awaited_sends: pack also where something waits for a `_Send`, which shows the verifier at
-        work.
 
     Returns:
       The graphs before and after, and the report.
 
     Raises:
       TypeError: `graph` is neither a GraphDef nor a mapping of them.
-      ValueError: the graph cannot be read, placed or partitioned (the text is TensorFlow's), or a
+      ValueError: the graph cannot be read, placed or partitioned (with TensorFlow's message), or a
         limit is too small.
     """
     from tensorflow.core.framework import graph_pb2
@@ -122,7 +116,7 @@ def rewrite(
     from tf_fuse.v1 import fuse_recv_pb2
 
     request = fuse_recv_pb2.RewriteRequest(
-        plain_tasks=sorted(plain_tasks),
+        plain_tasks=sorted(_checked(plain_tasks)),
         grouping=grouping,
         leave_may_be_dead=leave_may_be_dead,
         splitting=splitting,
@@ -134,8 +128,6 @@ def rewrite(
         fuse_gpu=fuse_gpu,
         addresses=addresses or {},
         cores=cores,
-        pack_sends=pack_sends,
-        pack_awaited_sends=pack_awaited_sends,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)
@@ -167,20 +159,28 @@ def rewrite(
     )
 
 
+def _checked(tasks: Iterable[str]) -> Iterable[str]:
+    if isinstance(tasks, str):
+        raise ValueError(
+            f"plain_tasks: give a sequence of tasks, got the text {tasks!r}; write [{tasks!r}]"
+        )
+    return tasks
+
+
 def explain_function(
     concrete_function: Any,
     device: str | None = None,
     plain_tasks: Iterable[str] = (),
     **options: Any,
 ) -> Rewrite:
-    """Runs the pass on the graph of a traced `tf.function`.
+    """Run the pass on the graph of a traced `tf.function`.
 
     Args:
       concrete_function: what `get_concrete_function` returns.
       device: the device that the function is called under, e.g. "/job:worker/task:0"; see
         `placed_graph`.
       plain_tasks: see `rewrite`.
-      **options: the others of `rewrite`, which stand for options of a run: `splitting`, `rpc_us`,
+      **options: further arguments of `rewrite` for options of a run: `splitting`, `rpc_us`,
         `bytes_per_us`, `fuse_gpu`.
 
     Returns:
@@ -195,7 +195,7 @@ def explain_function(
 def save_function(
     concrete_function: Any, path: str | os.PathLike[str], device: str | None = None
 ) -> None:
-    """Writes a traced function to a file that `python -m tf_fuse explain` reads.
+    """Write a traced function to a file that `python -m tf_fuse explain` reads.
 
     Args:
       concrete_function: what `get_concrete_function` returns.
@@ -210,7 +210,7 @@ def save_function(
 
 
 def placed_graph(concrete_function: Any, device: str | None = None) -> Any:
-    """Builds a GraphDef in which every variable is where the function's variables are.
+    """Build a GraphDef in which every variable is where the function's variables are.
 
     Args:
       concrete_function: what `get_concrete_function` returns.
@@ -246,7 +246,7 @@ def placed_graph(concrete_function: Any, device: str | None = None) -> Any:
 
 
 def add_output(graph_def: Any, tensor: str, dtype: int, index: int) -> None:
-    """Adds a node `_Retval` that takes a tensor out of a graph.
+    """Add a node `_Retval` that takes a tensor out of a graph.
 
     Args:
       graph_def: the GraphDef, changed in place.
@@ -260,15 +260,15 @@ def add_output(graph_def: Any, tensor: str, dtype: int, index: int) -> None:
 
 
 def known_bytes(result: Rewrite) -> dict[tuple[str, str], int | None]:
-    """Finds the sizes of the tensors that cross between devices.
+    """Find the sizes of the tensors that cross between devices.
 
     Args:
       result: what `rewrite` returned.
 
     Returns:
-      (sending device, name of the tensor, as in the report) to the bytes of the value; None where
-      the graph does not say the whole shape. (It says it in the attribute `_output_shapes`, which
-      `placed_graph` and `as_graph_def(add_shapes=True)` write.)
+      By sending device and tensor name, as in the report: the bytes of the value, or None if the
+      graph does not contain its shape. (The attribute `_output_shapes` has it, which `placed_graph`
+      and `as_graph_def(add_shapes=True)` write.)
     """
     sizes = {}
     for device, partition in result.before.items():
@@ -281,7 +281,7 @@ def known_bytes(result: Rewrite) -> dict[tuple[str, str], int | None]:
 
 
 def _bytes_of(nodes: Mapping[str, Any], tensor: str, dtype: int) -> int | None:
-    """Finds the size of one output of a node; None where it is not known."""
+    """Return the size of one output of a node, or None if it is unknown."""
     from tensorflow.python.framework import dtypes
 
     name, _, output = tensor.partition(":")
@@ -302,14 +302,14 @@ def _bytes_of(nodes: Mapping[str, Any], tensor: str, dtype: int) -> int | None:
 
 
 def _attr(message: Any, key: str) -> Any:
-    """Reads an attribute that may not be there; `message.attr[key]` would add it."""
+    """Read an attribute that may be missing; `message.attr[key]` would add it."""
     from tensorflow.core.framework import attr_value_pb2
 
     return message.attr[key] if key in message.attr else attr_value_pb2.AttrValue()
 
 
 def _with_calls_to_inline(graph_def: Any) -> Any:
-    """Returns a copy in which calls of functions are marked as Grappler marks them in a run."""
+    """Return a copy in which function calls are marked as Grappler marks them in a run."""
     copy = type(graph_def)()
     copy.CopyFrom(graph_def)
     kept = {f.signature.name for f in copy.library.function if _attr(f, "_noinline").b}
@@ -321,7 +321,7 @@ def _with_calls_to_inline(graph_def: Any) -> Any:
 
 
 def _default_device(graph_def: Any) -> str:
-    """Chooses where nodes without a device run; "" for the first device in sorted order."""
+    """Return where nodes without a device run; "" for the first device in sorted order."""
     from tensorflow.python.framework import device_spec
 
     devices = {node.device for node in graph_def.node}
@@ -342,7 +342,7 @@ def _default_device(graph_def: Any) -> str:
 
 
 def _call(request: bytes) -> bytes:
-    """Calls tf_fuse_rewrite of the library."""
+    """Call tf_fuse_rewrite of the library."""
     library = _native.library()
     function = library.tf_fuse_rewrite
     function.restype = ctypes.c_void_p

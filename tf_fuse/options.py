@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The options of `tf.config.optimizer.set_experimental_options` that are ours.
+"""Adds our options to `tf.config.optimizer.set_experimental_options`.
 
 Stock TensorFlow stores unknown keys and drops them when it builds the `ConfigProto`. We extend the
 eager context so that our keys travel in that proto, as the parameters of a custom graph optimizer
@@ -11,23 +11,29 @@ needed; a process without the plugin ignores the entry.
 from __future__ import annotations
 
 import difflib
-import itertools
 import math
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from tf_fuse._tensorflow.eager import experimental_options
 
 OPTIMIZER_NAME = "tf_fuse"
 
 
 @dataclass(frozen=True)
 class Option:
-    """One key: its type, what it does, which values it takes (None: any), where it has a use.
+    """One option.
 
-    A whole number is 0 or more, and none of `none_of`.
-
-    What is not `in_config` is carried out by the process that calls functions, and by no other.
+    Attributes:
+      key: its name.
+      type: of its values. An int must be 0 or more.
+      doc: what it does.
+      choices: the values that it takes; None for any.
+      in_sessions: whether it applies to `tf.compat.v1.Session`, too.
+      in_config: whether processes that run functions need it; otherwise only the process that
+        calls functions uses it.
+      none_of: ints that it does not take.
     """
 
     key: str
@@ -42,6 +48,15 @@ class Option:
 OPTIONS: dict[str, Option] = {
     option.key: option
     for option in (
+        Option(
+            "tf_fuse",
+            bool,
+            "Switch on every option that keeps all bits and has not made a step slower in any "
+            "benchmark: do_fuse_recv, shard_weight_update and shard_weight_update_exact. Each of "
+            "them that the program sets itself keeps its value.",
+            in_sessions=False,
+            in_config=False,
+        ),
         Option(
             "do_fuse_recv",
             bool,
@@ -59,23 +74,15 @@ OPTIONS: dict[str, Option] = {
             "do_fuse_gpu",
             bool,
             "Together with do_fuse_recv: fuse receives from and to GPUs too. Off unless set to "
-            "True: its copies have not been run on a GPU by the project yet.",
-        ),
-        Option(
-            "do_pack_sends",
-            bool,
-            "Have the graph of the sending task pack what is received together, by one operation, "
-            "where that is possible, together with do_fuse_recv. Off unless set to True: how long "
-            "each tensor was waited for is then not known.",
-            in_sessions=False,
+            "True: the project has not run its copies on a GPU yet.",
         ),
         Option(
             "fuse_grouping",
             str,
-            "Which tensors of a graph level share a call: all but those that would wait longer "
+            "Which tensors of a graph level share a call: all except those that would wait longer "
             "than a call takes ('cost', the default), all of them ('level'), or those that the "
-            "same node uses first ('consumer'); or, whatever the level, those that wait at the "
-            "same time ('dynamic').",
+            "same node uses first ('consumer'). 'dynamic': those that wait at the same time, of "
+            "any level.",
             ("level", "consumer", "cost", "dynamic"),
         ),
         Option(
@@ -104,18 +111,17 @@ OPTIONS: dict[str, Option] = {
         Option(
             "shard_weight_update_always",
             bool,
-            "Together with shard_weight_update: cut an update also where the step takes longer "
-            "then, by an estimate; the optimizer's state takes less memory anyway.",
+            "Together with shard_weight_update: cut an update even if the step takes longer by "
+            "estimate; the optimizer's state then still takes less memory.",
             in_sessions=False,
             in_config=False,
         ),
         Option(
             "shard_weight_update_exact",
             bool,
-            "Together with shard_weight_update: leave updates alone that would not have the bits "
-            "of whole ones, since they have sums that are added in another order (norms, means). "
-            "Together with fuse_weight_update on parameter servers: those whose bits are not known "
-            "to be the same.",
+            "Together with shard_weight_update: do not cut updates whose bits would change because "
+            "sums (norms, means) are added in another order. Together with fuse_weight_update on "
+            "parameter servers: do not fuse updates whose bits may change.",
             in_sessions=False,
             in_config=False,
         ),
@@ -123,9 +129,9 @@ OPTIONS: dict[str, Option] = {
             "shard_weight_update_group_size",
             int,
             "Together with shard_weight_update: how many replicas share one copy of the "
-            "optimizer's state, a divisor of their number. 0, the default: all of them. With less, "
-            "each group of so many consecutive replicas has a copy, so that the state outlives a "
-            "replica that dies, and fewer of them exchange weights.",
+            "optimizer's state, a divisor of their number. 0, the default: all of them. Otherwise "
+            "each group of this many consecutive replicas has a copy, so that the state survives a "
+            "replica that dies, and fewer replicas exchange weights.",
             in_sessions=False,
             in_config=False,
             none_of=(1,),
@@ -134,8 +140,8 @@ OPTIONS: dict[str, Option] = {
             "shard_weight_update_gather",
             str,
             "Together with shard_weight_update: gather the new weights at the end of a step "
-            "('end', the default), or right before their first use in the next one ('first_use'); "
-            "between steps they are in parts then, as the optimizer's state.",
+            "('end', the default), or right before their first use in the next step ('first_use'); "
+            "then they stay sharded between steps, as the optimizer's state.",
             ("end", "first_use"),
             in_sessions=False,
             in_config=False,
@@ -151,8 +157,8 @@ OPTIONS: dict[str, Option] = {
         Option(
             "compile_weight_update",
             bool,
-            "Have XLA compile the elementwise operations of each weight's update, whether it is "
-            "cut or not, on CPUs. Off unless set to True: the last bits of weights may be others. "
+            "Compile the elementwise operations of each weight's update with XLA, whether it is "
+            "cut or not, on CPUs. Off unless set to True: the last bits of weights may change. "
             "Applies to functions called from then on.",
             in_sessions=False,
             in_config=False,
@@ -160,11 +166,11 @@ OPTIONS: dict[str, Option] = {
         Option(
             "fuse_weight_update",
             bool,
-            "Have one operation do the elementwise operations of each weight's update, whether it "
-            "is cut or not, in one pass over memory and under one lock; values have the same bits, "
-            "but for those of some optimizers on parameter servers. "
-            "Unless it is set, on for functions that shard_weight_update looks at or that have "
-            "parameter servers while that is on, and off for all others; of no effect together "
+            "Fuse the elementwise operations of each weight's update to one operation, whether it "
+            "is cut or not, with one pass over memory and under one lock. Values have the same "
+            "bits, except for some optimizers on parameter servers. "
+            "By default on for functions that shard_weight_update examines or that have parameter "
+            "servers while that option is on, and off for all others. Has no effect together "
             "with compile_weight_update. Applies to functions called from then on.",
             in_sessions=False,
             in_config=False,
@@ -172,8 +178,8 @@ OPTIONS: dict[str, Option] = {
         Option(
             "split_matmuls",
             bool,
-            "Multiply by the pieces of a variable that a partitioner has split, in place of "
-            "putting them together on the worker, in functions that are traced from then on. Off "
+            "Multiply by the pieces of a variable that a partitioner has split, instead of "
+            "concatenating them on the worker, in functions that are traced from then on. Off "
             "unless set to True: sums are added in another order, so last bits differ.",
             in_sessions=False,
             in_config=False,
@@ -181,17 +187,25 @@ OPTIONS: dict[str, Option] = {
     )
 }
 
+# What the option "tf_fuse" switches on.
+SWITCHED_ON = ("do_fuse_recv", "shard_weight_update", "shard_weight_update_exact")
+
+# Options of earlier versions: what to do without each.
+REMOVED: dict[str, str] = {
+    "do_pack_sends": "tf_fuse has removed it, since it did not make steps faster on servers; the "
+    "sender's request handler packs all frames. Leave it out.",
+}
+
 # A key that TensorFlow does not know, but with one of these words, is meant for us.
 _WORDS = {
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
-    "do_pack_sends": {"send", "sender", "senders", "sends"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
     "split_matmuls": {"matmul", "matmuls"},
     "compile_weight_update": {"compile", "compiled", "compiles"},
 }
 
-# What stock TensorFlow accepts; a key near one of these is not a misspelling of ours.
+# The keys of stock TensorFlow: a key similar to one of these is not a misspelling of ours.
 _STOCK_KEYS = frozenset(
     {
         "arithmetic_optimization",
@@ -218,15 +232,16 @@ _STOCK_KEYS = frozenset(
 
 
 def validate(options: Mapping[str, Any]) -> None:
-    """Checks the keys and values that are ours; leaves all others to TensorFlow.
+    """Check our keys and values; leave all others to TensorFlow.
 
     Args:
       options: what was passed to `set_experimental_options`.
 
     Raises:
-      ValueError: a key is a misspelling of one of ours; the text has the nearest right key.
-      ValueError: a value is none that the option takes; the text has both.
-      TypeError: a value has the wrong type; the text has both types.
+      ValueError: a key misspells one of ours; the message names the nearest right key.
+      ValueError: a key is an option that was removed; the message says what to do without it.
+      ValueError: the option does not take a value; the message names both.
+      TypeError: a value has the wrong type; the message names both types.
     """
     for key, value in options.items():
         option = OPTIONS.get(key)
@@ -239,9 +254,9 @@ def validate(options: Mapping[str, Any]) -> None:
                     f"{value!r} of type {type(value).__name__}"
                 )
             if option.type is int and (value < 0 or value in option.none_of):
-                others = "".join(f" but {one}" for one in option.none_of)
+                others = "".join(f" except {one}" for one in option.none_of)
                 raise ValueError(
-                    f"the option {key!r} of tf_fuse is a whole number from 0 on{others}, got "
+                    f"the option {key!r} of tf_fuse is a whole number of 0 or more{others}, got "
                     f"{value!r}"
                 )
             if option.choices is not None and value not in option.choices:
@@ -256,15 +271,16 @@ def validate(options: Mapping[str, Any]) -> None:
         if key in _STOCK_KEYS or not isinstance(key, str):
             continue
         meant = _meant(key)
-        if meant is not None:
+        hint = REMOVED.get(key) or (meant and f"did you mean {meant!r}?")
+        if hint:
             raise ValueError(
-                f"unknown option {key!r}; did you mean {meant!r}? The options of tf_fuse are: "
+                f"unknown option {key!r}; {hint} The options of tf_fuse are: "
                 + ", ".join(sorted(OPTIONS))
             )
 
 
 def _meant(key: str) -> str | None:
-    """Our option that an unknown key is a misspelling of; None if it is none of ours."""
+    """Return the option that an unknown key misspells, or None if it is not meant for us."""
     folded = key.lower().replace("-", "_")
     nearest = difflib.get_close_matches(folded, [*OPTIONS, *sorted(_STOCK_KEYS)], 1, 0.7)
     if nearest:
@@ -274,13 +290,14 @@ def _meant(key: str) -> str | None:
 
 
 def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
-    """Writes our options that are on into a ConfigProto; nothing if all are off.
+    """Write our options that are on into a ConfigProto; do nothing if all are off.
 
     Args:
-      config: a `tf.compat.v1.ConfigProto`, changed in place. An entry of ours that it holds
-        already is replaced.
+      config: a `tf.compat.v1.ConfigProto`, changed in place. An earlier entry of ours is
+        replaced.
       options: all experimental options, ours and TensorFlow's.
     """
+    options = effective(options)
     rewrite = config.graph_options.rewrite_options
     kept = [entry for entry in rewrite.custom_optimizers if entry.name != OPTIMIZER_NAME]
     had_entry = len(kept) != len(rewrite.custom_optimizers)
@@ -290,7 +307,7 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
         del rewrite.custom_optimizers[:]
         for entry in entries:
             rewrite.custom_optimizers.add().ParseFromString(entry)
-    # The others say how, not whether.
+    # The other types only configure an option that is on.
     if not any(OPTIONS[key].type is bool for key in ours):
         return
     entry = rewrite.custom_optimizers.add()
@@ -307,141 +324,91 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
             parameter.s = value.encode()
 
 
+def effective(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the options that "tf_fuse" switches on to those that a program sets itself."""
+    switched_on = dict.fromkeys(SWITCHED_ON if options.get("tf_fuse") else (), True)
+    return {**switched_on, **options}
+
+
+def _options_of(context: Any) -> dict[str, Any]:
+    return effective(experimental_options.stored(context))
+
+
 def packs_handles(context: Any) -> bool:
-    """Whether a function that this context calls gets its handles packed."""
-    options = context._optimizer_experimental_options
+    """Return whether a function that this context calls gets its handles packed."""
+    options = _options_of(context)
     return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
 
 
 def shards_anything(context: Any) -> bool:
-    """Whether updates are cut that take longer then."""
-    return bool(context._optimizer_experimental_options.get("shard_weight_update_always"))
+    """Return whether to cut updates even if the step then takes longer."""
+    return bool(_options_of(context).get("shard_weight_update_always"))
 
 
 def demands_bits(context: Any) -> bool:
-    """Whether updates are left alone that would not have the bits of whole ones."""
-    return bool(context._optimizer_experimental_options.get("shard_weight_update_exact"))
+    """Return whether to leave updates alone whose bits would differ."""
+    return bool(_options_of(context).get("shard_weight_update_exact"))
 
 
 def group_size(context: Any) -> int:
-    """How many replicas share one copy of the optimizer's state; 0: all."""
-    return int(context._optimizer_experimental_options.get("shard_weight_update_group_size", 0))
+    """Return how many replicas share one copy of the optimizer's state; 0: all."""
+    return int(_options_of(context).get("shard_weight_update_group_size", 0))
 
 
 def gathers_first(context: Any) -> bool:
-    """Whether weights are gathered right before their first use."""
-    options = context._optimizer_experimental_options
+    """Return whether weights are gathered right before their first use."""
+    options = _options_of(context)
     return bool(options.get("shard_weight_update_gather") == "first_use")
 
 
 def gathers_narrow(context: Any) -> bool:
-    """Whether weights that are gathered before their first use may travel in a narrower type."""
-    options = context._optimizer_experimental_options
+    """Return whether weights gathered before their first use may travel in a narrower type."""
+    options = _options_of(context)
     return bool(options.get("shard_weight_update_gather_bfloat16"))
 
 
 def shards_updates(context: Any) -> bool:
-    """Whether updates of weights in functions that this context calls are cut over replicas."""
-    return bool(context._optimizer_experimental_options.get("shard_weight_update"))
+    """Return whether updates in functions that this context calls are cut over replicas."""
+    return bool(_options_of(context).get("shard_weight_update"))
 
 
 def compiles_updates(context: Any) -> bool:
-    """Whether updates of weights in functions that this context calls are compiled."""
-    return bool(context._optimizer_experimental_options.get("compile_weight_update"))
+    """Return whether XLA compiles updates in functions that this context calls."""
+    return bool(_options_of(context).get("compile_weight_update"))
 
 
 def fuses_updates(context: Any) -> bool | None:
-    """Whether each update of a weight in functions that this context calls is one operation.
+    """Return whether updates in functions that this context calls are fused.
 
     Returns:
-      None if the program does not say: then it is one where `shard_weight_update` looks at it.
+      None if the program does not set the option: then `shard_weight_update` decides.
     """
-    is_on = context._optimizer_experimental_options.get("fuse_weight_update")
+    is_on = _options_of(context).get("fuse_weight_update")
     return None if is_on is None else bool(is_on)
 
 
 def splits_matmuls(context: Any) -> bool:
-    """Whether graphs that are built multiply by the pieces of a variable."""
-    return bool(context._optimizer_experimental_options.get("split_matmuls"))
+    """Return whether graphs that are built multiply by the pieces of a variable."""
+    return bool(_options_of(context).get("split_matmuls"))
 
 
-def _renew(call_options: Any, options: Mapping[str, Any]) -> None:
-    """Writes our options into a thread's options of function calls; leaves TensorFlow's alone."""
-    from tensorflow.core.protobuf import config_pb2
+def install(when_set: Callable[[Mapping[str, Any]], None]) -> None:
+    """Extend TensorFlow's eager context, once per process.
 
-    config = config_pb2.ConfigProto.FromString(call_options.config_proto_serialized)
-    add_to_config(config, options)
-    call_options.config_proto_serialized = config
-
-
-def install() -> None:
-    """Extends TensorFlow's eager context, once per process.
+    Args:
+      when_set: is called with valid options before they are stored.
 
     Raises:
-      ValueError, TypeError: options of ours were set before, and wrongly; see `validate`.
+      ValueError, TypeError: an option of ours was set to a wrong value before; see `validate`.
     """
-    from tensorflow.python.eager import context as context_module
 
-    cls = context_module.Context
-    if getattr(cls, "_tf_fuse_installed", False):
-        return
-    stock_config = cls.config.fget
-    stock_get = cls.get_optimizer_experimental_options
-    stock_set = cls.set_optimizer_experimental_options
-    stock_call_options = cls.function_call_options
-
-    def config(self: Any) -> Any:
-        proto = stock_config(self)
-        stored = self._optimizer_experimental_options
-        if any(key in stored for key in OPTIONS):
-            add_to_config(proto, stored)
-        return proto
-
-    def get_options(self: Any) -> dict[str, Any]:
-        options = stock_get(self)
-        stored = self._optimizer_experimental_options
-        options.update({key: stored[key] for key in sorted(OPTIONS) if key in stored})
-        return options
-
-    def set_options(self: Any, options: Mapping[str, Any]) -> None:
+    def before_set(options: Mapping[str, Any]) -> None:
         validate(options)
-        stock_set(self, options)
-        # Last: a thread that sees the new generation must find the new options.
-        if any(key in options for key in OPTIONS):
-            self._tf_fuse_generation = next(generations)
+        when_set(options)
 
-    # Stock TensorFlow keeps the options of function calls per thread, and setting an option renews
-    # only those of the thread that sets it. The coordinator calls functions on threads of its own.
-    generations = itertools.count(1)
-    thread = threading.local()
+    experimental_options.extend(OPTIONS, before_set, add_to_config)
 
-    def call_options(self: Any) -> Any:
-        set_last = getattr(self, "_tf_fuse_generation", 0)
-        if getattr(thread, "generation", 0) != set_last:
-            kept = self._thread_local_data.function_call_options
-            if kept is not None:
-                _renew(kept, self._optimizer_experimental_options)
-            thread.generation = set_last
-        return stock_call_options.fget(self)
 
-    def set_call_options(self: Any, call_options: Any) -> None:
-        stock_call_options.fset(self, call_options)
-        # They may be a copy from before our options were set, as function_executor_type restores.
-        thread.generation = 0
-
-    config.__doc__ = cls.config.__doc__
-    get_options.__doc__ = stock_get.__doc__
-    set_options.__doc__ = stock_set.__doc__
-    cls.config = property(config)
-    cls.get_optimizer_experimental_options = get_options
-    cls.set_optimizer_experimental_options = set_options
-    cls.function_call_options = property(
-        call_options, set_call_options, doc=stock_call_options.__doc__
-    )
-    cls._tf_fuse_installed = True
-
-    # Options that were set before the import of tf_fuse, and calls that were made with them.
-    present = context_module.context_safe()
-    if present is not None and present._optimizer_experimental_options:
-        validate(present._optimizer_experimental_options)
-        present._tf_fuse_generation = next(generations)
+def forget() -> None:
+    """Take the options of this package out of TensorFlow's eager context."""
+    experimental_options.forget(OPTIONS, add_to_config)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The counters in Prometheus's text format, through the package prometheus_client.
+"""Export the counters in Prometheus's text format, with the package prometheus_client.
 
     import prometheus_client
     import tf_fuse.prometheus
@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_fuse import _tasks
-from tf_fuse.metrics import DESCRIPTIONS, GAUGES, cluster_metrics, metrics
-from tf_fuse.shard_update import counters as updates
+from tf_fuse.monitoring import tasks as _tasks
+from tf_fuse.monitoring import weight_update_counters as updates
+from tf_fuse.monitoring.metrics import DESCRIPTIONS, GAUGES, cluster_metrics, metrics
 
 #: Of updates on servers: name to what is summed, its unit, and what it is.
 SERVER_SUMS = {
@@ -41,14 +41,14 @@ _INSTALL = (
 
 
 def prometheus_text(*, cluster: bool = False, timeout_s: float = 10.0) -> str:
-    """Returns the counters in Prometheus's text exposition format, version 0.0.4.
+    """Return the counters in Prometheus's text exposition format, version 0.0.4.
 
     Args:
-      cluster: of every task of the connected cluster, not of this process alone.
-      timeout_s: of a cluster, seconds until a task that does not answer is given up.
+      cluster: collect from every task of the connected cluster, not from this process alone.
+      timeout_s: of a cluster, seconds to wait for a task's answer.
 
     Raises:
-      ImportError: prometheus_client is not installed; the text has the command.
+      ImportError: prometheus_client is not installed; the message has the command.
     """
     client = _client()
     registry = client.CollectorRegistry()
@@ -58,32 +58,32 @@ def prometheus_text(*, cluster: bool = False, timeout_s: float = 10.0) -> str:
 
 
 def register(registry: Any = None, *, cluster: bool = False, timeout_s: float = 10.0) -> Any:
-    """Adds the counters to a registry; they are read anew at each scrape.
+    """Add the counters to a registry; they are read anew at each scrape.
 
     Args:
       registry: a `prometheus_client.CollectorRegistry`; None for the default one.
       cluster: collect from every task of the connected cluster, not from this process alone. The
         gauge `tf_fuse_up` is then 1 for each task that answered, and 0 for others.
-      timeout_s: of a cluster, seconds until a task that does not answer is given up.
+      timeout_s: of a cluster, seconds to wait for a task's answer.
 
     Returns:
       The collector, for `registry.unregister`.
 
     Raises:
-      ImportError: prometheus_client is not installed; the text has the command.
+      ImportError: prometheus_client is not installed; the message has the command.
       ValueError: the registry has these metrics already.
     """
     client = _client()
 
     class Collector:
-        """What tf_fuse counts; by the methods that a registry calls."""
+        """The collector of tf_fuse's counters, with the methods that a registry calls."""
 
         def collect(self) -> Iterator[Any]:
             tasks = cluster_metrics(timeout_s) if cluster else {_this_task(): metrics()}
             yield from _families(client, tasks, cluster)
 
         def describe(self) -> Iterator[Any]:
-            # Without asking anybody.
+            # (Ask no task.)
             yield from _families(client, {}, cluster)
 
     collector = Collector()
@@ -92,7 +92,7 @@ def register(registry: Any = None, *, cluster: bool = False, timeout_s: float = 
 
 
 def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool) -> Iterator[Any]:
-    """One metric family per counter, with a sample per task."""
+    """Yield one metric family per counter, with a sample per task."""
     answered = {task: counters for task, counters in tasks.items() if "error" not in counters}
     for name, text in DESCRIPTIONS.items():
         values = {task: counters[name] for task, counters in answered.items()}
@@ -109,7 +109,7 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
         yield from _update_families(client, answered)
     if cluster:
         up = client.core.GaugeMetricFamily(
-            "tf_fuse_up", "Whether the task told its counters.", labels=["task"]
+            "tf_fuse_up", "Whether the task reported its counters.", labels=["task"]
         )
         for task in tasks:
             up.add_metric([task], int(task in answered))
@@ -117,7 +117,7 @@ def _families(client: Any, tasks: Mapping[str, Mapping[str, Any]], cluster: bool
 
 
 def _family(client: Any, name: str, text: str, is_gauge: bool, values: Mapping[str, float]) -> Any:
-    """A metric with a sample per task."""
+    """Return a metric with a sample per task."""
     core = client.core
     family = (core.GaugeMetricFamily if is_gauge else core.CounterMetricFamily)(
         name, text, labels=["task"]
@@ -128,7 +128,7 @@ def _family(client: Any, name: str, text: str, is_gauge: bool, values: Mapping[s
 
 
 def _server_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    """What is counted of updates on servers, and the staleness of each worker's."""
+    """Yield the counters of updates on servers, and the staleness of each worker's updates."""
     core = client.core
     counted = {task: counters.get("server_updates") for task, counters in tasks.items()}
     for name, (key, unit, text) in SERVER_SUMS.items():
@@ -151,7 +151,7 @@ def _server_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Ite
 
 
 def _cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
-    """Upper bounds and how many updates are below, as Prometheus has it; see update_log.h."""
+    """Return upper bounds and cumulative counts of updates, as Prometheus needs them."""
     total = 0
     found = []
     for index, count in enumerate(buckets):
@@ -162,7 +162,7 @@ def _cumulative(buckets: Sequence[int]) -> list[tuple[str, float]]:
 
 
 def _update_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    """What is counted of weight updates in parts."""
+    """Yield the counters of sharded weight updates."""
     counted = {task: counters["weight_updates"] for task, counters in tasks.items()}
     for name, text in updates.DESCRIPTIONS.items():
         values = {task: counters[name] for task, counters in counted.items()}
@@ -179,7 +179,7 @@ def _update_families(client: Any, tasks: Mapping[str, Mapping[str, Any]]) -> Ite
 
 
 def _this_task() -> str:
-    """The task that this process runs; of several the first, "" for none."""
+    """Return the task that this process runs; of several the first, "" for none."""
     from tf_fuse.v1 import fuse_recv_pb2
 
     names = _tasks.ask_this_process(fuse_recv_pb2.QUESTION_TASKS).decode()

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions (`tf.compat.v1.Session`): how our options get into one; see docs/sessions.md."""
+"""Add our options to the config of a `tf.compat.v1.Session`; see docs/sessions.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tf_fuse import options as options_module
 
 
 def session_config(config: Any = None, *, do_fuse_recv: bool = True, **options: Any) -> Any:
-    """Makes the ConfigProto of a session whose receives are fused.
+    """Make the ConfigProto of a session whose receives are fused.
 
         server = tf.distribute.Server(spec, "worker", 0, protocol="grpc+fuse")
         with tf.compat.v1.train.MonitoredTrainingSession(
@@ -18,19 +18,19 @@ def session_config(config: Any = None, *, do_fuse_recv: bool = True, **options: 
         ) as session: ...
 
     Args:
-      config: a `tf.compat.v1.ConfigProto` to start from, not changed; None for an empty one. What
-        it holds of our options is replaced.
+      config: a `tf.compat.v1.ConfigProto` to copy; None for an empty one. An earlier entry of ours
+        is replaced in the copy.
       do_fuse_recv: as the option of that name: receive the tensors of one task together. (RFC
         20200411-fuse_recv.)
       **options: other options of tf_fuse that apply to sessions.
 
     Returns:
-      A new `tf.compat.v1.ConfigProto`. Without any option that is on, it equals `config`.
+      A new `tf.compat.v1.ConfigProto`. If all options are off, it equals `config`.
 
     Raises:
-      TypeError: `config` is no ConfigProto, or an option has the wrong type.
-      ValueError: an option is unknown or does not apply to sessions; or `config` asks for
-        something that cannot be had together with `do_fuse_recv`. The text says what to do.
+      TypeError: `config` is not a ConfigProto, or an option has the wrong type.
+      ValueError: an option is unknown or does not apply to sessions; or `config` sets an option
+        that excludes `do_fuse_recv`. The message says what to do.
     """
     from tensorflow.core.protobuf import config_pb2
 

@@ -46,28 +46,6 @@ std::string CleanMessage(std::string_view message, size_t limit) {
 
 }  // namespace
 
-const char* ErrorKindName(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kOk:
-      return "Ok";
-    case ErrorKind::kTruncated:
-      return "Truncated";
-    case ErrorKind::kBadMagic:
-      return "BadMagic";
-    case ErrorKind::kUnsupportedVersion:
-      return "UnsupportedVersion";
-    case ErrorKind::kCorrupt:
-      return "Corrupt";
-    case ErrorKind::kLimitExceeded:
-      return "LimitExceeded";
-    case ErrorKind::kUnexpectedSlots:
-      return "UnexpectedSlots";
-    case ErrorKind::kInvalidArgument:
-      return "InvalidArgument";
-  }
-  return "Unknown";
-}
-
 // ---------------------------------------------------------------------------
 // FrameBuilder
 
@@ -194,13 +172,6 @@ size_t FrameBuilder::AddSerialized(uint32_t dtype, const int64_t* dims,
   return AddLive(Encoding::kSerialized, dtype, dims, rank, bytes);
 }
 
-bool FrameBuilder::NeedsVersion2() const {
-  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.encoding == Encoding::kStrings ||
-           slot.encoding == Encoding::kSerialized;
-  });
-}
-
 size_t FrameBuilder::AddStatus(uint32_t code, std::string_view message) {
   finished_ = false;
   Slot slot;
@@ -257,8 +228,7 @@ Status FrameBuilder::Finish(uint64_t* total_bytes) {
 void FrameBuilder::WriteRecords(uint8_t* out) const {
   if (!finished_) return;
   wire::Store<uint32_t>(out + wire::kMagicAt, kMagic);
-  wire::Store<uint16_t>(out + wire::kVersionAt,
-                        NeedsVersion2() ? kVersion : kFirstVersion);
+  wire::Store<uint16_t>(out + wire::kVersionAt, kVersion);
   wire::Store<uint16_t>(out + wire::kFlagsAt, 0);
   wire::Store<uint32_t>(out + wire::kHeaderBytesAt,
                         static_cast<uint32_t>(header_bytes_));

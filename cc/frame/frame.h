@@ -7,11 +7,11 @@
 // fuzzed on a machine without TensorFlow. Data types and status codes are plain
 // numbers to it (TensorFlow's DataType and absl's StatusCode).
 //
-// Wire format, versions 1 and 2. All integers are little-endian.
+// Wire format, version 2. All integers are little-endian.
 //
 //   fixed header, 32 bytes
 //      0  u32  magic         the bytes 'T' 'F' 'F' 'R'
-//      4  u16  version       2 if a slot is kStrings or kSerialized, else 1
+//      4  u16  version       2
 //      6  u16  flags         0
 //      8  u32  header_bytes  fixed header plus all slot records
 //     12  u32  slot_count
@@ -52,10 +52,7 @@ namespace tf_fuse {
 namespace frame {
 
 inline constexpr uint32_t kMagic = 0x52464654;  // "TFFR" in memory order.
-// The newest version; what a frame holds decides which it has, so that readers
-// of version 1 read all frames without strings.
 inline constexpr uint16_t kVersion = 2;
-inline constexpr uint16_t kFirstVersion = 1;
 inline constexpr size_t kFixedHeaderBytes = 32;
 inline constexpr size_t kSlotRecordBytes = 24;
 inline constexpr size_t kPayloadAlignment = 64;
@@ -66,11 +63,10 @@ inline constexpr uint32_t kMaxStatusCode =
 
 // How the value of a slot travels. The numbers are part of the wire format.
 enum class Encoding : uint8_t {
-  kRaw = 1,     // The packed bytes are in this frame (none if dead or empty).
-  kBeside = 2,  // Not in this frame: fetch it with one single receive.
-  kStatus = 3,  // Failed: a status code, and a UTF-8 message as the payload.
-  // Since version 2:
-  kStrings = 4,     // Strings: where each ends, then their characters.
+  kRaw = 1,      // The packed bytes are in this frame (none if dead or empty).
+  kBeside = 2,   // Not in this frame: fetch it with one single receive.
+  kStatus = 3,   // Failed: a status code, and a UTF-8 message as the payload.
+  kStrings = 4,  // Strings: where each ends, then their characters.
   kSerialized = 5,  // In a form of the caller's: at least a byte per element.
 };
 
@@ -84,9 +80,6 @@ enum class ErrorKind : int {
   kUnexpectedSlots,     // Not the number of slots that the caller asked for.
   kInvalidArgument,     // FrameBuilder only: the caller gave a bad slot.
 };
-
-// The name of `kind` without its "k", for messages and counters.
-const char* ErrorKindName(ErrorKind kind);
 
 // Success, or an error kind and a text that names the slot and both values.
 class [[nodiscard]] Status {
@@ -168,9 +161,9 @@ class FrameBuilder {
   size_t AddRaw(uint32_t dtype, const int64_t* dims, size_t rank,
                 uint64_t bytes, bool is_dead);
 
-  // Adds a live slot of strings, `elements` of which are in its dims and which
-  // have `characters` bytes in all. The caller writes the payload with
-  // StringsWriter. Returns the slot's index.
+  // Adds a live slot of strings, as many as its dims say, with `characters`
+  // bytes in all. The caller writes the payload with StringsWriter. Returns the
+  // slot's index.
   size_t AddStrings(uint32_t dtype, const int64_t* dims, size_t rank,
                     uint64_t characters);
 
@@ -208,12 +201,11 @@ class FrameBuilder {
   // kBeside, kStatus), or unless Finish() succeeded.
   void CopyPayload(size_t slot, const void* source, uint8_t* out) const;
 
-  size_t slot_count() const { return slots_.size(); }
   bool finished() const { return finished_; }
   // Valid after Finish() succeeded.
   uint64_t header_bytes() const { return header_bytes_; }
   // The slot's payload in the frame: offset (0 if empty) and size in bytes.
-  // Valid after Finish() succeeded, for slot < slot_count().
+  // Valid after Finish() succeeded, for the index of a slot.
   uint64_t payload_offset(size_t slot) const { return slots_[slot].offset; }
   uint64_t payload_bytes(size_t slot) const { return slots_[slot].bytes; }
 
@@ -230,7 +222,6 @@ class FrameBuilder {
 
   size_t AddLive(Encoding encoding, uint32_t dtype, const int64_t* dims,
                  size_t rank, uint64_t bytes);
-  bool NeedsVersion2() const;
   // Appends to dims_; false (and error_ set) if rank or a dimension is bad.
   bool AppendDims(const int64_t* dims, size_t rank, int64_t* elements);
   void Fail(const std::string& message);

@@ -92,8 +92,6 @@ class Decoder {
 
   uint64_t header_bytes_ = 0;
   uint32_t slot_count_ = 0;
-  uint16_t version_ = 0;
-  uint16_t needed_version_ = kFirstVersion;
   uint64_t next_record_ = kFixedHeaderBytes;
   uint64_t end_ = 0;  // Of all that has been placed so far.
 };
@@ -116,14 +114,12 @@ bool Decoder::FixedHeader() {
                                           ", expected " + Hex(kMagic));
   }
   const uint16_t version = wire::Load<uint16_t>(data_ + wire::kVersionAt);
-  if (version < kFirstVersion || version > kVersion) {
+  if (version != kVersion) {
     return Fail(ErrorKind::kUnsupportedVersion,
                 "frame version is " + to_string(version) +
-                    ", this build reads versions " + to_string(kFirstVersion) +
-                    " to " + to_string(kVersion) +
+                    ", this build reads version " + to_string(kVersion) +
                     "; install the same tf_fuse in all tasks");
   }
-  version_ = version;
   if (size_ < kFixedHeaderBytes) return FailShort(kFixedHeaderBytes);
   const uint16_t flags = wire::Load<uint16_t>(data_ + wire::kFlagsAt);
   const uint64_t reserved = wire::Load<uint64_t>(data_ + wire::kReservedAt);
@@ -182,11 +178,6 @@ bool Decoder::Records() {
     return Fail(ErrorKind::kCorrupt, "last payload ends at byte " +
                                          to_string(end_) + ", the frame at " +
                                          to_string(size_));
-  }
-  if (needed_version_ != version_) {
-    return Fail(ErrorKind::kCorrupt, "frame version is " + to_string(version_) +
-                                         ", but its slots are of version " +
-                                         to_string(needed_version_));
   }
   out_->data_ = data_;
   return true;
@@ -267,10 +258,6 @@ bool Decoder::Record(size_t index) {
   }
   if (slot.encoding == Encoding::kStrings && !EndsAreInOrder(index, slot)) {
     return false;
-  }
-  if (slot.encoding == Encoding::kStrings ||
-      slot.encoding == Encoding::kSerialized) {
-    needed_version_ = kVersion;
   }
   out_->slots_.push_back(slot);
   return true;

@@ -201,7 +201,7 @@ Status RunScript(Script* script) {
       Decode(frame.data(), frame.size(), FuzzLimits(), &decoded);
   const std::vector<SlotSpec> got = ToSpecs(decoded);
   for (size_t i = 0; again.ok() && i < specs.size(); ++i) {
-    // The builder may mend or cut a message; all else comes back as it was.
+    // The builder may mend or cut a message; all else comes back unchanged.
     if (specs[i].encoding == Encoding::kStatus) {
       specs[i].payload = got[i].payload;
     }

@@ -33,7 +33,7 @@ void Report(const char* file, int line, const std::string& text);
 std::vector<SlotSpec> SmallSpecs();
 std::vector<uint8_t> SmallFrame();
 
-// The slots that only version 2 has, and the frame of them.
+// Slots of strings and serialized values, and the frame of them.
 std::vector<SlotSpec> StringsSpecs();
 std::vector<uint8_t> StringsFrame();
 

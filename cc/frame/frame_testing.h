@@ -49,6 +49,29 @@ inline DecodeLimits TestLimits() {
   return limits;
 }
 
+// The name of `kind` without its "k".
+inline const char* ErrorKindName(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kOk:
+      return "Ok";
+    case ErrorKind::kTruncated:
+      return "Truncated";
+    case ErrorKind::kBadMagic:
+      return "BadMagic";
+    case ErrorKind::kUnsupportedVersion:
+      return "UnsupportedVersion";
+    case ErrorKind::kCorrupt:
+      return "Corrupt";
+    case ErrorKind::kLimitExceeded:
+      return "LimitExceeded";
+    case ErrorKind::kUnexpectedSlots:
+      return "UnexpectedSlots";
+    case ErrorKind::kInvalidArgument:
+      return "InvalidArgument";
+  }
+  return "Unknown";
+}
+
 struct SlotSpec {
   Encoding encoding = Encoding::kRaw;
   uint32_t dtype_or_code = kFloat;

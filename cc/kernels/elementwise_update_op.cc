@@ -17,8 +17,8 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/locked_variables.h"
-#include "update/program.h"
-#include "update/program_threads.h"
+#include "update/update_program.h"
+#include "update/update_threads.h"
 
 namespace tf_fuse {
 
@@ -114,7 +114,7 @@ class ElementwiseUpdateOp : public OpKernel {
       OP_REQUIRES_OK(ctx, Check(i, *variables[i]));
       Tensor* before = variables[i]->tensor();
       char* old = static_cast<char*>(before->data());
-      // Who has read the value keeps it as it was.
+      // A reader of the old value keeps it.
       if (program_->assigns(i) && !before->RefCountIsOne()) {
         OP_REQUIRES_OK(ctx, ctx->allocate_temp(before->dtype(), before->shape(),
                                                &after[i]));

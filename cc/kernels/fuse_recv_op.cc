@@ -6,20 +6,21 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "kernels/fused_attrs.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "transport/fuse_rendezvous.h"
-#include "transport/fused_keys.h"
+#include "transport/message/receive_keys.h"
 
 namespace tf_fuse {
 
@@ -46,7 +47,6 @@ using tensorflow::TensorShape;
       .Attr("may_be_dead: list(bool) = []")    \
       .Attr("num_alive: int >= 0 = 0")         \
       .Attr("dynamic: bool = false")           \
-      .Attr("packed_name: string = ''")        \
       .SetIsStateful()                         \
       .SetIsDistributedCommunication()         \
       .SetShapeFn(tensorflow::shape_inference::UnknownShape)
@@ -68,8 +68,6 @@ may_be_dead: Per tensor, whether it may be dead. Empty means that none is.
 num_alive: How many may be dead.
 dynamic: Whether the one tensor it receives shares requests with those of other
   such operations that wait at the same time.
-packed_name: The name of the tensor that a _FuseSend packs them into. Empty means
-  that the request handler of send_device's task packs.
 )doc");
 
 TF_FUSE_RECV_OP("_HostFuseRecv").Doc(R"doc(
@@ -85,6 +83,18 @@ struct DeviceCopies {
   absl::Mutex mu;
   absl::Status status ABSL_GUARDED_BY(mu);
 };
+
+// Reads the attributes that make up the keys.
+absl::Status ReadKeyAttrs(OpKernelConstruction* ctx, FusedKeys* keys) {
+  int64_t incarnation = 0;
+  absl::Status status = ctx->GetAttr("send_device", &keys->send_device);
+  status.Update(ctx->GetAttr("send_device_incarnation", &incarnation));
+  keys->send_device_incarnation = static_cast<uint64_t>(incarnation);
+  status.Update(ctx->GetAttr("recv_device", &keys->recv_device));
+  status.Update(ctx->GetAttr("tensor_names", &keys->tensor_names));
+  status.Update(ctx->GetAttr("tensor_types", &keys->types));
+  return status;
+}
 
 class FuseRecvOp : public AsyncOpKernel {
  public:
@@ -114,10 +124,6 @@ class FuseRecvOp : public AsyncOpKernel {
                     " entries for ", keys->types.size(), " tensors, or not ",
                     num_alive, " that are true")));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dynamic", &dynamic_));
-    OP_REQUIRES(ctx, !dynamic_ || keys->packed_name.empty(),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "_FuseRecv: dynamic is set, but so is packed_name, to '",
-                    keys->packed_name, "'")));
     OP_REQUIRES(ctx, !dynamic_ || keys->types.size() == 1,
                 absl::InvalidArgumentError(
                     absl::StrCat("_FuseRecv: dynamic is set for ",
@@ -220,7 +226,7 @@ class FuseRecvOp : public AsyncOpKernel {
         ctx->set_output(alive++, Tensor(!slot.is_dead));
       } else if (slot.is_dead) {
         // The executor lets only a _Recv or a Switch leave an output empty, and
-        // there is no Switch behind this one, so this is a defect.
+        // no Switch follows this one, so this is a defect.
         ctx->SetStatus(absl::InternalError(absl::StrCat(
             "fused receive of ", DescribeFusedKeys(keys), ": tensor ",
             keys.tensor_names[i],

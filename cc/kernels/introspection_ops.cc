@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// An op that tells what happened on the task where it runs: for a coordinator
+// An op that reports what happened on the task where it runs: for a coordinator
 // that runs no server of ours, and so cannot ask by an RPC.
 
 #include <string>
@@ -11,7 +11,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
-#include "transport/introspection.h"
+#include "transport/peers/introspection.h"
 
 namespace tf_fuse {
 

@@ -4,7 +4,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "update/join_rows.h"
+#include "update/append_flagged_rows.h"
 
 namespace tf_fuse {
 

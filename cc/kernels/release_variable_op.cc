@@ -1,11 +1,11 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A variable of which each replica keeps a part has no value of its own until
-// someone asks for its handle. TensorFlow's kernels do not look whether a
-// variable is initialized: who has kept the handle reads a tensor without
-// elements. (One of no type would be an error there, and end the process
-// elsewhere.)
+// Frees the value of a variable that lies in shards, one on each replica. The
+// variable has no value of its own until someone asks for its handle.
+// TensorFlow's kernels do not check whether a variable is initialized, so who
+// has kept the handle reads a tensor without elements. (A tensor without a type
+// would be an error there, and end the process elsewhere.)
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/op.h"

@@ -4,7 +4,7 @@
 // The definitions of TfFuse>ReduceScatter, TfFuse>AllGather and
 // TfFuse>AllReduce, and the shapes of what they return.
 
-#include "kernels/shard_op_inputs.h"
+#include "kernels/input_indices.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -62,7 +62,7 @@ absl::Status InferGathered(InferenceContext* c) {
 
 }  // namespace
 
-// What all of them have behind their tensors.
+// The inputs of all of them after their tensors.
 #define TF_FUSE_MEMBER_OF_A_GROUP                               \
   Input("group_size: int32")                                    \
       .Input("group_key: int32")                                \

@@ -115,8 +115,8 @@ class StagedUpdateOp : public OpKernel {
   }
 
  private:
-  // Who has read the value keeps it as it was. As TensorFlow's kernels of rows
-  // do, reads of such a variable copy it from then on.
+  // A reader of the old value keeps it. From then on, reads of a variable that
+  // is updated by rows copy it, as with TensorFlow's kernels of rows.
   absl::Status MakeOwn(OpKernelContext* ctx, int index, Var& variable) const {
     if (by_row_[index]) variable.copy_on_read_mode.store(true);
     Tensor* value = variable.tensor();

@@ -8,7 +8,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "update/update_log.h"
+#include "update/update_counters.h"
 
 namespace tf_fuse {
 

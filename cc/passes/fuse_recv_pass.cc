@@ -1,52 +1,32 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
-
-#include "passes/fuse_recv_pass.h"
+//
+// The registered pass: finds out whether a graph is to be fused and what the
+// tasks in it can do, runs fuse_recv/pipeline.h or its half in sessions, and
+// counts and reports what was done.
 
 #include <atomic>
-#include <deque>
 #include <map>
-#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "passes/fuse_options.h"
-#include "passes/fuse_recv_rewrite.h"
-#include "passes/fuse_recv_verifier.h"
-#include "passes/fuse_send_analysis.h"
-#include "passes/stamped_plan.h"
+#include "absl/status/status.h"
+#include "base/metrics.h"
+#include "base/recent_reports.h"
+#include "passes/fuse_recv/options.h"
+#include "passes/fuse_recv/pipeline.h"
+#include "passes/fuse_recv/recv_rewrite.h"
+#include "passes/sessions/plan_from_stamps.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/public/session_options.h"
-#include "transport/features.h"
-#include "transport/fuse_server.h"
-#include "transport/metrics.h"
-#include "transport/tensor_frame.h"
+#include "transport/peers/cluster.h"
+#include "transport/peers/probe.h"
 
 namespace tf_fuse {
 
 namespace {
-
-class ReportLog {
- public:
-  void Add(v1::FuseReport report) {
-    std::lock_guard<std::mutex> lock(mu_);
-    reports_.push_back(std::move(report));
-    if (reports_.size() > kMaxReports) reports_.pop_front();
-  }
-  std::vector<v1::FuseReport> Get() const {
-    std::lock_guard<std::mutex> lock(mu_);
-    return {reports_.begin(), reports_.end()};
-  }
-  static ReportLog* Global() {
-    static ReportLog* log = new ReportLog;
-    return log;
-  }
-
- private:
-  mutable std::mutex mu_;
-  std::deque<v1::FuseReport> reports_;
-};
 
 // A worker that was sent its partition as a function runs this pass on it once
 // more. Whoever sent it has seen the whole graph, and has decided.
@@ -55,7 +35,6 @@ bool WasSeenBefore(const PartitionGraphs& partitions) {
     for (const tensorflow::Node* node : graph->op_nodes()) {
       if (node->type_string() == "_FuseRecv" ||
           node->type_string() == "_HostFuseRecv" ||
-          node->type_string() == "_FuseSend" ||
           node->attrs().Find(kSkipReasonAttr) != nullptr) {
         return true;
       }
@@ -73,11 +52,14 @@ bool HasRemoteReceive(const PartitionGraphs& partitions) {
   return false;
 }
 
-// What the tasks of one graph can do; each is asked once.
+// What the tasks of one graph can do. All are asked at once, when one is
+// needed: one that does not answer takes seconds, many of them no longer.
 class Peers {
  public:
+  explicit Peers(const PartitionGraphs& partitions) : partitions_(partitions) {}
+
   std::string RecvBlocker(const std::string& task) {
-    switch (Get(task).state) {
+    switch (Get(task)) {
       case PeerState::kFused:
         return "";
       case PeerState::kPlain:
@@ -88,61 +70,47 @@ class Peers {
     return skip::kPeerUnreachable;
   }
 
-  std::string PackBlocker(const std::string& send_task,
-                          const std::string& recv_task) {
-    const Peer& sender = Get(send_task);
-    switch (sender.state) {
-      case PeerState::kFused:
-        if ((sender.features.bits & kFeaturePackedSends) == 0) {
-          return unpacked::kSenderOlder;
-        }
-        return (Get(recv_task).features.bits & kFeaturePackedSends) == 0
-                   ? unpacked::kReceiverOlder
-                   : "";
-      case PeerState::kPlain:
-        return unpacked::kSenderPlain;
-      case PeerState::kUnreachable:
-        return unpacked::kSenderUnreachable;
-    }
-    return unpacked::kSenderUnreachable;
-  }
-
-  ReadableFrames FramesOf(const std::string& task) {
-    const Features& features = Get(task).features;
-    return {features.frame_version, features.max_frame_bytes};
-  }
-
  private:
-  const Peer& Get(const std::string& task) {
+  PeerState Get(const std::string& task) {
     auto it = peers_.find(task);
-    if (it == peers_.end()) {
-      it = peers_.emplace(task, ProbePeers({task})[task]).first;
-    }
-    return it->second;
+    if (it != peers_.end()) return it->second;
+    std::set<std::string> tasks = {task};
+    if (peers_.empty()) AddTasks(&tasks);
+    for (auto& [name, state] : ProbePeers(tasks)) peers_.emplace(name, state);
+    return peers_.at(task);
   }
 
-  std::map<std::string, Peer> peers_;
+  // Adds the tasks of the graph that receive from others.
+  void AddTasks(std::set<std::string>* tasks) const {
+    for (const auto& [name, graph] : partitions_) {
+      for (const tensorflow::Node* node : graph->op_nodes()) {
+        std::string send_device;
+        std::string recv_device;
+        if (!node->IsRecv() ||
+            !tensorflow::TryGetNodeAttr(node->attrs(), "send_device",
+                                        &send_device) ||
+            !tensorflow::TryGetNodeAttr(node->attrs(), "recv_device",
+                                        &recv_device)) {
+          continue;
+        }
+        const std::string sender = TaskOfDevice(send_device);
+        const std::string receiver = TaskOfDevice(recv_device);
+        if (sender != receiver) tasks->insert(receiver);
+      }
+    }
+  }
+
+  const PartitionGraphs& partitions_;
+  std::map<std::string, PeerState> peers_;
 };
 
 void WarnOnceThatProtocolIsPlain() {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  LOG(WARNING) << "tf_fuse: do_fuse_recv is on, but this task does not run the "
-                  "protocol 'grpc+fuse', so its functions stay as they are. "
-                  "Start its server with protocol='grpc+fuse' (rpc_layer of a "
-                  "cluster resolver).";
-}
-
-void Verify(const PartitionView& view, const AnalysisOptions& options,
-            FusePlan* plan) {
-  const int changes = DropGroupsThatCloseCycles(view, plan);
-  if (changes > 0 && options.grouping == Grouping::kDepth &&
-      !options.pack_awaited_sends) {
-    LOG(ERROR) << "tf_fuse: " << changes
-               << " groups by depth would have closed a cycle, or spanned two "
-                  "loops, and were left alone. The results are right; please "
-                  "report this.";
-  }
+  LOG(WARNING)
+      << "tf_fuse: do_fuse_recv is on, but this task does not run the protocol "
+         "'grpc+fuse', so its functions stay unchanged. Start its server with "
+         "protocol='grpc+fuse' (rpc_layer of a cluster resolver).";
 }
 
 void CountReport(const v1::FuseReport& report) {
@@ -151,7 +119,6 @@ void CountReport(const v1::FuseReport& report) {
   metrics->groups.fetch_add(report.groups_size());
   for (const auto& group : report.groups()) {
     metrics->fused_receives.fetch_add(group.slots_size());
-    if (group.packed_by_sender()) metrics->packed_groups.fetch_add(1);
   }
   std::map<std::string, int64_t> reasons;
   for (const auto& skipped : report.skips()) ++reasons[skipped.reason()];
@@ -159,69 +126,6 @@ void CountReport(const v1::FuseReport& report) {
     metrics->AddSkipped(reason, count);
   }
 }
-
-}  // namespace
-
-FusePlan PlanAndVerify(const PartitionView& view,
-                       const AnalysisOptions& options) {
-  FusePlan plan = PlanFusedReceives(view, options);
-  if (options.pack_sends) MarkGroupsToPack(view, options, &plan);
-  Verify(view, options, &plan);
-  return plan;
-}
-
-absl::Status FuseReceives(const PartitionGraphs& partitions,
-                          const AnalysisOptions& options,
-                          v1::FuseReport* report) {
-  auto view = PartitionView::Build(partitions);
-  if (!view.ok()) return view.status();
-  const FusePlan plan = PlanAndVerify(*view, options);
-  report->set_partitions(static_cast<int>(partitions.size()));
-  return ApplyFusePlan(*view, plan, partitions, report);
-}
-
-absl::Status FuseStampedReceives(const PartitionGraphs& partitions,
-                                 const AnalysisOptions& options,
-                                 v1::FuseReport* report) {
-  auto view = PartitionView::Build(partitions);
-  if (!view.ok()) return view.status();
-  FusePlan plan = PlanFromStamps(*view, options);
-  // None is packed: this says why.
-  if (options.pack_sends) MarkGroupsToPack(*view, options, &plan);
-  // The master has seen more; but what is seen here must be right as well.
-  Verify(*view, options, &plan);
-  report->set_partitions(static_cast<int>(partitions.size()));
-  return ApplyFusePlan(*view, plan, partitions, report);
-}
-
-std::vector<v1::FuseReport> RecentReports() {
-  return ReportLog::Global()->Get();
-}
-
-AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
-  AnalysisOptions analysis;
-  analysis.fuse_gpu = options.do_fuse_gpu;
-  analysis.splitting = Splitting::kCost;
-  if (!options.grouping.empty() &&
-      !ParseSplitting(options.grouping, &analysis.splitting)) {
-    // A newer coordinator may know more.
-    LOG(WARNING) << "tf_fuse: fuse_grouping is '" << options.grouping
-                 << "', this task knows 'level', 'consumer', 'cost' and "
-                    "'dynamic'; 'cost' is used.";
-  }
-  if (analysis.splitting != Splitting::kCost) return analysis;
-  analysis.hosts = ClusterHosts();
-  CostModel* model = &analysis.cost_model;
-  analysis.max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
-  model->rpc_us =
-      options.rpc_us > 0 ? options.rpc_us : MeasuredRpcMicros(model->rpc_us);
-  if (options.gigabytes_per_s > 0) {
-    model->bytes_per_us = 1000 * options.gigabytes_per_s;
-  }
-  return analysis;
-}
-
-namespace {
 
 // Whether a graph that nobody stamped is to be fused all the same, dynamically:
 // the task's environment says so.
@@ -237,7 +141,7 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     if (options.partition_graphs == nullptr) return absl::OkStatus();
     const PartitionGraphs& partitions = *options.partition_graphs;
     if (options.session_options == nullptr) {
-      // A worker of a session is not told the options; the master of a session
+      // A worker of a session does not get the options; the master of a session
       // that has do_fuse_recv on stamps the graph.
       if (HasStamps(partitions) || IsForDynamic(partitions)) {
         Fuse(&FuseStampedReceives, AnalysisOptions(), partitions);
@@ -250,25 +154,16 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     if (WasSeenBefore(partitions) || !HasRemoteReceive(partitions)) {
       return absl::OkStatus();
     }
-    AnalysisOptions analysis = ChooseAnalysis(fuse_options);
-    analysis.pack_sends = fuse_options.do_pack_sends;
-    Fuse(&FuseReceives, std::move(analysis), partitions);
+    Fuse(&FuseReceives, ChooseAnalysis(fuse_options), partitions);
     return absl::OkStatus();
   }
 
  private:
   static void Fuse(decltype(&FuseReceives) fuse, AnalysisOptions analysis,
                    const PartitionGraphs& partitions) {
-    Peers peers;
+    Peers peers(partitions);
     analysis.task_blocker = [&peers](const std::string& task) {
       return peers.RecvBlocker(task);
-    };
-    analysis.pack_blocker = [&peers](const std::string& send_task,
-                                     const std::string& recv_task) {
-      return peers.PackBlocker(send_task, recv_task);
-    };
-    analysis.readable_frames = [&peers](const std::string& task) {
-      return peers.FramesOf(task);
     };
     if (!HasFuseServer()) {
       WarnOnceThatProtocolIsPlain();
@@ -279,7 +174,7 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     v1::FuseReport report;
     const absl::Status status = fuse(partitions, analysis, &report);
     if (!status.ok()) {
-      // A graph that we cannot read is run as it is.
+      // A graph that we cannot read runs unchanged.
       LOG(WARNING) << "tf_fuse: left the receives of "
                    << partitions.begin()->first << " and "
                    << partitions.size() - 1
@@ -290,7 +185,7 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
     CountReport(report);
     VLOG(1) << "tf_fuse: " << report.groups_size() << " groups, "
             << report.skips_size() << " receives left";
-    ReportLog::Global()->Add(std::move(report));
+    AddReport(std::move(report));
   }
 };
 

@@ -12,10 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "passes/fuse_recv_pass.h"
-#include "passes/fuse_send_analysis.h"
-#include "passes/session_partition.h"
-#include "passes/session_stamp.h"
+#include "passes/fuse_recv/pipeline.h"
+#include "passes/sessions/session_partitioner.h"
+#include "passes/sessions/write_stamps.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/common_runtime/device_set.h"
 #include "tensorflow/core/common_runtime/graph_constructor.h"
@@ -27,7 +26,7 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/util/device_name_utils.h"
-#include "transport/tensor_frame.h"
+#include "transport/message/tensor_frame.h"
 
 namespace tf_fuse {
 
@@ -226,7 +225,7 @@ absl::Status ReadPartitions(const v1::RewriteRequest& request,
     GraphDef graph_def;
     if (!graph_def.ParseFromString(bytes)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the partition of ", device, " is no GraphDef"));
+          absl::StrCat("the partition of ", device, " is not a GraphDef"));
     }
     auto graph = std::make_unique<Graph>(tensorflow::OpRegistry::Global());
     tensorflow::GraphConstructorOptions constructor;
@@ -274,20 +273,10 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   if (request.max_key_bytes() != 0) {
     options.max_key_bytes = request.max_key_bytes();
   }
-  options.pack_sends = request.pack_sends();
-  options.pack_awaited_sends = request.pack_awaited_sends();
   const std::set<std::string> plain(request.plain_tasks().begin(),
                                     request.plain_tasks().end());
   options.task_blocker = [plain](const std::string& task) {
     return plain.count(task) > 0 ? std::string(skip::kPeerPlain) : "";
-  };
-  options.pack_blocker = [plain](const std::string& send_task,
-                                 const std::string& recv_task) {
-    return plain.count(send_task) > 0 ? std::string(unpacked::kSenderPlain)
-                                      : "";
-  };
-  options.readable_frames = [](const std::string& task) {
-    return ReadableFrames{FrameVersion(), MaxFrameBytes()};
   };
   return options;
 }
@@ -302,7 +291,7 @@ absl::Status Rewrite(const v1::RewriteRequest& request,
   if (request.partitions().empty()) {
     GraphDef graph_def;
     if (!graph_def.ParseFromString(request.graph_def())) {
-      return absl::InvalidArgumentError("graph_def is no GraphDef");
+      return absl::InvalidArgumentError("graph_def is not a GraphDef");
     }
     status =
         PartitionGraphDef(graph_def, request, *options, &library, &partitions);
@@ -333,7 +322,7 @@ std::string RewriteOffline(const std::string& serialized_request) {
   v1::RewriteRequest request;
   v1::RewriteResponse response;
   if (!request.ParseFromString(serialized_request)) {
-    response.set_error("the request is no tf_fuse.v1.RewriteRequest");
+    response.set_error("the request is not a tf_fuse.v1.RewriteRequest");
   } else {
     const absl::Status status = Rewrite(request, &response);
     if (!status.ok()) response.set_error(status.ToString());

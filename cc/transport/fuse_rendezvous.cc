@@ -3,62 +3,32 @@
 
 #include "transport/fuse_rendezvous.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
-#include "collectives/parcel.h"
-#include "tensorflow/core/distributed_runtime/worker_session.h"
-#include "tensorflow/core/platform/logging.h"
-#include "transport/after_others.h"
-#include "transport/dynamic_recv.h"
-#include "transport/fuse_status.h"
-#include "transport/metrics.h"
-#include "transport/partial_sends.h"
-#include "transport/plain_peers.h"
+#include "base/metrics.h"
+#include "transport/message/failed_slots.h"
+#include "transport/peers/plain_peers.h"
+#include "transport/receiver/dynamic_recv.h"
+#include "transport/sender/partial_sends.h"
 
 namespace tf_fuse {
 
-FuseRendezvous::FuseRendezvous(const tensorflow::WorkerEnv* env,
-                               int64_t step_id)
-    : BaseRemoteRendezvous(env, step_id) {
-  VLOG(1) << "tf_fuse: step " << step_id_ << " is open";
-}
+FuseRendezvous::~FuseRendezvous() = default;
 
-FuseRendezvous::~FuseRendezvous() {
-  absl::MutexLock lock(&waiters_mu_);
-  if (has_begun_ && abort_status_.ok()) {
-    Metrics::Get()->open_steps.fetch_sub(1);
-  }
-  VLOG(1) << "tf_fuse: step " << step_id_ << " is over";
-}
-
-void FuseRendezvous::Schedule(std::function<void()> closure) {
-  Ref();
-  ScheduleAfterOthers([this, closure = std::move(closure)] {
-    closure();
-    Unref();
-  });
-}
-
-std::shared_ptr<PartialSends> FuseRendezvous::partial_sends() {
-  absl::MutexLock lock(&parts_mu_);
-  if (partial_sends_ == nullptr) {
-    absl::MutexLock waiters_lock(&waiters_mu_);
-    partial_sends_ =
-        std::make_shared<PartialSends>(this, AsOfAbortedStep(abort_status_));
-  }
-  return partial_sends_;
+void FuseRendezvous::RecvFusedAsync(std::shared_ptr<const FusedKeys> keys,
+                                    const tensorflow::FrameAndIter& frame_iter,
+                                    const Args& args, FusedDone done) {
+  RecvFused(this, std::move(keys), frame_iter, args, std::move(done));
 }
 
 void FuseRendezvous::RecvDynamicAsync(
     std::shared_ptr<const FusedKeys> keys,
     const tensorflow::FrameAndIter& frame_iter, const Args& args,
     FusedDone done) {
-  if (PlainPeers::OfDynamic()->Contains(keys->send_task,
-                                        keys->send_device_incarnation)) {
+  if (PlainPeers::Get()->Contains(keys->send_task,
+                                  keys->send_device_incarnation)) {
     Metrics::Get()->fallbacks.fetch_add(1, std::memory_order_relaxed);
-    RecvOneByOneAsync(std::move(keys), frame_iter, args, std::move(done));
+    RecvOneByOne(this, std::move(keys), frame_iter, args, std::move(done));
     return;
   }
   DynamicRecv* dynamic_recv;
@@ -72,114 +42,22 @@ void FuseRendezvous::RecvDynamicAsync(
   dynamic_recv->RecvAsync(std::move(keys), frame_iter, args, std::move(done));
 }
 
-bool FuseRendezvous::WhenInitialized(const void* key, StepStarted start) {
-  absl::Status status;
-  {
-    absl::MutexLock lock(&waiters_mu_);
-    if (abort_status_.ok() && !is_initialized()) {
-      waiters_[key] = {std::move(start), tsl::core::GetNewRef(this)};
-      return true;
-    }
-    status = abort_status_;
+std::shared_ptr<PartialSends> FuseRendezvous::partial_sends() {
+  absl::MutexLock lock(&parts_mu_);
+  if (partial_sends_ == nullptr) {
+    partial_sends_ =
+        std::make_shared<PartialSends>(this, AsOfAbortedStep(abort_status()));
   }
-  start(status);
-  return false;
+  return partial_sends_;
 }
 
-void FuseRendezvous::StopWaiting(const void* key) {
-  Waiters::node_type dropped;  // Destroyed without the lock.
-  absl::MutexLock lock(&waiters_mu_);
-  dropped = waiters_.extract(key);
-}
-
-void FuseRendezvous::RunWaiters(const absl::Status& status) {
-  Waiters waiters;
-  {
-    absl::MutexLock lock(&waiters_mu_);
-    waiters.swap(waiters_);
-  }
-  for (auto& [key, waiter] : waiters) waiter.start(status);
-}
-
-absl::Status FuseRendezvous::Initialize(tensorflow::WorkerSession* session) {
-  VLOG(1) << "tf_fuse: step " << step_id_ << " begins";
-  const absl::Status status = BaseRemoteRendezvous::Initialize(session);
-  if (!is_initialized()) return status;
-  {
-    absl::MutexLock lock(&waiters_mu_);
-    // What was not begun holds no more than a late request, TensorFlow's own or
-    // ours, and is no step. One may begin twice.
-    if (!has_begun_ && abort_status_.ok()) {
-      Metrics::Get()->open_steps.fetch_add(1);
-      workers_ = session->GetSharedWorkerCache();
-    }
-    has_begun_ = true;
-  }
-  RunWaiters(absl::OkStatus());
-  return status;
-}
-
-void FuseRendezvous::StartAbort(const absl::Status& given) {
-  // A peer's error may be what the step is aborted with. Its calls that take
-  // this status for their answers must not ask again.
-  const absl::Status status = WithoutOurPayloads(given);
-  VLOG(1) << "tf_fuse: step " << step_id_ << " is aborted: " << status;
-  // A waiter's reference may be the last one.
-  const auto self = tsl::core::GetNewRef(this);
-  std::shared_ptr<tensorflow::WorkerCacheInterface> workers;
-  {
-    absl::MutexLock lock(&waiters_mu_);
-    // TensorFlow keeps what was aborted for ever, so that it is still found:
-    // the end of such a step is its abort, not its destruction.
-    if (has_begun_ && abort_status_.ok()) {
-      Metrics::Get()->open_steps.fetch_sub(1);
-    }
-    abort_status_.Update(status);
-    workers = std::move(workers_);
-  }
+void FuseRendezvous::AbortPartialSends(const absl::Status& status) {
   std::shared_ptr<PartialSends> partial_sends;
   {
     absl::MutexLock lock(&parts_mu_);
     partial_sends = partial_sends_;
   }
-  std::vector<std::shared_ptr<Parcel>> parcels;
-  {
-    absl::MutexLock lock(&parcels_mu_);
-    parcels.swap(parcels_);
-  }
-  for (const auto& parcel : parcels) parcel->Drop(status);
-  // Before the receives end that it has started: it knows why, then.
   if (partial_sends != nullptr) partial_sends->Abort(AsOfAbortedStep(status));
-  BaseRemoteRendezvous::StartAbort(status);
-  RunWaiters(status);
-}
-
-absl::Status FuseRendezvous::abort_status() {
-  absl::MutexLock lock(&waiters_mu_);
-  return abort_status_;
-}
-
-std::shared_ptr<tensorflow::WorkerCacheInterface> FuseRendezvous::workers() {
-  absl::MutexLock lock(&waiters_mu_);
-  return workers_;
-}
-
-void FuseRendezvous::AddParcel(const std::shared_ptr<Parcel>& parcel) {
-  {
-    absl::MutexLock lock(&parcels_mu_);
-    // Of a long loop, most have been taken.
-    if (parcels_.size() == parcels_.capacity()) {
-      parcels_.erase(std::remove_if(parcels_.begin(), parcels_.end(),
-                                    [](const std::shared_ptr<Parcel>& one) {
-                                      return one->gone();
-                                    }),
-                     parcels_.end());
-    }
-    parcels_.push_back(parcel);
-  }
-  // An abort before that did not find it.
-  const absl::Status aborted = abort_status();
-  if (!aborted.ok()) parcel->Drop(aborted);
 }
 
 FuseRendezvousMgr::FuseRendezvousMgr(const tensorflow::WorkerEnv* env)

@@ -58,10 +58,36 @@ void Unary(const BlockOperand* operands, void* output, int64_t n) {
   for (; i < n; ++i) out[i] = functor(in[i]);
 }
 
+template <typename Functor>
+constexpr bool kIsExtremum = false;
+template <typename T>
+constexpr bool
+    kIsExtremum<Eigen::internal::scalar_max_op<T, T, Eigen::PropagateNaN>> =
+        true;
+template <typename T>
+constexpr bool
+    kIsExtremum<Eigen::internal::scalar_min_op<T, T, Eigen::PropagateNaN>> =
+        true;
+
+// Computes one element. Threads take denormals for zero: instructions for a
+// maximum, which TensorFlow has here, make zero of one; comparing and choosing,
+// which this file's compiler prefers, keeps it. Of equal ones it is the first.
+template <typename Functor, typename In, typename Out>
+Out BinaryOne(const In& left, const In& right) {
+  if constexpr (kIsExtremum<Functor> && kByPackets<Functor, In, Out> &&
+                std::is_floating_point_v<In>) {
+    using Eigen::internal::pset1;
+    return Eigen::internal::pfirst(
+        Functor().packetOp(pset1<Packet<In>>(right), pset1<Packet<In>>(left)));
+  } else {
+    return Functor()(left, right);
+  }
+}
+
 template <typename Functor, typename In, typename Out, bool kLeftSingle,
           bool kRightSingle>
 void BinaryOf(const In* left, const In* right, Out* out, int64_t n) {
-  const Functor functor;
+  [[maybe_unused]] const Functor functor;
   const In l = *left, r = *right;
   int64_t i = 0;
   if constexpr (kByPackets<Functor, In, Out>) {
@@ -76,7 +102,8 @@ void BinaryOf(const In* left, const In* right, Out* out, int64_t n) {
     }
   }
   for (; i < n; ++i) {
-    out[i] = functor(kLeftSingle ? l : left[i], kRightSingle ? r : right[i]);
+    out[i] = BinaryOne<Functor, In, Out>(kLeftSingle ? l : left[i],
+                                         kRightSingle ? r : right[i]);
   }
 }
 
@@ -87,7 +114,7 @@ void Binary(const BlockOperand* operands, void* output, int64_t n) {
   const In* right = static_cast<const In*>(operands[1].data);
   Out* out = static_cast<Out*>(output);
   if (operands[0].single && operands[1].single) {
-    const Out value = Functor()(*left, *right);
+    const Out value = BinaryOne<Functor, In, Out>(*left, *right);
     for (int64_t i = 0; i < n; ++i) out[i] = value;
   } else if (operands[0].single) {
     BinaryOf<Functor, In, Out, true, false>(left, right, out, n);

@@ -1,7 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// TensorFlow's elementwise operations on short vectors that stay in the cache.
+// Computes TensorFlow's elementwise operations on short vectors that stay in
+// the cache.
 
 #ifndef TF_FUSE_CC_UPDATE_BLOCK_OPS_H_
 #define TF_FUSE_CC_UPDATE_BLOCK_OPS_H_

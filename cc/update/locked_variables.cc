@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "update/update_log.h"
+#include "update/update_counters.h"
 
 namespace tf_fuse {
 

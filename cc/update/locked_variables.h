@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The variables of one update, and their locks.
+// Looks up the variables of one update, and locks them.
 
 #ifndef TF_FUSE_CC_UPDATE_LOCKED_VARIABLES_H_
 #define TF_FUSE_CC_UPDATE_LOCKED_VARIABLES_H_
@@ -48,9 +48,9 @@ class VariableLocks {
 };
 
 // Tells the UpdateLog of updates on a server. An operation that is counted has
-// one more input, what TfFuse>UpdateCount told when the step began, and the
+// one more input, what TfFuse>UpdateCount returned when the step began, and the
 // attributes `C` (1), `subject` (the index of its variable that stands for all)
-// and `worker` (the task in whose step it is; update_stamp.cc).
+// and `worker` (the task in whose step it is; update_stamp_pass.cc).
 class CountedUpdate {
  public:
   // Of a kernel, when it is made. `variables` is how many it has.

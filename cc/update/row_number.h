@@ -1,5 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
+//
+// Reads a row's number from a tensor of int32 or int64.
 
 #ifndef TF_FUSE_CC_UPDATE_ROW_NUMBER_H_
 #define TF_FUSE_CC_UPDATE_ROW_NUMBER_H_

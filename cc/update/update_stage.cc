@@ -22,7 +22,7 @@ namespace {
 
 bool Has(int index, int64_t count) { return index >= 0 && index < count; }
 
-absl::Status Wrong(const std::string& what) {
+absl::Status WrongStage(const std::string& what) {
   return absl::InvalidArgumentError(
       absl::StrCat("TfFuse>StagedUpdate has ", what));
 }
@@ -54,7 +54,7 @@ absl::StatusOr<UpdateStage> UpdateStage::Make(const v1::UpdateStage& message,
     status = stage.CheckRows(variables, *inputs);
   } else if (status.ok() &&
              (message.gathered_size() > 0 || message.scatters_size() > 0)) {
-    status = Wrong("rows in a stage that is not by row");
+    status = WrongStage("rows in a stage that is not by row");
   }
   if (!status.ok()) return status;
   if (message.has_join()) {
@@ -85,12 +85,12 @@ absl::Status UpdateStage::Check(const Variables& variables,
     const Tensor& value = *variables[message_.variables(i)]->tensor();
     if (value.dtype() != program_->variable_types()[i] ||
         value.NumElements() != program_->size()) {
-      return Wrong(absl::StrCat("variable ", message_.variables(i),
-                                ", which is ", DataTypeString(value.dtype()),
-                                " of shape ", value.shape().DebugString(),
-                                ", in a stage of ",
-                                DataTypeString(program_->variable_types()[i]),
-                                " and ", program_->size(), " elements"));
+      return WrongStage(
+          absl::StrCat("variable ", message_.variables(i), ", which is ",
+                       DataTypeString(value.dtype()), " of shape ",
+                       value.shape().DebugString(), ", in a stage of ",
+                       DataTypeString(program_->variable_types()[i]), " and ",
+                       program_->size(), " elements"));
     }
   }
   absl::Status status = CheckInputSizes(inputs, program_->size());
@@ -105,9 +105,9 @@ absl::Status UpdateStage::CheckJoinSizes(const StageInputs& inputs) const {
   if (inputs[join.values()].NumElements() == row * count) {
     return absl::OkStatus();
   }
-  return Wrong(absl::StrCat("values of shape ",
-                            inputs[join.values()].shape().DebugString(),
-                            " for ", count, " rows of ", row, " elements"));
+  return WrongStage(absl::StrCat(
+      "values of shape ", inputs[join.values()].shape().DebugString(), " for ",
+      count, " rows of ", row, " elements"));
 }
 
 absl::Status UpdateStage::CheckJoin(const std::vector<DataType>& inputs) const {
@@ -118,16 +118,16 @@ absl::Status UpdateStage::CheckJoin(const std::vector<DataType>& inputs) const {
   if (!has_flags || join.rows() < 0 ||
       (join.rows() == 0 ? program_->size() != 0
                         : program_->size() % join.rows() != 0)) {
-    return Wrong(absl::StrCat("a join of ", join.rows(),
-                              " rows without a flag for each element"));
+    return WrongStage(absl::StrCat("a join of ", join.rows(),
+                                   " rows without a flag for each element"));
   }
   if (!Has(join.indices(), inputs.size()) ||
       !Has(join.values(), inputs.size()) ||
       (inputs[join.indices()] != tensorflow::DT_INT32 &&
        inputs[join.indices()] != tensorflow::DT_INT64) ||
       DataTypeSize(inputs[join.values()]) <= 0) {
-    return Wrong(absl::StrCat("a join of inputs ", join.indices(), " and ",
-                              join.values(), " of ", inputs.size()));
+    return WrongStage(absl::StrCat("a join of inputs ", join.indices(), " and ",
+                                   join.values(), " of ", inputs.size()));
   }
   return absl::OkStatus();
 }
@@ -139,7 +139,7 @@ absl::Status UpdateStage::CheckProgram(int variables,
         message_.variables().empty()) {
       return absl::OkStatus();
     }
-    return Wrong("a stage without a program");
+    return WrongStage("a stage without a program");
   }
   auto program = Program::Compile(message_.program());
   if (!program.ok()) return program.status();
@@ -147,12 +147,13 @@ absl::Status UpdateStage::CheckProgram(int variables,
   const size_t own = program_->variable_types().size();
   if (own != static_cast<size_t>(message_.variables_size()) ||
       (own > 0 && message_.is_by_row())) {
-    return Wrong(absl::StrCat("a program of ", own, " variables in a stage of ",
-                              message_.variables_size()));
+    return WrongStage(absl::StrCat("a program of ", own,
+                                   " variables in a stage of ",
+                                   message_.variables_size()));
   }
   for (const int variable : message_.variables()) {
     if (!Has(variable, variables)) {
-      return Wrong(absl::StrCat("variable ", variable, " of ", variables));
+      return WrongStage(absl::StrCat("variable ", variable, " of ", variables));
     }
   }
   return CheckProgramInputs(inputs);
@@ -162,9 +163,9 @@ absl::Status UpdateStage::CheckProgramInputs(
     const std::vector<DataType>& inputs) const {
   if (program_->input_types().size() !=
       static_cast<size_t>(message_.inputs_size())) {
-    return Wrong(absl::StrCat("a program of ", program_->input_types().size(),
-                              " inputs in a stage of ",
-                              message_.inputs_size()));
+    return WrongStage(
+        absl::StrCat("a program of ", program_->input_types().size(),
+                     " inputs in a stage of ", message_.inputs_size()));
   }
   for (int i = 0; i < message_.inputs_size(); ++i) {
     const int input = message_.inputs(i);
@@ -173,9 +174,10 @@ absl::Status UpdateStage::CheckProgramInputs(
     }
     if (!Has(input, inputs.size()) ||
         inputs[input] != program_->input_types()[i]) {
-      return Wrong(absl::StrCat("input ", input, " of ", inputs.size(),
-                                ", or one of another type than ",
-                                DataTypeString(program_->input_types()[i])));
+      return WrongStage(
+          absl::StrCat("input ", input, " of ", inputs.size(),
+                       ", or one of another type than ",
+                       DataTypeString(program_->input_types()[i])));
     }
   }
   return absl::OkStatus();
@@ -186,27 +188,30 @@ absl::Status UpdateStage::CheckRows(int variables,
   if (!Has(message_.indices(), inputs.size()) ||
       (inputs[message_.indices()] != tensorflow::DT_INT32 &&
        inputs[message_.indices()] != tensorflow::DT_INT64)) {
-    return Wrong(absl::StrCat("numbers of rows in input ", message_.indices()));
+    return WrongStage(
+        absl::StrCat("numbers of rows in input ", message_.indices()));
   }
   for (const int variable : message_.gathered()) {
     if (!Has(variable, variables)) {
-      return Wrong(absl::StrCat("variable ", variable, " of ", variables));
+      return WrongStage(absl::StrCat("variable ", variable, " of ", variables));
     }
   }
   for (int i = 0; i < message_.gathered_size(); ++i) {
     // (What is read has a type, and rows that are checked.)
     const auto& read = message_.inputs();
     if (std::find(read.begin(), read.end(), -1 - i) == read.end()) {
-      return Wrong(absl::StrCat("gathered rows of variable ",
-                                message_.gathered(i), " that nothing reads"));
+      return WrongStage(absl::StrCat("gathered rows of variable ",
+                                     message_.gathered(i),
+                                     " that nothing reads"));
     }
   }
-  if (message_.scatters().empty()) return Wrong("rows that change nothing");
+  if (message_.scatters().empty())
+    return WrongStage("rows that change nothing");
   for (const v1::RowScatter& scatter : message_.scatters()) {
     absl::Status status = AddScatter(scatter, variables, inputs);
     if (!status.ok()) return status;
   }
-  if (RowVariable() < 0) return Wrong("rows of no variable");
+  if (RowVariable() < 0) return WrongStage("rows of no variable");
   return absl::OkStatus();
 }
 
@@ -222,8 +227,8 @@ absl::Status UpdateStage::AddScatter(const v1::RowScatter& scatter,
   const bool is_kept = is_sum || scatter.op() == "Identity";
   if ((!is_kept && !Has(scatter.variable(), variables)) || !has_value ||
       (is_kept && value < 0)) {
-    return Wrong(absl::StrCat("a scatter of value ", value, " to variable ",
-                              scatter.variable()));
+    return WrongStage(absl::StrCat("a scatter of value ", value,
+                                   " to variable ", scatter.variable()));
   }
   const DataType type =
       value >= 0 ? program_->result_types()[value] : inputs[OtherIndex(value)];
@@ -236,11 +241,11 @@ absl::Status UpdateStage::AddScatter(const v1::RowScatter& scatter,
                                                                     : "";
     function = FindBlockOp(op, type, type).function;
     if (function == nullptr) {
-      return Wrong(absl::StrCat("a scatter ", scatter.op(), " of ",
-                                DataTypeString(type)));
+      return WrongStage(absl::StrCat("a scatter ", scatter.op(), " of ",
+                                     DataTypeString(type)));
     }
   } else if (DataTypeSize(type) <= 0 || DataTypeSize(type) > 8) {
-    return Wrong(absl::StrCat("a scatter of ", DataTypeString(type)));
+    return WrongStage(absl::StrCat("a scatter of ", DataTypeString(type)));
   }
   const int variable = is_kept ? -1 : scatter.variable();
   scatters_.push_back({variable, value, function, is_sum});
@@ -254,9 +259,9 @@ absl::Status UpdateStage::CheckInputSizes(const StageInputs& inputs,
     if (input < 0) continue;
     const int64_t elements = inputs[input].NumElements();
     if (elements != size && elements != 1 && !IsOneRow(inputs[input], row)) {
-      return Wrong(absl::StrCat("input ", input, " of shape ",
-                                inputs[input].shape().DebugString(),
-                                " in a stage of ", size, " elements"));
+      return WrongStage(absl::StrCat("input ", input, " of shape ",
+                                     inputs[input].shape().DebugString(),
+                                     " in a stage of ", size, " elements"));
     }
   }
   return absl::OkStatus();
@@ -283,7 +288,7 @@ absl::Status UpdateStage::CheckRowSizes(const Variables& variables,
     const Tensor& value = *variables[number]->tensor();
     if (value.dims() < 1 || value.dtype() != type ||
         value.NumElements() != row * value.dim_size(0)) {
-      return Wrong(absl::StrCat(
+      return WrongStage(absl::StrCat(
           "variable ", number, ", which is ", DataTypeString(value.dtype()),
           " of shape ", value.shape().DebugString(), ", where rows of ", row,
           " ", DataTypeString(type), " are updated"));
@@ -317,7 +322,7 @@ absl::Status UpdateStage::CheckRowValues(const Variables& variables,
       expected.AddDim(variable.dim_size(i));
     }
     if (count > 0 && value.dims() > 0 && value.shape() != expected) {
-      return Wrong(absl::StrCat(
+      return WrongStage(absl::StrCat(
           "values of shape ", value.shape().DebugString(), " for ", count,
           " rows of ", row, " elements: expected ", expected.DebugString()));
     }

@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One stage of TfFuse>StagedUpdate: on whole variables, or on rows of them.
+// Runs one stage of TfFuse>StagedUpdate, on whole variables or on rows of them.
 
 #ifndef TF_FUSE_CC_UPDATE_UPDATE_STAGE_H_
 #define TF_FUSE_CC_UPDATE_UPDATE_STAGE_H_
@@ -18,12 +18,12 @@
 #include "tf_fuse/v1/staged_update.pb.h"
 #include "update/block_ops.h"
 #include "update/locked_variables.h"
-#include "update/program.h"
 #include "update/row_number.h"
+#include "update/update_program.h"
 
 namespace tf_fuse {
 
-// What stages read beside variables: the inputs of the operation, and behind
+// What stages read beside variables: the inputs of the operation, and after
 // them what earlier stages have kept.
 class StageInputs {
  public:
@@ -44,8 +44,9 @@ class StageInputs {
 class UpdateStage {
  public:
   // Fails if the stage names what is not there. `variables` is how many the
-  // operation has, `inputs` are the types of what it reads beside them, of
-  // which the first `given` are its own. Adds those of what the stage keeps.
+  // operation has. `inputs` are the types of what it reads beside them: first
+  // `given` inputs of its own, then what earlier stages keep. Adds the types of
+  // what this stage keeps.
   static absl::StatusOr<UpdateStage> Make(
       const v1::UpdateStage& message, int variables, int given,
       std::vector<tensorflow::DataType>* inputs);

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "update/join_rows.h"
-#include "update/program_threads.h"
+#include "update/append_flagged_rows.h"
 #include "update/update_stage.h"
+#include "update/update_threads.h"
 
 namespace tf_fuse {
 

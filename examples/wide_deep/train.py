@@ -27,10 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from examples import standalone
-from examples.progress import display
+from examples.progress import display, open_console
 from examples.session import Session, SessionError
 from examples.wide_deep.data import adult, criteo
 from examples.wide_deep.data.common import DataError, Row
@@ -310,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(args: argparse.Namespace, work_dir: str | os.PathLike[str]) -> dict[str, Any]:
     if args.mode == "cluster":
         _workers_of_tf_config()  # to fail before the data is encoded
-    with display(Console()) as progress:
+    with display(open_console()) as progress:
         encoding = progress.add_task("encoding rows", total=None)
         data = prepare(
             args.dataset, work_dir, train=args.train, evaluation=args.eval, rows=args.rows,

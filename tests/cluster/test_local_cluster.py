@@ -11,11 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import forking
 import psutil
 import pytest
 
 from examples import standalone
+from tests import forking
 
 cluster_package = standalone.cluster_package()
 LocalCluster = cluster_package.LocalCluster

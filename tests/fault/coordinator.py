@@ -3,8 +3,8 @@
 """Coordinators as processes of their own, and what they report to the tests.
 
 A process can be the coordinator of one cluster in its life and must leave with `os._exit`: a test
-module runs itself as a script: the script runs its cases on one cluster and prints a JSON line for
-each; the tests look at the lines.
+module runs itself as a script: the script runs its cases on one cluster and writes a line of JSON
+for each into a file; the tests look at the lines.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import decisions, scripted
+
 _ROOT = Path(__file__).resolve().parents[2]
-_PREFIX = "tf_fuse_case "
 _REMOVED = {"TF_CONFIG", "PYTHONHOME", "PYTHONSTARTUP"}
 _TIMEOUT_S = 290
+_SECONDS = "TF_FUSE_TEST_SCRIPT_SECONDS"  # of the environment: how long a script has
 
 MODES = ("stock", "off", "on")
 
 
-def run(script: str, *args: object) -> dict[str, Any]:
+def run(script: str, *args: object, seconds: int = _TIMEOUT_S) -> dict[str, Any]:
     """Runs a module of cases as a script.
 
     Args:
       script: the module's `__file__`.
       args: its command line.
+      seconds: how long it may take; a script with many cases takes long on a busy machine.
 
     Returns:
       What each case emitted, by name; a case that raised has the one key "raised".
@@ -44,8 +47,9 @@ def run(script: str, *args: object) -> dict[str, Any]:
     """
     env = {k: v for k, v in os.environ.items() if k not in _REMOVED and not k.startswith("GRPC_")}
     env |= {
-        "PYTHONPATH": os.pathsep.join([str(_ROOT), str(_ROOT / "tests")]),
+        "PYTHONPATH": str(_ROOT),
         "PYTHONUNBUFFERED": "1",
+        _SECONDS: str(seconds),
         "GRPC_FAIL_FAST": "use_caller",  # a dead server is an error, nothing to wait for
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -53,20 +57,20 @@ def run(script: str, *args: object) -> dict[str, Any]:
         "NO_PROXY": "localhost,127.0.0.1",
     }
     command = [sys.executable, script, *map(str, args)]
-    # A file, not a pipe: it may be read after a timeout, and is never full.
-    done = subprocess.run(
-        command,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    lines = [x.split(_PREFIX, 1)[1] for x in done.stdout.splitlines() if _PREFIX in x]
-    cases = dict(json.loads(line) for line in lines)
+    with scripted.result_file(env) as (whole, path):
+        # A file, not a pipe: it may be read after a timeout, and is never full.
+        done = subprocess.run(
+            command,
+            env=whole,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+        cases = dict(json.loads(line) for line in path.read_text().splitlines())
     assert done.returncode == 0 and "end" in cases, (
         f"{command} ended with status {done.returncode} after the cases {sorted(cases)}:\n"
         + done.stdout[-6000:]
@@ -75,11 +79,14 @@ def run(script: str, *args: object) -> dict[str, Any]:
 
 
 def finish(cases: dict[str, Callable[[], Any]]) -> None:
-    """Runs the cases of a script in order, prints what each returns, and ends the process.
+    """Runs the cases of a script in order, reports what each returns, and ends the process.
 
     If that takes too long, the process ends with the stacks of its threads.
     """
-    faulthandler.dump_traceback_later(_TIMEOUT_S - 20, exit=True)
+    seconds = int(os.environ.get(_SECONDS, _TIMEOUT_S))
+    faulthandler.dump_traceback_later(seconds - 20, exit=True)
+    if "tf_fuse" in sys.modules:
+        decisions.keep()
     for name, case in cases.items():
         try:
             value = case()
@@ -94,10 +101,8 @@ def finish(cases: dict[str, Callable[[], Any]]) -> None:
 
 
 def emit(name: str, value: Any) -> None:
-    """Prints the result of a case."""
-    sys.stdout.flush()
-    # One write, and lines of its own: TensorFlow's threads log to the same file.
-    os.write(1, f"\n{_PREFIX}{json.dumps([name, value])}\n".encode())
+    """Adds the result of a case."""
+    scripted.add([name, value])
 
 
 def exact(value: Any) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from fault import coordinator
+
+from tests.fault import coordinator
 
 ROWS, WIDTH, UNITS = 96, 16, 256
 IDS = [1, 3, 3, 70, 95, 0, 50, 48]

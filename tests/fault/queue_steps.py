@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fault import coordinator
+from tests.fault import coordinator
 
 
 class QueueSteps:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import mmap
 import os
 import queue
@@ -19,6 +20,8 @@ MAGIC = 0x31434654
 HEADER = struct.Struct("<IIQ")
 _TIMEOUT_S = 60.0
 PARCEL_MAGIC = b"TFFP"
+VERSION = 2
+_STAMP = struct.Struct("<Q")
 
 
 def packed(
@@ -46,6 +49,24 @@ def packed(
     return header + data + behind
 
 
+class Loan:
+    """Shared memory that a process lends, and that is not given back."""
+
+    def __init__(self, memory: mmap.mmap, answer: Any):
+        """Note what an answer lends."""
+        self._memory, self._answer = memory, answer
+
+    def intact(self) -> bool:
+        """Return whether the process has not used the memory for something else."""
+        stamp = _STAMP.unpack_from(self._memory, self._answer.stamp_offset)[0]
+        return stamp == self._answer.lease
+
+    def read(self) -> bytes:
+        """Return the bytes that lie there now."""
+        begin = self._answer.segment_offset
+        return self._memory[begin : begin + self._answer.segment_bytes]
+
+
 class Channel:
     """The consumer's end: a connection to a process, by its card.
 
@@ -69,7 +90,7 @@ class Channel:
         self._socket.settimeout(_TIMEOUT_S)
         self._segments: dict[int, mmap.mmap] = {}
         self._calls = 0
-        self._send(hello={"version": 1, "token": card.client_token, "shared_memory": not tcp})
+        self._send(hello={"version": VERSION, "token": card.client_token, "shared_memory": not tcp})
         hello = self._receive()[0].hello
         assert hello.token == card.server_token
         self.number = hello.channel
@@ -124,6 +145,17 @@ class Channel:
             out[answer.offset : answer.offset + len(behind)] = behind
             came += len(behind)
         return bytes(out)
+
+    def loan(self) -> Loan:
+        """Return the first part of what comes for the last request, which stays lent."""
+        while True:
+            message, _, fd = self._receive()
+            if not message.HasField("segment"):
+                return Loan(self._segments[message.answer.segment], message.answer)
+            self._segments[message.segment.id] = mmap.mmap(
+                fd, message.segment.bytes, prot=mmap.PROT_READ
+            )
+            os.close(fd)
 
     def close(self) -> None:
         """Hangs up."""
@@ -189,9 +221,9 @@ class Producer:
         self._listener.bind(f"\0{name}")
         self._listener.listen()
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            host = file.read().strip()
+            host = f"{file.read().strip()}.{os.stat('/proc/self/ns/net').st_ino}"
         self.card = collectives_pb2.PeerCard(
-            version=1, host_id=host, unix_socket=name,
+            version=VERSION, host_id=host, unix_socket=name,
             client_token=secrets.token_bytes(16), server_token=secrets.token_bytes(16),
         )  # fmt: skip
         self.answers: queue.Queue[Any] = queue.Queue()
@@ -210,11 +242,33 @@ class Producer:
                 message = self._messages.ChannelMessage.FromString(_exactly(connection, size))
                 if message.HasField("hello"):
                     assert message.hello.token == self.card.client_token
-                    hello = {"version": 1, "token": self.card.server_token}
+                    hello = {"version": VERSION, "token": self.card.server_token}
                     self.send(connection, hello={**hello, "channel": self.CHANNEL})
                 elif message.HasField("request"):
                     self.asked.put(message.request)
                     self.answers.get(timeout=_TIMEOUT_S)(connection, message.request)
+
+    def lend(self, connection: socket.socket, request: Any, content: bytes, intact: bool) -> None:
+        """Answer a request by shared memory.
+
+        Args:
+          connection: where it came from.
+          request: the request.
+          content: what lies there.
+          intact: whether the stamp is that of the loan.
+        """
+        lease, stamp = 5, -(-len(content) // _STAMP.size) * _STAMP.size
+        segment = {"id": 7, "bytes": stamp + _STAMP.size}
+        memory = os.memfd_create("lent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.pwrite(memory, content, 0)
+        os.pwrite(memory, _STAMP.pack(lease if intact else lease + 1), stamp)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        socket.send_fds(
+            connection, [packed(self._messages.ChannelMessage(segment=segment))], [memory]
+        )
+        os.close(memory)
+        lent = {"segment": segment["id"], "segment_bytes": len(content), "stamp_offset": stamp}
+        self.send(connection, answer={"call": request.call, "lease": lease, "last": True, **lent})
 
     def send(
         self,

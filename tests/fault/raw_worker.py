@@ -16,8 +16,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fault import coordinator
-from fault.worker_service import KEY_OF_NO_TENSOR, TYPE_URL, TYPE_URL_OF_PARTS, messages
+from tests.fault import coordinator
+from tests.fault.worker_service import KEY_OF_NO_TENSOR, TYPE_URL, TYPE_URL_OF_PARTS, messages
 
 RECEIVER = "/job:worker/replica:0/task:9/device:CPU:0"  # nobody: what is sent to it is asked for
 TIMEOUT_S = 60.0  # no wait is longer
@@ -183,7 +183,7 @@ class Worker:
           timeout: of the call, seconds.
           **fields: further ones of the FuseRecvTensorRequest.
         """
-        options = self._fused_request(names, TYPE_URL_OF_PARTS, frame_version=2, **fields)
+        options = self._fused_request(names, TYPE_URL_OF_PARTS, **fields)
         return self.call(
             "RecvTensor",
             timeout,
@@ -194,14 +194,14 @@ class Worker:
         )
 
     def _fused_request(
-        self, names: Sequence[str], type_url: str = TYPE_URL, frame_version: int = 1, **fields: Any
+        self, names: Sequence[str], type_url: str = TYPE_URL, **fields: Any
     ) -> bytes:
         from google.protobuf import any_pb2
 
         from tf_fuse.v1 import fuse_recv_pb2
 
         request = fuse_recv_pb2.FuseRecvTensorRequest(
-            frame_version=frame_version,
+            frame_version=2,
             send_device=self.device,
             send_device_incarnation=self.incarnation,
             tensor_names=[f"edge_{name}" for name in names],

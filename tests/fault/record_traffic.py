@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the requests and frames of a small cluster as inputs of the fuzzer of requests.
 
-    python tests/fault/record_traffic.py cc/transport/corpus
+    python tests/fault/record_traffic.py cc/testing/requests/corpus
 
 A worker and a server run some functions, fused by level and then dynamically; each is reached
 through a proxy of this process, which passes on what it gets and looks into it. Needs no privilege,
@@ -27,8 +27,9 @@ _FUSED = b"tf_fuse.v1.FuseRecvTensorRequest"
 _BY_PARTS = b"tf_fuse.v1.parts/"
 _FRAME = b"TFFR"
 _MAX_BYTES = 1500  # of one input: larger ones are like smaller ones
-# Of cc/transport/request_fuzz.cc: kinds of inputs, and plans that send what is asked for, as the
-# task's own. By parts: half of it, then the rest; rests are those of other requests of the task.
+# Of cc/testing/requests/request_fuzz.cc: kinds of inputs, and plans that send what is asked for, as
+# the task's own. By parts: half of it, then the rest; rests are those of other requests of the
+# task.
 _REQUEST, _ANSWER, _ANSWER_BY_PARTS = 0, 2, 5
 _PLANS = {"request": bytes([128 | 2, 0]), "partial_request": bytes([128 | 4 | 2, 64 | 32 | 1])}
 

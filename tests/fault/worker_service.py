@@ -31,6 +31,14 @@ _MESSAGES = {
         ("is_dead", 2, "bool"),
         ("require_ack", 5, "bool"),
     ],
+    "RecvBufRequest": [
+        ("step_id", 1, "int64"),
+        ("buf_rendezvous_key", 2, "string"),
+        ("num_bytes", 3, "int64"),
+        ("src_device", 8, "string"),
+        ("src_incarnation", 11, "uint64"),
+    ],
+    "RecvBufResponse": [],
     "CleanupGraphRequest": [("step_id", 1, "int64")],
     "CleanupGraphResponse": [],
     "RegisterGraphRequest": [("session_handle", 1, "string"), ("graph_def", 2, "bytes")],
@@ -110,7 +118,7 @@ class Peer:
         from tf_fuse.v1 import fuse_recv_pb2
 
         values = {
-            "frame_version": 1,
+            "frame_version": 2,
             "send_device": f"{self.task}/device:CPU:0",
             "send_device_incarnation": self.incarnation,
             "recv_device": receiver,

@@ -24,7 +24,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-_TESTS = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 # Above all files that a request may name.
 _HIGH_FILE = 512
 
@@ -62,7 +62,7 @@ class _Server:
                         return task
 
     def _fork(self) -> tuple[dict[str, Any], list[int]] | None:
-        from forking import protocol
+        from tests.forking import protocol
 
         client, _ = self._listener.accept()
         try:
@@ -84,7 +84,7 @@ class _Server:
         return None
 
     def _tell_ends(self) -> None:
-        from forking import protocol
+        from tests.forking import protocol
 
         while self._clients:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -161,11 +161,11 @@ def main(address: str) -> None:
     gc.collect()
     gc.freeze()
     request, files = _Server(address).serve()
-    _become(request, files)
-    from forking import popen
+    from tests.forking import popen
 
+    sys.path.remove(str(_ROOT))
+    _become(request, files)
     popen.install(address)
-    sys.path.remove(str(_TESTS))
     status = _status_of(sys.argv[0])
     # The end of a process but for what frees the memory of each module, which takes a second.
     threading._shutdown()  # type: ignore[attr-defined]
@@ -178,5 +178,5 @@ def main(address: str) -> None:
 
 if __name__ == "__main__":
     # In place of this folder.
-    sys.path[0] = str(_TESTS)
+    sys.path[0] = str(_ROOT)
     main(sys.argv[1])

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,21 +14,33 @@ from types import ModuleType
 
 import pytest
 
+from tests import scripted
+
 PACKAGE = Path(importlib.util.find_spec("tf_fuse").origin).parent  # type: ignore[union-attr]
 REBUILD = "python -m pip install --force-reinstall --no-deps ."
 # Imports the package, prints the error, and proves that TensorFlow has not been loaded.
 IMPORT = """
 import sys
+from tests import scripted
 {setup}
 try:
     import tf_fuse
 except ImportError as error:
-    print(type(error).__name__)
-    print(error)
-    print("tensorflow" in sys.modules)
+    lines = [type(error).__name__, *str(error).splitlines(), str("tensorflow" in sys.modules)]
 else:
-    print("imported from", tf_fuse.__file__)
+    lines = ["imported from " + tf_fuse.__file__]
+scripted.give(lines)
 """
+
+
+def _add_library(lib: Path, version: str) -> Path:
+    """Makes the folder of a library for a version of TensorFlow; returns it."""
+    folder = lib / ".".join(version.split(".")[:2])
+    folder.mkdir()
+    info = {"tf_fuse": "1.0", "tensorflow": version}
+    (folder / "build_info.json").write_text(json.dumps(info))
+    (folder / "libtf_fuse.so").write_bytes(b"not an ELF file")
+    return folder
 
 
 @pytest.fixture
@@ -39,8 +50,7 @@ def native(tmp_path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (tmp_path / "build_info.json").write_text('{"tf_fuse": "1.0", "tensorflow": "2.21.0"}')
-    (tmp_path / "libtf_fuse.so").write_bytes(b"not an ELF file")
+    _add_library(tmp_path, "2.21.0")
     module._LIB_DIR = tmp_path
     return module
 
@@ -64,22 +74,20 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], Non
 def import_copy(tmp_path: Path, isolated_env: dict[str, str]) -> Callable[..., list[str]]:
     """A function that imports a copy of the package in a child process, after a change to it."""
     copy = tmp_path / "copy" / "tf_fuse"
+    minor = _here().rsplit(".", 1)[0]
 
     def run(change: Callable[[Path], None] = lambda _: None, setup: str = "") -> list[str]:
-        ignore = shutil.ignore_patterns("__pycache__", "libtf_fuse.so")
-        shutil.copytree(PACKAGE, copy, ignore=ignore)
+        shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "_lib"))
         # A link: the copy runs the checks, the library itself is not what they look at.
-        os.symlink(PACKAGE / "_lib" / "libtf_fuse.so", copy / "_lib" / "libtf_fuse.so")
-        change(copy / "_lib")
-        done = subprocess.run(
-            [sys.executable, "-c", IMPORT.format(setup=setup)],
-            env={**isolated_env, "PYTHONPATH": str(copy.parent)},
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.replace(str(copy), "PACKAGE").splitlines()
+        lib = copy / "_lib" / minor
+        lib.mkdir(parents=True)
+        shutil.copy(PACKAGE / "_lib" / minor / "build_info.json", lib)
+        os.symlink(PACKAGE / "_lib" / minor / "libtf_fuse.so", lib / "libtf_fuse.so")
+        change(lib)
+        command = [sys.executable, "-c", IMPORT.format(setup=setup)]
+        env = isolated_env | {"PYTHONPATH": str(copy.parent)}
+        lines = scripted.result_of(command, env, cwd=tmp_path)
+        return [line.replace(str(copy), "PACKAGE") for line in lines]
 
     return run
 
@@ -90,37 +98,38 @@ def test_intact_copy_imports(import_copy: Callable[..., list[str]]) -> None:
 
 
 def test_version_mismatch_stops_the_import(import_copy: Callable[..., list[str]]) -> None:
-    names = [n for n in ("tensorflow", "tensorflow-cpu") if _version(n)]
-    name, version = names[0], _version(names[0])
+    name = next(n for n in ("tensorflow", "tensorflow-cpu") if _version(n))
 
     def change(lib: Path) -> None:
         info = json.loads((lib / "build_info.json").read_text())
-        (lib / "build_info.json").write_text(json.dumps({**info, "tensorflow": "2.21.99"}))
+        (lib / "build_info.json").write_text(json.dumps({**info, "tensorflow": "2.19.99"}))
 
     assert import_copy(change) == [
         "VersionMismatchError",
-        f"tf_fuse {importlib.metadata.version('tf_fuse')} was built against TensorFlow 2.21.99, "
-        f"but {name} {version} is installed in this environment. Install the one it was built "
-        f'against: python -m pip install "{name}==2.21.99"; or rebuild tf_fuse in its source '
+        f"tf_fuse {importlib.metadata.version('tf_fuse')} was built against TensorFlow 2.19.99, "
+        f"but {name} {_here()} is installed in this environment. Install the one it was built "
+        f'against: python -m pip install "{name}==2.19.99"; or rebuild tf_fuse in its source '
         f"folder: {REBUILD}",
         "False",
     ]
 
 
 def test_missing_library_stops_the_import(import_copy: Callable[..., list[str]]) -> None:
+    minor = _here().rsplit(".", 1)[0]
     assert import_copy(lambda lib: (lib / "libtf_fuse.so").unlink()) == [
         "LibraryMissingError",
-        "the native library of tf_fuse is missing: PACKAGE/_lib/libtf_fuse.so does not exist. "
-        f"Build it in tf_fuse's source folder: {REBUILD}",
+        f"the native library of tf_fuse is missing: PACKAGE/_lib/{minor}/libtf_fuse.so does not "
+        f"exist. Build it in tf_fuse's source folder: {REBUILD}",
         "False",
     ]
 
 
 def test_source_tree_without_build_stops_the_import(import_copy: Callable[..., list[str]]) -> None:
-    assert import_copy(shutil.rmtree) == [
+    minor = _here().rsplit(".", 1)[0]
+    assert import_copy(lambda lib: shutil.rmtree(lib.parent)) == [
         "LibraryMissingError",
-        "the native library of tf_fuse is missing: PACKAGE/_lib/build_info.json does not exist. "
-        f"Build it in tf_fuse's source folder: {REBUILD}",
+        f"the native library of tf_fuse is missing: PACKAGE/_lib/{minor}/build_info.json does not "
+        f"exist. Build it in tf_fuse's source folder: {REBUILD}",
         "False",
     ]
 
@@ -141,7 +150,7 @@ def test_old_python_is_an_unsupported_platform(
     with pytest.raises(native.UnsupportedPlatformError) as caught:
         native.check_platform()
     assert str(caught.value) == (
-        f"tf_fuse needs CPython 3.11 or newer; this is CPython {sys.version.split()[0]}. "
+        f"tf_fuse needs CPython 3.10 or newer; this is CPython {sys.version.split()[0]}. "
         "Make an environment with a newer one: python3.11 -m venv .venv"
     )
 
@@ -158,24 +167,57 @@ def test_no_tensorflow_at_all(
     )
 
 
-def test_other_minor_version_is_not_offered_a_rebuild(
+def test_unknown_minor_version_is_not_offered_a_rebuild(
     native: ModuleType, installed: Callable[[dict[str, str]], None]
 ) -> None:
-    installed({"tensorflow-cpu": "2.20.0"})
+    installed({"tensorflow-cpu": "2.22.0"})
     with pytest.raises(native.VersionMismatchError) as caught:
         native.check()
     assert str(caught.value) == (
-        "tf_fuse 1.0 was built against TensorFlow 2.21.0, but tensorflow-cpu 2.20.0 is installed "
+        "tf_fuse 1.0 was built against TensorFlow 2.21.0, but tensorflow-cpu 2.22.0 is installed "
         "in this environment. Install the one it was built against: "
         'python -m pip install "tensorflow-cpu==2.21.0"'
+    )
+
+
+def test_known_minor_version_without_a_library_is_offered_a_rebuild(
+    native: ModuleType, installed: Callable[[dict[str, str]], None]
+) -> None:
+    installed({"tensorflow": "2.20.0"})
+    with pytest.raises(native.VersionMismatchError) as caught:
+        native.check()
+    assert str(caught.value).endswith(f"; or rebuild tf_fuse in its source folder: {REBUILD}")
+
+
+def test_one_of_several_libraries_is_chosen(
+    native: ModuleType, installed: Callable[[dict[str, str]], None], tmp_path: Path
+) -> None:
+    folders = {v: _add_library(tmp_path, v) for v in ("2.9.0", "2.20.0")}
+    assert native.library_versions() == ["2.9", "2.20", "2.21"]
+    installed({"tensorflow-cpu": "2.20.3"})
+    assert native.library_path() == folders["2.20.0"] / "libtf_fuse.so"
+    assert native.check() == {"tf_fuse": "1.0", "tensorflow": "2.20.0"}
+
+
+def test_unknown_version_names_the_libraries_there_are(
+    native: ModuleType, installed: Callable[[dict[str, str]], None], tmp_path: Path
+) -> None:
+    _add_library(tmp_path, "2.20.0")
+    installed({"tensorflow": "2.22.0"})
+    with pytest.raises(native.VersionMismatchError) as caught:
+        native.check()
+    assert str(caught.value) == (
+        "tf_fuse 1.0 was built against TensorFlow 2.21.0 (this installation holds libraries for "
+        "2.20 and 2.21), but tensorflow 2.22.0 is installed in this environment. Install the one "
+        'it was built against: python -m pip install "tensorflow==2.21.0"'
     )
 
 
 def test_second_distribution_is_compared_too(
     native: ModuleType, installed: Callable[[dict[str, str]], None]
 ) -> None:
-    installed({"tensorflow": "2.21.0", "tensorflow-cpu": "2.21.1"})
-    with pytest.raises(native.VersionMismatchError, match=r"but tensorflow-cpu 2\.21\.1 is inst"):
+    installed({"tensorflow": "2.21.0", "tensorflow-cpu": "2.22.1"})
+    with pytest.raises(native.VersionMismatchError, match=r"but tensorflow-cpu 2\.22\.1 is inst"):
         native.check()
 
 
@@ -183,7 +225,7 @@ def test_second_distribution_is_compared_too(
 def test_either_distribution_passes(
     name: str, native: ModuleType, installed: Callable[[dict[str, str]], None]
 ) -> None:
-    installed({name: "2.21.0"})
+    installed({name: "2.21.7"})
     assert native.check() == {"tf_fuse": "1.0", "tensorflow": "2.21.0"}
 
 
@@ -196,24 +238,21 @@ def test_either_distribution_passes(
     ],
 )
 def test_damaged_build_info(content: str, reason: str, native: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "build_info.json").write_text(content)
+    info = tmp_path / "2.21" / "build_info.json"
+    info.write_text(content)
     with pytest.raises(native.LibraryMissingError) as caught:
         native.check()
-    start = (
-        "the native library of tf_fuse is missing: "
-        f"{tmp_path / 'build_info.json'} is damaged ({reason}"
-    )
+    start = f"the native library of tf_fuse is missing: {info} is damaged ({reason}"
     assert str(caught.value).startswith(start)
     assert str(caught.value).endswith(f"Build it in tf_fuse's source folder: {REBUILD}")
 
 
 def test_file_that_is_no_library(native: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "build_info.json").write_text(
-        json.dumps({"tf_fuse": "1.0", "tensorflow": _version("tensorflow") or _cpu_version()})
-    )
+    shutil.rmtree(tmp_path / "2.21")
+    folder = _add_library(tmp_path, _here())
     with pytest.raises(native.LibraryMissingError) as caught:
         native.load()
-    library = tmp_path / "libtf_fuse.so"
+    library = folder / "libtf_fuse.so"
     assert str(caught.value).startswith(
         f"the native library of tf_fuse is missing: it cannot be loaded: {library}: "
     )
@@ -244,5 +283,6 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cpu_version() -> str:
-    return importlib.metadata.version("tensorflow-cpu")
+def _here() -> str:
+    """Returns the version of the TensorFlow in this environment."""
+    return _version("tensorflow") or importlib.metadata.version("tensorflow-cpu")

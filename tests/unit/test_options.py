@@ -3,7 +3,6 @@
 """The options of `tf.config.optimizer.set_experimental_options` that are ours."""
 
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +12,7 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 import tf_fuse  # noqa: F401  (installs the options)
+from tests import scripted
 from tf_fuse import options
 
 
@@ -77,30 +77,33 @@ def test_options_reach_threads_that_have_called_functions_before():
 
 _SET_BEFORE = """
 import sys
+from tests import scripted
 import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 tf.config.optimizer.set_experimental_options({sys.argv[1]: eval(sys.argv[2])})
 tf.function(lambda: tf.constant(1))()
-import tf_fuse
+try:
+    import tf_fuse
+except TypeError as error:
+    scripted.give(str(error))
+    sys.exit()
 config = config_pb2.ConfigProto.FromString(
     context.context().function_call_options.config_proto_serialized)
 entries = config.graph_options.rewrite_options.custom_optimizers
-print([(e.name, {k: v.b for k, v in e.parameter_map.items()}) for e in entries])
+scripted.give([[e.name, {k: v.b for k, v in e.parameter_map.items()}] for e in entries])
 """
 
 
 def _set_before_the_import(key, value):
-    command = [sys.executable, "-c", _SET_BEFORE, key, value]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or done.stderr.splitlines()[-1]
+    return scripted.result_of([sys.executable, "-c", _SET_BEFORE, key, value])
 
 
 def test_options_that_were_set_before_the_import_count():
     found = _set_before_the_import("do_fuse_recv", "True")
-    assert found == "[('tf_fuse', {'do_fuse_recv': True})]"
+    assert found == [["tf_fuse", {"do_fuse_recv": True}]]
     assert _set_before_the_import("do_fuse_recv", "1").startswith(
-        "TypeError: the option 'do_fuse_recv' of tf_fuse takes a bool, got 1 of type int"
+        "the option 'do_fuse_recv' of tf_fuse takes a bool, got 1 of type int"
     )
 
 
@@ -144,12 +147,10 @@ def test_stock_keys_are_untouched():
         ("Do-Fuse-Recv", "do_fuse_recv"),
         ("do_pack_handle", "do_pack_handles"),
         ("recv_fuse", "do_fuse_recv"),
-        ("tf_fuse", "do_fuse_recv"),
+        ("TF-Fuse", "tf_fuse"),
         ("enable_fused_receives", "do_fuse_recv"),
         ("pack", "do_pack_handles"),
         ("fuse_groups", "fuse_grouping"),
-        ("do_pack_send", "do_pack_sends"),
-        ("sender_side", "do_pack_sends"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):
@@ -160,6 +161,24 @@ def test_misspelt_key_is_refused_with_the_right_one(key, meant):
         f"The options of tf_fuse are: {', '.join(sorted(options.OPTIONS))}"
     )
     assert context.context()._optimizer_experimental_options == {}, "nothing was set"
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("key", sorted(options.REMOVED))
+def test_removed_option_is_refused_with_what_to_do(key, value):
+    with pytest.raises(ValueError) as caught:
+        _set({"do_fuse_recv": True, key: value})
+    assert str(caught.value) == (
+        f"unknown option {key!r}; {options.REMOVED[key]} "
+        f"The options of tf_fuse are: {', '.join(sorted(options.OPTIONS))}"
+    )
+    assert "tf_fuse has removed it" in options.REMOVED[key]
+    assert key not in options.OPTIONS
+    assert context.context()._optimizer_experimental_options == {}, "nothing was set"
+
+
+def test_do_pack_sends_was_removed():
+    assert "do_pack_sends" in options.REMOVED
 
 
 @pytest.mark.parametrize("key", ["layout_optimizer", "some_future_key_of_tensorflow"])
@@ -196,8 +215,8 @@ def test_how_to_group_goes_with_the_fusing():
         ("fuse_rpc_us", float("nan"), "is a positive number, got nan"),
         ("fuse_gigabytes_per_s", float("inf"), "is a positive number, got inf"),
         ("fuse_gigabytes_per_s", -1, "is a positive number, got -1"),
-        ("shard_weight_update_group_size", -2, "is a whole number from 0 on but 1, got -2"),
-        ("shard_weight_update_group_size", 1, "is a whole number from 0 on but 1, got 1"),
+        ("shard_weight_update_group_size", -2, "is a whole number of 0 or more except 1, got -2"),
+        ("shard_weight_update_group_size", 1, "is a whole number of 0 or more except 1, got 1"),
     ],
 )
 def test_values_that_an_option_does_not_take(key, value, text):
@@ -233,14 +252,14 @@ def test_other_custom_optimizers_stay():
 @pytest.mark.parametrize(
     ("given", "carried"),
     [
-        ({"do_pack_sends": False, "do_fuse_recv": True}, {"do_fuse_recv": True}),
+        ({"do_fuse_gpu": False, "do_fuse_recv": True}, {"do_fuse_recv": True}),
         (
-            {"do_pack_sends": True, "do_fuse_recv": True},
-            {"do_fuse_recv": True, "do_pack_sends": True},
+            {"do_fuse_gpu": True, "do_fuse_recv": True},
+            {"do_fuse_gpu": True, "do_fuse_recv": True},
         ),
     ],
 )
-def test_senders_pack_only_where_it_is_asked_for(given, carried):
+def test_config_carries_only_what_is_on(given, carried):
     config = tf.compat.v1.ConfigProto()
     options.add_to_config(config, given)
     (entry,) = config.graph_options.rewrite_options.custom_optimizers
@@ -248,6 +267,72 @@ def test_senders_pack_only_where_it_is_asked_for(given, carried):
 
 
 def test_install_twice_is_install_once():
-    before = context.Context.config
-    options.install()
-    assert context.Context.config is before
+    before = context.Context.set_optimizer_experimental_options
+    options.install(lambda options: None)
+    assert context.Context.set_optimizer_experimental_options is before
+
+
+# --- One switch ----------------------------------------------------------------------------------
+
+
+def _readings():
+    """What those who read the options see."""
+    return {
+        "packs_handles": options.packs_handles(context.context()),
+        "shards_updates": options.shards_updates(context.context()),
+        "demands_bits": options.demands_bits(context.context()),
+        "fuses_updates": options.fuses_updates(context.context()),
+        "entry": _entries().get("tf_fuse"),
+    }
+
+
+def test_one_switch_does_what_its_options_do():
+    _set({"tf_fuse": True})
+    switched = _readings()
+    _set({"tf_fuse": False, **dict.fromkeys(options.SWITCHED_ON, True)})
+    assert switched == _readings()
+    assert switched["entry"] == {"do_fuse_recv": True}
+    assert switched["shards_updates"] and switched["demands_bits"]
+
+
+def test_a_single_option_refines_the_switch_before_and_after_it():
+    _set({"do_fuse_recv": False})
+    _set({"tf_fuse": True})
+    assert _readings()["entry"] is None
+    assert _readings()["shards_updates"]
+    _set({"do_fuse_recv": True, "shard_weight_update": False, "fuse_weight_update": True})
+    found = _readings()
+    assert found["entry"] == {"do_fuse_recv": True}
+    assert not found["shards_updates"]
+    assert found["fuses_updates"]
+
+
+def test_the_switch_is_off_as_if_never_set():
+    _set({"tf_fuse": True})
+    _set({"tf_fuse": False})
+    assert _readings() == {
+        "packs_handles": False,
+        "shards_updates": False,
+        "demands_bits": False,
+        "fuses_updates": None,
+        "entry": None,
+    }
+
+
+def test_the_switch_is_reported_as_it_was_set():
+    _set({"tf_fuse": True})
+    found = tf.config.optimizer.get_experimental_options()
+    assert found["tf_fuse"] is True
+    assert "do_fuse_recv" not in found
+
+
+def test_the_switch_extends_what_its_options_need(monkeypatch):
+    installed = []
+    monkeypatch.setattr(
+        "tf_fuse.parameter_server.interception.extend", lambda: installed.append("placement")
+    )
+    monkeypatch.setattr(
+        "tf_fuse.shard_update.interception.install", lambda *_: installed.append("updates")
+    )
+    _set({"tf_fuse": True})
+    assert installed == ["updates", "placement"]

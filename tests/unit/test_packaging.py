@@ -21,8 +21,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(importlib.util.find_spec("tf_fuse").origin).parent  # type: ignore[union-attr]
-LIBRARY = PACKAGE / "_lib" / "libtf_fuse.so"
 BOTH = ("tensorflow", "tensorflow-cpu")
+_FOUND = importlib.metadata.distributions()
+TENSORFLOW = next(one.version for one in _FOUND if one.name.replace("_", "-") in BOTH)
+MINOR = ".".join(TENSORFLOW.split(".")[:2])
+LIBRARY = PACKAGE / "_lib" / MINOR / "libtf_fuse.so"
 
 
 def _output(*command: str) -> str:
@@ -61,12 +64,22 @@ def test_library_needs_both_parts_of_tensorflow_and_no_second_protobuf() -> None
     system = ("libstdc++.so", "libm.so", "libgcc_s.so", "libc.so", "ld-linux", "libpthread.so")
     assert [name for name in needed - tensorflow if not name.startswith(system)] == []
     # Nothing of the build machine gets into the library's search path.
-    assert re.findall(r"\((?:RUNPATH|RPATH)\) .*\[(.*)\]", dynamic) == ["$ORIGIN/../../tensorflow"]
+    paths = re.findall(r"\((?:RUNPATH|RPATH)\) .*\[(.*)\]", dynamic)
+    assert paths == ["$ORIGIN/../../../tensorflow"]
+
+
+def test_library_needs_no_newer_glibc_than_tensorflow() -> None:
+    symbols = _output("objdump", "-T", str(LIBRARY))
+    for name, newest in {"GLIBC": (2, 27), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}.items():
+        versions = re.findall(rf"\({name}_([\d.]+)\)", symbols)
+        assert versions, name
+        assert max(tuple(map(int, version.split("."))) for version in versions) <= newest
 
 
 def test_build_info_describes_this_environment() -> None:
     info = json.loads((LIBRARY.parent / "build_info.json").read_text())
     assert sorted(info) == [
+        "classes",
         "compiler",
         "cxx11_abi",
         "protobuf",
@@ -78,9 +91,9 @@ def test_build_info_describes_this_environment() -> None:
     assert info["tf_fuse"] == importlib.metadata.version("tf_fuse")
     assert info["tensorflow"] in _installed().values()
     assert info["tensorflow_distribution"] in BOTH
-    assert info["tensorflow_git_version"].startswith("v2.21.")
+    assert info["tensorflow_git_version"].startswith(f"v{MINOR}.")
     assert info["cxx11_abi"] == 1
-    assert info["protobuf"] == "6.31.1"
+    assert info["protobuf"] == {"2.20": "5.28.3", "2.21": "6.31.1"}[MINOR]
     assert re.fullmatch(r"(GNU|Clang) \d+(\.\d+)+", info["compiler"])
 
 
@@ -106,9 +119,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     shutil.copytree(ROOT, source, ignore=ignore)
     # One file instead of the whole library: what is tested here is the packaging.
     for path in sorted((source / "cc").rglob("*.cc")):
-        if path.name != "c_api.cc":
+        if path.name != "version.cc":
             path.unlink()
-    (source / "cc" / "c_api.cc").write_text(
+    (source / "cc" / "version.cc").write_text(
         '#include "tf_fuse/v1/fuse_recv.pb.h"\n'
         'extern "C" __attribute__((visibility("default"))) const char* tf_fuse_version() {\n'
         "  return TF_FUSE_VERSION;\n}\n"
@@ -138,11 +151,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_wheel_is_tagged_for_platform_and_python(wheel: zipfile.ZipFile) -> None:
+def test_wheel_is_tagged_for_the_platform_and_any_python(wheel: zipfile.ZipFile) -> None:
     version = importlib.metadata.version("tf_fuse")
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    name = Path(str(wheel.filename)).name
-    assert name == f"tf_fuse-{version}-{python}-{python}-linux_x86_64.whl"
+    assert Path(str(wheel.filename)).name == f"tf_fuse-{version}-py3-none-linux_x86_64.whl"
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -154,9 +165,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> Non
     }
     protos = [path.stem for path in (ROOT / "proto" / "tf_fuse" / "v1").glob("*.proto")]
     generated = {f"tf_fuse/v1/{stem}_pb2{end}" for stem in protos for end in (".py", ".pyi")}
-    native = {"tf_fuse/_lib/libtf_fuse.so", "tf_fuse/_lib/build_info.json"}
+    native = {f"tf_fuse/_lib/{MINOR}/{n}" for n in ("libtf_fuse.so", "build_info.json")}
     assert names == sources | generated | native | {"tf_fuse/py.typed"}
-    mode = wheel.getinfo("tf_fuse/_lib/libtf_fuse.so").external_attr >> 16
+    mode = wheel.getinfo(f"tf_fuse/_lib/{MINOR}/libtf_fuse.so").external_attr >> 16
     assert stat.S_IMODE(mode) == 0o755
 
 
@@ -165,14 +176,15 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
     metadata = email.message_from_bytes(wheel.read(name))
     requires = [r for r in metadata.get_all("Requires-Dist", []) if r.startswith("tensorflow")]
     here = next(name for name in BOTH if name in _installed())
-    assert [r.replace(" ", "") for r in requires] in (
-        [f"{here}<2.22,>=2.21"],
-        [f"{here}>=2.21,<2.22"],
+    low, high = {"2.20": (">=2.20", "<2.21"), "2.21": (">=2.21", "<2.22")}[MINOR]
+    assert [r.replace(" ", "") for r in requires if "extra" not in r] in (
+        [f"{here}{high},{low}"],
+        [f"{here}{low},{high}"],
     )
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == "<3.14,>=3.11"
+    assert metadata["Requires-Python"] == "<3.14,>=3.10"
     extras = metadata.get_all("Provides-Extra", [])
-    assert sorted(extras) == ["gloo", "layout", "prometheus", "test"]
+    assert sorted(extras) == ["cpu", "gloo", "gpu", "layout", "prometheus", "test"]
 
 
 # --- Choosing TensorFlow in setup.py -------------------------------------------------------------
@@ -204,6 +216,11 @@ def environments(
         monkeypatch.setattr(setup_py, "_python_json", find)
 
     return fake
+
+
+def test_what_a_child_finds_is_told_from_what_it_logs(setup_py: ModuleType) -> None:
+    code = "import sys; open(sys.argv[1], 'w').write('[1]'); print('a line after it', sys.argv[2])"
+    assert setup_py._python_json(code, dict(os.environ), "x") == [1]
 
 
 Environments = Callable[[dict[str, str], dict[str, str]], None]
@@ -244,11 +261,11 @@ def test_finds_no_tensorflow(setup_py: ModuleType, environments: Environments) -
 def test_other_tensorflow_in_the_target_is_an_error(
     setup_py: ModuleType, environments: Environments
 ) -> None:
-    environments({"tensorflow-cpu": "2.20.1"}, {"tensorflow": "2.21.0"})
+    environments({"tensorflow-cpu": "2.19.1"}, {"tensorflow": "2.21.0"})
     with pytest.raises(setup_py.BuildError) as caught:
         setup_py.TensorFlow.find()
     assert str(caught.value) == (
-        "\ntf_fuse: needs TensorFlow >=2.21,<2.22, but tensorflow-cpu 2.20.1 is installed in "
+        "\ntf_fuse: needs TensorFlow 2.20 or 2.21, but tensorflow-cpu 2.19.1 is installed in "
         "/t/tensorflow.\nInstall a matching one first:\n"
         '    python -m pip install "tensorflow-cpu>=2.21,<2.22"\n'
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `python -m tf_fuse`.
+"""The commands of `tf-fuse` and `python -m tf_fuse`, which are the same.
 
 `doctor` starts even where the native library cannot be loaded, and then says how to mend that.
 """
@@ -11,16 +11,32 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+import tf_fuse
+
 # The keys of example_graphs.EXAMPLES.
 _EXAMPLES = ("cond", "dense", "features", "loop", "rfc", "wide_deep")
 # What fuse_grouping takes.
 _GROUPINGS = ("level", "consumer", "cost", "dynamic")
+# Settings of `bench`: name, default, meaning.
+_BENCH_SETTINGS = (
+    ("tables", 100, "embedding tables of the model"),
+    ("workers", 1, "tasks that run steps"),
+    ("ps", 2, "parameter servers"),
+    ("steps", 100, "steps of a round, of all workers together"),
+    ("rounds", 3, "how often each mode runs, in fresh processes"),
+)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status."""
+    """Run a command; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="python -m tf_fuse")
+    parser = argparse.ArgumentParser(prog="tf-fuse")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check whether tf_fuse will work here")
     doctor.add_argument("--json", metavar="PATH", help="write the checks; - for standard output")
@@ -33,7 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     explain.add_argument("--signature", default="serving_default", help="of a SavedModel")
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
-    explain.add_argument("--pack-sends", action="store_true", help="as with do_pack_sends")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
     explain.add_argument(
         "--grouping",
@@ -44,8 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument(
         "--session", action="store_true", help="as in a session, by its master's stamps"
     )
+    commands.add_parser("demo", help="train a job without and with tf_fuse, in about a minute")
+    bench = commands.add_parser("bench", help="the same in several rounds, with settings of yours")
+    bench.add_argument("--json", metavar="PATH", help="write the numbers; - for standard output")
+    for name, default, text in _BENCH_SETTINGS:
+        bench.add_argument(f"--{name}", type=_positive, default=default, help=f"{text}; {default}")
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
+        tf_fuse._start()
         from tf_fuse.cluster import serve
 
         return serve.main(arguments[1:])
@@ -54,14 +75,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tf_fuse.cli import doctor as doctor_command
 
         return doctor_command.run(args.json)
+    tf_fuse._start()
+    if args.command in ("demo", "bench"):
+        from tf_fuse.cli import bench as bench_command
+
+        if args.command == "demo":
+            return bench_command.run(None, tables=100, workers=1, ps=2, steps=50, rounds=1)
+        given = {name: getattr(args, name) for name, _, _ in _BENCH_SETTINGS}
+        return bench_command.run(args.json, **given)
     if (args.graph is None) == (args.example is None):
         parser.error("explain takes a file or --example, one of both")
     if args.graph is not None and args.graph.endswith(".json"):
-        if args.pack_sends or args.grouping or args.gpu or args.session:
+        if args.grouping or args.gpu or args.session:
             parser.error("a report (.json) takes no option but --json")
-        from tf_fuse.cli import explain_report
+        from tf_fuse.cli import explain_saved_report
 
-        return explain_report.run(args.graph, args.json)
+        return explain_saved_report.run(args.graph, args.json)
     from tf_fuse.cli import explain as explain_command
 
     return explain_command.run(
@@ -72,5 +101,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         splitting=args.grouping or "",
         fuse_gpu=args.gpu,
         session=args.session,
-        pack_sends=args.pack_sends,
     )

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse doctor`: whether fused receives work on this machine."""
+"""`python -m tf_fuse doctor`: checks whether fused receives work on this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 _PROTOCOL = "grpc+fuse"
-# Their texts stand for themselves; of any other error the type is said too.
+# Errors whose messages need no type; the report names the type of any other error.
 _EXPLAINED = (ImportError, RuntimeError)
 # Characters of another process's command line in the report.
 _COMMAND_CHARS = 100
 
 
 class _TroubleError(RuntimeError):
-    """Something to mend, with a remedy that fits better than its check's.
+    """A problem with a better remedy than its check's.
 
     Attributes:
       remedy: what to do.
-      works: whether fused receives work all the same.
+      works: whether fused receives work nevertheless.
     """
 
     def __init__(self, text: str, remedy: str, works: bool):
@@ -45,9 +46,9 @@ class Check:
       name: what is checked.
       function: returns what it found, or raises.
       remedy: what to do when it raises.
-      needs: names of the checks without which this one cannot say anything.
-      waits_for: what takes seconds, said while it runs on a terminal.
-      applies: whether there is anything to check; if not, the report has no line of it.
+      needs: names of the checks that must pass before this one.
+      waits_for: what takes seconds; a terminal shows it while the check runs.
+      applies: returns whether there is anything to check; if not, the report has no line for it.
     """
 
     name: str
@@ -68,6 +69,7 @@ import time
 started = time.monotonic()
 import os
 import statistics
+import sys
 import tensorflow as tf
 import tf_fuse
 from tf_fuse.cluster import LocalCluster
@@ -111,7 +113,8 @@ with LocalCluster(workers=1, ps=1) as cluster:
             f"back, one fused receive each way (median of {CALLS} calls); starting both took "
             f"{start_s:.1f} s"
         )
-    print(text, flush=True)
+    with open(sys.argv[1], "w") as file:
+        file.write(text)
     code = 1 if wrong or min(fused) <= CALLS else 0
     cluster.close()
 os._exit(code)
@@ -119,14 +122,14 @@ os._exit(code)
 
 
 def run(json_path: str | None) -> int:
-    """Runs all checks.
+    """Run all checks.
 
     Args:
       json_path: where to write the results as JSON beside the lines; "-" for standard output, in
         place of them.
 
     Returns:
-      0 if each check holds, be it with a warning, else 1.
+      0 if each check passes, possibly with a warning, else 1.
     """
     results: list[dict[str, Any]] = []
     for check in CHECKS:
@@ -151,7 +154,7 @@ def run(json_path: str | None) -> int:
 
 
 def _spinner(check: Check, json_path: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Shows on a terminal what is being checked; its line is gone before the result's comes."""
+    """Show on a terminal what is being checked, and erase that line before the result."""
     stream = sys.stderr if json_path == "-" else sys.stdout
     if not stream.isatty():
         return contextlib.nullcontext()
@@ -179,7 +182,7 @@ def _run_one(check: Check, failed: list[str]) -> dict[str, Any]:
 
 
 def _tensorflow() -> str:
-    """Compares versions; imports nothing native.
+    """Compare versions; import nothing native.
 
     Raises:
       ImportError: one of the three that `_native.check` raises.
@@ -194,7 +197,7 @@ def _tensorflow() -> str:
         info = _native.check()
         fits = True
     except _native.VersionMismatchError:
-        # Its command would lay one of the two over the other once more.
+        # The remedy of this error would install one distribution over the other again.
         if not both:
             raise
         info = _native.build_info()
@@ -218,14 +221,54 @@ def _tensorflow() -> str:
 
 
 def _library() -> str:
-    from tf_fuse import _native
+    """Load the library; compare the C++ classes that it subclasses.
+
+    Raises:
+      ImportError: one of the three that `_native.load` raises.
+      RuntimeError: TensorFlow's classes have other virtual functions than in the build.
+    """
+    from tf_fuse import _class_layouts, _native
 
     _native.load()
-    return f"{_native.library_path()} is loaded"
+    import tensorflow as tf
+
+    built = _native.build_info().get("classes", {})
+    if names := _class_layouts.differing(built, tf.sysconfig.get_include()):
+        raise RuntimeError(
+            f"{_native.library_path()} is loaded, but TensorFlow {tf.__version__} has other "
+            f"virtual functions than the build saw in {', '.join(names)}"
+        )
+    return (
+        f"{_native.library_path()} is loaded; the {len(built)} C++ classes of TensorFlow that it "
+        "extends have the virtual functions of the build"
+    )
+
+
+def _internals() -> str:
+    """Checks each private member of TensorFlow and Keras that is replaced or read.
+
+    Raises:
+      RuntimeError: members have another shape; the text names them and what is off without them.
+    """
+    from tf_fuse._tensorflow import catalogue, check_imports, feature_names, features
+
+    found = [
+        f"{member} of {features.version_of(member)} {problem}: "
+        + ", and ".join(feature_names.WITHOUT[feature] for feature in member.features)
+        for member, problem in features.checks()
+    ]
+    found += check_imports.problems()
+    if found:
+        raise RuntimeError("; ".join(found))
+    members = sum(member.is_installed() for member in catalogue.MEMBERS)
+    return (
+        f"{members} private members of TensorFlow and Keras have the shape that is relied on, and "
+        f"{len(check_imports.used())} internal names are there"
+    )
 
 
 def _protocol() -> str:
-    """Makes a server that speaks our protocol, on a port that the system chooses."""
+    """Make a server that speaks our protocol, on a port that the system chooses."""
     import tensorflow as tf
 
     server = tf.distribute.Server({"local": ["localhost:0"]}, protocol=_PROTOCOL, start=False)
@@ -240,11 +283,11 @@ def _port() -> str:
 
 
 def _task_address() -> str:
-    """Looks whether the port of the task that TF_CONFIG names is free on this machine.
+    """Check whether the port of TF_CONFIG's task is free on this machine.
 
     Raises:
       _TroubleError: TF_CONFIG does not describe a task.
-      RuntimeError: another process has the port; the text names it where that can be seen.
+      RuntimeError: another process has the port; the message names it if it is visible.
     """
     from tf_fuse.cluster import serve
 
@@ -266,7 +309,7 @@ def _task_address() -> str:
 
 
 def _pids_at(port: int) -> list[int]:
-    """Processes that have a socket at a TCP port; empty where this user may not see them."""
+    """Return processes that have a socket at a TCP port; none if this user may not see them."""
     import psutil
 
     try:
@@ -274,7 +317,7 @@ def _pids_at(port: int) -> list[int]:
     except (psutil.Error, OSError):
         return []
     sockets = [s for s in everywhere if s.laddr and s.laddr.port == port]
-    # Where none listens, the system has lent the port to somebody's outgoing connection.
+    # If none listens, the system uses the port for another process's outgoing connection.
     holders = [s for s in sockets if s.status == psutil.CONN_LISTEN] or sockets
     return sorted({s.pid for s in holders if s.pid is not None})
 
@@ -289,7 +332,7 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _describe(pids: list[int]) -> str:
-    """Names processes with their command lines."""
+    """Return the names of processes with their command lines."""
     import psutil
 
     texts = []
@@ -306,27 +349,32 @@ def _describe(pids: list[int]) -> str:
 
 
 def _round_trip() -> str:
-    """Has a worker and a server exchange tensors, fused, and measures how long that takes.
+    """Exchange fused tensors between a worker and a server, and measure the time.
 
     Raises:
       RuntimeError: it failed, or took longer than two minutes.
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _ROUND_TRIP],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise RuntimeError("no answer within 120 s") from error
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"exit status {done.returncode}: {done.stdout.strip()} {done.stderr.strip()[-1500:]}"
-        )
-    return done.stdout.strip().splitlines()[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        # A file, since libraries log to stdout and stderr.
+        path = Path(folder) / "found"
+        path.touch()
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _ROUND_TRIP, str(path)],
+                capture_output=True,
+                text=True,
+                timeout=120,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError("no answer within 120 s") from error
+        found = path.read_text()
+        if done.returncode != 0:
+            raise RuntimeError(
+                f"exit status {done.returncode}: {found} {done.stderr.strip()[-1500:]}"
+            )
+        return found
 
 
 CHECKS = (
@@ -347,6 +395,12 @@ CHECKS = (
         _protocol,
         "another library took the name, or this one is older than its Python part: rebuild it",
         needs=("versions", "library"),
+    ),
+    Check(
+        "internals",
+        _internals,
+        "all else works; install the versions that docs/internals.md names, or report this output",
+        needs=("versions",),
     ),
     Check("port", _port, "allow this user to listen on 127.0.0.1 (sandbox, firewall, ulimit -n)"),
     Check(

@@ -16,7 +16,7 @@ _WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
 
 
 def build(name: str) -> Any:
-    """Builds an example.
+    """Build an example.
 
     Args:
       name: a key of `EXAMPLES`.
@@ -36,7 +36,7 @@ def _server(index: int, servers: int) -> str:
 
 
 class _Variable:
-    """A variable of a server, read and updated as an optimizer without slots does."""
+    """A variable of a server, which is read and updated as by an optimizer without slots."""
 
     def __init__(self, name: str, shape: list[int], device: str):
         import tensorflow as tf
@@ -76,7 +76,7 @@ class _Variable:
 def _step(
     tables: dict[str, list[int]], layers: list[int], servers: int, shards: int, batch: int
 ) -> None:
-    """One step of a model of embeddings and dense layers.
+    """Build one step of a model of embeddings and dense layers.
 
     Args:
       tables: name to [rows, columns] of each embedding.
@@ -136,7 +136,7 @@ def _rfc() -> None:
 
 
 def _cond() -> None:
-    """A conditional whose branches read two variables of a server each, and what comes after."""
+    """Return a conditional whose branches each read two variables of a server, and its consumer."""
     import tensorflow as tf
 
     def total(server: int) -> Any:
@@ -157,7 +157,7 @@ def _dense() -> None:
 
 
 def _loop() -> None:
-    """Four steps in a loop: rows of six tables in, their gradients out."""
+    """Build four steps in a loop: rows of six tables in, their gradients out."""
     import tensorflow as tf
 
     with tf.device(_WORKER):

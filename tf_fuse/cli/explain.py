@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tf_fuse._console import open_console
 from tf_fuse.cli import json_output
 
 #: Reason in a report to one sentence for people; docs/fuse_recv.md says more.
@@ -16,7 +17,7 @@ REASONS = {
     "client_terminated": "A fed or fetched value; the client waits for it under its own key.",
     "cyclic_graph": "The partitions depend on one another in a circle.",
     "host_memory": "Its key depends on the function's call frame.",
-    "key_too_long": "Its rendezvous key is longer than TF_FUSE_MAX_KEY_BYTES.",
+    "key_too_long": "Its rendezvous key is longer than 4096 bytes.",
     "large": "Too large for a frame; it would only hold the others up.",
     "loop_frame": "What starts it in each iteration of its loop may be dead.",
     "may_be_dead": "A control edge into it may be dead, and only a _Recv runs all the same.",
@@ -34,23 +35,6 @@ REASONS = {
     "would_cycle": "Fusing it would make two tasks wait for one another.",
 }
 
-#: The same of groups that the sender's request handler packs, and not its graph.
-UNPACKED_REASONS = {
-    "dynamic": "Which of its tensors share a frame is found out when they are received.",
-    "key_too_long": "The rendezvous key of the frame is longer than TF_FUSE_MAX_KEY_BYTES.",
-    "loop_frame": "It lies inside a loop.",
-    "may_be_dead": "A slot may be dead, and an operation with a dead input does not run.",
-    "not_cpu": "It leaves or enters a device that is not a CPU.",
-    "receiver_of_older_version": "The receiving task cannot ask for a frame by its name.",
-    "sender_not_visible": "The senders are in a partition that is not visible here.",
-    "sender_of_older_version": "The sending task runs a version that cannot pack in its graph.",
-    "sender_unreachable": "The sending task did not answer when it was asked.",
-    "sender_without_plugin": "The sending task runs the protocol grpc, without the plugin.",
-    "session": "In a session no worker sees both ends.",
-    "unusual_send": "A sender is not one that the partitioner makes.",
-    "would_cycle": "Packing would make two tasks wait for one another.",
-}
-
 # Of a slot's estimate, in a report made with fuse_grouping "cost".
 _ESTIMATES = ("ready_us", "tail_us")
 
@@ -58,7 +42,7 @@ _ESTIMATES = ("ready_us", "tail_us")
 def run(
     path: str | None, example: str | None, signature: str, json_path: str | None, **options: Any
 ) -> int:
-    """Explains a file or a bundled example; returns the exit status.
+    """Explain a file or a bundled example; return the exit status.
 
     Args:
       path: a GraphDef (*.pb, *.pbtxt) or the folder of a SavedModel; None for an example.
@@ -69,7 +53,7 @@ def run(
       **options: of `tf_fuse.explain.rewrite`.
 
     Returns:
-      0; or 1 when the graph or the report's file was not to be had, said on standard error.
+      0; or 1, with a message on standard error, if the graph cannot be read or the report written.
     """
     from tf_fuse.cli import example_graphs, load_graph
     from tf_fuse.explain import rewrite
@@ -90,7 +74,7 @@ def run(
 
 
 def describe(result: Any) -> dict[str, Any]:
-    """Turns what the pass did into plain data.
+    """Turn what the pass did into plain data.
 
     Args:
       result: a `tf_fuse.explain.Rewrite`.
@@ -98,14 +82,13 @@ def describe(result: Any) -> dict[str, Any]:
     Returns:
       A dict with `grouping` (the `fuse_grouping` that was used), `groups` (each with node,
       send_device, recv_device, depth, dynamic, loop ("" outside of loops), tensors, known_bytes,
-      unknown_sizes, may_be_dead (how many of its tensors may be), packed_by_sender, unpacked_reason
-      ("" where the graph packs, or is not to) and slots, which have may_be_dead (true or false)
-      too), `skips` (send_device, recv_device, reason, meaning and the slot's fields),
-      `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
-      group counts as one: how many requests its receives share is not known before they run. A slot
-      has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
-      With fuse_grouping "cost" slots also have ready_us (when the sender is estimated to have it)
-      and tail_us (how long the step takes after it), and groups the largest of each.
+      unknown_sizes, may_be_dead (how many of its tensors may be) and slots, which have may_be_dead
+      (true or false) too), `skips` (send_device, recv_device, reason, meaning and the slot's
+      fields), `local_receives`, `receives` (between tasks, before) and `receives_after`, for which
+      a dynamic group counts as one: how many requests its receives share is not known before they
+      run. A slot has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is
+      not static. With fuse_grouping "cost" slots also have ready_us (when the sender is estimated
+      to have it) and tail_us (how long the step takes after it), and groups the largest of each.
     """
     from tf_fuse.explain import known_bytes
 
@@ -135,8 +118,6 @@ def describe(result: Any) -> dict[str, Any]:
                     for key in _ESTIMATES
                     if all(key in slot for slot in slots)
                 },
-                "packed_by_sender": group.packed_by_sender,
-                "unpacked_reason": group.unpacked_reason,
                 "slots": slots,
             }
         )
@@ -177,26 +158,23 @@ def _slot(known: dict[tuple[str, str], int | None], send_device: str, slot: Any)
 
 def _print(data: dict[str, Any]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = open_console()
     groups = Table(title="Fused receives", box=box.SIMPLE, title_justify="left")
     loops = any(group["loop"] for group in data["groups"])
     doubts = any(group["may_be_dead"] for group in data["groups"])
     timed = any("ready_us" in group for group in data["groups"])
-    packs = any(g["packed_by_sender"] or g["unpacked_reason"] for g in data["groups"])
     more = [
         *(["ready µs", "tail µs"] if timed else []),
         *(["dead?"] if doubts else []),
         *(["loop"] if loops else []),
-        *(["packed by"] if packs else []),
     ]
     for column in ("from", "to", "depth", "tensors", "bytes", *more):
         # Of a narrow screen, let the names of devices and loops take what is left.
         groups.add_column(
             column,
-            justify="left" if column in ("from", "to", "loop", "packed by") else "right",
+            justify="left" if column in ("from", "to", "loop") else "right",
             min_width=len(column) if column in more else None,
         )
     for group in data["groups"]:
@@ -212,17 +190,12 @@ def _print(data: dict[str, Any]) -> None:
             *([f"{group[key]:,.0f}" for key in _ESTIMATES] if timed else []),
             *([str(group["may_be_dead"] or "")] if doubts else []),
             *([group["loop"]] if loops else []),
-            *(["graph" if group["packed_by_sender"] else "handler"] if packs else []),
         )
     console.print(groups)
     if timed:
         console.print("ready, tail: estimates of when all of it is there, and what then follows.")
     if doubts:
         console.print("dead?: tensors that may be dead, each behind a Switch of its own.")
-    for reason in sorted({group["unpacked_reason"] for group in data["groups"]} - {""}):
-        count = sum(group["unpacked_reason"] == reason for group in data["groups"])
-        meaning = UNPACKED_REASONS.get(reason, "")
-        console.print(f"[bold]{reason}[/bold]: packed by the handler, {count} times. {meaning}")
     if data["skips"]:
         skips = Table(title="Receives left alone", box=box.SIMPLE, title_justify="left")
         skips.add_column("reason", no_wrap=True)
@@ -248,14 +221,14 @@ def _print(data: dict[str, Any]) -> None:
 
 
 def _grouping(used: str) -> str:
-    """Says by what receives were grouped: not always by what a run would take."""
+    """Return how receives were grouped; a run may group them otherwise."""
     if used == "cost":
         return "Grouping: cost, as in runs. (Each task is taken to have a host of its own.)"
-    return f"Grouping: {used}. Runs take cost unless they are told: --grouping cost."
+    return f"Grouping: {used}. A run uses cost by default: --grouping cost."
 
 
 def _short(device: str) -> str:
-    """Shortens a device's name: "ps:0", "worker:1 GPU:0"."""
+    """Shorten a device's name: "ps:0", "worker:1 GPU:0"."""
     import tensorflow as tf
 
     spec = tf.DeviceSpec.from_string(device)

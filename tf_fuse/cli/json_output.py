@@ -10,7 +10,7 @@ from typing import Any
 
 
 def write(data: Any, json_path: str | None) -> bool:
-    """Writes data to a file, or prints it; returns whether it was printed, in place of tables.
+    """Write data to a file, or print it; return whether it was printed instead of tables.
 
     Args:
       data: plain data.

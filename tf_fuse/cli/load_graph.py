@@ -9,7 +9,7 @@ from typing import Any
 
 
 def load(path: Path, signature: str) -> Any:
-    """Reads a GraphDef from a file, or one signature of a SavedModel.
+    """Read a GraphDef from a file, or one signature of a SavedModel.
 
     Args:
       path: a *.pbtxt file (text), any other file (binary), or the folder of a SavedModel.
@@ -35,17 +35,17 @@ def load(path: Path, signature: str) -> Any:
         else:
             graph_def.ParseFromString(content)
     except (message.DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no GraphDef: {error}") from error
+        raise ValueError(f"{path} is not a GraphDef: {error}") from error
     if not graph_def.node:
-        raise ValueError(f"{path} is no GraphDef: it has no nodes")
+        raise ValueError(f"{path} is not a GraphDef: it has no nodes")
     return graph_def
 
 
 def _load_saved_model(folder: Path, signature: str) -> Any:
-    """Reads the graph of a signature from saved_model.pb.
+    """Read the graph of a signature from saved_model.pb.
 
-    The file is read as it is: `tf.saved_model.load` would put the variables on devices of this
-    process, since those of the cluster are not there.
+    The file is parsed directly: `tf.saved_model.load` would place the variables on devices of this
+    process, since the devices of the cluster do not exist here.
     """
     from google.protobuf import message
     from tensorflow.core.protobuf import saved_model_pb2
@@ -54,7 +54,7 @@ def _load_saved_model(folder: Path, signature: str) -> Any:
 
     file = folder / "saved_model.pb"
     if not file.is_file():
-        raise ValueError(f"{folder} is no SavedModel: it has no file saved_model.pb")
+        raise ValueError(f"{folder} is not a SavedModel: it has no file saved_model.pb")
     saved = saved_model_pb2.SavedModel()
     try:
         saved.ParseFromString(file.read_bytes())
@@ -80,7 +80,7 @@ def _load_saved_model(folder: Path, signature: str) -> Any:
 
 
 def _above(graph_def: Any, names: list[str]) -> Any:
-    """Returns a GraphDef of these nodes and all that they depend on, with all functions."""
+    """Return a GraphDef of these nodes and all that they depend on, with all functions."""
     from tensorflow.core.framework import graph_pb2
 
     nodes = {node.name: node for node in graph_def.node}
@@ -96,5 +96,5 @@ def _above(graph_def: Any, names: list[str]) -> Any:
 
 
 def _node_of(tensor: str) -> str:
-    """Returns "node" of "node:0" and of "^node"."""
+    """Return "node" of "node:0" and of "^node"."""
     return tensor.removeprefix("^").split(":")[0]

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Local clusters of real processes, and the entry point a launched task runs.
+"""Start local clusters of real processes, and run one task of a cluster.
 
 Importing this package does not import TensorFlow. It imports nothing of `tf_fuse` outside this
 folder either, so `examples/standalone.py` can load it by path in a process that must not have the

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters of real processes on the loopback interface, for tests, demos and benchmarks."""
+"""Start clusters of processes on the loopback interface, for tests, demos and benchmarks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +26,7 @@ _PORT_ATTEMPTS = 5
 class LocalCluster:
     """Workers and parameter servers as processes of this machine.
 
-    The calling process is the coordinator and no member of the cluster: pass `resolver()` to
+    The calling process is the coordinator, not a member of the cluster: pass `resolver()` to
     `tf.distribute.ParameterServerStrategy`, which adds the calling process as the job `chief`.
 
     No process outlives the caller, however the caller ends: each task holds the read end of a pipe
@@ -55,7 +56,7 @@ class LocalCluster:
         session_config: str | None = None,
         hosts: Mapping[str, Host] | None = None,
     ):
-        """Starts every task and returns when all of them accept calls.
+        """Start every task, and return when all of them accept calls.
 
         Args:
           workers: number of workers, at least 1.
@@ -74,12 +75,13 @@ class LocalCluster:
           session_config: each server's ConfigProto in protobuf's text format.
           hosts: by task ("worker:0") or job ("ps"), where those run; a task's own before its
             job's, and this machine's loopback interface for all others. "chief" is where the
-            calling process runs: it must be there, and its address is what the tasks are told.
+            calling process runs, and the address that the tasks use for it.
 
         Raises:
           ValueError: a number is out of range, a task has no protocol, or `task_env` or `hosts`
-            names what is no task.
-          ClusterStartError: a task died or was not ready in time; the text has the end of its log.
+            names an unknown task.
+          ClusterStartError: a task died or was not ready in time; the message has the end of its
+            log.
         """
         if workers < 1 or ps < 0:
             raise ValueError(
@@ -138,7 +140,7 @@ class LocalCluster:
             raise
 
     def _start_all(self, counts: Mapping[str, int]) -> None:
-        """Starts the tasks; begins anew with other ports when somebody took one meanwhile."""
+        """Start the tasks; start again with other ports if another process took one meanwhile."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._ports.close()
             self._ports = HeldPorts(sum(counts.values()) + 1)
@@ -195,7 +197,7 @@ class LocalCluster:
         return {name: task.protocol for name, task in self._tasks.items()}
 
     def resolver(self, rpc_layer: str | None = None) -> Any:
-        """A cluster resolver for `tf.distribute.ParameterServerStrategy`.
+        """Return a cluster resolver for `tf.distribute.ParameterServerStrategy`.
 
         Args:
           rpc_layer: the coordinator's protocol; None for the cluster's, which is the entry "chief"
@@ -218,27 +220,27 @@ class LocalCluster:
         return simple(spec, rpc_layer=layer, task_type="chief", task_id=0)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Task name to the user and system CPU seconds of its process so far (10 ms steps)."""
+        """Return user and system CPU seconds of each task's process so far (10 ms steps)."""
         return {name: task.cpu_s() for name, task in self._tasks.items()}
 
     def logs(self, task: str) -> str:
-        """All that a task has written, stdout and stderr."""
+        """Return everything that a task has written to stdout and stderr."""
         return self._task(task).log()
 
     def kill(self, task: str) -> None:
-        """Kills a task's process (SIGKILL) and waits for its end."""
+        """Kill a task's process (SIGKILL), and wait for its end."""
         self._task(task).kill()
 
     def stop(self, task: str) -> None:
-        """Stops a task's process (SIGSTOP): it keeps its connections and answers nothing."""
+        """Stop a task's process (SIGSTOP): it keeps its connections but does not answer."""
         self._task(task).stop()
 
     def cont(self, task: str) -> None:
-        """Lets a stopped task go on (SIGCONT)."""
+        """Let a stopped task go on (SIGCONT)."""
         self._task(task).signal(signal.SIGCONT)
 
     def restart(self, task: str) -> None:
-        """Starts a task anew on its port, killing it first when it still runs; waits until ready.
+        """Restart a task on its port, killing it first if it still runs; wait until it is ready.
 
         Raises:
           ClusterStartError: it died or was not ready in time, or its port was taken meanwhile.
@@ -249,7 +251,8 @@ class LocalCluster:
         process.wait_ready(time.monotonic() + self._start_timeout_s)
 
     def close(self) -> None:
-        """Ends every task, also a stopped one, and removes temporary logs; may be repeated."""
+        """End every task, also a stopped one, and remove temporary logs; may be repeated."""
+        _forget_tasks({address for tasks in self._cluster.values() for address in tasks})
         end_all(list(self._tasks.values()))
         self._ports.close()
         if not self._keep_logs:
@@ -262,6 +265,25 @@ class LocalCluster:
         if name not in self._tasks:
             raise KeyError(f"no task {name!r} in this cluster; it has {self.tasks}")
         return self._tasks[name]
+
+
+def _forget_tasks(addresses: Collection[str]) -> None:
+    """Keep TensorFlow in this process from calling tasks that are about to end.
+
+    Whenever Python drops a function, TensorFlow removes it from every task of the cluster, and logs
+    five lines for each task that has gone. So a function that is there now and is dropped while
+    this process is connected to such tasks stays in the context, until the process is connected to
+    others. Functions that are traced later, and all that tf_fuse keeps about a function, go at
+    once.
+
+    Args:
+      addresses: of the tasks.
+    """
+    # (Nothing is imported here: a process that has not used TensorFlow is connected to nothing.)
+    features = sys.modules.get("tf_fuse._tensorflow.features")
+    removal = sys.modules.get("tf_fuse._tensorflow.eager.function_removal")
+    if features is not None and removal is not None and features.works("local cluster"):
+        removal.keep_functions_of(set(addresses))
 
 
 def _protocol_of(protocol: str | Mapping[str, str], job: str, index: int) -> str:

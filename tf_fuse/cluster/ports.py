@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Ports that nobody else gets while a cluster uses them."""
+"""Reserve ports while a cluster uses them."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ class HeldPorts:
         self.close()
 
     def close(self) -> None:
-        """Gives the ports up; may be repeated."""
+        """Give the ports up; may be repeated."""
         for one in self._sockets:
             one.close()

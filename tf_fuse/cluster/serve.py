@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one task of a cluster: reads TF_CONFIG, starts the task's server, serves until killed.
+"""Run one task of a cluster: read TF_CONFIG, start the task's server, serve until killed.
 
 Two ways to start it:
 
@@ -56,7 +56,7 @@ class PortInUseError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What one task needs to know.
+    """The configuration of one task.
 
     Attributes:
       cluster: job name to the addresses ("host:port") of its tasks, by index.
@@ -87,7 +87,7 @@ class TaskConfig:
 
 
 def parse_tf_config(text: str | None) -> TaskConfig:
-    """Parses and checks TF_CONFIG.
+    """Parse and check TF_CONFIG.
 
     Args:
       text: the value of TF_CONFIG, or None when it is not set.
@@ -133,7 +133,7 @@ def parse_tf_config(text: str | None) -> TaskConfig:
 
 
 def _parse_cluster(cluster: Any) -> dict[str, dict[int, str]]:
-    """Checks TF_CONFIG["cluster"]; a job is a list of addresses or an object from index to one."""
+    """Check TF_CONFIG["cluster"]; a job is a list of addresses or an object from index to one."""
     if not isinstance(cluster, Mapping) or not cluster:
         raise ConfigError(
             'TF_CONFIG["cluster"] must be an object of job name to addresses, found '
@@ -162,7 +162,7 @@ def _parse_cluster(cluster: Any) -> dict[str, dict[int, str]]:
 
 
 def check_port(config: TaskConfig) -> None:
-    """Raises PortInUseError when the task's port cannot be bound on this machine.
+    """Raise PortInUseError when the task's port cannot be bound on this machine.
 
     TensorFlow binds every address of the machine, so the wildcard address is what is tried.
     SO_REUSEADDR is set as gRPC sets it: a port in TIME_WAIT is free, a listening one is not.
@@ -184,7 +184,7 @@ def check_port(config: TaskConfig) -> None:
             ) from e
         if e.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
             raise
-        # No IPv6 on this machine after all: TensorFlow's own bind gives the answer.
+        # This machine has no IPv6: leave the check to TensorFlow's own bind.
 
 
 def start_server(
@@ -194,7 +194,7 @@ def start_server(
     cpus: int | None = None,
     session_config_text: str | None = None,
 ) -> Any:
-    """Starts the task's TensorFlow server; imports tf_fuse first when the protocol asks for it.
+    """Start the task's TensorFlow server; import tf_fuse first if the protocol needs it.
 
     Args:
       config: the task.
@@ -211,7 +211,7 @@ def start_server(
 
     Raises:
       PortInUseError: the port is taken.
-      ConfigError: `session_config_text` is no ConfigProto.
+      ConfigError: `session_config_text` is not a ConfigProto.
       ImportError: the protocol is "grpc+fuse" and the plugin cannot be loaded.
       tf.errors.OpError: TensorFlow has no server for the protocol, or cannot start it.
     """
@@ -239,16 +239,16 @@ def start_server(
             config=session_config,
         )
     except tf.errors.OpError:
-        check_port(config)  # somebody may have taken it since the first look
+        check_port(config)  # another process may have taken it since the first check
         raise
 
 
 def start_metrics(port: int, address: str) -> str:
-    """Serves the counters of this process, and those of prometheus_client itself, over HTTP.
+    """Serve the counters of this process, and those of prometheus_client itself, over HTTP.
 
     Args:
       port: where to listen; 0 for any free port.
-      address: of which interface.
+      address: of the interface to listen on.
 
     Returns:
       The URL.
@@ -281,12 +281,12 @@ def _parse_session_config(text: str | None) -> Any:
         return text_format.Parse(text or "", tf.compat.v1.ConfigProto())
     except text_format.ParseError as e:
         raise ConfigError(
-            f"--session-config is no ConfigProto in text format: {e}; found {text!r}"
+            f"--session-config is not a ConfigProto in text format: {e}; found {text!r}"
         ) from e
 
 
 def watch_lifeline(fd: int) -> None:
-    """Ends this process when the other end of the inherited pipe `fd` is closed.
+    """End this process when the other end of the inherited pipe `fd` is closed.
 
     The kernel closes the parent's end however the parent dies, SIGKILL included, so no task
     outlives the process that started it.
@@ -335,7 +335,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the task that TF_CONFIG describes.
+    """Run the task that TF_CONFIG describes.
 
     Prints one line, `tf_fuse serve: ready task=... address=... protocol=... pid=...`, once the
     server accepts calls (also to --ready-fd, which is then closed).
@@ -403,8 +403,8 @@ def _fail(status: int, text: str) -> int:
 
 
 if __name__ == "__main__":
-    # Run by path, Python puts this folder first on sys.path: its modules are no top-level modules.
-    # In its place goes the folder that holds the package, for `import tf_fuse`.
+    # If this file is run by path, Python puts this folder first on sys.path. Replace it by the
+    # package's parent, for `import tf_fuse`.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     _status = main()
     sys.stdout.flush()

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One task of a local cluster: the process, its log, its lifeline and its ready signal."""
+"""Start, watch and end one task of a local cluster: its process, log and ready signal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -23,15 +24,19 @@ from . import serve
 SERVE_PATH = Path(serve.__file__).resolve()
 _LOG_TAIL_LINES = 40
 _GRACE_S = 5.0
+# Popen's arguments for a process group of its own; Python 3.10 has none for it.
+_OWN_GROUP: dict[str, Any] = (
+    {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
+)
 
 
 class ClusterStartError(RuntimeError):
-    """A task did not become ready; the text has its exit status and the end of its log."""
+    """A task did not become ready; the message has its exit status and the end of its log."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """Where a task runs, if not simply on this machine's loopback interface.
+    """Where a task runs, if not on this machine's loopback interface.
 
     Attributes:
       address: by which the other tasks reach it.
@@ -85,7 +90,7 @@ class TaskProcess:
         return self._process
 
     def start(self, cluster: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> None:
-        """Starts the process; `wait_ready` waits for its server.
+        """Start the process; `wait_ready` waits for its server.
 
         Args:
           cluster: job name to addresses.
@@ -113,7 +118,7 @@ class TaskProcess:
                     # A group of its own: Ctrl-C reaches the parent alone, which then closes in
                     # order; and a *stopped* task whose parent dies is woken by the kernel (its
                     # group is orphaned), so that it can see its lifeline cut.
-                    process_group=0,
+                    **_OWN_GROUP,
                 )
         except BaseException:
             self._close_pipes()
@@ -124,7 +129,7 @@ class TaskProcess:
         self._last_cpu_s = 0.0
 
     def wait_ready(self, deadline: float) -> None:
-        """Waits until the task's server accepts calls.
+        """Wait until the task's server accepts calls.
 
         Args:
           deadline: on the clock of `time.monotonic`, in seconds.
@@ -155,15 +160,15 @@ class TaskProcess:
         self._ready_fd = -1
 
     def log(self) -> str:
-        """All the task has written, stdout and stderr."""
+        """Return everything that the task has written to stdout and stderr."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
-        """The last lines of the log."""
-        return "\n".join(self.log().splitlines()[-lines:]) or "(the log is empty)"
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        return "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:]) or "(the log is empty)"
 
     def cpu_s(self) -> float:
-        """User and system CPU seconds of the running process, all threads; 10 ms resolution.
+        """Return user and system CPU seconds of the running process, all threads; 10 ms resolution.
 
         For a process that has ended: the last value that was read of it.
         """
@@ -171,11 +176,11 @@ class TaskProcess:
             times = psutil.Process(self.process.pid).cpu_times()
             self._last_cpu_s = times.user + times.system
         except psutil.NoSuchProcess:
-            pass  # ended and reaped: the last value stands, as documented
+            pass  # ended and reaped: the last value stays, as documented
         return self._last_cpu_s
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the running process.
+        """Send a signal to the running process.
 
         Raises:
           RuntimeError: the process has ended.
@@ -188,7 +193,7 @@ class TaskProcess:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """Stops the running process with SIGSTOP and returns once it stands still.
+        """Stop the running process with SIGSTOP, and return when it has stopped.
 
         Raises:
           RuntimeError: the process has ended.
@@ -198,18 +203,18 @@ class TaskProcess:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill(self) -> None:
-        """Kills the process with SIGKILL, also a stopped one, and reaps it; nothing if it ended."""
+        """Kill the process with SIGKILL, also a stopped one, and reap it, unless it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         self._close_pipes()
 
     def end(self) -> None:
-        """Cuts the lifeline, so that the process leaves by itself."""
+        """Cut the lifeline, so that the process exits by itself."""
         self._close_pipes()
 
     def reap(self, deadline: float) -> None:
-        """Waits for a process whose lifeline was cut; kills it when stopped or late."""
+        """Wait for a process whose lifeline was cut; kill it if it is stopped or late."""
         if self._process is None:
             return
         if not self._is_stopped():
@@ -232,7 +237,7 @@ class TaskProcess:
 
 
 def end_all(tasks: Sequence[TaskProcess]) -> None:
-    """Ends every process: asks all first, then waits, and kills what is stopped or too slow."""
+    """End every process: ask all, wait for them, then kill those that are stopped or slow."""
     for task in tasks:
         task.end()
     deadline = time.monotonic() + _GRACE_S

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts of tensors over meshes of devices, and the cheapest way from one to another.
+"""Find the cheapest layouts of tensors over meshes of devices, and run functions in them.
 
     from tf_fuse import layout
 
@@ -12,16 +12,12 @@
     print(layout.plan_relayout(source, target))
     layout.show(target)
 
-Operations, their strategies and what these cost: `tf_fuse.layout.operation`, `.operators`,
-`.strategy`, `.cost`, `.edges`, `.forks`, `.memory` and `.calibration`; names of dimensions:
-`.propagation` and `.named`.
+Folders: `types` (meshes, layouts, operations), `operators` (rules), `relayout` (paths between
+layouts), `strategies`, `cost`, `profile` (measured rates), `trace` (a `tf.function`'s operations),
+`optimize` (the search), `planning` (from a function to a plan) and `execution` (runs a plan).
 
-Layouts of a whole `tf.function`: `plan`, by `.trace`, `.planning` and the search, `.optimize`; over
-all meshes of a number of devices: `plan_meshes`; and `execute` runs a plan, by `.execution`.
-Rates of a mesh: `.measurement` and `.rates_file`.
-
-Nothing of it needs TensorFlow or devices, but for `tf_fuse.layout.dtensor`, which runs relayouts on
-`tf.experimental.dtensor`, `plan` and `execute`. Sources:
+Only `trace`, `profile` and `execution`, and so `plan`, `execute` and `lay_out`, import TensorFlow.
+Sources:
 
 * named dimensions, meshes and rules: "Mesh-TensorFlow: Deep Learning for Supercomputers" (Shazeer
   et al., 2018), section 3;
@@ -34,12 +30,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tf_fuse.layout.by_rules import plan_by_rules
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.links import Link
-from tf_fuse.layout.mesh import Mesh
-from tf_fuse.layout.mesh_planning import MeshPlans, plan_meshes
-from tf_fuse.layout.notation import (
+from tf_fuse.layout.planning.by_rules import plan_by_rules
+from tf_fuse.layout.planning.mesh_planning import MeshPlans, plan_meshes
+from tf_fuse.layout.planning.pipeline import (
+    FunctionPlan,
+    FunctionProblem,
+    function_problem,
+    plan,
+)
+from tf_fuse.layout.planning.rates import assumed_rates
+from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
+from tf_fuse.layout.types.dimension_rules import Dimension, LayoutRules
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.layout.types.notation import (
     MindSporeLayout,
     from_mindspore,
     from_sbp,
@@ -47,34 +53,24 @@ from tf_fuse.layout.notation import (
     to_rules,
     to_sbp,
 )
-from tf_fuse.layout.picture import picture, show
-from tf_fuse.layout.planning import (
-    FunctionPlan,
-    FunctionProblem,
-    assumed_rates,
-    function_problem,
-    plan,
-)
-from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
-from tf_fuse.layout.rules import Dimension, LayoutRules
-from tf_fuse.layout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
-from tf_fuse.layout.tensor_layout import TensorLayout
+from tf_fuse.layout.types.picture import picture, show
+from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
-    from tf_fuse.layout.execution.execution import Execution
-    from tf_fuse.layout.execution.keras_steps import KerasExecution
+    from tf_fuse.layout.execution.execute import Execution
+    from tf_fuse.layout.keras.model import KerasExecution
 
 
 def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
-    """Makes a plan run: a callable like the function that was planned.
+    """Run a plan: a callable like the function that was planned.
 
-    The function's variables become parts on the devices; they stay the objects that they are, and
-    are read, assigned to and saved whole.
+    The function's variables become shards on the devices. They stay the same objects, and are read,
+    assigned to and saved whole.
 
     Args:
       plan: of `plan`.
       devices: local devices in the mesh's order, as ["CPU:0", "CPU:1"], which are logical CPUs by
-        default; or what `tf_fuse.layout.dtensor.device_mesh` returns, also of several processes.
+        default; or a `dtensor.Mesh` with the plan's axes, which may have several processes.
 
     Returns:
       The callable. It takes ordinary tensors, and returns ordinary ones.
@@ -83,19 +79,19 @@ def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
       LayoutError: there are not the devices of the plan's mesh; a variable lies otherwise already;
         or an operation cannot run as planned. It says which one, and what to do.
     """
-    from tf_fuse.layout.execution.execution import Execution
+    from tf_fuse.layout.execution.execute import Execution
 
     return Execution(plan, devices)
 
 
 def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> KerasExecution:
-    """Makes `fit`, `evaluate` and `predict` of a Keras model run by plans.
+    """Make `fit`, `evaluate` and `predict` of a Keras model run by plans.
 
-    Each step, with the updates of the optimizer and the metrics, is planned when the first batch of
-    its shape comes, and runs as `execute` says. The first plan lays the variables out, and those of
-    other steps and shapes keep that: what runs first should be the training. A batch of another
-    size that cannot be split as is asked for is planned without what was asked for: in mode "data"
-    all devices do it alike, in others it is laid out as is cheapest.
+    The first batch of a shape plans its step, with the updates of the optimizer and the metrics,
+    and the step runs as `execute` says. The first plan lays the variables out, and plans of other
+    steps and shapes keep their layouts, so train first. If a batch of another size cannot be split
+    as the options ask, its plan ignores them: in mode "data" all devices do the same, in other
+    modes the cheapest plan runs.
 
     Args:
       model: a compiled model of Keras 3 on TensorFlow, or of tf_keras.
@@ -107,13 +103,13 @@ def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> Kera
         for it.
 
     Returns:
-      What tells the plans, makes one before it is needed, and releases the model.
+      The execution: it lists the plans, plans ahead of need, and releases the model.
 
     Raises:
-      LayoutError: it is no such model, runs by plans already, or an option is unknown. Steps raise
-        what `plan` and `execute` do, and where the model is compiled with run_eagerly.
+      LayoutError: the model is of another kind, runs by plans already, or an option is unknown.
+        Steps raise what `plan` and `execute` raise, and if the model is compiled with run_eagerly.
     """
-    from tf_fuse.layout.execution.keras_steps import KerasExecution
+    from tf_fuse.layout.keras.model import KerasExecution
 
     return KerasExecution(model, mesh, devices, options)
 

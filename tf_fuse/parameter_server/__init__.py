@@ -1,23 +1,23 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Variables over parameter servers, placed and split by what they cost.
+"""Place and split variables over parameter servers by what they cost.
 
 With the option `shard_weight_update`, `tf.distribute.ParameterServerStrategy` places variables by
 their bytes and traffic; docs/parameter_servers.md is for users.
 """
 
-from tf_fuse.parameter_server.device_setter import PsStrategy
-from tf_fuse.parameter_server.measuring import measure_costs
-from tf_fuse.parameter_server.partition import CostPartitioner
-from tf_fuse.parameter_server.pieces import pieces
+from tf_fuse.parameter_server.costs import Costs
+from tf_fuse.parameter_server.partitioning.partitioner import CostPartitioner
+from tf_fuse.parameter_server.partitioning.pieces import pieces
+from tf_fuse.parameter_server.placement.device_setter import PsStrategy
+from tf_fuse.parameter_server.placement.planned_places import Plan
 from tf_fuse.parameter_server.planning import build, plan
-from tf_fuse.parameter_server.plans import Plan
 from tf_fuse.parameter_server.report import (
     placement_report,
     print_placement_report,
     set_costs,
 )
-from tf_fuse.parameter_server.traffic import Costs
+from tf_fuse.parameter_server.update_measurement import measure_costs
 
 __all__ = [
     "CostPartitioner",

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what programs pass: a wrong argument is named, with its value and what it may be."""
+"""Check the arguments of programs; errors name the argument, its value and what it may be."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import math
 import operator
 from typing import Any
 
-# More is a mistake; each server is kept account of.
+# A larger number is a mistake: loads are kept for each server.
 MOST_SERVERS = 1 << 16
 MOST = 1_000_000
 
 
 def servers(value: Any) -> int:
-    """A number of parameter servers.
+    """Return a checked number of parameter servers.
 
     Raises:
-      TypeError: it is no whole number.
-      ValueError: it is none of 1 to `MOST_SERVERS`.
+      TypeError: it is not a whole number.
+      ValueError: it is not from 1 to `MOST_SERVERS`.
     """
     number = _whole(value)
     if number is None:
@@ -33,7 +33,7 @@ def servers(value: Any) -> int:
 
 
 def axis(value: Any) -> int | None:
-    """An axis, or None for any.
+    """Return a checked axis, or None for any.
 
     Raises:
       TypeError: it is neither None nor a whole number.
@@ -50,10 +50,10 @@ def axis(value: Any) -> int | None:
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """A whole number from `least` to `MOST`.
+    """Return a checked whole number from `least` to `MOST`.
 
     Raises:
-      TypeError: it is no whole number.
+      TypeError: it is not a whole number.
       ValueError: it is out of range.
     """
     number = _whole(value)
@@ -65,23 +65,23 @@ def whole(name: str, value: Any, least: int) -> int:
 
 
 def positive(name: str, value: Any) -> float:
-    """A finite number above 0; raises as `whole`."""
+    """Return a checked finite number above 0; raise as `whole`."""
     return _real(name, value, "must be a positive number", lambda number: number > 0)
 
 
 def not_negative(name: str, value: Any) -> float:
-    """A finite number, 0 or more; raises as `whole`."""
+    """Return a checked finite number, 0 or more; raise as `whole`."""
     return _real(name, value, "must be 0 or more", lambda number: number >= 0)
 
 
 def instance(name: str, value: Any, cls: type, more: str = "") -> None:
-    """Checks a type.
+    """Check a type.
 
     Args:
       name: of the argument.
       value: that was passed.
       cls: what it must be.
-      more: of the text, behind the type's name.
+      more: of the text, after the type's name.
 
     Raises:
       TypeError: it is something else.
@@ -92,13 +92,13 @@ def instance(name: str, value: Any, cls: type, more: str = "") -> None:
 
 
 def function(value: Any, does: str) -> None:
-    """Checks that something can be called; raises a TypeError that says what it is to do."""
+    """Check that something can be called; raises a TypeError that says what it is to do."""
     if not callable(value):
         raise TypeError(f"function is {described(value)}, must be a function that {does}")
 
 
 def described(value: Any) -> str:
-    """A value for an error's text: what it is, and of which type."""
+    """Return a value for an error's text: what it is, and its type."""
     text = " ".join(repr(value).split())
     if len(text) > 60:
         text = f"{text[:57]}..."

@@ -1,14 +1,14 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Divides items with several loads each over servers, so that each load is even.
+"""Divide items with several loads each over servers, so that each load is even.
 
-By list scheduling (Graham, 1969): what is heaviest first (LPT), each on the server that is best off
-with it; then items are moved and exchanged as long as that helps. What is best off is judged by the
-sum of the eighth powers of all servers' loads, each relative to its mean: with one load that is the
-least loaded server, with several it is the one whose largest load grows least.
+List scheduling (Graham, 1969) takes the heaviest item first (LPT), and puts each on the server that
+gives the best balance. Then items are moved and exchanged while that helps. The balance is the sum
+of the eighth powers of all servers' loads, each relative to its mean: with one load the best server
+is the least loaded one, with several the one whose largest load grows least.
 
-The same items get the same servers in whichever order they are given, and in every process: no sum
-here depends on how it is vectorised.
+The same items get the same servers in any order and in every process: no sum here depends on how it
+is vectorised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-# Of a server, how many items are looked at when some are exchanged, and how often that is done.
+# How many items of a server an exchange considers, and how many exchanges there are.
 _MOST_ITEMS = 128
 _MOST_ROUNDS = 400
 # A gain below this is rounding.
@@ -28,7 +28,7 @@ _LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True)
 class Item:
-    """What is kept on one server.
+    """An item that one server keeps.
 
     Attributes:
       key: sorts items of the same weight; items with one key are alike.
@@ -44,8 +44,8 @@ class Item:
     whole: str = ""
 
 
-class Servers:
-    """What the servers have.
+class ServerLoads:
+    """The loads of the servers.
 
     Attributes:
       loads: of each server, of each kind.
@@ -53,7 +53,7 @@ class Servers:
     """
 
     def __init__(self, servers: int, kinds: int):
-        """Starts with nothing.
+        """Start with empty servers.
 
         Args:
           servers: how many there are, at least 1.
@@ -63,16 +63,16 @@ class Servers:
         self.counts = [0] * servers
         self._pieces: dict[str, list[int]] = {}
 
-    def copy(self) -> Servers:
-        """One that may be changed by itself."""
-        made = Servers(len(self.counts), len(self.loads[0]))
+    def copy(self) -> ServerLoads:
+        """Return a copy."""
+        made = ServerLoads(len(self.counts), len(self.loads[0]))
         made.loads = [list(one) for one in self.loads]
         made.counts = list(self.counts)
         made._pieces = {whole: list(one) for whole, one in self._pieces.items()}
         return made
 
     def add(self, item: Item, server: int) -> None:
-        """Puts an item on a server."""
+        """Put an item on a server."""
         for kind, load in enumerate(item.loads):
             self.loads[server][kind] += load
         self.counts[server] += 1
@@ -80,7 +80,7 @@ class Servers:
             self._pieces.setdefault(item.whole, [0] * len(self.counts))[server] += 1
 
     def remove(self, item: Item, server: int) -> None:
-        """Takes an item from a server."""
+        """Take an item from a server."""
         for kind, load in enumerate(item.loads):
             self.loads[server][kind] = max(0.0, self.loads[server][kind] - load)
         self.counts[server] -= 1
@@ -88,7 +88,7 @@ class Servers:
             self._pieces[item.whole][server] -= 1
 
     def best(self, item: Item, means: Sequence[float] | None = None) -> int:
-        """The server that is best off with an item more.
+        """Return the server that is best off with an item more.
 
         Args:
           item: to be put there.
@@ -117,8 +117,8 @@ class Servers:
         return min(range(len(self.counts)), key=badness)
 
 
-def assign(items: Sequence[Item], servers: Servers) -> list[int]:
-    """Chooses a server for each item.
+def assign(items: Sequence[Item], servers: ServerLoads) -> list[int]:
+    """Choose a server for each item.
 
     With one kind of load, no pieces and no item that has to be somewhere, the fullest of n servers
     has at most the mean and (1 - 1/n) times the heaviest item; and, where servers were empty, at
@@ -152,7 +152,7 @@ def assign(items: Sequence[Item], servers: Servers) -> list[int]:
 
 
 def imbalance(loads: Sequence[float]) -> float:
-    """The largest of some loads, relative to their mean; 1 where there is none."""
+    """Return the largest of some loads, relative to their mean; 1 where there is none."""
     mean = sum(loads) / len(loads)
     return max(loads) / mean if mean > 0 else 1.0
 
@@ -167,14 +167,14 @@ def _heaviest_first(item: Item, sums: Sequence[float]) -> tuple[Any, ...]:
 
 
 def _eighth(value: Any) -> Any:
-    """The eighth power, by products: they have the same bits everywhere, `pow` has not."""
+    """Return the eighth power, by products: they have the same bits everywhere, `pow` has not."""
     square = value * value
     fourth = square * square
     return fourth * fourth
 
 
 def _badness(loads: Any) -> Any:
-    """Sums up eighth powers over the last axis, one after the other."""
+    """Sum up eighth powers over the last axis, one after the other."""
     total = _eighth(loads[..., 0])
     for kind in range(1, loads.shape[-1]):
         total = total + _eighth(loads[..., kind])
@@ -185,10 +185,10 @@ def _refine(
     items: Sequence[Item],
     chosen: list[int],
     free: Sequence[int],
-    placed: Servers,
+    placed: ServerLoads,
     means: Sequence[float],
 ) -> None:
-    """Moves and exchanges items as long as that makes loads more even; changes `chosen`."""
+    """Move and exchange items while that makes loads more even; change `chosen`."""
     kinds = [kind for kind, mean in enumerate(means) if mean > 0]
     if not kinds or len(placed.counts) < 2 or not free:
         return
@@ -215,7 +215,7 @@ def _refine(
 def _best_exchange(
     loads: Any, sizes: dict[int, Any], on: list[list[int]]
 ) -> tuple[int, int, int | None, int | None] | None:
-    """What the fullest server that can gain gives to another one, and what it takes for it."""
+    """Return the best move or exchange from the fullest server that can gain."""
     fullest = sorted(range(len(on)), key=lambda one: (-float(loads[one].max()), one))
     nothing = np.zeros(loads.shape[1])
     for source in fullest:
@@ -244,7 +244,7 @@ def _best_exchange(
 
 
 def _some(items: list[int]) -> list[int]:
-    """All items of a short list; of a long one as many as are looked at, evenly spread."""
+    """Return all items of a short list; of a long one as many as are looked at, evenly spread."""
     if len(items) <= _MOST_ITEMS:
         return items
     step = len(items) / _MOST_ITEMS

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the places of a model's variables by building the model without them first."""
+"""Plan the servers of a model's variables by building the model without them first."""
 
 from __future__ import annotations
 
@@ -9,20 +9,32 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from tf_fuse.parameter_server import arguments, hook, spread, whole_optimizers
-from tf_fuse.parameter_server.abstract import Recorded, record
-from tf_fuse.parameter_server.balance import Servers, imbalance
-from tf_fuse.parameter_server.device_setter import whole_of
-from tf_fuse.parameter_server.partition import CostPartitioner, Decision, decide_all
-from tf_fuse.parameter_server.plans import Expected, Plan, Split, make_plan
-from tf_fuse.parameter_server.traffic import Costs, Load, Variable
+from tf_fuse._tensorflow.variables.parameter_server_strategy import partitioner_of
+from tf_fuse.parameter_server import arguments, interception
+from tf_fuse.parameter_server.abstract_build import Recorded, record
+from tf_fuse.parameter_server.balance import ServerLoads, imbalance
+from tf_fuse.parameter_server.costs import Costs, Load, VariableSpec
+from tf_fuse.parameter_server.partitioning import keras_optimizers
+from tf_fuse.parameter_server.partitioning.partitioner import (
+    CostPartitioner,
+    PartitionDecision,
+    decide_all,
+)
+from tf_fuse.parameter_server.placement import update_spreading
+from tf_fuse.parameter_server.placement.device_setter import whole_of
+from tf_fuse.parameter_server.placement.planned_places import (
+    Expected,
+    Plan,
+    Split,
+    make_plan,
+)
 
 _log = logging.getLogger("tf_fuse")
 _T = TypeVar("_T")
 
 
 def build(function: Callable[[], _T]) -> _T:
-    """Calls a function that builds a model, after planning where its variables go.
+    """Call a function that builds a model, after planning where its variables go.
 
     To be called in the scope of a `tf.distribute.ParameterServerStrategy`:
 
@@ -30,7 +42,7 @@ def build(function: Callable[[], _T]) -> _T:
             model, optimizer = tf_fuse.parameter_server.build(make_model)
 
     The function is run twice: first in a graph of its own, where nothing is computed and no
-    variable is made, to learn of all variables with their shapes; then as it is. The state of
+    variable is made, to list all variables with their shapes; then normally. The state of
     Python's and NumPy's random numbers, and the numbers in Keras's names, are in between what they
     were before; anything else that the function changes outside of what it returns is changed
     twice. If it cannot be run in a graph, that is logged and reported, and each variable is placed
@@ -39,7 +51,7 @@ def build(function: Callable[[], _T]) -> _T:
     Where the strategy has no partitioner, a dense variable is made in pieces if its updates alone
     are more than a server's share of all, if they take longer than its transfer, and if the
     function builds an optimizer of Keras 3 with it that takes pieces, or gives it to
-    `tf_fuse.parameter_server.pieces`. `placement_report` has the arithmetic.
+    `tf_fuse.parameter_server.partitioning.pieces`. `placement_report` has the arithmetic.
 
     Args:
       function: makes variables, those of the optimizer at best too (`optimizer.build(...)`), so
@@ -50,23 +62,23 @@ def build(function: Callable[[], _T]) -> _T:
       strategy, it is just called.
 
     Raises:
-      TypeError: it is no function.
+      TypeError: it is not a function.
     """
     arguments.function(function, "builds a model")
-    extended = hook.strategy_in_scope()
+    extended = interception.strategy_in_scope()
     if extended is None:
         return function()
-    placement = hook.placement_of(extended)
-    whole_optimizers.install()  # (Under record, variables are made without the strategy.)
+    placement = interception.placement_of(extended)
+    keras_optimizers.install()  # (Under record, variables are made without the strategy.)
 
     def split(expected: Sequence[Expected]) -> Split:
-        return _split_of(extended._variable_partitioner, expected, placement.costs)
+        return _split_of(partitioner_of(extended), expected, placement.costs)
 
     plan = _plan(function, placement.costs, placement.loads(), split, in_graph=False)
     placement.add_plan(plan)
     if plan.places:
         _log.info(
-            "tf_fuse: %d variables are planned over %d parameter servers: largest / mean %.3f in "
+            "%d variables are planned over %d parameter servers: largest / mean %.3f in "
             "bytes kept.",
             len(plan.places), plan.servers, imbalance([one[0] for one in placement.loads().loads]),
         )  # fmt: skip
@@ -77,14 +89,14 @@ def build(function: Callable[[], _T]) -> _T:
         if left:
             names = ", ".join(place.variable.name for place in left[:5])
             _log.warning(
-                "tf_fuse: %d of %d variables that were planned were not made: %s%s. A model that "
+                "%d of %d variables that were planned were not made: %s%s. A model that "
                 "is built differently the second time is placed as it is made.",
                 len(left), len(plan.places), names, ", ..." if len(left) > 5 else "",
             )  # fmt: skip
 
 
 def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) -> Plan:
-    """Plans where the variables of a graph go, for `ps_strategy`.
+    """Plan where the variables of a graph go, for `ps_strategy`.
 
     Args:
       function: builds the graph's variables; without `tf.compat.v1.train.replica_device_setter`. It
@@ -102,14 +114,14 @@ def plan(function: Callable[[], Any], servers: int, costs: Costs | None = None) 
     arguments.function(function, "builds a graph")
     if costs is not None:
         arguments.instance("costs", costs, Costs, ", or None")
-    empty = Servers(arguments.servers(servers), len(Load().balanced()))
+    empty = ServerLoads(arguments.servers(servers), len(Load().balanced()))
     return _plan(function, costs or Costs(), empty, None, in_graph=True)
 
 
 def _plan(
     function: Callable[[], Any],
     costs: Costs,
-    servers: Servers,
+    servers: ServerLoads,
     split: Callable[[Sequence[Expected]], Split] | None,
     in_graph: bool,
 ) -> Plan:
@@ -118,8 +130,8 @@ def _plan(
     except Exception as error:
         text = str(error).strip().partition("\n")[0]
         reason = f"the model cannot be built abstractly: {type(error).__name__}: {text}"
-        _log.warning("tf_fuse: %s. Each variable is placed as it is made.", reason)
-        _log.debug("tf_fuse: while planning", exc_info=True)
+        _log.warning("%s. Each variable is placed as it is made.", reason)
+        _log.debug("while planning", exc_info=True)
         return Plan(len(servers.counts), reason=reason)
     expected = expected_of(recorded, in_graph)
     for one in expected:
@@ -133,7 +145,7 @@ def _plan(
 
 
 def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
-    """What a plan is made for: the variables, with those that are put beside them counted.
+    """Return the variables to plan for, counting those that are put beside them.
 
     Args:
       recorded: all variables that a program made.
@@ -155,7 +167,7 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
 
     return [
         Expected(
-            Variable(
+            VariableSpec(
                 one.graph_name if in_graph else one.name,
                 one.shape,
                 one.dtype,
@@ -173,25 +185,27 @@ def expected_of(recorded: Sequence[Recorded], in_graph: bool) -> list[Expected]:
 
 
 def _bytes(one: Recorded) -> int:
-    return Variable("", one.shape or (), one.dtype).bytes
+    return VariableSpec("", one.shape or (), one.dtype).bytes
 
 
 def _split_of(partitioner: Any, expected: Sequence[Expected], costs: Costs) -> Split:
-    """What a strategy's partitioner will do to variables that are planned."""
+    """Return the function that splits planned variables as the strategy's partitioner will."""
     if partitioner is None:
         asked = {one.variable for one in expected if one.in_pieces}
-        return lambda variables, servers: spread.decide(variables, servers, costs, asked)
+        return lambda variables, servers: update_spreading.decide(variables, servers, costs, asked)
     if isinstance(partitioner, CostPartitioner):
         return lambda variables, servers: decide_all(variables, servers, partitioner.costs)
 
-    def ask(variables: Sequence[Variable], servers: Servers) -> dict[Variable, Decision]:
+    def ask(
+        variables: Sequence[VariableSpec], servers: ServerLoads
+    ) -> dict[VariableSpec, PartitionDecision]:
         from tensorflow.python.framework import dtypes, tensor_shape
 
         decisions = {}
         for one in variables:
             shape, dtype = tensor_shape.TensorShape(one.shape), dtypes.as_dtype(one.dtype)
             pieces = partitioner(shape=shape, dtype=dtype)[0]
-            decisions[one] = Decision(one, pieces, reason="a partitioner of the program")
+            decisions[one] = PartitionDecision(one, pieces, reason="a partitioner of the program")
         return decisions
 
     return ask

@@ -1,20 +1,22 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where variables are on parameter servers, and why, for people and as JSON."""
+"""Report where variables are on parameter servers, and why, for people and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_fuse.parameter_server import arguments, hook
+from tf_fuse._console import open_console
+from tf_fuse._tensorflow.variables.parameter_server_strategy import partitioner_of
+from tf_fuse.parameter_server import arguments, interception
 from tf_fuse.parameter_server.balance import imbalance
-from tf_fuse.parameter_server.device_setter import PsStrategy
-from tf_fuse.parameter_server.partition import CostPartitioner
-from tf_fuse.parameter_server.placement import PLACES, Placement
-from tf_fuse.parameter_server.traffic import Costs
+from tf_fuse.parameter_server.costs import Costs
+from tf_fuse.parameter_server.partitioning.partitioner import CostPartitioner
+from tf_fuse.parameter_server.placement.device_setter import PsStrategy
+from tf_fuse.parameter_server.placement.placer import PLACES, Placer
 
-# What is told of a server, in this order, and the attribute of a `Load` that has it.
+# What the report shows of a server, in this order, and the attribute of a `Load` that has it.
 _LOADS = {
     "kept_bytes": "kept",
     "read_bytes_per_step": "read",
@@ -29,7 +31,7 @@ _NONE = (
 
 
 def set_costs(strategy: Any, costs: Costs) -> None:
-    """Sets the figures by which the variables of a strategy are placed.
+    """Set the figures by which the variables of a strategy are placed.
 
     Args:
       strategy: a `tf.distribute.ParameterServerStrategy` without variables.
@@ -41,11 +43,11 @@ def set_costs(strategy: Any, costs: Costs) -> None:
       TypeError: it is another kind of strategy, or the costs are of another type.
     """
     arguments.instance("costs", costs, Costs)
-    hook.set_costs(hook.extended_of(strategy), costs)
+    interception.set_costs(interception.extended_of(strategy), costs)
 
 
 def placement_report(strategy: Any) -> dict[str, Any]:
-    """Where the variables of a strategy or a graph are, and why.
+    """Return where the variables of a strategy or a graph are, and why.
 
     Args:
       strategy: a `tf.distribute.ParameterServerStrategy`, or a `PsStrategy`.
@@ -70,22 +72,22 @@ def placement_report(strategy: Any) -> dict[str, Any]:
       * `plans`: of each plan `variables` (how many it has places for), `not_made` (the names of
         those that were not made), `reason` (why it has no places; "" if it has) and `spread`: where
         the strategy has no partitioner, of each dense variable `variable`, `shape`, `pieces`,
-        `verdict` (a key of `tf_fuse.parameter_server.spread.VERDICTS`), `update_s` and `wire_s`
-        (its updates and its transfer in a step, on one server), `share_s` (a server's share of all
-        updates), `seconds` (both together by number of pieces, from 1 on; empty if it does not come
-        to that) and `arithmetic`, in words.
+        `verdict` (a key of `placement.update_spreading.VERDICTS`), `update_s` and
+        `wire_s` (its updates and its transfer in a step, on one server), `share_s` (a server's
+        share of all updates), `seconds` (both together by number of pieces, from 1 on; empty if it
+        does not come to that) and `arithmetic`, in words.
 
     Raises:
       TypeError: it is another kind of strategy.
     """
     if isinstance(strategy, PsStrategy):
         return _report(strategy.placement, None)
-    extended = hook.extended_of(strategy)
-    return _report(hook.placement_of(extended), extended._variable_partitioner)
+    extended = interception.extended_of(strategy)
+    return _report(interception.placement_of(extended), partitioner_of(extended))
 
 
 def print_placement_report(report: Any) -> None:
-    """Prints where variables are, as tables.
+    """Print where variables are, as tables.
 
     Args:
       report: what `placement_report` returned, perhaps in another process; or a strategy.
@@ -94,15 +96,13 @@ def print_placement_report(report: Any) -> None:
       TypeError: it is neither.
       ValueError: it is a dict, but not of `placement_report`.
     """
-    from rich.console import Console
-
     data = report if isinstance(report, Mapping) else placement_report(report)
     if missing := sorted({"reason", *_PARTS} - data.keys()):
         raise ValueError(
             f"the report has no {', '.join(missing)}: pass what "
             "tf_fuse.parameter_server.placement_report returned, or a strategy"
         )
-    console = Console()
+    console = open_console()
     if data.get("reason"):
         console.print(data["reason"], markup=False)
         return
@@ -119,16 +119,16 @@ def print_placement_report(report: Any) -> None:
     for one in data["plans"]:
         line = one["reason"] or f"a plan of {one['variables']} variables"
         if one["not_made"]:
-            line += f", of which {len(one['not_made'])} were not made"
+            line += f"; {len(one['not_made'])} were not made"
         console.print(f"Plan: {line}", markup=False, highlight=False, soft_wrap=True)
-        # (Of small variables there is nothing to say; older reports do not have it.)
+        # (Small variables have no verdict, and older reports do not have it.)
         for of in one.get("spread", ()):
             if of["verdict"] != "share":
                 line = f"{of['variable']}: {of['arithmetic']}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
+def _report(placement: Placer, partitioner: Any) -> dict[str, Any]:
     servers: list[dict[str, Any]] = [
         {"server": number, "variables": 0, **dict.fromkeys(_LOADS, 0)}
         for number in range(placement.servers)
@@ -174,7 +174,7 @@ def _report(placement: Placement, partitioner: Any) -> dict[str, Any]:
 
 
 def _number(key: str, value: float) -> float | int:
-    """Bytes as whole numbers."""
+    """Return the bytes as whole numbers."""
     return value if key.endswith("_s_per_step") else round(value)
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What was decided about the update of the weights in a function."""
+"""Define the record of what was decided about the weight updates of a function."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tf_fuse.shard_update.bundle import Bundle
-from tf_fuse.shard_update.costs import Costs
-from tf_fuse.shard_update.functions import REDUCE, operations
-from tf_fuse.shard_update.plan import Plan
+from tf_fuse.function_graph.function_lookup import REDUCE, operations
+from tf_fuse.shard_update.cost_figures import UpdateCosts
+from tf_fuse.shard_update.plan import ShardedUpdate
+from tf_fuse.sharded_variable.shard_group import ShardGroup
 
-# Why a function with an all-reduce runs as it is.
+# Why a function with an all-reduce runs unchanged.
 FUNCTION_REASONS = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
@@ -35,7 +35,7 @@ class Decision:
       detail: the node that is the reason, or what is wrong.
       replicas: how many train together; 0 if that is not known.
       groups: in how many groups they keep the state, each all of it; 0 as `replicas`.
-      bundle: the parts that the function uses; None before it has them.
+      shard_group: the parts that the function uses; None before it has them.
       costs: the figures by which it was decided; None if there was nothing to decide.
       variables: names of variables, by argument.
       element_bytes: of what is reduced, by all-reduce.
@@ -43,13 +43,13 @@ class Decision:
     """
 
     function: str
-    plan: Plan | None
+    plan: ShardedUpdate | None
     reason: str | None = None
     detail: str = ""
     replicas: int = 0
     groups: int = 0
-    bundle: Bundle | None = None
-    costs: Costs | None = None
+    shard_group: ShardGroup | None = None
+    costs: UpdateCosts | None = None
     variables: dict[str, str] = field(default_factory=dict)
     element_bytes: dict[str, int] = field(default_factory=dict)
     element_types: dict[str, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the updates of a program's weights, for people and as JSON."""
+"""Report how the weight updates of a program were sharded, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tf_fuse.shard_update.costs import Costs
+from tf_fuse._console import open_console
+from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.decision import FUNCTION_REASONS, Decision
-from tf_fuse.shard_update.early_gather import GATHER_REASONS
-from tf_fuse.shard_update.families import REASONS, Family, Pack
-from tf_fuse.shard_update.operations_report import lines, operations
+from tf_fuse.shard_update.fusion_report import lines, operations
+from tf_fuse.shard_update.plan import GATHER_REASONS, REASONS, Bucket, UpdateCluster
 from tf_fuse.shard_update.replicas import name_of, width_of
 
-# Of what is reduced and updates nothing, as a loss or a metric, and of what is left on purpose.
-_NO_WARNING = frozenset({"no_profit", "no_update", "returned"})
+# The reason of what is reduced for people, as a loss or a metric: it is not a gradient.
+NO_UPDATE = "no_update"
+# Of what is left on purpose.
+_NO_WARNING = "no_profit"
 
 _OFF = "the option shard_weight_update is off"
 
@@ -33,10 +35,11 @@ def weight_update_report() -> dict[str, Any]:
       * `sharded`: whether the update of any function is cut;
       * `reason`: why none was looked at, in words; "" if some were;
       * `functions`: of each function with an all-reduce that was called with the option on, in that
-        order (a `tf.function` that was traced several times is several), a dict:
+        order (a `tf.function` that was traced several times is several), and that the program still
+        has, a dict:
 
         * `function`: its name, and `replicas`, how many train together (0: not known), in how many
-          `groups`, each of which keeps the whole state;
+          `groups`; each group keeps the whole state;
         * `sharded`, and if it is not: `reason` (a key of `FUNCTION_REASONS`, else ""), `meaning`
           (the same in words) and `detail` (the operation, or what is wrong);
         * `variables`: how many variables of the optimizer are in parts, and `weights`, how many
@@ -82,7 +85,7 @@ def weight_update_report() -> dict[str, Any]:
     updates, ones = getattr(context, "_tf_fuse_updates", None), operations(context)
     if updates is None:
         return {"sharded": False, "reason": _OFF, "functions": [], "operations": ones}
-    functions = [_function(one) for one in list(updates.decisions)]
+    functions = [_function(one) for one in updates.decisions]
     return {
         "sharded": any(function["sharded"] for function in functions),
         "reason": "",
@@ -97,27 +100,26 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
     Args:
       report: of `weight_update_report`, perhaps of another process; None for one of now.
     """
-    from rich.console import Console
-
     report = weight_update_report() if report is None else report
-    console = Console()
+    # (A report of an earlier version has none.)
+    operations = list(lines(report.get("operations", ())))
+    console = open_console()
     if report["reason"]:
         console.print(f"Weight updates are not cut: {report['reason']}.", markup=False)
-    elif not report["functions"]:
+    elif not report["functions"] and not operations:
         console.print("No function with an all-reduce has been called yet.")
     for function in report["functions"]:
         for line in _lines(function):
             console.print(line, markup=False, highlight=False)
         console.print(_table(function))
-        for pack in function["packs"]:
-            if pack["profit"]:
-                line = f"  {pack['node']}: cutting it {pack['profit']['arithmetic']}."
+        for bucket in function["packs"]:
+            if bucket["profit"]:
+                line = f"  {bucket['node']}: cutting it {bucket['profit']['arithmetic']}."
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
-        if function["costs"] is not None and any(pack["profit"] for pack in function["packs"]):
-            line = f"  Estimated by {Costs(**function['costs'])}."
+        if function["costs"] is not None and any(bucket["profit"] for bucket in function["packs"]):
+            line = f"  Estimated by {UpdateCosts(**function['costs'])}."
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-    # (A report of an earlier version has none.)
-    for line in lines(report.get("operations", ())):
+    for line in operations:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -125,23 +127,30 @@ def summary(decision: Decision) -> tuple[bool, str]:
     """A line about a function, for the log.
 
     Returns:
-      Whether an update was left alone, and the line.
+      Whether an update was left alone, and the line; "" if the function reduces what it has, and
+      updates nothing with it, as an evaluation does.
     """
     data = _function(decision)
     left = _left(data)
+    is_left = any(one["reason"] != _NO_WARNING for one in _alone(data["packs"]))
     if decision.reason is not None:
+        if decision.reason == "nothing_to_cut" and data["packs"] and not left:
+            return False, ""
         detail = f": {data['detail']}" if data["detail"] else ""
         line = f"not cut: {data['meaning']}{detail}" + (f"; {left}" if left else "")
-        updates = {one["reason"] for one in _alone(data["packs"])} - _NO_WARNING
-        return bool(updates) or decision.reason != "nothing_to_cut", line
-    gradients = [one for pack in data["packs"] for one in pack["gradients"]]
+        return is_left or decision.reason != "nothing_to_cut", line
+    gradients = [
+        one
+        for bucket in data["packs"]
+        for one in bucket["gradients"]
+        if NO_UPDATE not in (one["reason"], bucket["reason"])
+    ]
     cut = sum(one["sharded"] for one in gradients)
     here, whole = data["state_bytes"], data["whole_state_bytes"]
     line = (
         f"cut over {_replicas(data)}: {cut} of {len(gradients)} gradients, and "
         f"{_held(data)}, which take {here} bytes here in place of {whole} ({whole - here} saved)"
     )
-    is_left = any(one["reason"] != "no_profit" for one in _alone(data["packs"]))
     return is_left, line + (f"; {left}" if left else "")
 
 
@@ -166,37 +175,38 @@ def _left(data: Mapping[str, Any]) -> str:
     return f"left alone: {', '.join(listed)}"
 
 
-def _alone(packs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What is left alone: gradients, or packs as a whole."""
-    for pack in packs:
-        if pack["reason"]:
-            yield pack
-        else:
-            yield from (one for one in pack["gradients"] if one["reason"])
+def _alone(buckets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What is left alone: gradients, or buckets as a whole; not what updates nothing."""
+    for bucket in buckets:
+        for one in [bucket] if bucket["reason"] else bucket["gradients"]:
+            if one["reason"] not in ("", NO_UPDATE):
+                yield one
 
 
 def _function(decision: Decision) -> dict[str, Any]:
-    bundle = decision.bundle
-    here, whole = bundle.bytes() if bundle is not None else (0, 0)
-    weights = sum(one.is_weight for one in bundle.held) if bundle is not None else 0
-    packs = [_pack(pack, decision) for pack in (decision.plan.packs if decision.plan else [])]
-    total = sum(pack["bytes"] for pack in packs) + _gathered(decision)
+    shard_group = decision.shard_group
+    here, whole = shard_group.bytes() if shard_group is not None else (0, 0)
+    weights = sum(one.is_weight for one in shard_group.held) if shard_group is not None else 0
+    buckets = [
+        _bucket(bucket, decision) for bucket in (decision.plan.buckets if decision.plan else [])
+    ]
+    total = sum(bucket["bytes"] for bucket in buckets) + _gathered(decision)
     return {
         "function": decision.function,
         "replicas": decision.replicas,
         "groups": decision.groups,
         "sharded": decision.reason is None,
         **_why(decision.reason, FUNCTION_REASONS, decision.detail),
-        "variables": len(bundle.held) - weights if bundle is not None else 0,
+        "variables": len(shard_group.held) - weights if shard_group is not None else 0,
         "weights": weights,
         "state_bytes": here,
         "whole_state_bytes": whole,
-        "steps": bundle.version if bundle is not None else 0,
-        "is_parted": bundle is not None and bundle.is_parted,
-        "joins": bundle.joins.as_dict() if bundle is not None else None,
+        "steps": shard_group.version if shard_group is not None else 0,
+        "is_parted": shard_group is not None and shard_group.is_parted,
+        "joins": shard_group.joins.as_dict() if shard_group is not None else None,
         "sent_bytes_per_step": total * (decision.replicas - 1) // (decision.replicas or 1),
         "costs": _costs(decision),
-        "packs": packs,
+        "packs": buckets,
     }
 
 
@@ -208,24 +218,26 @@ def _costs(decision: Decision) -> dict[str, Any] | None:
 def _gathered(decision: Decision) -> int:
     """Bytes of what all-gathers bring, or the second halves of all-reduces."""
     total = 0
-    for pack in decision.plan.packs if decision.plan else []:
-        size = decision.element_bytes.get(pack.node, 0)
-        for family in pack.families:
-            narrow = family.gather.dtype if decision.reason is None else 0
-            total += math.prod(family.shape) * (width_of(narrow) if narrow else size)
+    for bucket in decision.plan.buckets if decision.plan else []:
+        size = decision.element_bytes.get(bucket.node, 0)
+        for cluster in bucket.clusters:
+            narrow = cluster.gather.dtype if decision.reason is None else 0
+            total += math.prod(cluster.shape) * (width_of(narrow) if narrow else size)
     return total
 
 
-def _pack(pack: Pack, decision: Decision) -> dict[str, Any]:
-    size = decision.element_bytes.get(pack.node, 0)
-    is_whole = decision.reason is not None or pack.reason is not None
-    gradients = [_gradient(family, decision, pack.node, size, is_whole) for family in pack.families]
+def _bucket(bucket: Bucket, decision: Decision) -> dict[str, Any]:
+    size = decision.element_bytes.get(bucket.node, 0)
+    is_whole = decision.reason is not None or bucket.reason is not None
+    gradients = [
+        _gradient(cluster, decision, bucket.node, size, is_whole) for cluster in bucket.clusters
+    ]
     return {
-        "node": pack.node,
+        "node": bucket.node,
         "bytes": sum(one["bytes"] for one in gradients),
         "sharded": any(one["sharded"] for one in gradients),
-        **_why(pack.reason, REASONS, pack.detail),
-        "profit": _profit(pack.profit),
+        **_why(bucket.reason, REASONS, bucket.detail),
+        "profit": _profit(bucket.profit),
         "gradients": gradients,
     }
 
@@ -241,34 +253,36 @@ def _profit(profit: Any) -> dict[str, Any] | None:
 
 
 def _gradient(
-    family: Family, decision: Decision, node: str, size: int, is_whole: bool
+    cluster: UpdateCluster, decision: Decision, node: str, size: int, is_whole: bool
 ) -> dict[str, Any]:
     names = decision.variables
     return {
-        "variable": ", ".join(names.get(weight, weight) for weight in family.weights),
-        "gradient": family.root,
-        "shape": list(family.shape),
-        "bytes": math.prod(family.shape) * size,
-        "slots": [] if is_whole else [names.get(slot, slot) for slot in family.slots],
-        "exact": bool(getattr(family, "exact", True)),
-        **_gather(family, decision.element_types.get(node, ""), is_whole),
-        "sharded": family.reason is None and not is_whole,
-        **_why(family.reason, REASONS, family.detail),
+        "variable": ", ".join(names.get(weight, weight) for weight in cluster.updated),
+        "gradient": cluster.root,
+        "shape": list(cluster.shape),
+        "bytes": math.prod(cluster.shape) * size,
+        "slots": [] if is_whole else [names.get(slot, slot) for slot in cluster.kept],
+        "exact": bool(getattr(cluster, "exact", True)),
+        **_gather(cluster, decision.element_types.get(node, ""), is_whole),
+        "sharded": cluster.reason is None and not is_whole,
+        **_why(cluster.reason, REASONS, cluster.detail),
     }
 
 
-def _gather(family: Family, dtype: str, is_whole: bool) -> dict[str, str]:
-    gather = family.gather
-    is_cut = family.reason is None and not is_whole
-    has_weight = is_cut and bool(family.weights or family.branches)
+def _gather(cluster: UpdateCluster, dtype: str, is_whole: bool) -> dict[str, str]:
+    gather = cluster.gather
+    is_sharded_here = cluster.reason is None and not is_whole
+    has_weight = is_sharded_here and bool(cluster.weights or cluster.branches)
     where = "first_use" if gather.is_first else "end"
     return {
         "gather": where if has_weight else "",
         "gather_type": (name_of(gather.dtype) if gather.dtype else dtype) if has_weight else "",
-        "gather_reason": gather.reason if is_cut else "",
-        "gather_meaning": GATHER_REASONS[gather.reason] if is_cut and gather.reason else "",
-        "gather_detail": gather.detail if is_cut else "",
-        "gather_wide": gather.wide if is_cut else "",
+        "gather_reason": gather.reason if is_sharded_here else "",
+        "gather_meaning": GATHER_REASONS[gather.reason]
+        if is_sharded_here and gather.reason
+        else "",
+        "gather_detail": gather.detail if is_sharded_here else "",
+        "gather_wide": gather.wide if is_sharded_here else "",
     }
 
 
@@ -297,11 +311,15 @@ def _lines(function: Mapping[str, Any]) -> Iterator[str]:
     joins = function["joins"]
     if joins["count"]:
         yield (
-            f"  put together {joins['count']} times, in {joins['seconds']:.3f} s, with "
+            f"  put together {_times(joins['count'])}, in {joins['seconds']:.3f} s, with "
             f"{joins['bytes']:,} bytes of other replicas, for:"
         )
         for who, count in sorted(joins["by"].items(), key=lambda item: (-item[1], item[0])):
             yield f"    {who} ({count})"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _gathering(one: Mapping[str, Any]) -> str:
@@ -322,20 +340,25 @@ def _table(function: Mapping[str, Any]) -> Any:
     table = Table(box=box.SIMPLE)
     for column in ("all-reduce", "variable or gradient", "shape", "bytes", "update"):
         table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold")
-    for pack in function["packs"]:
-        if pack["reason"]:
+    for bucket in function["packs"]:
+        if bucket["reason"]:
             table.add_row(
-                escape(pack["node"]), "", "", "", escape(f"{pack['meaning']}: {pack['detail']}")
+                escape(bucket["node"]),
+                "",
+                "",
+                "",
+                escape(f"{bucket['meaning']}: {bucket['detail']}"),
             )
-        for one in pack["gradients"]:
+        for one in bucket["gradients"]:
             update = "in parts" if one["sharded"] else "whole"
             if one["sharded"] and not one["exact"]:
                 update += ", not to the bit"
             update += _gathering(one)
             if one["reason"]:
-                update = f"{one['meaning']}: {one['detail']}"
+                where = "" if one["reason"] == NO_UPDATE else f": {one['detail']}"
+                update = f"{one['meaning']}{where}"
             name = one["variable"] or one["gradient"]
             shape = " x ".join(map(str, one["shape"]))
-            cells = (pack["node"], name, shape, f"{one['bytes']:,}", update)
+            cells = (bucket["node"], name, shape, f"{one['bytes']:,}", update)
             table.add_row(*map(escape, cells))
     return table

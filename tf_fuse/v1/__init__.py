@@ -1,3 +1,3 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that cross a process border, generated from proto/tf_fuse/v1 at build time."""
+"""Define the messages that processes exchange, generated from proto/tf_fuse/v1 at build time."""

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The devices of a mesh, and which of them are this process's."""
+"""List the devices of a mesh, and which of them belong to this process."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.mesh import Mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Devices:
 
 
 def devices_of(mesh: Mesh, given: Any = None) -> Devices:
-    """The devices of a mesh.
+    """Return the devices of a mesh.
 
     Args:
       mesh: that they form.
-      given: names of local devices, as "CPU:0", in the mesh's order; or the `dtensor.Mesh` that
-        `tf_fuse.layout.dtensor.device_mesh` makes, also of several processes. None for the first
-        logical CPUs of this process.
+      given: names of local devices, as "CPU:0", in the mesh's order; or a `dtensor.Mesh` with the
+        same axes in the same order, for several processes too. None for the first logical CPUs of
+        this process.
 
     Raises:
       LayoutError: there are not as many, or the other mesh has other axes.

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a program into the graph of a `tf.function`, for the devices of this process."""
+"""Write a program into the graph of a `tf.function`, for the devices of this process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.execution.communicator import Communicator, Held
-from tf_fuse.layout.execution.kernels import KERNELS, same
-from tf_fuse.layout.execution.local import Local, own_state
+from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
+from tf_fuse.layout.execution.communication.relayouts import Relayouts
+from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
+from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, own_state
 from tf_fuse.layout.execution.program import Instruction, Program
-from tf_fuse.layout.execution.relayouts import Relayouts
-from tf_fuse.layout.strategy import Collective
-from tf_fuse.layout.trace_records import Sources
+from tf_fuse.layout.strategies.strategy import InnerAllReduce
+from tf_fuse.layout.trace.records import Sources
+from tf_fuse.layout.types.errors import LayoutError
 
 _MADE: Final = ("Const", "Placeholder", "Variable", "VarHandleOp")
 
@@ -32,7 +32,7 @@ class Emission:
     def __init__(
         self, program: Program, sources: Sources, communicator: Communicator, given: Mapping
     ):
-        """Writes all instructions.
+        """Write all instructions.
 
         Args:
           program: to be written.
@@ -40,7 +40,7 @@ class Emission:
           communicator: between the devices.
           given: by name of a tensor that is fed, or of a variable, what the devices hold of it.
         """
-        self.held: dict[str, Held] = dict(given)
+        self.held: dict[str, PerDevice] = dict(given)
         self._program = program
         self._sources = sources
         self._communicator = communicator
@@ -51,12 +51,16 @@ class Emission:
             else:
                 self._run(one)
 
-    def results(self) -> dict[str, Held]:
-        """What the devices hold of each tensor that is returned."""
+    def results(self) -> dict[str, PerDevice]:
+        """Return what the devices hold of each returned tensor."""
         return {name: self.held[one.tensor] for name, one in self._program.results.items()}
 
-    def writes(self) -> dict[str, Held]:
-        """What the devices hold of each variable that is written, in the end."""
+    def observed(self) -> dict[str, PerDevice]:
+        """Return what the devices hold of each tensor that effects read."""
+        return {name: self.held[one.tensor] for name, one in self._program.observed.items()}
+
+    def writes(self) -> dict[str, PerDevice]:
+        """Return what the devices finally hold of each written variable."""
         return {
             name: self._relayouts.run(one.tensor, one.relayout, self.held[one.tensor])
             for name, one in self._program.writes.items()
@@ -90,7 +94,7 @@ class Emission:
         _check_state(one, origin)
         mesh = self._program.mesh
         given = {
-            device: (Local(one, origin, mesh, device), [each[device] for each in read])
+            device: (LocalOperation(one, origin, mesh, device), [each[device] for each in read])
             for device in self._communicator.devices.local
         }
         made = _in_step(self._communicator, one, kernel, given)
@@ -104,9 +108,9 @@ def _in_step(
     communicator: Communicator,
     one: Instruction,
     kernel: Any,
-    given: Mapping[int, tuple[Local, Sequence[Any]]],
+    given: Mapping[int, tuple[LocalOperation, Sequence[Any]]],
 ) -> dict[int, Sequence[Any]]:
-    """What a kernel returns on each device; where it exchanges something all do so at once."""
+    """Run a kernel on all devices in step, so that they exchange together where it asks."""
     left = list(one.strategy.forward)
     made: dict[int, Sequence[Any]] = {}
     running: dict[int, Iterator[Any]] = {}
@@ -143,9 +147,9 @@ def _in_step(
 def _reduced(
     communicator: Communicator,
     one: Instruction,
-    given: Mapping[int, tuple[Local, Sequence[Any]]],
+    given: Mapping[int, tuple[LocalOperation, Sequence[Any]]],
     asked: Mapping[int, Any],
-    left: list[Collective],
+    left: list[InnerAllReduce],
 ) -> dict[int, Any]:
     factor, reduction, _ = next(iter(asked.values()))
     axes = next(iter(given.values()))[0].axes(factor)
@@ -160,7 +164,7 @@ def _reduced(
 
 
 def _checked(one: Instruction, output: int, tensor: Any) -> Any:
-    """A tensor that an instruction made, with the shape that its strategy says."""
+    """Return a tensor that an instruction made, with the shape that its strategy says."""
     if tensor.dtype == tf.variant:  # A list of a loop, which all devices have alike.
         return tensor
     layout, wanted = one.strategy.outputs[output], one.operation.outputs[output]
@@ -177,7 +181,7 @@ def _checked(one: Instruction, output: int, tensor: Any) -> Any:
 
 
 def _check_state(one: Instruction, origin: Any) -> None:
-    """That what all devices do alike is alike."""
+    """Check that operations that all devices repeat have no random or other state."""
     if origin is None:
         return
     found = own_state(origin.operation)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the devices do for a plan, in its order, and how many bytes that moves; runs nothing.
+"""List what the devices do for a plan, in order, with the bytes that they move.
 
 A program is the plan written out: each operation with its strategy, and the relayouts that bring
 its inputs from the layouts in which they are made to those in which it reads them.
@@ -12,14 +12,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tf_fuse.layout.mesh import Mesh
-from tf_fuse.layout.operation import Operation, Tensor
-from tf_fuse.layout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
-from tf_fuse.layout.strategy import Strategy
-from tf_fuse.layout.tensor_layout import TensorLayout
+from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.strategies.strategy import Strategy
+from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.layout.types.operation import Operation, Tensor
+from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
-    from tf_fuse.layout.planning import FunctionPlan
+    from tf_fuse.layout.planning.pipeline import FunctionPlan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Instruction:
     """An operation, as all devices run it.
 
     Attributes:
-      operation: with its tensors as they are without a mesh.
+      operation: with its whole tensors, as without a mesh.
       strategy: how it is run.
       reads: its inputs.
     """
@@ -54,7 +54,7 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What the devices do.
+    """The operations of all devices, in order.
 
     Attributes:
       name: of the function.
@@ -62,6 +62,7 @@ class Program:
       instructions: in their order.
       writes: by name of a variable, what it holds in the end, in its layout.
       results: by name of a tensor that is returned, the tensor that has its value, as it lies.
+      observed: the same of tensors that are read beside the plan, as by checks and prints.
     """
 
     name: str
@@ -69,14 +70,15 @@ class Program:
     instructions: tuple[Instruction, ...]
     writes: Mapping[str, Read]
     results: Mapping[str, Read]
+    observed: Mapping[str, Read]
 
     @property
     def received_bytes(self) -> int:
-        """By all devices together, in one call; without results that are put together behind it."""
+        """By all devices together, in one call; without assembling the results."""
         return sum(self.received_bytes_by_operation().values())
 
     def received_bytes_by_operation(self) -> dict[str, int]:
-        """The same by operations, and by variables that are written; without zeros.
+        """Return the same by operations, and by variables that are written; without zeros.
 
         Steps with which two relayouts of a tensor begin alike are done once, by the first one.
         """
@@ -107,7 +109,7 @@ class Program:
 
 
 def program_of(plan: FunctionPlan) -> Program:
-    """Writes a plan out.
+    """Write a plan out.
 
     Args:
       plan: with the steps and links of its relayouts.
@@ -130,12 +132,15 @@ def program_of(plan: FunctionPlan) -> Program:
         instructions.append(Instruction(one, strategy, reads))
         for tensor, layout in zip(one.outputs, strategy.outputs, strict=True):
             made[tensor.name] = tensor, layout
-    results = {}
-    for name in plan.function.results:
+
+    def as_it_lies(name: str) -> Read:
         result = f"result {name}"
-        results[name] = read(result, made[result][1])
+        return read(result, made[result][1])
+
+    results = {name: as_it_lies(name) for name in plan.function.results}
+    observed = {name: as_it_lies(name) for name in plan.function.observed}
     writes = {
         variable: read(tensor, made[variable][1]) for variable, tensor in plan.function.writes
     }
     mesh = plan.rates.mesh
-    return Program(plan.function.name, mesh, tuple(instructions), writes, results)
+    return Program(plan.function.name, mesh, tuple(instructions), writes, results, observed)

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What devices send each other, read from a graph and from nothing else.
+"""Compute from a graph alone how many bytes devices send each other.
 
 Within a process a tensor that an operation on another device reads is sent once to that device.
 Between processes collectives have the bytes of TensorFlow's algorithms on CPU.
@@ -13,9 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.types.errors import LayoutError
 
-# Bytes that each member receives: of V bytes that go in, with p members.
+# Bytes that each member receives, by the V bytes of its input and p members.
 _RECEIVED: Final = {
     "CollectiveReduceV2": lambda v, p: 2 * (p - 1) * v / p,
     "CollectiveGatherV2": lambda v, p: (p - 1) * v,
@@ -24,19 +24,22 @@ _RECEIVED: Final = {
 _KEYS: Final = 1  # The input of a collective that is the group's size.
 
 
-# Scopes of names: of what is fed, and of results that are put together.
+# Scopes of names: of what is fed, of results that are put together, and of what checks, prints and
+# their like read.
+EFFECTS: Final = "effects"
 FED: Final = "fed"
 RETURNED: Final = "returned"
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """What this process's devices receive in one call.
+    """The bytes that this process's devices receive in one call.
 
     Attributes:
       received_bytes: for the plan.
       fed_bytes: of what is fed, beside these.
       returned_bytes: of results that are put together, beside these.
+      effects_bytes: of what checks, prints and their like read, beside these.
       collectives: operations between processes, by kind.
       sends: tensors that go from one device of this process to another.
     """
@@ -44,17 +47,18 @@ class Traffic:
     received_bytes: int
     fed_bytes: int
     returned_bytes: int
+    effects_bytes: int
     collectives: Mapping[str, int]
     sends: int
 
 
 def traffic_of(graph: Any) -> Traffic:
-    """Reads a graph, of a function as it was traced.
+    """Read a graph, of a function as it was traced.
 
     Raises:
       LayoutError: it has a collective, or sends a tensor, whose bytes are not known.
     """
-    received = dict.fromkeys(("", FED, RETURNED), 0.0)
+    received = dict.fromkeys(("", FED, RETURNED, EFFECTS), 0.0)
     collectives: dict[str, int] = {}
     sent = set()
     for one in graph.get_operations():
@@ -69,17 +73,17 @@ def traffic_of(graph: Any) -> Traffic:
                 continue
             sent.add((tensor.name, one.device))
             received[_scope(one)] += _bytes(tensor)
-    plan, fed, returned = (round(received[one]) for one in ("", FED, RETURNED))
-    return Traffic(plan, fed, returned, collectives, len(sent))
+    plan, fed, returned, observed = (round(one) for one in received.values())
+    return Traffic(plan, fed, returned, observed, collectives, len(sent))
 
 
 def _scope(operation: Any) -> str:
     scope = operation.name.partition("/")[0]
-    return scope if scope in (FED, RETURNED) else ""
+    return scope if scope in (FED, RETURNED, EFFECTS) else ""
 
 
 def _crosses(tensor: Any, reader: Any) -> bool:
-    """Whether a tensor goes from one device to another."""
+    """Return whether a tensor goes from one device to another."""
     maker = tensor.op.device
     return bool(reader.device and maker and maker != reader.device)
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products and Einstein sums.
+"""Define the rules of matrix products and Einstein sums.
 
 The signatures of OneFlow's matmul follow: (S(m), B) -> S(0), (B, S(n)) -> S(1), (S(k), S(k)) -> P,
 (P, B) -> P and (B, P) -> P.
@@ -12,13 +12,13 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.operation import Operation
 
 
 def matmul(operation: Operation) -> Rule:
-    """`MatMul`, with `transpose_a` and `transpose_b`."""
+    """Return the rule of `MatMul`, with `transpose_a` and `transpose_b`."""
     expect(operation, [2, 2], [2])
     left = ["k", "m"] if operation.attribute("transpose_a", False) else ["m", "k"]
     right = ["n", "k"] if operation.attribute("transpose_b", False) else ["k", "n"]
@@ -26,7 +26,7 @@ def matmul(operation: Operation) -> Rule:
 
 
 def batch_matmul(operation: Operation) -> Rule:
-    """`BatchMatMulV2`, with `adj_x` and `adj_y`; dimensions in front are broadcast."""
+    """Return the rule of `BatchMatMulV2`, with `adj_x` and `adj_y`, which broadcasts."""
     expect(operation, [None, None], [None])
     x, y, z = (one.shape for one in (*operation.inputs, *operation.outputs))
     if min(map(len, (x, y, z))) < 2:
@@ -44,7 +44,7 @@ def batch_matmul(operation: Operation) -> Rule:
 
 
 def einsum(operation: Operation) -> Rule:
-    """`Einsum`, with `equation`; also with dots, and repeated letters, which are not split."""
+    """Return the rule of `Einsum`, with `equation`; repeated letters are not split."""
     equation = operation.required("equation")
     found = re.fullmatch(r"([A-Za-z.,]*)->([A-Za-z.]*)", equation.replace(" ", ""))
     if not found:
@@ -55,7 +55,7 @@ def einsum(operation: Operation) -> Rule:
     terms = found[1].split(",")
     expect(operation, [None] * len(terms), [None])
     output = operation.outputs[0].shape
-    # The dimensions behind dots are broadcast: from the right, as many as there are.
+    # The dimensions after dots are broadcast: from the right, as many as there are.
     dots = len(output) - len(found[2].replace("...", "")) if "..." in found[2] else 0
     inputs = [
         _dims(operation, term, tensor.shape, output, dots, found[2].find("..."))
@@ -71,7 +71,7 @@ def einsum(operation: Operation) -> Rule:
 def contraction(
     operation: Operation, inputs: Sequence[Sequence[Written]], output: Sequence[Written]
 ) -> Rule:
-    """A sum of products over the factors that the output has not; linear in each input."""
+    """Return a sum of products over the factors that the output has not; linear in each input."""
     used = dict.fromkeys(
         one for dims in [output, *inputs] for one in dims if isinstance(one, str)
     )  # fmt: skip
@@ -96,12 +96,12 @@ def contraction(
 
 
 def broadcast(shape: Sequence[int], output: Sequence[int], letter: str = "b") -> list[str | None]:
-    """The factors of a tensor that is broadcast: None where it is repeated.
+    """Return the factors of a tensor that is broadcast: None where it is repeated.
 
     Args:
       shape: of the tensor.
       output: what it is broadcast to; aligned at the right.
-      letter: the factors are this with a number behind it, those of the output's dimensions.
+      letter: the factors are this letter and a number, those of the output's dimensions.
     """
     first = len(output) - len(shape)
     return [
@@ -113,7 +113,7 @@ def broadcast(shape: Sequence[int], output: Sequence[int], letter: str = "b") ->
 def check_broadcast(
     operation: Operation, number: int, shape: Sequence[int], output: Sequence[int]
 ) -> None:
-    """Checks that an input has no more dimensions than what it is broadcast to.
+    """Check that an input has no more dimensions than what it is broadcast to.
 
     Raises:
       LayoutError: it has.
@@ -131,10 +131,10 @@ def _dotted(count: int) -> list[str]:
 
 
 def _letters(term: str, dots: int) -> list[str]:
-    """The dimensions of a term; dots as `b0`, `b1` and so on."""
-    before, _, behind = term.partition("...")
+    """Return the dimensions of a term; dots as `b0`, `b1` and so on."""
+    before, _, after = term.partition("...")
     middle = _dotted(dots) if "..." in term else []
-    return [*before, *middle, *behind]
+    return [*before, *middle, *after]
 
 
 def _dims(
@@ -145,11 +145,11 @@ def _dims(
     dots: int,
     at: int,
 ) -> list[Written]:
-    """The factors of an input; `dots` of the output's dimensions begin at `at`."""
+    """Return the factors of an input; `dots` of the output's dimensions begin at `at`."""
     own = len(shape) - len(term.replace("...", ""))
     if "..." not in term or not 0 <= own <= dots:
         return list(_letters(term, 0))
-    before, _, behind = term.partition("...")
+    before, _, after = term.partition("...")
     begin = len(before)
     middle = broadcast(shape[begin : begin + own], output[at : at + dots])
-    return list(itertools.chain(before, middle, behind))
+    return list(itertools.chain(before, middle, after))

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution and pooling of images.
+"""Define the rules of convolution and pooling.
 
 Images and channels can be split. Height and width can where windows neither overlap nor leave gaps,
 as in the first layer of a vision transformer; other windows would need rows of the neighbours.
@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.operation import Operation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +23,8 @@ class _Space:
 
     Attributes:
       big: of the image before, each.
-      small: of the image behind, each.
-      sizes: of the factors that are no dimension alone.
+      small: of the output image, each.
+      sizes: of the factors that are not a dimension alone.
       fixed: those that are not split.
     """
 
@@ -39,7 +39,7 @@ def _first(operation: Operation) -> bool:
 
 
 def _numbers(operation: Operation, name: str, default: Any = None) -> tuple[int, int]:
-    """The two of four numbers that are for height and width."""
+    """Return the two of four numbers that are for height and width."""
     value = operation.attribute(name, default)
     if not isinstance(value, tuple) or len(value) != 4:
         raise LayoutError(
@@ -57,12 +57,12 @@ def _image(operation: Operation, space: Sequence[Written], channels: Written) ->
 def _space(
     operation: Operation, big: Sequence[int], small: Sequence[int], window: Sequence[int]
 ) -> _Space:
-    """What is known of height and width."""
+    """Return the factors of height and width."""
     at = slice(2, 4) if _first(operation) else slice(1, 3)
     strides = _numbers(operation, "strides", (1, 1, 1, 1))
     dilations = _numbers(operation, "dilations", (1, 1, 1, 1))
     before: list[Written] = []
-    behind: list[Written] = []
+    after: list[Written] = []
     sizes: dict[str, int] = {}
     fixed: list[str] = []
     for i, name in enumerate(("height", "width")):
@@ -70,20 +70,20 @@ def _space(
         cell = f"cell_{name}"
         fixed.append(cell)
         sizes |= {name: count, cell: length}
-        behind.append(name)
+        after.append(name)
         if strides[i] == length and size == count * length and dilations[i] == 1:
             before.append((name, cell) if length > 1 else name)
             continue
         # The same name where windows are centred around each place; nothing otherwise.
         before.append(name if size == count else None)
         fixed.append(name)
-    return _Space((before[0], before[1]), (behind[0], behind[1]), sizes, tuple(fixed))
+    return _Space((before[0], before[1]), (after[0], after[1]), sizes, tuple(fixed))
 
 
 def _convolution(
     operation: Operation, x: Any, kernel: Any, y: Any
 ) -> tuple[_Space, dict[str, Any]]:
-    """The factors of the three images of a convolution, and what all its rules share."""
+    """Return the factors of the three images of a convolution, and what all its rules share."""
     space = _space(operation, x, y, kernel[:2])
     c = 1 if _first(operation) else 3
     whole = x[c] == kernel[2]
@@ -100,10 +100,10 @@ def _convolution(
 
 
 def convolution(operation: Operation) -> Rule:
-    """`Conv2D`, with `strides`, `dilations` and `data_format`.
+    """Return the rule of `Conv2D`, with `strides`, `dilations` and `data_format`.
 
-    Images are split for nothing, and so are output channels; over split input channels the result
-    is partial.
+    Splitting images or output channels costs nothing; over split input channels the result is
+    partial.
     """
     expect(operation, [4, 4], [4])
     x, kernel = (one.shape for one in operation.inputs)
@@ -121,7 +121,7 @@ def convolution(operation: Operation) -> Rule:
 
 
 def input_gradient(operation: Operation) -> Rule:
-    """`Conv2DBackpropInput` of the filter and the output's gradient."""
+    """Return the rule of `Conv2DBackpropInput` of the filter and the output's gradient."""
     expect(operation, [4, 4], [4])
     kernel, y = (one.shape for one in operation.inputs)
     space, known = _convolution(operation, operation.outputs[0].shape, kernel, y)
@@ -138,7 +138,7 @@ def input_gradient(operation: Operation) -> Rule:
 
 
 def filter_gradient(operation: Operation) -> Rule:
-    """`Conv2DBackpropFilter` of the images and the output's gradient."""
+    """Return the rule of `Conv2DBackpropFilter` of the images and the output's gradient."""
     expect(operation, [4, 4], [4])
     x, y = (one.shape for one in operation.inputs)
     space, known = _convolution(operation, x, operation.outputs[0].shape, y)
@@ -155,7 +155,7 @@ def filter_gradient(operation: Operation) -> Rule:
 
 
 def depthwise(operation: Operation) -> Rule:
-    """`DepthwiseConv2dNative`: channels are split for nothing, too."""
+    """Return the rule of `DepthwiseConv2dNative`: channels are split for nothing, too."""
     expect(operation, [4, 4], [4])
     x, kernel = (one.shape for one in operation.inputs)
     space = _space(operation, x, operation.outputs[0].shape, kernel[:2])
@@ -169,7 +169,7 @@ def depthwise(operation: Operation) -> Rule:
         ],
         [_image(operation, space.small, pair)],
         sizes={**space.sizes, "channels": kernel[2], "multiplier": kernel[3]},
-        # Behind the channels it would be strided, and alone an output's slice of each channel.
+        # After the channels it would be strided.
         fixed=[*space.fixed, "multiplier"],
         linear=[(0,), (1,)],
         work=[Work(2, (*factors, "cell_height", "cell_width"))],
@@ -177,7 +177,7 @@ def depthwise(operation: Operation) -> Rule:
 
 
 def pooling(linear: bool, gradient: bool = False) -> Callable[[Operation], Rule]:
-    """The rule of pooling, with `ksize`, `strides` and `data_format`, or of its gradient.
+    """Return the rule of pooling, with `ksize`, `strides` and `data_format`, or of its gradient.
 
     Args:
       linear: whether it is an average.

@@ -1,15 +1,15 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on elements, with broadcasting, and optimizers' updates."""
+"""Define the rules of elementwise operations, with broadcasting, and of optimizers' updates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tf_fuse.layout.errors import raise_if
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
 from tf_fuse.layout.operators.rule import Rule, Work, channel_of, expect, make
+from tf_fuse.layout.types.errors import raise_if
+from tf_fuse.layout.types.operation import Operation
 
 
 def elementwise(
@@ -20,7 +20,7 @@ def elementwise(
     saved_outputs: Iterable[int] = (),
     copies: bool = False,
 ) -> Callable[[Operation], Rule]:
-    """The rule of an operation on elements: every dimension can be split, for nothing.
+    """Return the rule of an operation on elements: every dimension can be split, for nothing.
 
     Args:
       linear: sets of inputs in which it is linear.
@@ -56,13 +56,13 @@ def elementwise(
 
 
 def add_n(operation: Operation) -> Rule:
-    """`AddN`: the sum of tensors of one shape; partial if all are."""
+    """Return the rule of `AddN`: the sum of tensors of one shape; partial if all are."""
     everything = tuple(range(len(operation.inputs)))
     return elementwise([everything], len(everything) - 1, saved_inputs=())(operation)
 
 
 def bias_add(operation: Operation) -> Rule:
-    """`BiasAdd`, with `data_format`: the bias is along the last dimension, or the second one."""
+    """Return the rule of `BiasAdd`; the bias is along the dimension of `data_format`."""
     expect(operation, [None, 1], [None])
     names = [f"d{i}" for i in range(len(operation.outputs[0].shape))]
     return make(
@@ -77,7 +77,7 @@ def bias_add(operation: Operation) -> Rule:
 
 
 def update(states: int, flops: int) -> Callable[[Operation], Rule]:
-    """The rule of an optimizer's update of a variable.
+    """Return the rule of an optimizer's update of a variable.
 
     All tensors of the variable's shape are split alike, and the scalars are the same everywhere. A
     gradient that is partial has to be reduced before.
@@ -114,7 +114,7 @@ def update(states: int, flops: int) -> Callable[[Operation], Rule]:
 
 
 def source(operation: Operation) -> Rule:
-    """What has no inputs and is the same wherever it is made: variables, constants, what is fed."""
+    """Return the rule of operations without inputs: variables, constants and fed tensors."""
     expect(operation, [])
     names = [[f"{t}.{i}" for i in range(len(one.shape))] for t, one in enumerate(operation.outputs)]
     return make(

@@ -1,22 +1,22 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and adding up rows by their numbers.
+"""Define the rules of operations that read or update rows by their numbers.
 
-Where the vocabulary is split, each device reads the rows that it has and zeros for the others, so
-the result is partial: what moves are the rows that were read, and never the table.
+If axes split the vocabulary, each device reads its own rows, and zeros for the others. The result
+is partial: only the rows that were read move, never the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Rule, Work, dimension_of, expect, make
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.operation import Operation
 
 
 def gather(operation: Operation) -> Rule:
-    """`GatherV2` and `ResourceGather` of a table and row numbers, with `axis` and `batch_dims`."""
+    """Return the rule of `GatherV2` and `ResourceGather`, with `axis` and `batch_dims`."""
     expect(operation, [None, None], [None])
     table, ids = (len(one.shape) for one in operation.inputs)
     at = dimension_of(operation, operation.attribute("axis", 0), table)
@@ -43,7 +43,7 @@ def gather(operation: Operation) -> Rule:
 
 
 def one_hot(operation: Operation) -> Rule:
-    """`OneHot` of row numbers, with `axis`; on and off values that are inputs are scalars."""
+    """Return the rule of `OneHot`, with `axis`; on and off values are scalars."""
     expect(operation, None, [None])
     rank = len(operation.outputs[0].shape)
     at = dimension_of(operation, operation.attribute("axis", -1), rank)
@@ -61,7 +61,7 @@ def one_hot(operation: Operation) -> Rule:
 
 
 def segment_sum(operation: Operation) -> Rule:
-    """`UnsortedSegmentSum` of rows and their segments: the gradient of a gather.
+    """Return the rule of `UnsortedSegmentSum` of rows and their segments: the gradient of a gather.
 
     Where rows are split the result is partial; a device that has some of the segments adds up the
     rows of these.
@@ -85,7 +85,7 @@ def segment_sum(operation: Operation) -> Rule:
 
 
 def sparse_update(states: int, updates: int, ids: int, flops: int) -> Callable[[Operation], Rule]:
-    """The rule of an update of some rows of a variable, by their numbers.
+    """Return the rule of an update of some rows of a variable, by their numbers.
 
     A device that has some of the variable's rows takes those of the updates that are for them, so
     the table stays where it is. All devices see all updates, as each may be for any row.
@@ -104,7 +104,7 @@ def sparse_update(states: int, updates: int, ids: int, flops: int) -> Callable[[
         rank = len(operation.outputs[0].shape)
         rows = [f"row{i}" for i in range(len(operation.inputs[ids].shape))]
         names = ["vocabulary", *(f"d{i}" for i in range(1, rank))]
-        # One number may stand for all rows.
+        # One update may be for all rows.
         one_for_all = not operation.inputs[updates].shape
         new = [] if one_for_all else [*rows, *names[1:]]
         written = {updates % count: new, ids % count: rows}

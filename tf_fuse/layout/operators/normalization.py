@@ -1,19 +1,19 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that need the sum or maximum of what they split: softmax, cross-entropy, norms.
+"""Define the rules of softmax, cross-entropy and batch norm, which reduce over split dimensions.
 
-Only one number for each row (or channel) goes between devices, not the rows. Megatron-LM (Shoeybi
+Devices exchange one number for each row (or channel), not the rows. Megatron-LM (Shoeybi
 et al., 2019, section 3) computes the cross-entropy over a split vocabulary so.
 """
 
 from __future__ import annotations
 
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Inner, Rule, Work, Written, dimension_of, expect, make
+from tf_fuse.layout.types.operation import Operation
 
 
 def softmax(operation: Operation) -> Rule:
-    """`Softmax` and `LogSoftmax`, with `axis`.
+    """Return the rule of `Softmax` and `LogSoftmax`, with `axis`.
 
     Over the split dimension the devices find the maximum and the sum of each row, one after the
     other; for the gradient the sum of its products.
@@ -32,7 +32,7 @@ def softmax(operation: Operation) -> Rule:
             Inner(names[at], "sum", rows),
             Inner(names[at], "sum", rows, backward=True),
         ],
-        # A softmax as oneDNN has it, whose rows that are not finite take some more.
+        # As oneDNN's softmax; rows with infinite or NaN values take more.
         extra=[(names[at], 5 if operation.kind == "LogSoftmax" else 8)],
         work=[Work(5, tuple(names))],
         backward_work=[Work(4, tuple(names))],
@@ -42,7 +42,7 @@ def softmax(operation: Operation) -> Rule:
 
 
 def cross_entropy(operation: Operation) -> Rule:
-    """`SoftmaxCrossEntropyWithLogits`, its loss and the loss's gradient by the logits.
+    """Return the rule of `SoftmaxCrossEntropyWithLogits`: the loss and its gradient.
 
     Over split classes, the maximum of each row, then three sums at once: of the exponentials, the
     labels, and labels by logits.
@@ -52,13 +52,13 @@ def cross_entropy(operation: Operation) -> Rule:
 
 
 def sparse_cross_entropy(operation: Operation) -> Rule:
-    """`SparseSoftmaxCrossEntropyWithLogits`, its loss and the loss's gradient by the logits.
+    """Return the rule of `SparseSoftmaxCrossEntropyWithLogits`: the loss and its gradient.
 
     Over split classes, the maximum of each row, then two sums at once: of the exponentials, and of
     the label's logit, which one of the devices has.
     """
     expect(operation, [2, 1], [1, 2])
-    return _cross_entropy(operation, ["batch"], 2, 27)
+    return _cross_entropy(operation, ["batch"], 2, 30)
 
 
 def _cross_entropy(operation: Operation, labels: list[Written], sums: int, extra: int) -> Rule:
@@ -81,30 +81,6 @@ def _cross_entropy(operation: Operation, labels: list[Written], sums: int, extra
     )
 
 
-def layer_norm(operation: Operation) -> Rule:
-    """`LayerNorm` of x, scale and offset, over the last dimension.
-
-    Over a split last dimension the devices add up the values of each row, then the squares of what
-    is left of them without the mean; for the gradient two sums at once.
-    """
-    expect(operation, [None, 1, 1], [None])
-    names = [f"d{i}" for i in range(len(operation.inputs[0].shape))]
-    rows, last = tuple(names[:-1]), names[-1]
-    return make(
-        operation,
-        [names, [last], [last]],
-        [names],
-        inner=[
-            Inner(last, "sum", Work(1, rows)),
-            Inner(last, "sum", Work(1, rows)),
-            Inner(last, "sum", Work(2, rows), backward=True),
-        ],
-        work=[Work(8, tuple(names))],
-        backward_work=[Work(12, tuple(names))],
-        saved_inputs=(0, 1),
-    )
-
-
 def _image(operation: Operation) -> list[Written]:
     deep: list[Written] = ["depth"] if len(operation.inputs[0].shape) == 5 else []
     space: list[Written] = [*deep, "height", "width"]
@@ -117,11 +93,11 @@ def _all_but_channels(image: list[Written]) -> list[str]:
 
 
 def batch_norm(operation: Operation) -> Rule:
-    """`FusedBatchNormV3`, of whole batches: where the batch is split, sums go between devices.
+    """Return the rule of `FusedBatchNormV3`, with the statistics of whole batches.
 
-    The devices add up the values of each channel, then the squares of what is left of them without
-    the mean; for the gradient two sums at once. Without `is_training` nothing is added up. What
-    comes behind the fifth output is not split.
+    The devices add up the values of each channel, then the squares of their differences from the
+    mean; for the gradient two sums at once. Without `is_training` nothing is added up. What
+    comes after the fifth output is not split.
     """
     image = _image(operation)
     channels: list[Written] = ["channels"]
@@ -140,7 +116,7 @@ def batch_norm(operation: Operation) -> Rule:
         ]
         if training
         else (),
-        # What the gradient adds up are the gradients of scale and offset.
+        # The gradient's sums are the gradients of scale and offset.
         shared=[(f, i) for f in gone for i in (1, 2)] if training else (),
         work=[Work(8, tuple(map(str, image)))],
         backward_work=[Work(12, tuple(map(str, image)))],
@@ -151,7 +127,7 @@ def batch_norm(operation: Operation) -> Rule:
 
 
 def batch_norm_grad(operation: Operation) -> Rule:
-    """`FusedBatchNormGradV3`: the gradients of x, scale and offset of `FusedBatchNormV3`."""
+    """Return the rule of `FusedBatchNormGradV3`: the gradients of x, scale and offset."""
     image = _image(operation)
     channels: list[Written] = ["channels"]
     spare: list[list[Written]] = [

@@ -1,17 +1,17 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over dimensions."""
+"""Define the rules of reductions over dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.rule import Inner, Rule, Work, channel_of, dimension_of, expect, make
+from tf_fuse.layout.types.operation import Operation
 
 
 def reduction(how: str, linear: bool = False) -> Callable[[Operation], Rule]:
-    """The rule of a reduction, with `axes` and `keep_dims`.
+    """Return the rule of a reduction, with `axes` and `keep_dims`.
 
     Over a dimension that is split, a sum is partial; others are reduced among devices at once.
 
@@ -35,7 +35,7 @@ def reduction(how: str, linear: bool = False) -> Callable[[Operation], Rule]:
         )
         gone = [names[i] for i in sorted(reduced)]
         # Rounded means of slices do not add up to the mean.
-        rounded = operation.kind == "Mean" and not operation.inputs[0].has_gradient
+        rounded = operation.kind == "Mean" and not operation.inputs[0].is_real
         return make(
             operation,
             [names],
@@ -53,7 +53,7 @@ def reduction(how: str, linear: bool = False) -> Callable[[Operation], Rule]:
 
 
 def bias_add_grad(operation: Operation) -> Rule:
-    """`BiasAddGrad`: the sum over all dimensions but the bias's one."""
+    """Return the rule of `BiasAddGrad`: the sum over all dimensions but the bias's one."""
     expect(operation, [None], [1])
     names = [f"d{i}" for i in range(len(operation.inputs[0].shape))]
     kept = names[channel_of(operation, len(names))]

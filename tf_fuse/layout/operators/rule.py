@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule says of an operation: which dimensions are the same, and what splitting one costs.
+"""Define what a rule states about an operation: its factors, and what splitting each one costs.
 
 A rule names the index ranges that an operation runs over, its *factors*, as the letters of an
 einsum, and says for each dimension of each tensor which factor it is. An axis of the mesh can split
@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tf_fuse.layout.errors import LayoutError, raise_if
-from tf_fuse.layout.operation import Operation
+from tf_fuse.layout.types.errors import LayoutError, raise_if
+from tf_fuse.layout.types.operation import Operation
 
 # The factors of each dimension of a tensor, the slowest first; none where it is never split.
 Dims = tuple[tuple[str, ...], ...]
@@ -55,7 +55,7 @@ class Inner(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What is known of an operation.
+    """The rule of one operation.
 
     Attributes:
       sizes: of each factor, in the order in which they are tried.
@@ -69,7 +69,6 @@ class Rule:
       inner: all-reduces within the operation.
       work: floating-point operations of the forward pass.
       backward_work: those of the gradient.
-      temporaries: bytes that are held while it runs.
       shared: (factor, input): the gradient of an input without the factor is the same on all
         devices along an axis that splits it. Otherwise it is partial.
       constants: inputs that have no gradient.
@@ -95,7 +94,6 @@ class Rule:
     inner: tuple[Inner, ...] = ()
     work: tuple[Work, ...] = ()
     backward_work: tuple[Work, ...] = ()
-    temporaries: tuple[Work, ...] = ()
     shared: frozenset[tuple[str, int]] = frozenset()
     constants: frozenset[int] = frozenset()
     loose: frozenset[int] = frozenset()
@@ -109,7 +107,7 @@ class Rule:
 
     @property
     def splittable(self) -> tuple[str, ...]:
-        """Factors that an axis may split."""
+        """Factor that an axis may split."""
         return tuple(name for name, _ in self.sizes if name not in self.fixed)
 
 
@@ -123,13 +121,13 @@ def make(
     saved_inputs: Iterable[int] | None = None,
     **others: Any,
 ) -> Rule:
-    """Builds the rule of an operation, with sizes of factors after its shapes.
+    """Build the rule of an operation, with sizes of factors after its shapes.
 
     Args:
       operation: it is for.
       inputs: for each input the factor of each dimension; None where it is never split.
       outputs: for each output the same.
-      sizes: of factors that are no dimension alone.
+      sizes: of factors that are not a dimension alone.
       backward_work: as much as forward for each input with a gradient, if None.
       saved_inputs: all, if None.
       **others: fields of the rule.
@@ -143,7 +141,7 @@ def make(
     given = {key: value for key, value in others.items() if key != "known"}
     for name in ("fixed", "sums", "same", "shared", "constants", "loose"):
         given[name] = frozenset(given.get(name, ()))
-    for name in ("linear", "inner", "work", "temporaries", "saved_outputs", "aliases", "extra"):
+    for name in ("linear", "inner", "work", "saved_outputs", "aliases", "extra"):
         given[name] = tuple(given.get(name, ()))
     work = given["work"]
     if backward_work is None:
@@ -165,7 +163,7 @@ def make(
 
 
 def unknown(operation: Operation) -> Rule:
-    """The rule of operations without a rule: nothing is split."""
+    """Return the rule of operations without a rule: nothing is split."""
     elements = sum(math.prod(one.shape) for one in operation.outputs)
     return Rule(
         (),
@@ -184,7 +182,7 @@ def expect(
     inputs: Sequence[int | None] | None = None,
     outputs: Sequence[int | None] | None = None,
 ) -> None:
-    """Checks numbers of tensors and of their dimensions.
+    """Check numbers of tensors and of their dimensions.
 
     Args:
       operation: to be checked.
@@ -213,7 +211,7 @@ def expect(
 
 
 def dimension_of(operation: Operation, number: Any, rank: int) -> int:
-    """A dimension's number from 0, of one that may be counted from the end.
+    """Return a dimension's number from 0, of one that may be counted from the end.
 
     Raises:
       LayoutError: there is no such dimension.
@@ -227,7 +225,7 @@ def dimension_of(operation: Operation, number: Any, rank: int) -> int:
 
 
 def channel_of(operation: Operation, rank: int) -> int:
-    """The dimension of channels, by `data_format`: the last one, or the second one.
+    """Return the dimension of channels, by `data_format`: the last one, or the second one.
 
     Raises:
       LayoutError: there are not two dimensions.
@@ -247,7 +245,7 @@ def _sizes(
     outputs: tuple[Dims, ...],
     given: dict[str, int],
 ) -> tuple[tuple[str, int], ...]:
-    """Sizes of the factors, in the order in which they occur."""
+    """Return the sizes of the factors, in the order in which they occur."""
     expect(operation, list(map(len, inputs)), list(map(len, outputs)))
     found: dict[str, dict[int, str]] = {}
     problems = []
@@ -279,7 +277,7 @@ def _sizes(
 
 
 def _check_complete(operation: Operation, rule: Rule) -> None:
-    """That the rule says of every factor what becomes of outputs without it."""
+    """Check that the rule covers, for every factor, the outputs without it."""
     reduced = {one.factor for one in rule.inner if not one.backward}
     for factor in rule.splittable:
         for dims in rule.outputs:

@@ -1,8 +1,8 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Operations that move elements or leave some out: reshape, transpose, concat, split, slice, pad.
+"""Define the rules of operations that move elements or leave some out.
 
-Dimensions that they leave as they are can be split for nothing; others are not split.
+Dimensions that they do not change can be split for nothing; others are not split.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators.contraction import broadcast, check_broadcast
 from tf_fuse.layout.operators.rule import Rule, Work, Written, dimension_of, expect, make
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.operation import Operation
 
 
 def reshape(operation: Operation) -> Rule:
-    """`Reshape`, `ExpandDims` and `Squeeze`: what two shapes have in common can be split.
+    """Return the rule of `Reshape`, `ExpandDims` and `Squeeze`: shared factors can be split.
 
     Of dimensions that become one, the first is that one's slowest part, and so in the other
     direction; where neither divides the other, their common divisor is.
     """
     expect(operation, [None], [None])
-    before, behind = operation.inputs[0].shape, operation.outputs[0].shape
-    if math.prod(before) != math.prod(behind):
+    before, after = operation.inputs[0].shape, operation.outputs[0].shape
+    if math.prod(before) != math.prod(after):
         raise LayoutError(
             f"{operation} has {math.prod(before)} elements before, {list(before)}, and "
-            f"{math.prod(behind)} behind, {list(behind)}; a reshape keeps their number"
+            f"{math.prod(after)} after, {list(after)}; a reshape keeps their number"
         )
-    shared = _Shared({}, ([()] * len(before), [()] * len(behind)))
-    left, right = _parts(before), _parts(behind)
+    shared = _Shared({}, ([()] * len(before), [()] * len(after)))
+    left, right = _parts(before), _parts(after)
     while left:
         (i, a), (o, b) = left.pop(0), right.pop(0)
         common = math.gcd(a, b)
@@ -41,9 +41,9 @@ def reshape(operation: Operation) -> Rule:
             left[:0] = [(i, a // common)] * (a > common)
             right[:0] = [(o, b // common)] * (b > common)
         else:
-            # What is behind the common divisor belongs together in another way on each side.
+            # The factors after the common divisor differ on each side.
             _drop_group(left, right, a // common, b // common)
-    fixed = [*shared.close(0, before), *shared.close(1, behind)]
+    fixed = [*shared.close(0, before), *shared.close(1, after)]
     return make(
         operation,
         [shared.dims[0]],
@@ -58,13 +58,13 @@ def reshape(operation: Operation) -> Rule:
 
 
 def transpose(operation: Operation) -> Rule:
-    """`Transpose`, with `perm`."""
+    """Return the rule of `Transpose`, with `perm`."""
     expect(operation, [None], [None])
     rank = len(operation.inputs[0].shape)
     perm = operation.attribute("perm", tuple(range(rank))[::-1])
     if sorted(perm) != list(range(rank)):
         raise LayoutError(
-            f"{operation}: perm {list(perm)} is no order of the {rank} dimensions of "
+            f"{operation}: perm {list(perm)} is not an order of the {rank} dimensions of "
             f"{list(operation.inputs[0].shape)}; name each once"
         )
     names = [f"d{i}" for i in range(rank)]
@@ -72,7 +72,7 @@ def transpose(operation: Operation) -> Rule:
 
 
 def concat(operation: Operation) -> Rule:
-    """`ConcatV2`, with `axis`."""
+    """Return the rule of `ConcatV2`, with `axis`."""
     expect(operation, None, [None])
     rank = len(operation.outputs[0].shape)
     at = dimension_of(operation, operation.required("axis"), rank)
@@ -81,7 +81,7 @@ def concat(operation: Operation) -> Rule:
 
 
 def split(operation: Operation) -> Rule:
-    """`Split` and `SplitV`, with `axis`."""
+    """Return the rule of `Split` and `SplitV`, with `axis`."""
     expect(operation, [None], None)
     rank = len(operation.inputs[0].shape)
     at = dimension_of(operation, operation.required("axis"), rank)
@@ -90,7 +90,7 @@ def split(operation: Operation) -> Rule:
 
 
 def pack(operation: Operation) -> Rule:
-    """`Pack`, with `axis`: a new dimension."""
+    """Return the rule of `Pack`, with `axis`: a new dimension."""
     expect(operation, None, [None])
     rank = len(operation.outputs[0].shape)
     at = dimension_of(operation, operation.attribute("axis", 0), rank)
@@ -100,7 +100,7 @@ def pack(operation: Operation) -> Rule:
 
 
 def unpack(operation: Operation) -> Rule:
-    """`Unpack`, with `axis`: a dimension less."""
+    """Return the rule of `Unpack`, with `axis`: a dimension less."""
     expect(operation, [None], None)
     rank = len(operation.inputs[0].shape)
     at = dimension_of(operation, operation.attribute("axis", 0), rank)
@@ -110,11 +110,11 @@ def unpack(operation: Operation) -> Rule:
 
 
 def cut(operation: Operation) -> Rule:
-    """`Slice`, `StridedSlice` and their gradients, with `begin`, `strides` and `shrink`.
+    """Return the rule of slices and their gradients, with `begin`, `strides` and `shrink`.
 
     `begin` and `strides` have a number for each dimension of the larger tensor; strides are 1 if
-    there are none. `shrink` names dimensions of which one index is taken and which are gone then. A
-    dimension of which all is taken in its order can be split.
+    there are none. `shrink` names dimensions that one index replaces. A
+    dimension that is taken whole, in its order, can be split.
     """
     expect(operation, [None], [None])
     first, second = operation.inputs[0].shape, operation.outputs[0].shape
@@ -140,7 +140,7 @@ def cut(operation: Operation) -> Rule:
 
 
 def pad(operation: Operation) -> Rule:
-    """`Pad`, `PadV2` and `MirrorPad`, with `paddings`: dimensions without padding can be split."""
+    """Return the rule of padding, with `paddings`: dimensions without padding can be split."""
     expect(operation, None, [None])
     rank = len(operation.inputs[0].shape)
     paddings = operation.required("paddings")
@@ -154,7 +154,7 @@ def pad(operation: Operation) -> Rule:
 
 
 def tile(operation: Operation) -> Rule:
-    """`Tile`, with `multiples`: dimensions that are not repeated can be split."""
+    """Return the rule of `Tile`, with `multiples`: only unrepeated dimensions can be split."""
     expect(operation, [None], [None])
     rank = len(operation.inputs[0].shape)
     multiples = operation.required("multiples")
@@ -167,7 +167,7 @@ def tile(operation: Operation) -> Rule:
 
 
 def broadcast_to(operation: Operation) -> Rule:
-    """`BroadcastTo`: dimensions that are repeated can be split, too."""
+    """Return the rule of `BroadcastTo`: dimensions that are repeated can be split, too."""
     expect(operation, [None], [None])
     shape = operation.outputs[0].shape
     check_broadcast(operation, 0, operation.inputs[0].shape, shape)
@@ -176,7 +176,7 @@ def broadcast_to(operation: Operation) -> Rule:
 
 
 def along(operation: Operation) -> Rule:
-    """`Cumsum`, `ReverseV2` and `Roll`, with `axis`: the dimensions that it does not name."""
+    """Return the rule of `Cumsum`, `ReverseV2` and `Roll`: all but `axis` can be split."""
     expect(operation, [None], [None])
     rank = len(operation.inputs[0].shape)
     axes = operation.required("axis")
@@ -196,7 +196,7 @@ def along(operation: Operation) -> Rule:
 
 
 def pick(operation: Operation) -> Rule:
-    """`ArgMax`, `ArgMin` and `TopKV2`, with `axis`: other dimensions can be split."""
+    """Return the rule of `ArgMax`, `ArgMin` and `TopKV2`: all but `axis` can be split."""
     expect(operation, [None], None)
     rank = len(operation.inputs[0].shape)
     at = dimension_of(operation, operation.attribute("axis", -1), rank)
@@ -230,7 +230,7 @@ def _kept(
     inputs: Sequence[Sequence[Written]],
     outputs: Sequence[Sequence[Written]],
 ) -> Rule:
-    """A rule of what only moves elements: linear in all inputs at once."""
+    """Return a rule of what only moves elements: linear in all inputs at once."""
     return make(
         operation,
         inputs,
@@ -241,7 +241,7 @@ def _kept(
 
 
 def _parts(shape: Sequence[int]) -> list[tuple[int, int]]:
-    """Dimensions with more than one element, and their sizes."""
+    """Return the dimensions with more than one element, and their sizes."""
     return [(i, size) for i, size in enumerate(shape) if size > 1]
 
 
@@ -250,21 +250,21 @@ class _Shared(NamedTuple):
 
     Attributes:
       sizes: of each.
-      dims: which each dimension has, before and behind.
+      dims: which each dimension has, before and after.
     """
 
     sizes: dict[str, int]
     dims: tuple[list[tuple[str, ...]], list[tuple[str, ...]]]
 
-    def add(self, size: int, before: int, behind: int) -> None:
-        """Adds a factor that a dimension of each side has."""
+    def add(self, size: int, before: int, after: int) -> None:
+        """Add a factor that a dimension of each side has."""
         name = f"r{len(self.sizes)}"
         self.sizes[name] = size
         self.dims[0][before] += (name,)
-        self.dims[1][behind] += (name,)
+        self.dims[1][after] += (name,)
 
     def close(self, side: int, shape: Sequence[int]) -> Iterable[str]:
-        """Adds what remains of dimensions, as factors of their own; yields their names."""
+        """Add the rest of dimensions as factors of their own, and yield their names."""
         for i, size in enumerate(shape):
             rest = size // math.prod(self.sizes[one] for one in self.dims[side][i])
             if self.dims[side][i] and rest > 1:
@@ -275,7 +275,7 @@ class _Shared(NamedTuple):
 
 
 def _drop_group(left: list[tuple[int, int]], right: list[tuple[int, int]], a: int, b: int) -> None:
-    """Takes dimensions away until both sides have taken as much."""
+    """Take dimensions away until both sides have taken as much."""
     while a != b:
         parts = left if a < b else right
         _, size = parts.pop(0)

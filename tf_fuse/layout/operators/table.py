@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule is for which operation."""
+"""Map each kind of operation to its rule."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.operation import Operation
 from tf_fuse.layout.operators import (
-    attention,
     contraction,
     convolution,
     elementwise,
@@ -22,6 +19,8 @@ from tf_fuse.layout.operators import (
     shaping,
 )
 from tf_fuse.layout.operators.rule import Rule, unknown
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.operation import Operation
 
 _KEPT: Final = 4096
 RuleFunction = Callable[[Operation], Rule]
@@ -92,7 +91,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
-        | _all(_CAST, "Cast")
+        | _all(_CAST, "Cast CheckNumerics")
         | _all(_COSTLY, "Pow Log Log1p Erf Erfc Sin Cos Softplus Xdivy Xlogy")
         | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv")
         | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
@@ -129,11 +128,6 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(normalization.sparse_cross_entropy, "SparseSoftmaxCrossEntropyWithLogits"),
         "batch and classes",
         "over classes, all-reduces of one and three (sparse: two) numbers for each row",
-    ),
-    Entry(
-        _all(normalization.layer_norm, "LayerNorm"),
-        "every dimension",
-        "over the normalized one, two all-reduces of a number for each row; backward one of two",
     ),
     Entry(
         _all(normalization.batch_norm, "FusedBatchNormV3")
@@ -198,12 +192,6 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "nothing",
     ),
     Entry(
-        _all(attention.attention, "Attention"),
-        "batch, heads, queries, keys, depth and values; v may be partial",
-        "over keys, two all-reduces of a number for each query and head, backward one, and the "
-        "output is partial; over the depth, one of the scores",
-    ),
-    Entry(
         _all(elementwise.update(1, 0), "AssignVariableOp")
         | _all(elementwise.update(1, 1), "AssignAddVariableOp AssignSubVariableOp")
         | _all(elementwise.update(1, 2), "ResourceApplyGradientDescent")
@@ -232,7 +220,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
                "ResourceSparseApplyFtrl ResourceSparseApplyFtrlV2")
         | _all(gather.sparse_update(1, -2, -1, 4),
                "ResourceSparseApplyProximalGradientDescent"),
-        "every dimension of the variable and its slots; of the updates those behind the rows",
+        "every dimension of the variable and its slots; of the updates those after the rows",
         "nothing; over the vocabulary, each device takes the updates of its rows",
     ),
     Entry(
@@ -248,7 +236,7 @@ TABLE: Final[Mapping[str, RuleFunction]] = {
 
 
 def rule_of(operation: Operation) -> Rule:
-    """The rule of an operation.
+    """Return the rule of an operation.
 
     Raises:
       LayoutError: shapes or attributes do not fit the kind.
@@ -271,7 +259,7 @@ def _rule(operation: Operation) -> Rule:
 
 
 def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:
-    """The operations that have no rule, and so are not split.
+    """Return the operations that have no rule, and so are not split.
 
     Returns:
       Their names, sorted, by their kinds, sorted.
@@ -284,7 +272,7 @@ def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:
 
 
 def markdown() -> str:
-    """The table of operators, as docs/layout.md has it."""
+    """Return the table of operators, as docs/layout.md has it."""
     lines = ["| operations | what can be split | what it costs |", "|---|---|---|"]
     for entry in ENTRIES:
         kinds = ", ".join(f"`{kind}`" for kind in entry.rules)

@@ -1,25 +1,29 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The cheapest strategy for each operation of a model, under a memory limit.
+"""Search for the cheapest strategy of each operation, under a memory limit.
 
+    from tf_fuse import layout
     from tf_fuse.layout import optimize
 
     plan = optimize.search(problem)
-    rich.print(plan.table(), plan.why())
+    layout.show(plan)
+    layout.show(plan.why())
     plan.save("model.plan")
     plan = optimize.Plan.load("model.plan", problem)
 
-A problem knows nothing of layouts: operations have candidates with times and bytes, and edges have
-times between those of their ends. How it is solved is told in `solver.py`.
+A problem has no layouts: operations have candidates with times and bytes, and edges have times for
+all pairs of candidates of their ends. `solver.py` says how it is solved.
 """
 
-from tf_fuse.layout.optimize.compare import Alternative
-from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchTimeoutError
-from tf_fuse.layout.optimize.meshes import MeshSearch, Tried, search_meshes, shapes
-from tf_fuse.layout.optimize.modes import AUTO, MODES, PROPAGATE, search
-from tf_fuse.layout.optimize.plan import OperationPlan, Plan
+from tf_fuse.layout.optimize.allowed_strategies import AUTO, MODES, PROPAGATE
+from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchLimitError
+from tf_fuse.layout.optimize.mesh_search import MeshSearch, Tried, search_meshes, shapes
+from tf_fuse.layout.optimize.plans.alternatives import Alternative
+from tf_fuse.layout.optimize.plans.plan import Plan
+from tf_fuse.layout.optimize.plans.plan_figures import OperationPlan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem
-from tf_fuse.layout.optimize.solver import Limits
+from tf_fuse.layout.optimize.search_plan import search
+from tf_fuse.layout.optimize.solution import Limits
 
 __all__ = [
     "AUTO",
@@ -37,7 +41,7 @@ __all__ = [
     "OperationPlan",
     "Plan",
     "Problem",
-    "SearchTimeoutError",
+    "SearchLimitError",
     "Tried",
     "search",
     "search_meshes",

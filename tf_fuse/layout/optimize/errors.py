@@ -1,10 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Why a search has no plan."""
+"""Define the errors of a search that finds no plan."""
 
 from __future__ import annotations
 
-from tf_fuse.layout.errors import LayoutError
+from tf_fuse.layout.types.errors import LayoutError
 
 
 class NoChoiceError(LayoutError):
@@ -21,11 +21,11 @@ class MemoryLimitError(LayoutError):
     """
 
     def __init__(self, least_bytes: int, limit_bytes: int, proven: bool = True, holders: str = ""):
-        """Takes both numbers.
+        """Take both numbers.
 
         Args:
-          least_bytes: that any choice needs.
-          limit_bytes: that there are.
+          least_bytes: the least memory of a device that any choice needs.
+          limit_bytes: the memory limit.
           proven: whether a choice with `least_bytes` is known.
           holders: who holds the most in it, for the text.
         """
@@ -40,5 +40,5 @@ class MemoryLimitError(LayoutError):
         )
 
 
-class SearchTimeoutError(LayoutError):
-    """The time ran out before any choice was found that fits."""
+class SearchLimitError(LayoutError):
+    """The search came to its limits before it found a choice that fits."""

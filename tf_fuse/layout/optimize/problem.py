@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The question that a search answers: operations, their strategies, and what lies between them."""
+"""Define the search problem: operations, their strategies, and the costs between them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from tf_fuse.layout.errors import LayoutError, raise_if
-from tf_fuse.layout.mesh import Mesh
+from tf_fuse.layout.types.errors import LayoutError, raise_if
+from tf_fuse.layout.types.mesh import Mesh, problem_of_names
 
-# Of more names an error tells the first ones, and how many there are.
+# How many names an error lists; of more it gives their number.
 _NAMED = 8
 # The tag of strategies that split nothing but the batch.
 DATA = "data"
@@ -49,7 +49,7 @@ class Candidate:
         return self.compute_seconds + self.communication_seconds
 
     def problems(self, who: str) -> list[str]:
-        """What is wrong with its numbers."""
+        """Return what is wrong with its numbers."""
         found = [
             f"{who}{name} is a finite number, 0 or more, got {value!r}"
             for name, value in (
@@ -64,7 +64,8 @@ class Candidate:
         ):
             if not is_count(value):
                 found.append(f"{who}{name} is a whole number, 0 or more, got {value!r}")
-        return found
+        text = problem_of_names(f"{who}tags", self.tags)
+        return [*found, text] if text else found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Node:
         return tuple(one.name for one in self.candidates)
 
     def index(self, strategy: str) -> int:
-        """The place of a strategy, from 0.
+        """Return the place of a strategy, from 0.
 
         Raises:
           LayoutError: there is none of this name.
@@ -102,7 +103,7 @@ class Node:
         return self.names.index(strategy)
 
     def problems(self) -> list[str]:
-        """What is wrong with it."""
+        """Return what is wrong with it."""
         who = f"operation {self.name!r}"
         if not self.candidates:
             return [f"{who} has no strategies; give it one at least, as to replicate it"]
@@ -167,7 +168,7 @@ class Problem:
         memory_limit_bytes: int | None = None,
         mesh: Mesh | None = None,
     ):
-        """Checks and keeps a problem.
+        """Check and keep a problem.
 
         Raises:
           LayoutError: names are there twice or unknown, a matrix has another shape than its ends
@@ -185,7 +186,7 @@ class Problem:
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     def node(self, name: str) -> Node:
-        """The operation of a name.
+        """Return the operation of a name.
 
         Raises:
           LayoutError: there is none.
@@ -197,7 +198,7 @@ class Problem:
         return self.nodes[self.indices[name]]
 
     def allowed(self, pins: Mapping[str, str | Sequence[str]]) -> dict[int, tuple[int, ...]]:
-        """Which strategies are left of the operations that are pinned.
+        """Return the strategies that constraints leave of the operations that they name.
 
         Args:
           pins: by name of an operation, a strategy or several to choose from.
@@ -269,7 +270,7 @@ class Problem:
             return []
         if held is not None and not (np.asarray(held).dtype.kind in "iu" and np.all(held >= 0)):
             return [f"edge {edge}: memory_bytes are whole numbers, 0 or more"]
-        # Not `< 0`: that is false of what is no number.
+        # Not `< 0`: that is false for NaN.
         bad = np.argwhere(~(np.asarray(edge.seconds) >= 0))
         if len(bad):
             at = tuple(map(int, bad[0]))
@@ -282,7 +283,7 @@ class Problem:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number, 0 or more."""
+    """Return whether it is a whole number, 0 or more."""
     try:
         return not isinstance(value, bool) and operator.index(value) >= 0  # type: ignore[arg-type]
     except TypeError:
@@ -290,6 +291,6 @@ def is_count(value: object) -> bool:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for an error: the first ones, and how many more there are."""
+    """Return names for an error: the first ones, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (", ".join(names[:_NAMED]) or "none") + more

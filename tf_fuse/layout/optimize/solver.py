@@ -1,23 +1,28 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which method solves a problem, and how good its answer is proven to be.
+"""Solve a problem by the cheapest method that can, and bound how good the answer is.
 
 1. Elimination without the limit. If the cheapest choice fits, it is the answer.
-2. Otherwise, elimination for the least memory, which tells whether anything fits; prices, which
+2. Otherwise, elimination for the least memory, which shows whether anything fits; prices, which
    rule strategies out; and frontiers (`pareto.py`) on what is left. All exact.
-3. Where tables would be too large, or memory has several time points that matter, the integer
-   program, within a time limit; it tells how far from the best its answer is at most.
+3. Where tables would be too large, or memory has several time points that matter, choices that are
+   improved step by step, and the integer program; both bound how far from the best the answer is at
+   most.
 
-With several time points, step 2 is tried with the one that is worst, then with the mean of this one
-and of those at which what is found does not fit: what fits at each fits in the mean, so what is
-cheapest in the mean, and fits at each, is cheapest. A choice that fits at all is found by a lower
-limit of the mean. Where the integer program would be too large, that choice is the answer, and how
-far from the best it is at most is known as well.
+The answer is the cheapest of all choices that fit, of those found on the way and of those that the
+caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds), so
+that every machine finds the same answer. A time limit cuts this one sequence of steps short, so
+more time never gives a dearer choice.
+
+With several time points, step 2 looks at the worst one first, then at the mean of this one and
+those at which the choice found does not fit. A choice that fits at each point fits in the mean, so
+the cheapest choice in the mean is the cheapest of all if it fits at each point. A lower limit of
+the mean finds a choice that fits at all points. If the integer program would be too large, that
+choice is the answer, with a bound on its distance from the best.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
@@ -25,105 +30,49 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tf_fuse.layout.errors import LayoutError
-from tf_fuse.layout.optimize import integer_program, lagrange, neighbourhoods, pareto, prune
-from tf_fuse.layout.optimize.elimination import Eliminated, Store, cheapest, smallest
-from tf_fuse.layout.optimize.errors import MemoryLimitError, NoChoiceError, SearchTimeoutError
-from tf_fuse.layout.optimize.order import MAX_TABLE_ENTRIES, Order, order_of
+from tf_fuse.layout.optimize import failures
+from tf_fuse.layout.optimize.errors import MemoryLimitError
+from tf_fuse.layout.optimize.methods import integer_program, lagrange, neighbourhoods, pareto, prune
+from tf_fuse.layout.optimize.methods.elimination import Store, cheapest, smallest
+from tf_fuse.layout.optimize.methods.integer_program import bound_in_picoseconds
+from tf_fuse.layout.optimize.methods.order import EliminationOrder, order_of
+from tf_fuse.layout.optimize.solution import (
+    ELIMINATION,
+    FRONTIERS,
+    KNOWN,
+    LAST_COLUMNS,
+    NEIGHBOURHOODS,
+    OF_CORE,
+    PRICES,
+    PROGRAM,
+    Limits,
+    Solution,
+)
 from tf_fuse.layout.optimize.tables import INFINITE, Tables
-
-ELIMINATION = "elimination"
-FRONTIERS = "elimination with frontiers"
-PRICES = "elimination with prices"
-PROGRAM = "integer program"
-NEIGHBOURHOODS = "neighbourhoods"
+from tf_fuse.layout.types.errors import LayoutError
 
 # Time points whose mean is looked at, at most.
 _MAX_POINTS = 8
-# And for any choice that fits, with how often each is counted.
+# The same in the search for any choice that fits, counting repetitions.
 _MAX_COUNTED = 96
 # Entries of tables of mini-buckets.
 _BUCKET_ENTRIES = 1 << 20
-# By how much the price of a byte is raised.
-_PRICE_STEP = 4
-# A program without limits of memory is easy, and may have so many times more columns.
-_OF_CORE = 10
-# Of what is left, what an integer program gets where it is not the last thing to do.
-_PROGRAM_SHARE = 0.6
-# What HiGHS leaves open when it says that an answer is optimal.
-_TOLERANCE = 1e-9
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What a search may take.
-
-    Attributes:
-      time_limit_seconds: for integer programs, all together.
-      max_table_entries: of an elimination's largest table; an integer program beyond.
-      max_frontier_entries: likewise, of a table with frontiers.
-      max_program_columns: of an integer program, where a choice that fits is known without it.
-    """
-
-    time_limit_seconds: float = 60.0
-    max_table_entries: int = MAX_TABLE_ENTRIES
-    max_frontier_entries: int = pareto.MAX_ENTRIES
-    max_program_columns: int = 50_000
-
-    def __post_init__(self) -> None:
-        """Checks all.
-
-        Raises:
-          LayoutError: a number is not above 0.
-        """
-        for name, value in dataclasses.asdict(self).items():
-            if not value > 0:
-                raise LayoutError(f"{name} is above 0, got {value!r}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Solution:
-    """An answer.
-
-    Attributes:
-      choice: strategies by number of the operation; by the numbers of the tables that were solved.
-      cost: picoseconds.
-      bound: no choice that fits costs less; picoseconds. Equal to `cost` where that is proven.
-      peak: bytes of a device at the worst time point.
-      method: "elimination", "elimination with frontiers", "elimination with prices", "integer
-        program" or "neighbourhoods".
-      computed: eliminations that were computed.
-      reused: eliminations whose result was known from an equal one, as of a repeated layer.
-      notes: why a method before it did not do.
-    """
-
-    choice: tuple[int, ...]
-    cost: int
-    bound: int
-    peak: int
-    method: str
-    computed: int = 0
-    reused: int = 0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def gap(self) -> int:
-        """How many picoseconds the best choice may be cheaper at most."""
-        return self.cost - self.bound
 
 
 def solve(
     tables: Tables,
     limits: Limits | None = None,
     names: Sequence[str] = (),
+    known: Sequence[Sequence[int]] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Solution:
-    """Finds the cheapest choice that fits.
+    """Find the cheapest choice that fits.
 
     Args:
       tables: the problem.
       limits: what the search may take.
       names: of the operations, for errors.
+      known: choices; what is found costs no more than any of them that fits.
       clock: seconds.
 
     Returns:
@@ -133,68 +82,114 @@ def solve(
     Raises:
       NoChoiceError: there is none, whatever the limit.
       MemoryLimitError: none fits.
-      SearchTimeoutError: none was found in time.
+      SearchLimitError: none was found within the limits of the search.
       LayoutError: scipy is needed and not installed.
     """
-    return _Search(tables, limits or Limits(), names, clock).run()
+    return _Search(tables, limits or Limits(), names, clock).run(known)
 
 
 class _Search:
+    """Steps, one after the other; what they find is compared, and kept by the solved tables."""
+
     def __init__(
         self, tables: Tables, limits: Limits, names: Sequence[str], clock: Callable[[], float]
     ):
+        self._given = tables
+        # The tables to solve: the given ones, or those with fewer strategies.
         self._tables = tables
         self._limits = limits
         self._names = names or [str(i) for i in range(tables.size)]
         self._clock = clock
-        self._end = clock() + limits.time_limit_seconds
+        seconds = limits.time_limit_seconds
+        self._end = None if seconds is None else clock() + seconds
         self._store = Store()
         self._notes: list[str] = []
+        self._best: tuple[int, ...] | None = None
+        self._method = ""
+        # No choice that fits costs less, in picoseconds; and whether the best one is proven to.
+        self._bound = -math.inf
+        self._optimal = False
 
-    def run(self) -> Solution:
+    def run(self, known: Sequence[Sequence[int]]) -> Solution:
+        """Find a choice, by numbers of the given tables."""
         tables = self._tables
         order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
+        if order.core:
+            # Too many strategies for tables: those that no best choice needs go first.
+            self._tables = tables = prune.undominated(tables).folded()
+            order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
+        fitting = [tuple(one) for one in known if self._given.fits(one)]
         if not order.core:
-            return self._by_elimination(order)
-        # Too many strategies for tables: those that no best choice needs go first.
-        whole, self._tables = tables, prune.undominated(tables)
-        found = self._without_dominated()
-        choice = tuple(
-            int(np.searchsorted(kept, one))
-            for kept, one in zip(whole.kept, self._tables.original(found.choice), strict=True)
-        )
-        return dataclasses.replace(found, choice=choice)
+            self._by_elimination(order, bool(fitting))
+        else:
+            self._notes.append(
+                f"{len(order.core)} operations are left of the elimination, whose tables have more "
+                f"than {self._limits.max_table_entries:,} entries"
+            )
+            self._by_core(bool(fitting))
+        if self._late():
+            self._notes.append(
+                f"the search ended at its time limit of {self._limits.time_limit_seconds:g} "
+                "seconds; on another machine it may find another plan"
+            )
+        return self._answer(fitting)
 
-    def _without_dominated(self) -> Solution:
+    def _answer(self, known: Sequence[tuple[int, ...]]) -> Solution:
+        """Return the best choice of all that were found and are known."""
+        given = self._given
+        best, method = None, self._method
+        if self._best is not None:
+            best = _renumbered(self._tables, self._best, given)
+        for one in known:
+            if best is None or given.cost_of(one) < given.cost_of(best):
+                best, method = one, KNOWN
+        if best is None:
+            raise failures.limits_reached(given, self._limits)
+        assert given.fits(best), "a search returned what does not fit"
+        cost = given.cost_of(best)
+        bound = bound_in_picoseconds(self._bound, cost, self._optimal)
+        return Solution(
+            best, cost, bound, given.peak_of(best), method,
+            self._store.computed, self._store.reused, tuple(self._notes),
+        )  # fmt: skip
+
+    def _offer(self, choice: tuple[int, ...], method: str) -> bool:
+        """Keep a choice if none that is known is as good; return whether it fits."""
         tables = self._tables
-        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries)
-        if not order.core:
-            return self._by_elimination(order)
-        self._notes.append(
-            f"{len(order.core)} operations are left of the elimination, whose tables have more "
-            f"than {self._limits.max_table_entries:,} entries"
-        )
-        return self._by_core()
+        if not tables.fits(choice):
+            return False
+        if self._best is None or (tables.cost_of(choice), tables.peak_of(choice)) < (
+            tables.cost_of(self._best), tables.peak_of(self._best),
+        ):  # fmt: skip
+            self._best, self._method = choice, method
+        return True
 
-    def _by_elimination(self, order: Order) -> Solution:
+    def _prove(self, choice: tuple[int, ...], method: str) -> None:
+        """Keep a choice than which none that fits is cheaper."""
+        self._best, self._method = choice, method
+        self._bound = self._tables.cost_of(choice)
+
+    def _by_elimination(self, order: EliminationOrder, known: bool) -> None:
         tables = self._tables
         done = cheapest(tables, order, self._store)
         if done.total[0] >= INFINITE:
-            raise self._no_choice()
+            raise failures.no_choice(self._given, self._names)
         choice = tuple(done.choice())
         if tables.fits(choice):
-            return self._solution(choice, tables.cost_of(choice), ELIMINATION)
-        return self._within(order, choice)
+            self._prove(choice, ELIMINATION)
+        else:
+            self._bound = tables.cost_of(choice)
+            self._within(order, choice, known)
 
-    def _within(self, order: Order, above: tuple[int, ...]) -> Solution:
-        """The cheapest choice does not fit."""
+    def _within(self, order: EliminationOrder, above: tuple[int, ...], known: bool) -> None:
+        """Return the cheapest choice does not fit."""
         tables = self._tables
         points: list[int] = []
-        lowest = 0.0
         found = above
-        # Where there are several time points, most choices that fit in a mean do not at all.
-        known = self._smallest_that_fits(order, above) if tables.points > 1 else None
-        while True:
+        if tables.points > 1:
+            # Most choices that fit in a mean of time points do not at all.
+            self._smallest_that_fits(order, above)
+        while not self._late():
             mean = tables.relaxed([*points, int(np.argmax(tables.bytes_of(found)))])
             if mean.fits(above):
                 break  # At the first one it does not.
@@ -202,34 +197,33 @@ class _Search:
             relaxed = mean
             within = self._least(relaxed, order, len(points))
             bound = lagrange.bound_of(relaxed, order, above, within)
-            lowest = max(lowest, bound.bound)
+            self._bound = max(self._bound, bound.bound)
+            self._offer(bound.best, PRICES)
             reduced = relaxed.restricted(bound.keep())
             exact = self._frontiers(reduced, bound)
-            found = bound.best if exact is None else self._of_parent(reduced, exact)
+            found = bound.best if exact is None else _renumbered(reduced, exact, tables)
             if exact is not None:
-                lowest = max(lowest, tables.cost_of(found))
-            if tables.fits(found) and tables.cost_of(found) <= lowest:
-                return self._solution(found, tables.cost_of(found), FRONTIERS)
-            late = self._left() < (1 - _PROGRAM_SHARE) * self._limits.time_limit_seconds
-            if tables.fits(found) or len(points) == _MAX_POINTS or late:
+                self._bound = max(self._bound, tables.cost_of(found))
+            if tables.fits(found) and tables.cost_of(found) <= self._bound:
+                return self._prove(found, FRONTIERS)
+            if tables.fits(found) or len(points) == _MAX_POINTS:
                 break
+        if self._late():
+            return None
         self._notes.append(
             f"frontiers have more than {self._limits.max_frontier_entries:,} entries"
             if exact is None
             else f"{tables.points} time points have limits of their own"
         )
-        fitting = self._fitting(relaxed, len(points), order, above, [found, within])
-        fitting = min(
-            (one for one in (fitting, known) if one is not None), key=tables.cost_of, default=None
-        )
-        if fitting is None:
-            return self._program(tables, lowest, None)
-        # What is dearer than it in the mean alone is so at all time points.
-        left = lagrange.at_price(relaxed, order, bound.price, fitting)
-        return self._program(tables.restricted(left.keep()), lowest, fitting)
+        self._lower(relaxed, len(points), order, above, [found, within])
+        if self._best is None:
+            return self._program(tables, known)
+        # A choice that is dearer in the mean is dearer at all time points.
+        left = lagrange.at_price(relaxed, order, bound.price, self._best)
+        return self._program(tables.restricted(left.keep()), True)
 
-    def _least(self, relaxed: Tables, order: Order, points: int) -> tuple[int, ...]:
-        """The choice with the least memory in the mean of time points.
+    def _least(self, relaxed: Tables, order: EliminationOrder, points: int) -> tuple[int, ...]:
+        """Return the choice with the least memory in the mean of time points.
 
         Raises:
           MemoryLimitError: it does not fit there.
@@ -239,52 +233,56 @@ class _Search:
         choice = tuple(least.choice())
         assert tables.limit is not None and relaxed.limit is not None
         if least.total[0] > relaxed.limit:
-            raise self._too_much(-int(-least.total[0] // points), choice, tables.peak_of(choice))
+            bytes_ = -int(-least.total[0] // points)
+            exact = tables.peak_of(choice) == bytes_
+            raise failures.out_of_memory(tables, self._names, bytes_, choice, exact)
+        self._offer(choice, PRICES)
         return choice
 
-    def _fitting(
+    def _lower(
         self,
         relaxed: Tables,
         points: int,
-        order: Order,
+        order: EliminationOrder,
         above: tuple[int, ...],
-        known: Sequence[tuple[int, ...]],
-    ) -> tuple[int, ...] | None:
-        """A cheap choice that fits at all time points.
+        found: Sequence[tuple[int, ...]],
+    ) -> None:
+        """Look for cheap choices that fit at all time points.
 
-        Some fit in the mean, but not at all. The limit of the mean is lowered by what is too much
-        elsewhere, until nothing is.
+        Some choices fit in the mean, but not at each point. The limit of the mean is lowered by
+        the excess, until none is left.
         """
         tables = self._tables
         assert tables.limit is not None and relaxed.limit is not None
-        fitting = [one for one in known if tables.fits(one)]
-        choice, within = known[0], known[-1]
+        for one in found:
+            self._offer(one, PRICES)
+        choice, within = found[0], found[-1]
         limit = relaxed.limit
-        while not tables.fits(choice) and choice != within and self._left() > 0:
+        for _ in range(_MAX_COUNTED):
+            if tables.fits(choice) or choice == within or self._late():
+                break
             limit -= (tables.peak_of(choice) - tables.limit) * points
             if relaxed.peak_of(within) > limit:
                 break
             lowered = dataclasses.replace(relaxed, limit=limit)
             choice = lagrange.bound_of(lowered, order, above, within).best
-            fitting += [choice] if tables.fits(choice) else []
-        return min(fitting, key=tables.cost_of, default=None)
+            self._offer(choice, PRICES)
 
-    def _smallest_that_fits(self, order: Order, above: tuple[int, ...]) -> tuple[int, ...] | None:
-        """A choice that fits at all time points, found by the least memory in their mean.
+    def _smallest_that_fits(self, order: EliminationOrder, above: tuple[int, ...]) -> None:
+        """Look for a choice that fits at all time points by the least memory in their mean.
 
         The time point at which the choice needs most counts once more in the next mean.
 
         Raises:
-          MemoryLimitError: a mean tells that none fits.
+          MemoryLimitError: a mean shows that none fits.
         """
         tables = self._tables
         points = [int(np.argmax(tables.bytes_of(above)))]
-        while len(points) < _MAX_COUNTED and self._left() > 0:
+        while len(points) < _MAX_COUNTED and not self._late():
             choice = self._least(tables.relaxed(points), order, len(points))
             if tables.fits(choice):
-                return choice
+                return
             points.append(int(np.argmax(tables.bytes_of(choice))))
-        return None
 
     def _frontiers(self, reduced: Tables, bound: lagrange.Bound) -> tuple[int, ...] | None:
         order = order_of(reduced.sizes, reduced.neighbours, self._limits.max_table_entries)
@@ -293,171 +291,104 @@ class _Search:
         again = lagrange.at_price(reduced, order, bound.price, best)
         return pareto.solve(reduced, order, again, self._limits.max_frontier_entries)
 
-    def _of_parent(self, reduced: Tables, choice: Sequence[int]) -> tuple[int, ...]:
-        """A choice by the numbers of the tables that are solved."""
-        return tuple(
-            int(np.searchsorted(mine, one))
-            for mine, one in zip(self._tables.kept, reduced.original(choice), strict=True)
-        )
-
-    def _by_core(self) -> Solution:
-        """Without the limit, all that can be eliminated goes, and a program solves the rest."""
-        tables = self._tables
-        # Tables over more than two operations are not for the program.
-        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries, most=2)
-        done = cheapest(tables, order, self._store)
-        core = _core_of(tables, done)
-        program = prune.undominated(core)
-        if integer_program.columns(program) > _OF_CORE * self._limits.max_program_columns:
-            return self._nearby(-math.inf)
-        # Some time is left for a choice that is found otherwise.
-        answer = integer_program.solve(program, _PROGRAM_SHARE * self._left())
-        if answer.infeasible:
-            raise self._no_choice()
-        rest = int(done.total[0])
-        if answer.choice is not None:
-            kept = program.original(answer.choice)
-            choice = tuple(done.choice(dict(zip(order.core, kept, strict=True))))
-            cost = tables.cost_of(choice)
-            if tables.fits(choice):
-                return self._solution(
-                    choice, bound_in_picoseconds(answer.bound + rest, cost, answer.optimal), PROGRAM
-                )
-            # With the limit it is a program of all operations.
-            size = integer_program.columns(prune.undominated(tables))
-            if size <= self._limits.max_program_columns:
-                with contextlib.suppress(SearchTimeoutError):
-                    return self._program(tables, answer.bound + rest, None)
-        return self._nearby(answer.bound + rest)
-
-    def _nearby(self, bound: float) -> Solution:
-        """A choice that is improved bit by bit, and a bound by mini-buckets."""
+    def _by_core(self, known: bool) -> None:
+        """Improve choices, eliminate what can be eliminated, and solve the rest by a program."""
         tables = self._tables
         entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
-        lowest, choice = neighbourhoods.relaxed(tables, entries)
-        bound = max(bound, lowest)
-        if tables.cost_of(choice) >= INFINITE:
-            return self._program(tables, bound, None)
-        choice = neighbourhoods.improved(tables, choice, self._left)
-        price = 1
-        # Bytes cost more and more until it fits.
-        while not tables.fits(choice) and self._left() > 0 and price < tables.most_price:
-            paid = tables.priced(price)
-            choice = neighbourhoods.improved(paid, neighbourhoods.relaxed(paid, entries)[1], _none)
-            price *= _PRICE_STEP
-        if not tables.fits(choice):
-            return self._program(tables, bound, None)
-        cost = tables.cost_of(choice)
-        return self._solution(choice, bound_in_picoseconds(bound, cost, False), NEIGHBOURHOODS)
+        lowest, found = neighbourhoods.choices(tables, entries, self._late)
+        if lowest >= INFINITE:
+            raise failures.no_choice(self._given, self._names)
+        self._bound = max(self._bound, lowest)
+        for one in found:
+            self._offer(one, NEIGHBOURHOODS)
+        if self._late() or (
+            self._best is not None and tables.cost_of(self._best) <= self._bound
+        ):  # fmt: skip
+            return
+        # The program takes tables over at most two operations.
+        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries, most=2)
+        done = cheapest(tables, order, self._store)
+        if done.total[0] >= INFINITE:
+            raise failures.no_choice(self._given, self._names)
+        program = prune.undominated(done.core_tables(tables))
+        if self._is_small(program, OF_CORE * self._limits.max_program_columns):
+            answer = self._solved(program)
+            if answer.infeasible:
+                raise failures.no_choice(self._given, self._names)
+            self._bound = max(self._bound, answer.bound + int(done.total[0]))
+            if answer.choice is not None:
+                kept = program.original(answer.choice)
+                choice = tuple(done.choice(dict(zip(order.core, kept, strict=True))))
+                if self._offer(choice, PROGRAM) and answer.optimal:
+                    self._optimal, self._method = True, PROGRAM
+                    return
+        if tables.limit is not None and not self._late():
+            # With the limit it is a program of all operations.
+            self._program(tables, known)
 
-    def _program(self, tables: Tables, bound: float, known: tuple[int, ...] | None) -> Solution:
-        """The integer program, with what is known already.
+    def _program(self, tables: Tables, known: bool) -> None:
+        """Solve the integer program.
 
         Args:
-          tables: those that are solved, or part of them.
-          bound: picoseconds below which no choice is.
-          known: a choice that fits.
+          tables: those that are solved, or part of them in which all that is cheaper is.
+          known: whether a choice that fits is known, whatever was found.
         """
         tables = prune.undominated(tables)
-        size = integer_program.columns(tables)
-        if known is not None and size > self._limits.max_program_columns:
-            self._notes.append(
-                f"an integer program would have {size:,} columns, more than "
-                f"{self._limits.max_program_columns:,}"
-            )
-            cost = self._tables.cost_of(known)
-            return self._solution(known, bound_in_picoseconds(bound, cost, False), PRICES)
-        answer = integer_program.solve(tables, self._left())
-        if answer.infeasible and known is None:
-            raise self._infeasible(tables)
-        bound = max(bound, answer.bound if not answer.infeasible else -math.inf)
-        choices = [known] if known else []
+        known = known or self._best is not None
+        most = self._limits.max_program_columns
+        if not self._is_small(tables, most if known else max(most, LAST_COLUMNS)):
+            return
+        answer = self._solved(tables)
+        if answer.infeasible:
+            if not known:
+                raise self._infeasible(tables)
+            return
+        self._bound = max(self._bound, answer.bound)
         if answer.choice is not None:
-            choices.append(self._of_parent(tables, answer.choice))
-        if not choices:
-            raise SearchTimeoutError(
-                f"no plan that fits into {self._tables.limit} bytes was found in "
-                f"{self._limits.time_limit_seconds:g} seconds; raise time_limit_seconds, or "
-                "the limit"
+            self._offer(_renumbered(tables, answer.choice, self._tables), PROGRAM)
+            if answer.optimal:
+                self._optimal, self._method = True, PROGRAM
+
+    def _is_small(self, tables: Tables, most: int) -> bool:
+        """Return whether a program has no more columns than it may."""
+        size = integer_program.columns(tables)
+        if size > most:
+            self._notes.append(
+                f"an integer program would have {size:,} columns, more than {most:,}"
             )
-        best = min(choices, key=lambda one: (self._tables.cost_of(one), self._tables.peak_of(one)))
-        cost = self._tables.cost_of(best)
-        return self._solution(best, bound_in_picoseconds(bound, cost, answer.optimal), PROGRAM)
+        return size <= most
+
+    def _solved(self, tables: Tables, memory: bool = False) -> integer_program.ProgramAnswer:
+        nodes = self._limits.max_program_nodes
+        answer = integer_program.solve(tables, nodes, self._left(), memory)
+        if not (answer.optimal or answer.infeasible):
+            also = "" if self._end is None else ", or in the time that was left"
+            self._notes.append(f"the integer program was not solved in {nodes:,} nodes{also}")
+        return answer
 
     def _infeasible(self, tables: Tables) -> LayoutError:
-        """Whether it is for want of memory, and how much."""
-        answer = integer_program.solve(tables, self._left(), memory=True)
+        """Return whether it is for want of memory, and how much."""
+        answer = self._solved(tables, memory=True)
         if answer.infeasible or tables.limit is None:
-            return self._no_choice()
+            return failures.no_choice(self._given, self._names)
         if answer.choice is not None and answer.optimal:
-            choice = self._of_parent(tables, answer.choice)
-            return self._too_much(self._tables.peak_of(choice), choice, None)
+            choice = _renumbered(tables, answer.choice, self._tables)
+            peak = self._tables.peak_of(choice)
+            return failures.out_of_memory(self._tables, self._names, peak, choice, True)
         least = math.ceil(answer.bound) if math.isfinite(answer.bound) else 0
         return MemoryLimitError(max(tables.limit + 1, least), tables.limit, False)
 
-    def _too_much(self, least: int, choice: tuple[int, ...], peak: int | None) -> MemoryLimitError:
-        tables = self._tables
-        assert tables.limit is not None
-        at = int(np.argmax(tables.bytes_of(choice)))
-        mine = sorted(
-            ((-int(m[s]), self._names[i]) for i, (m, s) in
-             enumerate(zip(tables.memory_at(at), choice, strict=True)))
-        )  # fmt: skip
-        most = ", ".join(f"{name} {-held:,}" for held, name in mine[:3])
-        return MemoryLimitError(
-            least, tables.limit, peak is None or peak == least, f" (the most by {most})"
-        )
+    def _left(self) -> float | None:
+        """Return the seconds that are left; None if there is no limit of time."""
+        return None if self._end is None else max(0.0, self._end - self._clock())
 
-    def _no_choice(self) -> NoChoiceError:
-        found = prune.impossible(self._tables)
-        where = " and ".join(repr(self._names[i]) for i in found)
-        return NoChoiceError(
-            "no choice of strategies can be: "
-            + (f"no strategy of {where} goes with the others'" if found else "edges exclude all")
-            + "; allow more relayout steps, offer more strategies, or pin fewer operations"
-        )
-
-    def _left(self) -> float:
-        return max(0.0, self._end - self._clock())
-
-    def _solution(self, choice: tuple[int, ...], bound: int, method: str) -> Solution:
-        tables = self._tables
-        assert tables.fits(choice), "a search returned what does not fit"
-        return Solution(
-            choice, tables.cost_of(choice), bound, tables.peak_of(choice), method,
-            self._store.computed, self._store.reused, tuple(self._notes),
-        )  # fmt: skip
+    def _late(self) -> bool:
+        return self._left() == 0.0
 
 
-def _none() -> float:
-    """No time."""
-    return 0.0
-
-
-def _core_of(tables: Tables, done: Eliminated) -> Tables:
-    """The tables over the operations that are left, as a problem without memory."""
-    core = done.order.core
-    place = {node: i for i, node in enumerate(core)}
-    cost = [np.zeros(tables.sizes[node], np.int64) for node in core]
-    pairs: dict[tuple[int, int], np.ndarray] = {}
-    for factor in done.rest:
-        table = done.store.pairs[factor.table][0]
-        if len(factor.scope) == 1:
-            at = place[factor.scope[0]]
-            cost[at] = np.minimum(cost[at] + table, INFINITE)
-        else:
-            key = (place[factor.scope[0]], place[factor.scope[1]])
-            pairs[key] = np.minimum(pairs[key] + table, INFINITE) if key in pairs else table
-    zeros = tuple(np.zeros_like(one) for one in cost)
-    return Tables(
-        tuple(cost), zeros, zeros, (frozenset(),) * len(core), 1, pairs, {},
-        tuple(np.arange(len(one)) for one in cost), None,
-    )  # fmt: skip
-
-
-def bound_in_picoseconds(bound: float, cost: int, optimal: bool) -> int:
-    """The bound in whole picoseconds; what HiGHS says is optimal is, within its tolerance."""
-    # Costs are whole numbers: what is closer to the bound than one cannot be beaten.
-    if optimal and cost - bound <= max(0.5, _TOLERANCE * cost):
-        return cost
-    return max(0, min(cost, math.floor(bound))) if math.isfinite(bound) else 0
+def _renumbered(tables: Tables, choice: Sequence[int], parent: Tables) -> tuple[int, ...]:
+    """Return a choice by the numbers of the tables that some were restricted from."""
+    return tuple(
+        int(np.searchsorted(mine, one))
+        for mine, one in zip(parent.kept, tables.original(choice), strict=True)
+    )

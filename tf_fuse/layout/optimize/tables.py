@@ -1,10 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A problem in whole numbers: picoseconds and bytes.
+"""Hold a problem in whole numbers: picoseconds and bytes.
 
-Sums of floating-point numbers depend on their order, and so would what is cheapest where two
-choices are close. Times are rounded to picoseconds once, here; from then on all sums are exact,
-whatever method adds them up, and can be compared for equality.
+Sums of floating-point numbers depend on their order, so the cheapest of two close choices would,
+too. This module rounds times to picoseconds once. From then on all sums are exact, whatever method
+adds them up, and can be compared for equality.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tf_fuse.layout.errors import LayoutError
 from tf_fuse.layout.optimize.problem import Node, Problem
+from tf_fuse.layout.types.errors import LayoutError
 
 PER_SECOND = 10**12
-# Stands for what cannot be; two of it can be added without overflow.
+# The cost of impossible choices; two of them can be added without overflow.
 INFINITE = 1 << 61
 _NONE = np.zeros((1, 1), np.int64)
-# What all finite numbers of a problem may add up to.
+# The largest sum of all finite numbers of a problem.
 _LARGEST = 1 << 60
 
 
@@ -74,28 +74,28 @@ class Tables:
         return tuple(tuple(sorted(one)) for one in found)
 
     def between(self, key: tuple[int, int]) -> np.ndarray:
-        """Bytes that two operations hold together: [strategies, strategies], or [1, 1] zero."""
+        """Return the bytes that two operations hold together: [strategies, strategies]."""
         return self.held_between.get(key, _NONE)
 
     def memory_at(self, point: int) -> tuple[np.ndarray, ...]:
-        """For each operation, [strategies] bytes at a time point."""
+        """Return, for each operation, [strategies] bytes at a time point."""
         return tuple(
             held + transient if point in live else held
             for held, transient, live in zip(self.held, self.transient, self.live, strict=True)
         )
 
     def cost_of(self, choice: Sequence[int]) -> int:
-        """Picoseconds of a choice for each operation; `INFINITE` if it cannot be."""
+        """Return the picoseconds of a choice; `INFINITE` if it is not possible."""
         total = sum(int(cost[s]) for cost, s in zip(self.cost, choice, strict=True))
-        between = [int(pair[choice[a], choice[b]]) for (a, b), pair in self.pairs.items()]
-        return INFINITE if INFINITE in between else total + sum(between)
+        total += sum(int(pair[choice[a], choice[b]]) for (a, b), pair in self.pairs.items())
+        return min(total, INFINITE)
 
     def peak_of(self, choice: Sequence[int]) -> int:
-        """The most bytes of a device at any time point."""
+        """Return the most bytes of a device at any time point."""
         return int(self.bytes_of(choice).max())
 
     def bytes_of(self, choice: Sequence[int]) -> np.ndarray:
-        """[points] bytes of a device."""
+        """Return [points] bytes of a device."""
         found = np.zeros(self.points, np.int64)
         for held, transient, live, s in zip(
             self.held, self.transient, self.live, choice, strict=True
@@ -113,11 +113,11 @@ class Tables:
         return self.limit is None or self.peak_of(choice) <= self.limit
 
     def original(self, choice: Sequence[int]) -> tuple[int, ...]:
-        """A choice by the problem's numbers."""
+        """Return a choice by the problem's numbers."""
         return tuple(int(kept[s]) for kept, s in zip(self.kept, choice, strict=True))
 
     def restricted(self, keep: Mapping[int, Sequence[int] | np.ndarray]) -> Tables:
-        """With some strategies only.
+        """Return the problem with some strategies only.
 
         Args:
           keep: by number of an operation, the numbers of its strategies here; all of others.
@@ -137,10 +137,33 @@ class Tables:
             held_between=_restricted(self.held_between, at),
         )
 
-    def relaxed(self, points: Sequence[int]) -> Tables:
-        """With one time point, at which all is held that is held at some, added up.
+    def folded(self) -> Tables:
+        """Return the same problem without tables between an operation of one strategy and others.
 
-        The limit is theirs, added up: what fits at each of them fits there.
+        What they cost and hold is part of the others' own. Choices have the same numbers, and the
+        same costs and bytes.
+        """
+        cost, held = list(self.cost), list(self.held)
+        for (a, b), pair in self.pairs.items():
+            if 1 in pair.shape:
+                at = b if pair.shape[0] == 1 else a
+                cost[at] = np.minimum(cost[at] + pair.reshape(-1), INFINITE)
+        for (a, b), pair in self.held_between.items():
+            if 1 in pair.shape:
+                at = b if pair.shape[0] == 1 else a
+                held[at] = held[at] + pair.reshape(-1)
+        pairs, between = (
+            {key: pair for key, pair in both.items() if 1 not in pair.shape}
+            for both in (self.pairs, self.held_between)
+        )
+        return dataclasses.replace(
+            self, cost=tuple(cost), held=tuple(held), pairs=pairs, held_between=between
+        )
+
+    def relaxed(self, points: Sequence[int]) -> Tables:
+        """Return the problem with one time point, which sums the given ones.
+
+        The limit is the sum of theirs: a choice that fits at each of them fits there.
 
         Args:
           points: one may be there several times.
@@ -162,12 +185,12 @@ class Tables:
 
     @property
     def most_price(self) -> int:
-        """Picoseconds that a byte may cost, so that no sum overflows."""
+        """The most picoseconds that a byte may cost, so that no sum overflows."""
         parts = (self.held, self.transient, self.held_between.values())
         return _LARGEST // (1 + self.points * sum(map(_total, parts)))
 
     def priced(self, price: int) -> Tables:
-        """Where each byte costs so many picoseconds at each time point, at most `most_price`."""
+        """Return the problem with a price per byte at each time point, at most `most_price`."""
         each = [
             held * self.points + transient * len(live)
             for held, transient, live in zip(self.held, self.transient, self.live, strict=True)
@@ -176,16 +199,19 @@ class Tables:
             key: np.minimum(pair + price * self.points * self.between(key), INFINITE)
             for key, pair in self.pairs.items()
         }
-        cost = tuple(one + price * held for one, held in zip(self.cost, each, strict=True))
+        cost = tuple(
+            np.minimum(one + price * held, INFINITE)
+            for one, held in zip(self.cost, each, strict=True)
+        )
         return dataclasses.replace(self, cost=cost, pairs=pairs)
 
     def without_limit(self) -> Tables:
-        """Where memory does not matter."""
+        """Return the problem without its memory limit."""
         return dataclasses.replace(self, limit=None)
 
 
 def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None) -> Tables:
-    """Rounds a problem's times to picoseconds.
+    """Round a problem's times to picoseconds.
 
     Args:
       problem: what is to be solved.
@@ -198,7 +224,7 @@ def tables_of(problem: Problem, keep: Mapping[int, Sequence[int]] | None = None)
     known: dict[tuple, np.ndarray] = {}
 
     def column(node: Node, name: str, unit: int) -> np.ndarray:
-        """Numbers of an operation's strategies; equal operations share them."""
+        """Return the numbers of an operation's strategies; equal operations share them."""
         key = name, id(node.candidates)
         if key not in known:
             values = [getattr(one, name) * unit for one in node.candidates]
@@ -262,7 +288,7 @@ def _add(into: dict[tuple[int, int], np.ndarray], key: tuple[int, int], table: n
 def _restricted(
     pairs: Mapping[tuple[int, int], np.ndarray], at: Sequence[np.ndarray]
 ) -> dict[tuple[int, int], np.ndarray]:
-    # What operations of equal layers share stays shared.
+    # Operations of equal layers keep sharing their tables.
     known: dict[tuple, np.ndarray] = {}
     found = {}
     for (a, b), pair in pairs.items():
@@ -274,7 +300,7 @@ def _restricted(
 
 
 def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
-    """The time points that matter: those at which no set of a later or earlier one holds all.
+    """Return the time points whose set of held tensors is not part of another one's.
 
     What is live at a time point changes where an interval begins. Between two beginnings sets only
     shrink, so beginnings are all that can matter; of these, one whose set is part of the next
@@ -300,7 +326,7 @@ def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int
 
 
 def _check(tables: Tables) -> None:
-    """Raises if a sum can overflow."""
+    """Raise if a sum can overflow."""
     pairs = [np.where(pair >= INFINITE, 0, pair) for pair in tables.pairs.values()]
     cost = _total(tables.cost) + _total(pairs)
     memory = sum(map(_total, (tables.held, tables.transient, tables.held_between.values())))

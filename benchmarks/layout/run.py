@@ -1,0 +1,90 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What planned layouts and relayouts cost: against the least there is, and against DTensor.
+
+    python benchmarks/layout/run.py --json layout.json
+    python benchmarks/layout/run.py --parts relayout --plot relayout.svg
+
+`relayout` compares bytes over all pairs of layouts of a tensor (`relayout.py`), and `wire`
+counts those of some, and of whole training steps, on the network, in four processes
+(`wire.py`). `search` times searches of the strategies of models (`search.py`), and
+`step` training steps with layouts that were found and others (`steps.py`). The JSON has a
+key for each part that ran, with a list of rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+
+from benchmarks.common import output
+from benchmarks.layout import relayout as layout_relayout
+from benchmarks.layout import search as layout_search
+from benchmarks.layout import steps as layout_steps
+from benchmarks.layout import wire as layout_wire
+from examples.progress import display, open_console
+
+# Each has measure(progress), which returns rows, and render(rows), which returns a table.
+PARTS: Mapping[str, Any] = {
+    "relayout": layout_relayout,
+    "wire": layout_wire,
+    "search": layout_search,
+    "step": layout_steps,
+}
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Measure layouts and relayouts.")
+    parser.add_argument(
+        "--parts", default=",".join(PARTS), help="separated by commas; all by default"
+    )
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--plot", type=Path, help="draw the bytes of relayouts here")
+    args = parser.parse_args(argv)
+    args.parts = [part for part in args.parts.split(",") if part]
+    unknown = sorted(set(args.parts) - set(PARTS))
+    if unknown or not args.parts:
+        parser.error(f"--parts takes {', '.join(PARTS)}, got {', '.join(unknown) or 'nothing'}")
+    if args.plot and "relayout" not in args.parts:
+        parser.error("--plot draws the part relayout, which --parts leaves out")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and prints its tables; see --help.
+
+    Returns:
+      0; 1 when a process failed.
+    """
+    args = parse(argv)
+    console = open_console()
+    result: dict[str, Any] = {}
+    try:
+        with display(console) as progress:
+            for part in args.parts:
+                result[part] = PARTS[part].measure(progress)
+    except output.ProcessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for part in args.parts:
+        console.print(PARTS[part].render(result[part]))
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+
+    output.write(
+        result, args, tell, lambda all_, path: layout_relayout.plot(all_["relayout"], path)
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "base/metrics.h"
+
+namespace tf_fuse {
+
+void Metrics::AddSkipped(const std::string& reason, int64_t count) {
+  std::lock_guard<std::mutex> lock(mu_);
+  skipped_[reason] += count;
+}
+
+std::string Metrics::ToJson() const {
+  std::string out = "{";
+  auto add = [&out](const char* name, const std::atomic<int64_t>& value) {
+    out +=
+        std::string("\"") + name + "\": " + std::to_string(value.load()) + ", ";
+  };
+  add("fused_rpcs", fused_rpcs);
+  add("single_rpcs", single_rpcs);
+  add("tensors", tensors);
+  add("bytes", bytes);
+  add("channel_frames", channel_frames);
+  add("channel_bytes", channel_bytes);
+  add("beside_tensors", beside_tensors);
+  add("copied_tensors", copied_tensors);
+  add("fallbacks", fallbacks);
+  add("errors", errors);
+  add("dynamic_requests", dynamic_requests);
+  add("dynamic_rounds", dynamic_rounds);
+  add("stalled_receives", stalled_receives);
+  add("pending_receives", pending_receives);
+  add("open_steps", open_steps);
+  add("served_rpcs", served_rpcs);
+  add("served_tensors", served_tensors);
+  add("served_bytes", served_bytes);
+  add("served_errors", served_errors);
+  add("served_probes", served_probes);
+  add("cancelled_requests", cancelled_requests);
+  add("postponed_requests", postponed_requests);
+  add("rejected_requests", rejected_requests);
+  add("stalled_requests", stalled_requests);
+  add("asked_receivers", asked_receivers);
+  add("pending_requests", pending_requests);
+  add("remembered_requests", remembered_requests);
+  add("pending_bytes", pending_bytes);
+  add("unsent_frame_bytes", unsent_frame_bytes);
+  add("partial_tensors", partial_tensors);
+  add("collective_bytes_shm", collective_bytes_shm);
+  add("collective_bytes_tcp", collective_bytes_tcp);
+  add("collective_bytes_grpc", collective_bytes_grpc);
+  add("collective_bytes_stock", collective_bytes_stock);
+  add("collective_copied_bytes", collective_copied_bytes);
+  add("direct_collectives", direct_collectives);
+  add("shared_memory_bytes", shared_memory_bytes);
+  add("lent_chunks", lent_chunks);
+  add("data_channels", data_channels);
+  add("functions", functions);
+  add("groups", groups);
+  add("fused_receives", fused_receives);
+  out += "\"skipped\": {";
+  std::lock_guard<std::mutex> lock(mu_);
+  const char* separator = "";
+  for (const auto& [reason, count] : skipped_) {
+    out += separator + ("\"" + reason + "\": ") + std::to_string(count);
+    separator = ", ";
+  }
+  out += "}}";
+  return out;
+}
+
+Metrics* Metrics::Get() {
+  // Never destroyed: server threads may count while the process exits.
+  static Metrics* metrics = new Metrics;
+  return metrics;
+}
+
+}  // namespace tf_fuse

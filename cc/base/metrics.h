@@ -1,0 +1,87 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counters of this process. They only grow, but for the gauges; readers take
+// differences.
+
+#ifndef TF_FUSE_CC_BASE_METRICS_H_
+#define TF_FUSE_CC_BASE_METRICS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace tf_fuse {
+
+struct Metrics {
+  // Receiving side.
+  std::atomic<int64_t> fused_rpcs{0};   // RPCs that carried a frame.
+  std::atomic<int64_t> single_rpcs{0};  // RPCs that carried one tensor.
+  std::atomic<int64_t> tensors{0};      // Tensors received in frames.
+  std::atomic<int64_t> bytes{0};        // Bytes of those frames.
+  // Of those, what came by a data channel.
+  std::atomic<int64_t> channel_frames{0};
+  std::atomic<int64_t> channel_bytes{0};
+  std::atomic<int64_t> beside_tensors{
+      0};  // Too large for a frame: sent singly.
+  std::atomic<int64_t> copied_tensors{0};    // Copied out of a frame.
+  std::atomic<int64_t> fallbacks{0};         // Fused receives done one by one.
+  std::atomic<int64_t> errors{0};            // Fused receives that failed.
+  std::atomic<int64_t> stalled_receives{0};  // That waited for very long.
+  std::atomic<int64_t> pending_receives{0};  // A gauge: waiting for tensors.
+  // Of dynamic receives, which count as fused ones too: requests that were
+  // sent, and answers that left something to be asked for again.
+  std::atomic<int64_t> dynamic_requests{0};
+  std::atomic<int64_t> dynamic_rounds{0};
+  // A gauge: steps that have begun, and are neither over nor aborted.
+  std::atomic<int64_t> open_steps{0};
+  // Sending side.
+  std::atomic<int64_t> served_rpcs{0};
+  std::atomic<int64_t> served_tensors{0};
+  std::atomic<int64_t> served_bytes{0};
+  std::atomic<int64_t> served_errors{0};
+  std::atomic<int64_t> served_probes{0};
+  std::atomic<int64_t> cancelled_requests{0};
+  std::atomic<int64_t> postponed_requests{0};   // To be asked again.
+  std::atomic<int64_t> rejected_requests{0};    // Malformed, or over a limit.
+  std::atomic<int64_t> stalled_requests{0};     // That waited for very long.
+  std::atomic<int64_t> asked_receivers{0};      // Whether they still wait.
+  std::atomic<int64_t> pending_requests{0};     // A gauge: waiting for tensors.
+  std::atomic<int64_t> pending_bytes{0};        // A gauge: what they take.
+  std::atomic<int64_t> unsent_frame_bytes{0};   // A gauge: not taken yet.
+  std::atomic<int64_t> remembered_requests{0};  // A gauge: kept parsed.
+  // A gauge: tensors of requests by parts that were not sent yet.
+  std::atomic<int64_t> partial_tensors{0};
+  // Collectives: bytes that chunks brought here, by their way; what was copied
+  // in the process to send or take them; what it lends to others of its host.
+  std::atomic<int64_t> collective_bytes_shm{0};
+  std::atomic<int64_t> collective_bytes_tcp{0};
+  std::atomic<int64_t> collective_bytes_grpc{0};
+  std::atomic<int64_t> collective_bytes_stock{0};
+  std::atomic<int64_t> collective_copied_bytes{0};
+  std::atomic<int64_t> direct_collectives{0};   // That took our algorithm.
+  std::atomic<int64_t> shared_memory_bytes{0};  // A gauge.
+  std::atomic<int64_t> lent_chunks{0};          // A gauge: not given back yet.
+  std::atomic<int64_t> data_channels{0};        // A gauge: open connections.
+  // The pass.
+  std::atomic<int64_t> functions{0};       // Graphs that the pass looked at.
+  std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.
+  std::atomic<int64_t> fused_receives{0};  // _Recv nodes they replaced.
+
+  void AddSkipped(const std::string& reason, int64_t count);
+
+  // One JSON object; keys are the names above, plus "skipped": {reason: n}.
+  std::string ToJson() const;
+
+  static Metrics* Get();
+
+ private:
+  mutable std::mutex mu_;
+  std::map<std::string, int64_t> skipped_;
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_BASE_METRICS_H_

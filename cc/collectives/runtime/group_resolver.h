@@ -1,0 +1,165 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Resolves collective groups under the protocol "grpc+fuse": as TensorFlow
+// does, with the cards of the members. Its errors name the member that others
+// waited for in vain.
+
+#ifndef TF_FUSE_CC_COLLECTIVES_RUNTIME_GROUP_RESOLVER_H_
+#define TF_FUSE_CC_COLLECTIVES_RUNTIME_GROUP_RESOLVER_H_
+
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow/core/common_runtime/device_mgr.h"
+#include "tensorflow/core/distributed_runtime/collective_param_resolver_distributed.h"
+#include "tensorflow/core/distributed_runtime/device_resolver_distributed.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+#include "tf_fuse/v1/collectives.pb.h"
+
+namespace tf_fuse {
+
+// Marks a status: TensorFlow has no implementation of a collective.
+inline constexpr char kUnknownCollective[] = "tf_fuse/unknown_collective";
+
+// Devices of other tasks that joined a group of this task's once more, which
+// this task has not used since. They have begun anew, and this task has not:
+// when it does, they will not ask again for what they have got: the group, and
+// who sends a broadcast.
+class Joins {
+ public:
+  struct Join {
+    tensorflow::DeviceAttributes device;
+    tensorflow::CollGroupParams group;
+    std::vector<tensorflow::CompleteInstanceRequest> broadcasts;
+  };
+
+  // A device comes to a group. What is returned is for Add(): how often this
+  // task has used the group. If the device has begun anew itself, its earlier
+  // joins are void.
+  uint64_t Come(const tensorflow::DeviceAttributes& device, int32_t group_key) {
+    absl::MutexLock lock(&mu_);
+    for (auto it = joins_.begin(); it != joins_.end();) {
+      const tensorflow::DeviceAttributes& known = it->second.device;
+      const bool is_void = known.name() == device.name() &&
+                           known.incarnation() != device.incarnation();
+      it = is_void ? joins_.erase(it) : std::next(it);
+    }
+    auto found = meetings_.find(group_key);
+    return found == meetings_.end() ? 0 : found->second;
+  }
+  // Nothing if this task has used the group since: it has met the device.
+  void Add(Join join, uint64_t meetings) {
+    absl::MutexLock lock(&mu_);
+    const Key key(join.group.group_key, join.device.name());
+    auto found = meetings_.find(join.group.group_key);
+    if (found != meetings_.end() && found->second != meetings) return;
+    if (joins_.size() >= kMaxJoins) return;
+    joins_.insert_or_assign(key, std::move(join));
+  }
+  // A request for a broadcast was answered. Nothing if its device has no join.
+  void AddBroadcast(const tensorflow::CompleteInstanceRequest& request);
+  // Keeps what follows the error of a request for an instance until this task
+  // uses the group or begins anew: it may be meant for what this task begins
+  // next, and differ from what it began before. Returns false, and keeps
+  // nothing, if the device has no join or `is_current` says no.
+  bool KeepError(const tensorflow::CompleteInstanceRequest& request,
+                 absl::FunctionRef<bool()> is_current,
+                 std::function<void()> next);
+  // This task uses the group.
+  void Meet(int32_t group_key);
+  // This task begins anew, or its collectives have failed.
+  void GoOn();
+  // They stay until this task uses their groups: it may begin anew twice.
+  std::vector<Join> All() const;
+
+ private:
+  static constexpr size_t kMaxJoins = 10000;
+  using Key = std::pair<int64_t, std::string>;
+
+  mutable absl::Mutex mu_;
+  std::map<Key, Join> joins_ ABSL_GUARDED_BY(mu_);
+  std::map<int32_t, uint64_t> meetings_ ABSL_GUARDED_BY(mu_);  // By group.
+  // By group.
+  std::multimap<int32_t, std::function<void()>> errors_ ABSL_GUARDED_BY(mu_);
+};
+
+// Shows this task's card to the other members of its groups, and chooses
+// algorithms by theirs.
+class FuseParamResolver
+    : public tensorflow::CollectiveParamResolverDistributed {
+ public:
+  FuseParamResolver(const tensorflow::ConfigProto& config,
+                    const tensorflow::DeviceMgr* devices,
+                    tensorflow::DeviceResolverDistributed* resolver,
+                    std::shared_ptr<tensorflow::WorkerCacheInterface> workers,
+                    const std::string& task, const std::string& host,
+                    uint64_t token, std::shared_ptr<Joins> joins);
+
+  // Takes over those that wait for this task to begin anew.
+  void JoinEarly();
+
+  void CompleteParamsAsync(const tensorflow::DeviceAttributes& device,
+                           tensorflow::CollectiveParams* params,
+                           tensorflow::CancellationManager* cancellation,
+                           const tensorflow::StatusCallback& done) override;
+  void CompleteGroupAsync(const tensorflow::DeviceAttributes& device,
+                          tensorflow::CollGroupParams* params,
+                          tensorflow::CancellationManager* cancellation,
+                          const tensorflow::StatusCallback& done) override;
+  void CompleteInstanceAsync(const tensorflow::CompleteInstanceRequest* request,
+                             tensorflow::CompleteInstanceResponse* response,
+                             tensorflow::CancellationManager* cancellation,
+                             const tensorflow::StatusCallback& done) override;
+  void StartAbort(const absl::Status& status) override;
+
+  // The groups that wait for members at this task, their leader.
+  v1::WaitingGroups Waiting();
+
+  // A sentence for an error: the members that have come to a group that is not
+  // complete, and the tasks from which none has. Asks the leader, and waits
+  // some seconds at most; empty if the leader runs no plugin that answers.
+  std::string WhoHasCome(int32_t group_key);
+
+ private:
+  enum { kNotAnswered, kAnswered, kFailed };
+  struct EarlyJoin;
+
+  // A group that devices joined early is complete, or has failed.
+  void JoinBroadcasts(const std::shared_ptr<EarlyJoin>& early);
+  // Whether a device has joined a group.
+  bool IsMember(const tensorflow::DeviceAttributes& device, int32_t group_key);
+  // The leader of a group completes it for devices of others, too.
+  tensorflow::DeviceAttributes WithCard(
+      const tensorflow::DeviceAttributes& device);
+  // Made when the first group is: a task without collectives needs no channels.
+  const v1::PeerCard& Card();
+  // Adds who has come, if a member that gave up ended the group for all.
+  absl::Status Named(const absl::Status& status, int32_t group_key);
+  std::string Describe(const v1::WaitingGroups& groups, int32_t group_key);
+
+  const std::shared_ptr<tensorflow::WorkerCacheInterface> workers_;
+  const std::string own_prefix_;
+  const std::string host_;
+  const uint64_t token_;
+  const std::shared_ptr<Joins> joins_;
+  absl::Mutex mu_;
+  v1::PeerCard card_;  // Does not change once it is made.
+  // By group that devices joined early and that is not complete: the instances
+  // that they ask for meanwhile.
+  std::map<int32_t, std::vector<std::function<void()>>> early_instances_
+      ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_COLLECTIVES_RUNTIME_GROUP_RESOLVER_H_

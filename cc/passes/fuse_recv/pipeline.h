@@ -1,0 +1,47 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs the fuse_recv pass: groups the _Recv nodes of a partitioned graph and
+// replaces each group by one _FuseRecv.
+//
+// Requires    all partitions of the graph (the process that runs a tf.function
+//             has them) or, in a session, the stamps of its master
+//             (write_stamps.h); and tasks that run the protocol grpc+fuse.
+// Guarantees  the values and the errors of the graph; no cycle across
+//             partitions; the same groups for the same graph and costs.
+// Before      _Recv "a" -> x; _Recv "b" -> y
+// After       _FuseRecv {a, b}: 0 -> x, 1 -> y
+// Switched    by do_fuse_recv (options.h).
+//
+// In order: PartitionView (the graph), PlanFusedReceives (analysis),
+// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite). In a session
+// the master does the first three, and the worker reads the plan
+// (plan_from_stamps.h).
+
+#ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
+#define TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
+
+#include "absl/status/status.h"
+#include "passes/fuse_recv/options.h"
+#include "passes/fuse_recv/plan.h"
+#include "passes/view/partition_view.h"
+#include "tf_fuse/v1/fuse_recv.pb.h"
+
+namespace tf_fuse {
+
+// Analysis and verifier.
+FusePlan PlanAndVerify(const PartitionView& view,
+                       const AnalysisOptions& options);
+
+// Drops from the plan what would close a cycle.
+void VerifyPlan(const PartitionView& view, const AnalysisOptions& options,
+                FusePlan* plan);
+
+// Runs the four steps on `partitions`.
+absl::Status FuseReceives(const PartitionGraphs& partitions,
+                          const AnalysisOptions& options,
+                          v1::FuseReport* report);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_

@@ -1,0 +1,76 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One RecvTensor RPC of our rendezvous, fused or single.
+
+#ifndef TF_FUSE_CC_TRANSPORT_PEERS_RECV_TENSOR_CALL_H_
+#define TF_FUSE_CC_TRANSPORT_PEERS_RECV_TENSOR_CALL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow/core/common_runtime/device.h"
+#include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
+#include "tensorflow/core/distributed_runtime/call_options.h"
+#include "tensorflow/core/distributed_runtime/tensor_coding.h"
+#include "tensorflow/core/distributed_runtime/worker_cache.h"
+#include "tensorflow/core/distributed_runtime/worker_interface.h"
+#include "tensorflow/core/protobuf/worker.pb.h"
+
+namespace tf_fuse {
+
+// Abort and cancellation reach the RPC in whatever order they race with
+// Start(): the status is recorded first, and Start() looks at it again after
+// the RPC has registered how it can be cancelled.
+class RecvCall : public tensorflow::BaseRecvTensorCall {
+ public:
+  // `worker_cache` stays alive until the call ends, even if the session that
+  // made it goes away meanwhile.
+  RecvCall(std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
+           std::string task, int64_t step_id, tensorflow::DeviceBase* device,
+           const tensorflow::AllocatorAttributes& alloc_attrs);
+  ~RecvCall() override;
+
+  // Errors: Internal when the task is not part of the cluster.
+  absl::Status Init();
+
+  tensorflow::RecvTensorRequest* request() { return &request_; }
+
+  // The RPC fails with DeadlineExceeded after `ms` milliseconds; 0 is never.
+  void SetTimeout(int64_t ms) { options_.SetTimeout(ms); }
+
+  void Start(std::function<void()> recv_done) override;
+  void StartAbort(const absl::Status& status) override;
+  absl::Status status() const override;
+
+  // Gives the worker back to its cache; idempotent.
+  void ReleaseWorker();
+
+  const std::shared_ptr<tensorflow::WorkerCacheInterface>& worker_cache()
+      const {
+    return worker_cache_;
+  }
+
+  const tensorflow::Tensor& tensor() const { return response_.tensor(); }
+  bool is_dead() const { return response_.metadata().is_dead(); }
+
+ private:
+  const std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache_;
+  const std::string task_;
+  tensorflow::DeviceBase* const device_;
+  const tensorflow::AllocatorAttributes alloc_attrs_;
+  tensorflow::WorkerInterface* worker_ = nullptr;
+  tensorflow::CallOptions options_;
+  tensorflow::RecvTensorRequest request_;
+  tensorflow::TensorResponse response_;
+
+  mutable absl::Mutex mu_;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_TRANSPORT_PEERS_RECV_TENSOR_CALL_H_

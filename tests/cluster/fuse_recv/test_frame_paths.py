@@ -1,0 +1,80 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Frames by each data path, forced and forbidden: the same bits as in stock TensorFlow."""
+
+import collections
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import scripted
+
+pytestmark = pytest.mark.cluster
+
+_DIVIDED = {"dynamic": ["branches", "loops", "reads", "strings"]}
+# What each task is told, and whether frames come by data channels. Each frame is large enough,
+# but for the default: there a few are.
+_ALL = {"TF_FUSE_CHANNEL_FRAME_BYTES": "1"}
+_ENVIRONMENTS = {
+    "shm": ({**_ALL, "TF_FUSE_COLLECTIVE_PATHS": "shm"}, True),
+    "tcp": ({**_ALL, "TF_FUSE_COLLECTIVE_PATHS": "tcp"}, True),
+    "grpc": ({**_ALL, "TF_FUSE_COLLECTIVE_PATHS": "grpc"}, False),
+    "default": ({}, None),
+}
+
+
+def _run(mode, env):
+    script = Path(__file__).parent / "modes.py"
+    spec = {"mode": mode, "workers": 1, "ps": 2, "divided": _DIVIDED}
+    return scripted.run(script, spec, {**os.environ, **env})
+
+
+@pytest.fixture(scope="module")
+def stock():
+    return {e["case"]: e["values"] for e in _run("stock", {}) if "values" in e}
+
+
+@pytest.fixture(scope="module", params=sorted(_ENVIRONMENTS))
+def run(request):
+    env, by_channel = _ENVIRONMENTS[request.param]
+    emitted = _run("plugin", env)
+    cases = {(e["phase"], e["case"]): e for e in emitted if "values" in e}
+    (lent,) = [e["of_tasks"] for e in emitted if e["case"] == "lent"]
+    return cases, by_channel, lent
+
+
+def _counted(run, phase):
+    """What all tasks counted in a phase."""
+    total = collections.Counter()
+    for (of_phase, _), e in run[0].items():
+        if of_phase == phase:
+            for counters in (c for of_call in e["counted"] for c in of_call.values()):
+                total.update({k: v for k, v in counters.items() if isinstance(v, int)})
+    return total
+
+
+@pytest.mark.parametrize("phase", ["on", "dynamic"])
+def test_values_are_the_same_bits(stock, run, phase):
+    values = {case: e["values"] for (of_phase, case), e in run[0].items() if of_phase == phase}
+    expected = {k: sorted(v) for k, v in _DIVIDED.items()}
+    assert sorted(values) == expected.get(phase, sorted(stock))
+    for case, value in values.items():
+        assert value == stock[case], case
+
+
+@pytest.mark.parametrize("phase", ["on", "dynamic"])
+def test_frames_take_the_path(run, phase):
+    total = _counted(run, phase)
+    assert total["fused_rpcs"] > 0
+    assert "errors" not in total and "served_errors" not in total
+    if run[1]:
+        # But for the first ones: a channel is opened when the first frame has come.
+        assert total["channel_frames"] > total["fused_rpcs"] * 0.8
+        assert 0 < total["channel_bytes"] <= total["bytes"]
+    elif run[1] is False:
+        assert not {"channel_frames", "channel_bytes"} & total.keys()
+
+
+def test_nothing_is_left(run):
+    assert run[2] == {"chief:0": 0, "ps:0": 0, "ps:1": 0, "worker:0": 0}

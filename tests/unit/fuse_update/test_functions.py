@@ -1,0 +1,376 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Functions whose updates are one operation each have the bits of stock TensorFlow."""
+
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+import tensorflow as tf
+
+from tests.unit.fuse_update.fused_updates import clusters, compared, outlines_of, reasons
+from tf_fuse.fuse_update.encode.elementwise import ElementwiseEncoder
+
+
+def _scalar_root(job, g):
+    job.w.assign_sub(0.1 * g / tf.sqrt(tf.reduce_sum(g * g)))
+
+
+def _scalar_root_of_two(job, g):
+    root = tf.sqrt(tf.reduce_sum(g * g))
+    job.w.assign_sub(0.1 * g / root)
+    job.m.assign_sub(0.1 * job.m / root)
+
+
+def _scalar_root_read_elsewhere(job, g):
+    root = tf.sqrt(tf.reduce_sum(g * g))
+    job.w.assign_sub(0.1 * g / root)
+    job.s.assign(root)
+
+
+def _scalar_sum(job, g):
+    job.w.assign(0.1 + (job.w + (tf.reduce_sum(g) + 0.3)))
+
+
+def _scalar_product(job, g):
+    job.w.assign_sub(0.1 * (g * (0.3 * tf.reduce_sum(g))))
+
+
+def _product_read_elsewhere(job, g):
+    x = g * 0.3
+    job.w.assign_sub(0.1 * x)
+    job.s.assign(tf.reduce_sum(x))
+
+
+def _root_read_elsewhere(job, g):
+    x = tf.sqrt(job.m)
+    job.w.assign_sub(0.1 * g / x)
+    job.s.assign(tf.reduce_sum(x))
+
+
+def _hoisted(job, g):
+    x, y = job.m * g, job.w * g
+    job.w.assign(x + y)
+    job.s.assign(tf.reduce_sum(x))
+
+
+def _broadcasts(job, g):
+    a, b = tf.reduce_sum(g), tf.reduce_max(g)
+    job.w.assign_sub(a * (g * (b * (job.m * 0.3))))
+
+
+def _powers(job, g):
+    total = g
+    for exponent in (2.0, 3.0, 0.5, -0.5, -1.0, 1.0, 1.7):
+        total = total * (tf.pow(job.m, exponent) + 0.1)
+    job.w.assign_sub(total)
+
+
+def _ones(job, g):
+    job.w.assign_sub(g * tf.pow(job.m, 0.0))
+
+
+def _accumulated(job, g):
+    job.m.assign_add(g)
+    good = tf.cast(tf.reduce_sum(g) > 0, tf.float32)
+    job.w.assign_sub(0.3 * good * job.m)
+    job.m.assign(job.m * (1 - good))
+
+
+def _read_by_no_one(job, g):
+    x = 0.3 * job.m
+    tf.square(x)
+    job.w.assign_sub(x * 0.1)
+
+
+def _unrolled(job, g):
+    for _ in range(5):
+        job.m.assign(0.9 * job.m + g * 0.1)
+        job.w.assign_sub(job.m * 0.01)
+
+
+_FUSED = [
+    _accumulated, _broadcasts, _hoisted, _ones, _powers, _product_read_elsewhere, _read_by_no_one,
+    _root_read_elsewhere, _scalar_product, _scalar_root, _scalar_root_of_two,
+    _scalar_root_read_elsewhere, _scalar_sum, _unrolled,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("body", _FUSED)
+def test_what_grappler_changes(body, returns):
+    def whole(job, g):
+        body(job, g)
+        return g[0, 0, 0] if returns else None
+
+    outlines = compared(whole)
+    # (Where Grappler adds constants up, it is not known where they stay without results.)
+    assert (clusters(outlines) >= 1) == (returns or body not in (_read_by_no_one, _scalar_sum))
+
+
+def _nested(how, inner_returns, returns, scaled):
+    def body(job, g):
+        if not hasattr(job, "step"):
+
+            def step(g):
+                job.update(g)
+                return g[0, 0, 0] if inner_returns else None
+
+            job.step = tf.function(step, autograph=False)
+        given = 0.33 * g if scaled else g
+        if how == "call":
+            job.step(given)
+        elif how == "cond":
+            tf.cond(tf.reduce_sum(g) > 0, lambda: (job.step(given), 1.0)[1], lambda: 2.0)
+        elif how == "while":
+            tf.while_loop(lambda i: i < 3, lambda i: (job.step(given), i + 1)[1], [0])
+        else:
+            tf.while_loop(
+                lambda i, x: i < 3, lambda i, x: (job.step(x), [i + 1, x * 0.3])[1], [0, given]
+            )
+        return g[0, 0, 0] if returns else None
+
+    return body
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("inner_returns", [False, True])
+@pytest.mark.parametrize("how", ["call", "cond", "while", "loop variable"])
+def test_functions_in_functions(how, inner_returns, returns, scaled):
+    outlines = compared(_nested(how, inner_returns, returns, scaled))
+    if how == "call" and returns and not scaled:
+        assert clusters(outlines) == 1
+    else:  # It depends on what is not in the function.
+        assert reasons(outlines) == {"optimizer"}
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_is_computed_elsewhere_too(returns):
+    """Grappler makes one node of both, and leaves their constants as they are."""
+
+    def body(job, g):
+        job.w.assign_sub((g * 0.3) * 0.1)
+        job.s.assign(tf.reduce_sum(0.3 * tf.identity(g)))
+        return g[0, 0, 0] if returns else None
+
+    assert "optimizer" in reasons(compared(body))
+
+
+def test_what_is_handed_on_with_others():
+    """It is the same whenever Grappler looks behind, or it is left."""
+
+    def body(job, g):
+        clipped, scaled = tf.identity_n([tf.minimum(g, 0.5), job.m * 0.3])
+        job.w.assign_sub(clipped * 0.1)
+        job.m.assign_sub(scaled * 0.1)
+        return g[0, 0, 0]
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (1, {"optimizer"})
+
+
+def test_a_function_that_is_called_in_two_ways():
+    def body(job, g):
+        if not hasattr(job, "step"):
+            job.step = tf.function(job.update, autograph=False)
+        job.step(g)
+        job.step(0.3 * g)
+        return g
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (1, {"optimizer"})
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_an_inner_function_returns(is_read):
+    def body(job, g):
+        @tf.function(autograph=False)
+        def step(g):
+            x = 0.3 * g
+            job.w.assign_sub(x * 0.1 - job.w * 0.2)
+            return x
+
+        x = step(g)
+        return x if is_read else g
+
+    assert reasons(compared(body)) == {"optimizer"}
+
+
+def test_a_gradient_from_a_call():
+    def body(job, g):
+        @tf.function(autograph=False)
+        def scaled(x):
+            return x * 0.7
+
+        @tf.function(autograph=False)
+        def product(x):
+            return tf.linalg.matmul(x, tf.ones([3, 3]))
+
+        job.w.assign_sub(0.1 * scaled(g))
+        job.m.assign_sub(0.1 * product(g))
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (1, {"optimizer"})
+
+
+def test_plain_updates_are_fused_in_branches_and_loops():
+    def plain(job, g):
+        job.m.assign_add((g - job.m) * 0.1)
+        job.w.assign_sub(job.m * job.s / (tf.sqrt(job.m) + 1e-7))
+        return tf.constant(1.0)
+
+    def body(job, g):
+        tf.cond(tf.reduce_sum(g) > 0, lambda: plain(job, g), lambda: 2.0)
+        tf.while_loop(lambda i: i < 3, lambda i: (plain(job, g), i + 1)[1], [0])
+
+    assert clusters(compared(body)) == 2
+
+
+# --- What is left -----------------------------------------------------------------------------
+
+
+def _left(body, **args):
+    return reasons(compared(body, **args))
+
+
+def _assigned_first(job, g):
+    job.m.assign(0.5 * g + g * g)
+
+
+def _row(job, g):
+    job.w.assign_sub(0.5 * g[0] * g[0, 0])
+
+
+def _sum_of_three(job, g):
+    job.w.assign(job.w * 0.5 + tf.add_n([g, g * 0.3, g * 0.7]) * 0.1)
+
+
+def _sum_of_three_by_grappler(job, g):
+    job.w.assign((g + job.w) + job.m * 0.1)
+
+
+def _sum(job, g, order):
+    """Assigns a sum of what has a letter each."""
+    made = {
+        "g": lambda: g,
+        "v": lambda: job.w.read_value(),
+        "w": lambda: job.w.read_value(),
+        "x": lambda: job.m * 0.3,
+        "y": lambda: g * 0.7,
+        "z": lambda: tf.sqrt(job.m) * g,
+    }
+    total = made[order[0]]()
+    for one in order[1:]:
+        total += made[one]()
+    job.w.assign(total)
+
+
+def _plus(job, g):
+    job.w.assign_add(g)
+
+
+def _matmul(job, g):
+    job.w.assign(job.w + 0.0)
+    job.m.assign(tf.sort(g))
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (_assigned_first, {"not_read"}),
+        (_plus, {"not_elementwise"}),
+        (_sum_of_three_by_grappler, {"optimizer"}),
+    ],
+)
+def test_reasons(body, why):
+    assert _left(body) == why
+
+
+# Sums to which it makes no difference, or does, whether `g` and what is read may be added to.
+_KNOWN = ["wxy", "xwy", "yxw", "xyzw", "wyxz"]
+_NOT_KNOWN = ["gwx", "wgx", "xgw", "wvy", "wvx", "gxwy"]
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+@pytest.mark.parametrize("order", _KNOWN + _NOT_KNOWN)
+def test_sums(order, is_copied):
+    """A variable that was read by rows is copied when it is read, so its copy may be added to."""
+
+    def body(job, g):
+        if is_copied:
+            with tf.init_scope():
+                job.w.sparse_read([0])
+        _sum(job, g, order)
+        return g[0, 0, 0]
+
+    assert clusters(compared(body)) == (order in _KNOWN)
+
+
+def test_sums_of_many_stay_in_front():
+    assert clusters(compared(_sum_of_three)) == 1
+
+
+def test_a_shape_that_is_not_known():
+    v = tf.Variable(tf.ones([2]), shape=tf.TensorShape(None))
+    function = tf.function(lambda: v.assign(v * 2.0 + 1.0), autograph=False)
+    _, outlines = outlines_of(function)
+    assert reasons(outlines) == {"unknown_shape"}
+    assert v.numpy().tolist() == [3.0, 3.0]
+
+
+def test_more_operations_than_one_can_have(monkeypatch):
+    monkeypatch.setattr("tf_fuse.fuse_update.encode.elementwise._MOST_VALUES", 20)
+    assert _left(_unrolled) == {"too_many"}
+
+
+def test_programs_have_the_limit_of_the_operation():
+    from tf_fuse.fuse_update.encode import elementwise
+
+    text = (tf_fuse_root() / "cc" / "update" / "update_program.cc").read_text()
+    assert f"kMostValues = {elementwise._MOST_VALUES};" in text
+
+
+def tf_fuse_root():
+    from pathlib import Path
+
+    return Path(__file__).resolve().parents[3]
+
+
+def test_broadcasts_are_left_alone():
+    def body(job, g):
+        job.w.assign_sub(0.5 * (g * tf.reduce_sum(g, axis=0)))
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (0, {"optimizer"})
+
+
+def test_what_a_program_may_have():
+    rules = ElementwiseEncoder(lambda: None).rules
+    assert rules.is_flat and rules.needs_value
+    assert rules.has("Mul", 1, 1) and rules.has("AddN", 1, 1) and rules.has("Reshape", 1, 1)
+    assert not rules.has("MatMul", 1, 1) and not rules.has("Cast", 1, 14)
+
+
+def _text(name):
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def test_a_branch_that_has_got_more_results_for_gradients(caplog):
+    """TensorFlow adds them to the graph of a function whose definition is in use already."""
+
+    def body(job, g):
+        @tf.function(autograph=False)
+        def inner(x):
+            job.update(x)
+            return tf.cond(tf.reduce_sum(x) > -1e9, lambda: tf.sin(tf.sin(x)), lambda: x)
+
+        first = inner(g)
+        with tf.GradientTape() as tape:
+            tape.watch(g)
+            loss = tf.reduce_sum(inner(g))
+        return first, tape.gradient(loss, g)
+
+    assert clusters(compared(body)) >= 1
+    assert [one.getMessage() for one in caplog.records if "cannot be" in one.getMessage()] == []

@@ -1,0 +1,442 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions: the master stamps the whole graph, each task rewrites its part by the stamps alone."""
+
+import random
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tests.unit.passes.pass_testing import (
+    PS0,
+    PS1,
+    W0,
+    const,
+    node,
+    nodes_of,
+    skips,
+    sorted_groups,
+    source,
+    structure,
+    trace,
+    use,
+    verdicts,
+)
+from tests.unit.passes.test_random_graphs import (
+    _evaluate,
+    _random_choices,
+    _random_conditionals,
+    _random_exchange,
+    _stuck,
+)
+from tests.unit.passes.test_random_loops import _compare, _random_loops
+from tf_fuse.explain import rewrite
+from tf_fuse.v1 import receive_stamp_pb2
+
+STAMP = "_tf_fuse_stamp"
+PS0_1 = PS0.replace("CPU:0", "CPU:1")
+
+
+def _found(result):
+    """Groups with the nodes they replace, and what was left with its reason; depth included."""
+    groups = sorted(
+        (g.send_device, g.recv_device, g.depth, [(s.recv_node, s.may_be_dead) for s in g.slots])
+        for g in result.report.groups
+    )
+    return groups, sorted((s.reason, s.slot.recv_node) for s in result.report.skips)
+
+
+def _stamp(n):
+    return receive_stamp_pb2.ReceiveStamp.FromString(n.attr[STAMP].s)
+
+
+def _stamped(graphs):
+    """All nodes with a stamp, by name."""
+    return {n.name: n for graph in graphs.values() for n in graph.node if STAMP in n.attr}
+
+
+def _copy(graphs):
+    return {
+        name: graph_pb2.GraphDef.FromString(g.SerializeToString()) for name, g in graphs.items()
+    }
+
+
+def _two_reads():
+    return trace(lambda: use(W0, "x", source(PS0, "a"), source(PS0, "b")))
+
+
+# --- Against the whole graph -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [_random_exchange, _random_conditionals])
+@pytest.mark.parametrize("block", range(3))
+def test_each_task_alone_finds_what_the_whole_graph_gives(make, block):
+    fused = 0
+    for seed in range(block * 30, block * 30 + 30):
+        alone = rewrite(make(seed), session=True)
+        whole = rewrite(alone.before)
+        assert _found(alone) == _found(whole), f"seed {seed}"
+        assert "not_stamped" not in skips(alone), f"seed {seed}"
+        assert _stuck(alone.after) == set(), f"seed {seed}"
+        fused += sum(len(g.slots) for g in alone.report.groups)
+    assert fused > 150, "the graphs are too dull to find anything"
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_rewritten_parts_are_dead_and_live_where_stock_is(block):
+    partly = 0
+    for seed in range(block * 30, block * 30 + 30):
+        result = rewrite(_random_conditionals(seed), session=True)
+        received = {s.recv_node for group in result.report.groups for s in group.slots}
+        for choice in _random_choices():
+            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+            kept = before.keys() - received
+            assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
+            partly += any(before[name] == "dead" for name in received)
+    assert partly > 20, "the graphs are too dull to find anything"
+
+
+def test_partitions_differ_from_a_functions_only_by_stamps_and_names():
+    alone = rewrite(_random_exchange(7), session=True)
+    function = rewrite(_random_exchange(7))
+
+    def shape(graphs):
+        return {d: sorted(n.op for n in g.node) for d, g in graphs.items()}
+
+    assert shape(alone.before) == shape(function.before)
+    assert _stamped(alone.before)
+    assert not _stamped(function.before)
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_lost_stamps_never_deadlock(block):
+    lost = dynamic = fused = 0
+    for seed in range(block * 30, block * 30 + 30):
+        rng = random.Random(seed)
+        graphs = _copy(rewrite(_random_exchange(seed), session=True).before)
+        for n in _stamped(graphs).values():
+            if rng.random() < 0.25:
+                del n.attr[STAMP]
+        result = rewrite(graphs, session=True)
+        assert _stuck(result.after) == set(), f"seed {seed}"
+        lost += len(skips(result).get("not_stamped", []))
+        dynamic += sum(len(g.slots) for g in result.report.groups if g.dynamic)
+        fused += sum(len(g.slots) for g in result.report.groups if not g.dynamic)
+    assert min(lost, dynamic, fused) > 20, "the graphs are too dull to find anything"
+
+
+def test_loops_of_each_task_alone_run_as_stock_s():
+    """Of the groups of the whole graph, those whose every use could be stamped."""
+    fused = 0
+    for seed in range(20):
+        result, _ = _compare(*_random_loops(seed), seed, session=True)
+        assert set(skips(result)) <= {"alone", "loop_frame", "not_stamped"}, f"seed {seed}"
+        fused += sum(len(g.slots) for g in result.report.groups if g.frame)
+    assert fused > 60, "the graphs are too dull to find anything"
+
+
+# --- Fused dynamically -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [_random_exchange, _random_conditionals])
+def test_each_task_alone_fuses_dynamically_what_the_master_says(make):
+    fused = 0
+    for seed in range(20):
+        alone = rewrite(make(seed), session=True, splitting="dynamic")
+        whole = rewrite(alone.before, splitting="dynamic")
+        assert _found(alone) == _found(whole), f"seed {seed}"
+        assert all(group.dynamic for group in alone.report.groups)
+        fused += sum(len(g.slots) for g in alone.report.groups)
+    assert fused > 150, "the graphs are too dull to find anything"
+
+
+def test_dynamic_loops_of_each_task_alone_run_as_stock_s():
+    fused = 0
+    for seed in range(10):
+        result, _ = _compare(*_random_loops(seed), seed, session=True, splitting="dynamic")
+        assert set(skips(result)) <= {"alone", "loop_frame", "not_stamped"}, f"seed {seed}"
+        fused += sum(len(g.slots) for g in result.report.groups if g.frame)
+    assert fused > 30, "the graphs are too dull to find anything"
+
+
+def test_dynamic_stamp_of_two_reads():
+    result = rewrite(_two_reads(), session=True, splitting="dynamic")
+    stamp = _stamp(_stamped(result.before)["x_in0"])
+    # A worker that does not know `dynamic` takes it for a stamp without sense.
+    (decision,) = stamp.inputs
+    assert (stamp.version, decision.group, decision.reason, decision.dynamic) == (1, 0, "", True)
+    assert sorted_groups(result) == [["a", "b"]]
+    assert [n.attr["dynamic"].b for n in nodes_of(result.after[W0], "_FuseRecv")] == [True, True]
+
+
+def test_static_and_dynamic_stamps_are_not_mixed():
+    def build():
+        use(W0, "x", *(source(PS0, name) for name in "abcd"))
+
+    graphs = _copy(rewrite(trace(build), session=True).before)
+    for name in ("x_in1", "x_in3"):
+        n = _stamped(graphs)[name]
+        n.attr[STAMP].s = _changed(_stamp(n), group=0, dynamic=True)
+    report = rewrite(graphs, session=True).report
+    assert sorted((g.dynamic, [s.sender_node for s in g.slots]) for g in report.groups) == [
+        (False, ["a", "c"]),
+        (True, ["b", "d"]),
+    ]
+
+
+def test_a_task_keeps_its_own_limits():
+    """The master that stamped the graph does not know them."""
+    names = ["a", "b", "c", "d", "e" * 80]
+    graph = trace(lambda: use(W0, "x", *[source(PS0, name) for name in names]))
+    stamped = rewrite(graph, session=True)
+    assert [len(group.slots) for group in stamped.report.groups] == [5]
+    limit = len(PS0) + len(W0) + len("e" * 80) + 61 - 1
+    result = rewrite(stamped.before, session=True, max_keys_per_request=2, max_key_bytes=limit)
+    assert [len(group.slots) for group in result.report.groups] == [2, 2]
+    assert skips(result) == {"key_too_long": ["e" * 80]}
+    result = rewrite(stamped.before, session=True, max_keys_per_request=3)
+    assert [len(group.slots) for group in result.report.groups] == [2, 3]
+    result = rewrite(stamped.before, session=True, max_keys_per_request=4)
+    assert [len(group.slots) for group in result.report.groups] == [2, 3]
+
+
+# --- One rule each -----------------------------------------------------------------------------
+
+
+def test_stamp_of_two_reads():
+    result = rewrite(_two_reads(), session=True)
+    stamped = _stamped(result.before)
+    assert sorted(stamped) == ["x_in0", "x_in1"]
+    for name, sent in (("x_in0", "a"), ("x_in1", "b")):
+        stamp = _stamp(stamped[name])
+        assert stamp.version == 1
+        assert [(i.index, i.source, i.group, i.depth, i.reason) for i in stamp.inputs] == [
+            (0, sent, 1, 1, "")
+        ]
+    assert sorted_groups(result) == [["a", "b"]]
+    assert structure(result.after[W0]) == [
+        "tf_fuse/ps_0_to_worker_0/depth_1/a_S2 = _FuseRecv()",
+        "x = AddN(x_in0, x_in1)",
+        "x_in0 = Identity(tf_fuse/ps_0_to_worker_0/depth_1/a_S2)",
+        "x_in1 = Identity(tf_fuse/ps_0_to_worker_0/depth_1/a_S2:1)",
+    ]
+
+
+def test_reason_travels_with_the_stamp():
+    def build():
+        accelerator = source(PS0.replace("CPU", "GPU"), "c")
+        use(W0, "x", source(PS0, "a"), source(PS1, "b"), accelerator)
+
+    result = rewrite(trace(build), session=True)
+    assert verdicts(result) == {"a": "alone", "b": "alone", "c": "not_cpu"}
+    inputs = [i for n in _stamped(result.before).values() for i in _stamp(n).inputs]
+    assert sorted((i.source, i.group, i.reason) for i in inputs) == [
+        ("a", 0, "alone"),
+        ("b", 0, "alone"),
+        ("c", 0, "not_cpu"),
+    ]
+
+
+@pytest.mark.parametrize("splitting", ["consumer", "cost"])
+def test_grouping_is_the_masters(splitting):
+    divided = 0
+    for seed in range(10):
+        options = {"splitting": splitting, "rpc_us": 1.0}
+        alone = rewrite(_random_exchange(seed), session=True, **options)
+        assert _found(alone) == _found(rewrite(alone.before, **options)), f"seed {seed}"
+        divided += _found(alone) != _found(rewrite(alone.before))
+    assert divided > 2, "the graphs are too dull to find anything"
+
+
+def test_control_edges_are_fused_with_the_rest():
+    def build():
+        a, b = source(PS0, "a"), source(PS0, "b")
+        with tf.device(W0), tf.control_dependencies([a]):
+            tf.identity(b, name="x")
+            tf.no_op(name="y")
+
+    result = rewrite(trace(build), session=True)
+    assert sorted_groups(result) == [["a", "b"]]
+    stamped = _stamped(result.before)
+    assert sorted((i.index, i.source) for i in _stamp(stamped["x"]).inputs) == [(-1, "a"), (0, "b")]
+    assert [(i.index, i.source) for i in _stamp(stamped["y"]).inputs] == [(-1, "a")]
+
+
+def test_two_devices_of_a_task():
+    """Both use one receive; the second gets it from the first, on which it is no RPC."""
+
+    def build():
+        a, b = source(W0, "a"), source(W0, "b")
+        use(PS0, "x", a, b)
+        with tf.device(PS0_1):
+            tf.identity(a, name="y")
+            with tf.control_dependencies([b]):
+                tf.no_op(name="z")
+
+    result = rewrite(trace(build), session=True)
+    assert result.report.local_receives > 0
+    assert _found(result) == _found(rewrite(result.before))
+    assert {"a", "b"} <= {s.sender_node for g in result.report.groups for s in g.slots}
+
+
+def test_every_use_must_be_stamped():
+    def build():
+        a, b = source(PS0, "a"), source(PS0, "b")
+        use(W0, "x", a, b)
+        use(W0, "y", a)
+
+    graphs = _copy(rewrite(trace(build), session=True).before)
+    assert sorted_groups(rewrite(graphs, session=True)) == [["a", "b"]]
+    del _stamped(graphs)["y_in0"].attr[STAMP]
+    result = rewrite(graphs, session=True)
+    assert skips(result) == {"alone": ["b"], "not_stamped": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stamp: b"\xff\xff no proto",
+        lambda stamp: b"",
+        lambda stamp: _changed(stamp, index=3),
+        lambda stamp: _changed(stamp, source="b"),
+        lambda stamp: _changed(stamp, group=0),
+        lambda stamp: _changed(stamp, group=-5),
+        lambda stamp: _changed(stamp, reason="alone"),
+        lambda stamp: _changed(stamp, group=0, reason="No Reason" * 9),
+        lambda stamp: _changed(stamp, dynamic=True),
+        lambda stamp: _changed(stamp, group=0, reason="alone", dynamic=True),
+    ],
+)
+def test_stamps_that_make_no_sense_are_left_alone(change):
+    graphs = _copy(rewrite(_two_reads(), session=True).before)
+    n = _stamped(graphs)["x_in0"]
+    n.attr[STAMP].s = change(_stamp(n))
+    result = rewrite(graphs, session=True)
+    reason = "stamp_version" if not n.attr[STAMP].s else "not_stamped"
+    assert skips(result) == {"alone": ["b"], reason: ["a"]}
+    assert nodes_of(result.after[W0], "_FuseRecv") == []
+
+
+def _changed(stamp, **fields):
+    for name, value in fields.items():
+        setattr(stamp.inputs[0], name, value)
+    return stamp.SerializeToString()
+
+
+def test_stamps_of_another_version_are_not_followed():
+    graphs = _copy(rewrite(_two_reads(), session=True).before)
+    for n in _stamped(graphs).values():
+        stamp = _stamp(n)
+        stamp.version = 2
+        n.attr[STAMP].s = stamp.SerializeToString()
+    (group,) = rewrite(graphs, session=True).report.groups
+    assert (group.dynamic, [slot.sender_node for slot in group.slots]) == (True, ["a", "b"])
+
+
+def test_reason_of_a_newer_master_is_reported_as_it_is():
+    graphs = _copy(rewrite(_two_reads(), session=True).before)
+    for n in _stamped(graphs).values():
+        n.attr[STAMP].s = _changed(_stamp(n), group=0, reason="a_reason_to_come")
+    assert skips(rewrite(graphs, session=True)) == {"a_reason_to_come": ["a", "b"]}
+
+
+def test_stamps_of_a_wrong_type_are_not_followed():
+    graphs = _copy(rewrite(_two_reads(), session=True).before)
+    for n in _stamped(graphs).values():
+        n.attr[STAMP].i = 1
+    (group,) = rewrite(graphs, session=True).report.groups
+    assert (group.dynamic, [slot.sender_node for slot in group.slots]) == (True, ["a", "b"])
+
+
+def test_groups_of_another_sender_are_not_mixed():
+    """Two groups with one number, as no master writes them, stay two."""
+
+    def build():
+        use(W0, "x", *(source(p, f"{n}{i}") for i, p in enumerate((PS0, PS1)) for n in "ab"))
+
+    graphs = _copy(rewrite(trace(build), session=True).before)
+    for n in _stamped(graphs).values():
+        n.attr[STAMP].s = _changed(_stamp(n), group=1)
+    assert sorted_groups(rewrite(graphs, session=True)) == [["a0", "b0"], ["a1", "b1"]]
+
+
+def test_stamps_of_a_saved_graph_are_written_anew():
+    graph = _two_reads()
+    for n in graph.node:
+        n.attr[STAMP].s = receive_stamp_pb2.ReceiveStamp(version=1).SerializeToString()
+    assert sorted_groups(rewrite(graph, session=True)) == [["a", "b"]]
+
+
+def test_plain_task_stays_as_it_is():
+    result = rewrite(_two_reads(), plain_tasks=["/job:worker/replica:0/task:0"], session=True)
+    assert skips(result) == {"peer_without_plugin": ["a", "b"]}
+
+
+def test_large_constants_stay_with_their_values():
+    values = list(range(5000))
+
+    def build():
+        with tf.device(PS0):
+            large = tf.constant(values, tf.float32, name="large")
+        use(W0, "x", large, source(PS0, "b", shape=(5000,)))
+
+    result = rewrite(trace(build), session=True)
+    assert sorted_groups(result) == [["b", "large"]]
+    (kept,) = [n for n in result.after[PS0].node if n.name == "large"]
+    assert tf.make_ndarray(kept.attr["value"].tensor).tolist() == values
+
+
+def _nested_switches(order):
+    """A Switch of a Switch; each may be visited first."""
+    nodes = {
+        "v": const("v", PS0),
+        "p": const("p", PS1, tf.bool),
+        "outer": node("outer", "Switch", ["v", "p"], W0, T=tf.float32),
+        "inner": node("inner", "Switch", ["outer:1", "p"], PS1, T=tf.float32),
+        "x": node("x", "Identity", ["inner:1"], W0, T=tf.float32),
+        "y": node("y", "Identity", ["inner"], W0, T=tf.float32),
+    }
+    return graph_pb2.GraphDef(node=[nodes[name] for name in order])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_switches_are_where_the_partitioner_puts_them(seed):
+    order = ["v", "p", "outer", "inner", "x", "y"]
+    random.Random(seed).shuffle(order)
+    result = rewrite(_nested_switches(order), session=True)
+    assert [n.name for n in nodes_of(result.before[PS0], "Switch")] == ["inner", "outer"]
+    assert sorted_groups(result) == [["inner", "inner"]]
+
+
+def test_loop_across_tasks():
+    """Fused as the whole graph would be, but for the loop's condition: it has no node to stamp."""
+
+    def build():
+        steps = [source(PS0, f"s{i}", shape=()) for i in range(3)]
+        with tf.device(W0):
+            start = tf.add_n(steps, name="start")
+
+            def body(x):
+                with tf.device(PS0):
+                    y = tf.multiply(x, 2.0, name="far")
+                with tf.device(W0):
+                    return tf.add(y, 1.0, name="near")
+
+            tf.identity(tf.while_loop(lambda x: x < 100.0, body, [start])[0], name="end")
+
+    v2 = tf.compat.v1.control_flow_v2_enabled()
+    tf.compat.v1.disable_control_flow_v2()
+    try:
+        graph = trace(build)
+    finally:
+        if v2:
+            tf.compat.v1.enable_control_flow_v2()
+    result = rewrite(graph, session=True)
+    assert ["s0", "s1", "s2"] in sorted_groups(result)
+    assert skips(result)["not_stamped"] == ["while/LoopCond"]
+    whole = [
+        (*key, [slot for slot in slots if "LoopCond" not in slot[0]])
+        for *key, slots in _found(rewrite(result.before))[0]
+    ]
+    assert [(*key, slots) for *key, slots in _found(result)[0]] == whole

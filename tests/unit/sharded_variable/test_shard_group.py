@@ -1,0 +1,77 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Who puts weights together waits until all replicas have ended the step."""
+
+import os
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import pytest
+import tensorflow as tf
+
+from tf_fuse.sharded_variable.choose_sources import Copies
+from tf_fuse.sharded_variable.local_shards import ShardRanges
+from tf_fuse.sharded_variable.peers import Peers
+from tf_fuse.sharded_variable.shard_group import ShardGroup
+
+_OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
+_OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
+
+
+class _Reader:
+    """Reads of another replica, which ends its steps while it is asked."""
+
+    def __init__(self, ended):
+        self.peers = Peers((_OWN, _OTHER), (0,), "")
+        self.ended, self.asked = list(ended), []
+
+    def run(self, key, build):
+        self.asked.append(key[0])
+        if key[0] == "ended":
+            return [2, self.ended.pop(0)]
+        # The other one's marks `overwritten`.
+        return [-1, -1]
+
+
+def _parted(reader, is_weight):
+    variables = [tf.Variable(tf.zeros([4])) for _ in range(2)]
+    held = [
+        ShardRanges((4,), tf.float32, ((0, 2), (2, 4)), is_weight=one) for one in (False, is_weight)
+    ]
+    shard_group = ShardGroup(0, held, {0: [v.handle for v in variables]}, Copies(reader, {}))
+    shard_group.variables = variables
+    shard_group._unsharder._join = lambda chunk, version: reader.asked.append("values")
+    shard_group.cut()
+    shard_group.ended()
+    shard_group.ended()
+    return shard_group
+
+
+def test_values_are_read_when_all_have_ended_the_step():
+    reader = _Reader([0, 1, 2])
+    _parted(reader, True).join()
+    assert reader.asked == ["ended"] * 3 + ["values"]
+
+
+def test_a_replica_that_is_ahead_is_not_waited_for():
+    # A step without an all-reduce waits for nobody.
+    reader = _Reader([3])
+    _parted(reader, True).join()
+    assert reader.asked == ["ended", "values"]
+
+
+def test_slots_alone_are_there_when_the_weights_are():
+    reader = _Reader([])
+    _parted(reader, False).join()
+    assert reader.asked == ["values"]
+
+
+def test_a_replica_that_does_not_end_its_step_is_an_error(monkeypatch):
+    monkeypatch.setenv("TF_FUSE_STATE_TIMEOUT_S", "0")
+    reader = _Reader([1] * 1000)
+    shard_group = _parted(reader, True)
+    with pytest.raises(tf.errors.DeadlineExceededError) as caught:
+        shard_group.join()
+    assert f"{_OTHER} has ended step 1, and not step 2, after 0 s" in str(caught.value)
+    assert "values" not in reader.asked
+    assert shard_group.is_parted

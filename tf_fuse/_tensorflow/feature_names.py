@@ -1,0 +1,34 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Name the features that need private members, and say what happens without each."""
+
+from typing import Final
+
+OPTIONS: Final = "options"
+HANDLE_PACKING: Final = "handle packing"
+WEIGHT_UPDATES: Final = "weight updates"
+PLACEMENT: Final = "placement"
+VARIABLES_IN_PIECES: Final = "variables in pieces"
+KERAS_IN_PIECES: Final = "Keras optimizers on pieces"
+GATHERS: Final = "gathers on servers"
+MATMULS: Final = "split matmuls"
+COLLECTIVES: Final = "collectives"
+LAYOUT: Final = "layout execution"
+LOCAL_CLUSTER: Final = "local cluster"
+
+#: Features that only read, or change single objects.
+REPLACE_NOTHING: Final = frozenset({LAYOUT})
+#: By feature, what happens if one of its members has another shape.
+WITHOUT: Final = {
+    OPTIONS: "no option of tf_fuse has an effect",
+    HANDLE_PACKING: "do_pack_handles has no effect",
+    WEIGHT_UPDATES: "functions that update weights run as they were traced",
+    PLACEMENT: "TensorFlow places the variables of parameter servers",
+    VARIABLES_IN_PIECES: "variables in pieces are used as TensorFlow does",
+    KERAS_IN_PIECES: "Keras optimizers are not extended to variables in pieces",
+    GATHERS: "variables on servers are read whole before rows are gathered",
+    MATMULS: "split_matmuls has no effect",
+    COLLECTIVES: "collectives of one function run one after the other",
+    LAYOUT: "layout plans cannot be executed",
+    LOCAL_CLUSTER: "TensorFlow may log calls to tasks that have ended",
+}

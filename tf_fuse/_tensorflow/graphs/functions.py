@@ -1,0 +1,82 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Read the functions that a `Graph` calls, and add operations to it. Replace nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names
+from tf_fuse._tensorflow.members import Is, Member, Stored, Takes
+
+_CLASS = "tensorflow.python.framework.ops:Graph"
+MEMBERS = (
+    Member(
+        _CLASS,
+        "_functions",
+        Stored(),
+        "holds the functions that a graph calls",
+        (feature_names.WEIGHT_UPDATES, feature_names.LAYOUT),
+    ),
+    Member(
+        _CLASS,
+        "_get_function",
+        Takes("self", "name"),
+        "to find a function that an operation calls",
+        (feature_names.LAYOUT,),
+    ),
+    Member(
+        _CLASS,
+        "_add_function_recursive",
+        Takes("self", "function", "overwrite"),
+        "to make an operation again in another graph",
+        (feature_names.LAYOUT,),
+    ),
+    Member(
+        "tensorflow.python.framework.func_graph:FuncGraph",
+        "_create_op_internal",
+        Takes(
+            "self", "op_type", "inputs", "dtypes", "input_types", "name", "attrs", "op_def",
+            "compute_device",
+        ),
+        "to make an operation again in another graph",
+        (feature_names.LAYOUT,),
+    ),
+    Member(
+        _CLASS,
+        "_colocation_stack",
+        Is("property"),
+        "to see beside which operation TensorFlow will put one",
+        (feature_names.PLACEMENT,),
+    ),
+)  # fmt: skip
+
+
+def called_by(graph: Any) -> Mapping[str, Any]:
+    """Return the functions that a graph calls, by name; none for other objects."""
+    functions: Mapping[str, Any] = getattr(graph, "_functions", {})
+    return functions
+
+
+def function_of(graph: Any, name: str) -> Any:
+    """Return a function that a graph calls; None if it does not."""
+    return graph._get_function(name)
+
+
+def add_function(graph: Any, function: Any) -> None:
+    """Add a function to a graph, with all functions that it calls."""
+    graph._add_function_recursive(function)
+
+
+def create_operation(
+    graph: Any, kind: str, inputs: list[Any], types: list[Any], attributes: Any, name: str
+) -> Any:
+    """Add an operation to a graph."""
+    return graph._create_op_internal(kind, inputs, types, attrs=attributes, name=name)
+
+
+def colocation(graph: Any) -> list[Any]:
+    """Return the operations beside which a program puts what it makes, the innermost first."""
+    operations: list[Any] = graph._colocation_stack.peek_objs()
+    return operations

@@ -1,0 +1,116 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Extend `gen_array_ops.gather_v2` and `gen_math_ops.mat_mul`, which build graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Exists, Member, Takes
+
+_OPERATION = "tensorflow.python.framework.ops:Operation"
+_GATHER = Member(
+    "tensorflow.python.ops.gen_array_ops",
+    "gather_v2",
+    Takes("params", "indices", "axis", "batch_dims", "name"),
+    "Rows of a variable on a server are gathered there, in place of reading all of it.",
+    (feature_names.GATHERS,),
+    AT_FIRST_USE,
+)
+_MAT_MUL = Member(
+    "tensorflow.python.ops.gen_math_ops",
+    "mat_mul",
+    Takes("a", "b", "transpose_a", "transpose_b", "grad_a", "grad_b", "name"),
+    "Products with a variable in pieces are taken piece by piece.",
+    (feature_names.MATMULS,),
+    AT_FIRST_USE,
+)
+MEMBERS = (
+    _GATHER,
+    _MAT_MUL,
+    Member(
+        _OPERATION,
+        "_control_outputs",
+        Exists(),
+        "to keep writes of a variable after the gather",
+        (feature_names.GATHERS,),
+    ),
+    Member(
+        _OPERATION,
+        "_add_control_input",
+        Exists(),
+        "to keep writes of a variable after the gather",
+        (feature_names.GATHERS,),
+    ),
+)
+
+
+def watch_gathers(is_on: Callable[[Any], bool], see: Callable[[Any], None]) -> None:
+    """Extend TensorFlow's gather in graphs, once per process.
+
+    Args:
+      is_on: whether to call `see`, given the eager context.
+      see: gets the operation of each gather without batch dimensions.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import gen_array_ops
+
+    if monkey_patch.is_replaced(_GATHER):
+        return
+    stock = gen_array_ops.gather_v2
+
+    def gather_v2(
+        params: Any, indices: Any, axis: Any, batch_dims: int = 0, name: Any = None
+    ) -> Any:
+        rows = stock(params, indices, axis, batch_dims=batch_dims, name=name)
+        if not context.executing_eagerly() and batch_dims == 0 and is_on(context.context()):
+            see(rows.op)
+        return rows
+
+    gather_v2.__doc__ = stock.__doc__
+    monkey_patch.replace(_GATHER, gather_v2)
+
+
+def watch_products(
+    is_on: Callable[[Any], bool], see: Callable[[Callable[..., Any], Any, Any, Any, Any], None]
+) -> None:
+    """Extend TensorFlow's matrix product in graphs, once per process.
+
+    Args:
+      is_on: whether to call `see`, given the eager context.
+      see: gets the stock function, the operation of each product, `transpose_a`, `transpose_b` and
+        `grad_b`.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import gen_math_ops
+
+    if monkey_patch.is_replaced(_MAT_MUL):
+        return
+    stock = gen_math_ops.mat_mul
+
+    def mat_mul(
+        a: Any, b: Any, transpose_a: Any = False, transpose_b: Any = False, *args: Any,
+        **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        product = stock(a, b, transpose_a, transpose_b, *args, **kwargs)
+        if not context.executing_eagerly() and not args and is_on(context.context()):
+            see(stock, product.op, transpose_a, transpose_b, kwargs.get("grad_b"))
+        return product
+
+    mat_mul.__doc__ = stock.__doc__
+    monkey_patch.replace(_MAT_MUL, mat_mul)
+
+
+def write_after(operation: Any, gather: Any, writes: Callable[[Any], bool]) -> None:
+    """Make what writes after an operation wait for a gather, too.
+
+    Args:
+      operation: reads a variable.
+      gather: reads it in its place.
+      writes: whether an operation that waits for the read writes the variable.
+    """
+    for writer in operation._control_outputs:
+        if writes(writer):
+            writer._add_control_input(gather)

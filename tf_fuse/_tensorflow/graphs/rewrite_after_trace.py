@@ -1,0 +1,160 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Change the graph of a function when the function is traced, and no earlier.
+
+While a function is traced, its program can ask for any tensor and for any path: a gradient tape
+that watches an intermediate value, `tf.gradients`, forward accumulators, `tf.custom_gradient`,
+which looks for variables, and code that walks along the inputs of operations. So the graph is
+TensorFlow's own until then. When the function has returned, nobody can ask for what is inside.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Takes
+
+_log = logging.getLogger("tf_fuse")
+_CHANGES = "_tf_fuse_changes"
+# Operations that only hand on their input, as gradients of it, too.
+ELEMENTWISE = frozenset({"Cast", "Identity"})
+
+_FEATURES = (feature_names.GATHERS, feature_names.MATMULS)
+_OPERATION = "tensorflow.python.framework.ops:Operation"
+_TRACE = Member(
+    "tensorflow.python.framework.func_graph",
+    "func_graph_from_py_func",
+    Takes(
+        "name", "python_func", "args", "kwargs", "signature", "func_graph",
+        "add_control_dependencies", "arg_names", "op_return_value", "collections",
+        "capture_by_value", "create_placeholders",
+    ),
+    "The graph of a function is changed when the function has been traced, and no earlier.",
+    _FEATURES,
+    AT_FIRST_USE,
+)  # fmt: skip
+MEMBERS = (
+    _TRACE,
+    Member(
+        _OPERATION,
+        "_update_input",
+        Takes("self", "index", "tensor"),
+        "to redirect the consumers of a tensor",
+        _FEATURES,
+    ),
+    Member(
+        _OPERATION,
+        "_get_control_flow_context",
+        Takes("self"),
+        "to leave graphs with control flow of TensorFlow 1 alone",
+        _FEATURES,
+    ),
+)
+
+
+def install() -> None:
+    """Extend TensorFlow's tracing, once per process."""
+    from tensorflow.python.framework import func_graph
+
+    if monkey_patch.is_replaced(_TRACE):
+        return
+    stock = func_graph.func_graph_from_py_func
+    signature = inspect.signature(stock)
+
+    @functools.wraps(stock)
+    def func_graph_from_py_func(*args: Any, **kwargs: Any) -> Any:
+        graph = stock(*args, **kwargs)
+        # A graph without automatic control dependencies is one that a program goes on with:
+        # `wrap_function` prunes it to any of its tensors, and adds to it.
+        bound = signature.bind(*args, **kwargs).arguments
+        if bound.get("add_control_dependencies", True):
+            _change(graph)
+        return graph
+
+    monkey_patch.replace(_TRACE, func_graph_from_py_func)
+
+
+def when_traced(op: Any, change: Callable[[Any], None]) -> None:
+    """Changes the graph of an operation when that has been traced.
+
+    Nothing is changed in a graph that has no such end, as those of sessions.
+
+    Args:
+      op: an operation of a graph that is being built.
+      change: gets the operation; what it adds to the graph is on the operation's device. It calls
+        `replace` last: where it fails, the graph stays.
+    """
+    graph = op.graph
+    if not graph.building_function or op._get_control_flow_context() is not None:
+        return
+    changes = getattr(graph, _CHANGES, None)
+    if changes is None:
+        changes = []
+        setattr(graph, _CHANGES, changes)
+    changes.append((op, change))
+
+
+def _change(graph: Any) -> None:
+    from tensorflow.python.framework import ops
+
+    changes = getattr(graph, _CHANGES, None)
+    if not changes:
+        return
+    setattr(graph, _CHANGES, None)
+    for op, change in changes:
+        try:
+            with graph.as_default(), ops.device(op.device):
+                change(op)
+        except Exception as error:  # Our error must not stop the training.
+            _log.debug("%s", op.name, exc_info=True)
+            _log.warning(
+                "the operation %s of %s stays unchanged: %s: %s",
+                op.name, graph.name, type(error).__name__, error,
+            )  # fmt: skip
+
+
+def replace(old: Any, new: Any) -> None:
+    """Makes all operations that read a tensor read another one with the same value.
+
+    Args:
+      old: the tensor.
+      new: of the same graph; it must not be computed from the old one.
+    """
+    for consumer in old.consumers():
+        for index, tensor in enumerate(consumer.inputs):
+            if tensor is old:
+                consumer._update_input(index, new)
+
+
+def chain_to(tensor: Any) -> tuple[list[Any], Any]:
+    """Goes back from a tensor over operations that only hand on their input.
+
+    Args:
+      tensor: of a graph.
+
+    Returns:
+      These operations, the last one first, and the operation before them; None for that if the
+      gradient of one of them is not TensorFlow's own.
+    """
+    between: list[Any] = []
+    op = getattr(tensor, "op", None)
+    while op is not None and op.type in ELEMENTWISE:
+        if not has_own_gradient(op):
+            return between, None
+        between.append(op)
+        op = op.inputs[0].op
+    return between, op
+
+
+def has_own_gradient(op: Any) -> bool:
+    """Whether the gradient of an operation is the one of its type."""
+    try:
+        op.get_attr("_gradient_op_type")
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,140 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Extend optimizers of Keras 3 on TensorFlow: `TFOptimizer`, and the classes that build slots."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import ANY, AT_FIRST_USE, Member, Stored, Takes
+
+#: Optimizers that work element by element: of pieces, the same bits as of the whole.
+ELEMENTWISE: Final = (
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD",
+)  # fmt: skip
+
+_MODULE = "keras.src.backend.tensorflow.optimizer"
+_CLASS = f"{_MODULE}:TFOptimizer"
+_OPTIMIZERS = "keras.src.optimizers"
+_FEATURES = (feature_names.KERAS_IN_PIECES,)
+_VERSIONS = "Keras 3"
+_WHY = {
+    "build": "Slots are beside the pieces of a variable; optimizers that need a whole one refuse.",
+    "apply": "Gradients of variables in pieces are applied to the pieces.",
+    "_backend_apply_gradients": "The variables are known while gradients are clipped.",
+    "_clip_gradients": "Norms are of whole gradients.",
+    "_use_weight_decay": "Programs exclude whole variables by name.",
+    "_overwrite_model_variables_with_average_value": "Averages are kept beside the pieces.",
+    "save_own_variables": "Keras's files cannot hold slots of pieces: it is an error.",
+    "load_own_variables": "Keras's files cannot hold slots of pieces: it is an error.",
+    "_trackable_children": "A checkpoint has whole variables and slots in place of pieces.",
+}
+_BY_NAME: Final = {
+    name: Member(_CLASS, name, Takes("self", *more), _WHY[name], _FEATURES, AT_FIRST_USE, _VERSIONS)
+    for name, *more in (
+        ("build", ANY),
+        ("apply", "grads", "trainable_variables"),
+        ("_backend_apply_gradients", "grads", "trainable_variables"),
+        ("_clip_gradients", "grads"),
+        ("_use_weight_decay", "variable"),
+        ("_overwrite_model_variables_with_average_value", "trainable_variables"),
+        ("save_own_variables", "store"),
+        ("load_own_variables", "store"),
+        ("_trackable_children", "save_type", "kwargs"),
+    )
+}
+_BUILDS: Final = {
+    name: Member(
+        f"{_OPTIMIZERS}.{name.lower()}:{name}",
+        "build",
+        Takes("self", ANY),
+        "An optimizer that works element by element makes slots of pieces.",
+        _FEATURES,
+        AT_FIRST_USE,
+        _VERSIONS,
+    )
+    for name in ELEMENTWISE
+}
+MEMBERS = (
+    *_BY_NAME.values(),
+    *_BUILDS.values(),
+    *(
+        Member(
+            f"{_OPTIMIZERS}.{name.lower()}:{name}",
+            "update_step",
+            Takes("self", ANY, "variable", "learning_rate"),
+            "is compared, to leave optimizers of a program alone that override it",
+            _FEATURES,
+            versions=_VERSIONS,
+        )
+        for name in ELEMENTWISE
+    ),
+    Member(
+        "keras.src.optimizers.base_optimizer:BaseOptimizer",
+        "_trainable_variables",
+        Stored(),
+        "holds the variables that an optimizer was built with",
+        _FEATURES,
+        versions=_VERSIONS,
+    ),
+)
+
+
+def base_class() -> Any:
+    """Return `TFOptimizer`; None if Keras has not been imported, or not its optimizers."""
+    cls = getattr(sys.modules.get(_MODULE), "TFOptimizer", None)
+    return cls if hasattr(sys.modules.get(_OPTIMIZERS), "SGD") else None
+
+
+def elementwise_classes() -> Sequence[Any]:
+    """Return the optimizers that work element by element."""
+    return [member.resolve() for member in _BUILDS.values()]
+
+
+def extend_build(cls: Any, build: Callable[..., Any]) -> Any:
+    """Extend `build` of an optimizer that works element by element.
+
+    Args:
+      cls: one of `elementwise_classes`.
+      build: gets the stock method, the optimizer and the variables.
+
+    Returns:
+      The new method.
+    """
+    return _extend(_BUILDS[cls.__name__], build)
+
+
+def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Extend methods of `TFOptimizer`.
+
+    Args:
+      methods: by name, what gets the stock method, and then what that gets.
+    """
+    for name, method in methods.items():
+        _extend(_BY_NAME[name], method)
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a method of `TFOptimizer` is extended."""
+    return monkey_patch.is_replaced(_BY_NAME[name])
+
+
+def _extend(member: Member, method: Callable[..., Any]) -> Any:
+    stock = getattr(member.resolve(), member.name)
+
+    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(stock, self, *args, **kwargs)
+
+    extended.__doc__ = stock.__doc__
+    extended.__name__ = member.name
+    extended.__wrapped__ = stock  # type: ignore[attr-defined]
+    monkey_patch.replace(member, extended)
+    return extended
+
+
+def weights_of(optimizer: Any) -> list[Any]:
+    """Return the variables that an optimizer was built with; none before that."""
+    return list(getattr(optimizer, "_trainable_variables", None) or ())

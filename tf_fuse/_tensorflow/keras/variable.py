@@ -1,0 +1,65 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Read variables of Keras 3 on TensorFlow, and change their class."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names
+from tf_fuse._tensorflow.members import ON_OBJECTS, Exists, Member, Stored
+
+_MODULE = "keras.src.backend.tensorflow.core"
+_VERSIONS = "Keras 3"
+MEMBERS = (
+    Member(
+        _MODULE + ":Variable",
+        "_value",
+        Stored(),
+        "is TensorFlow's variable",
+        (feature_names.KERAS_IN_PIECES, feature_names.LAYOUT),
+        versions=_VERSIONS,
+    ),
+    Member(
+        _MODULE + ":Variable",
+        "_shape",
+        Stored(),
+        "is the shape, which the initializer does not give to TensorFlow",
+        (feature_names.PLACEMENT,),
+        versions=_VERSIONS,
+    ),
+    Member(
+        _MODULE + ":Variable",
+        "__class__",
+        Exists(),
+        "A variable in pieces becomes one of a subclass that saves slices.",
+        (feature_names.KERAS_IN_PIECES,),
+        ON_OBJECTS,
+        _VERSIONS,
+    ),
+)
+
+
+def value_of(variable: Any) -> Any:
+    """Return TensorFlow's variable inside a variable of Keras 3; any other object unchanged."""
+    cls = getattr(sys.modules.get(_MODULE), "Variable", None)
+    if cls is None or not isinstance(variable, cls):
+        return variable
+    return variable._value  # (`value` casts, where Keras's scopes say so.)
+
+
+def inner(variable: Any) -> Any:
+    """Return what a Keras variable of any backend holds; any other object unchanged."""
+    return getattr(variable, "_value", variable)
+
+
+def shape_of(owner: Any) -> tuple[int, ...] | None:
+    """Return the shape that a variable has noted; None if it has none yet."""
+    shape = getattr(owner, "_shape", None)
+    return tuple(shape) if isinstance(shape, (list, tuple)) else None
+
+
+def set_class(variable: Any, cls: type) -> None:
+    """Make a variable one of a subclass of its class."""
+    variable.__class__ = cls

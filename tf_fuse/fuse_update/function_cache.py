@@ -1,0 +1,206 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Keep and call the rewritten functions of one eager context."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tf_fuse._tensorflow.eager import error_messages as tensorflow_errors
+from tf_fuse._tensorflow.eager.function_calls import Call, calling_task, lacks_our_ops
+from tf_fuse.function_graph.builder import Shape
+from tf_fuse.fuse_update.analysis.devices import (
+    ArgumentDevices,
+    Servers,
+    ask_task,
+    has_other_tasks,
+)
+from tf_fuse.fuse_update.analysis.fusion_clusters import CanFuseOn
+from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
+from tf_fuse.fuse_update.analysis.local_nodes import can_fuse_locally
+from tf_fuse.fuse_update.backend import Backend
+from tf_fuse.fuse_update.fusion_decision import FusionDecision
+from tf_fuse.fuse_update.pipeline import FunctionCall, Pipeline
+
+_log = logging.getLogger("tf_fuse")
+
+
+class _Rewriting:
+    """A function that a thread rewrites at the moment."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.is_over = threading.Event()
+
+
+class UpdateFuser:
+    """The rewritten functions of one eager context.
+
+    Thread-safe without a lock, since the garbage collector may remove functions on any thread. A
+    thread that calls a function while another thread rewrites it waits: an update that is not fused
+    could be half done when a fused one reads it.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        graphs: Mapping[str, Any],
+        shapes: Mapping[str, Mapping[str, Shape | None]],
+        backend: Backend,
+    ):
+        """Start without rewritten functions.
+
+        Args:
+          context: the eager context, initialized.
+          graphs: the `FuncGraph` of each function, by name.
+          shapes: by function, the shapes of its tensors where its graph does not have them.
+          backend: runs the fused updates.
+        """
+        self._graphs, self._backend = graphs, backend
+        self._suffix = f"__tf_fuse_{backend.name}"
+        self._pipeline = Pipeline(backend, self._suffix, shapes)
+        self._rewritten: dict[bytes, bytes | None] = {}
+        self._in_progress: dict[bytes, _Rewriting] = {}
+        self._servers = Servers(ask_task, context.host_address_space)
+        # Tasks that cannot run a rewritten function.
+        self._tasks_without_plugin: set[str] = set()
+        self._problem = backend.problem(context)
+        if self._problem:
+            _log.warning("weight updates are not %s: %s.", backend.name, self._problem)
+
+    @property
+    def decisions(self) -> list[FusionDecision]:
+        """What was decided about each function that still exists, in the order of first calls."""
+        return self._pipeline.decided.all()
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many updates were ever fused, and how many assignments were not."""
+        return self._pipeline.counts
+
+    def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
+        """Call the rewritten function if there is one, else the function itself."""
+        rewritten = self._rewritten_of(context, name, inputs)
+        without_plugin = self._tasks_without_plugin
+        if rewritten is None or (without_plugin and calling_task(context) in without_plugin):
+            return call(context, name, inputs, num)
+        from tensorflow.python.framework import errors
+
+        try:
+            return call(context, rewritten, inputs, num)
+        except errors.OpError as error:
+            if not lacks_our_ops(error):
+                text = error.message.replace(rewritten.decode(), name.decode())
+                tensorflow_errors.set_message(error, text)
+                raise
+            self._note_missing_plugin(calling_task(context), error)
+            return call(context, name, inputs, num)
+
+    def _note_missing_plugin(self, task: str, error: Any) -> None:
+        if task not in self._tasks_without_plugin:
+            _log.warning(
+                "weight updates in functions that %s runs are not %s: %s",
+                task or "the coordinator's own task", self._backend.name, error.message,
+            )  # fmt: skip
+        self._tasks_without_plugin.add(task)
+
+    def _rewritten_of(self, context: Any, name: bytes, inputs: Sequence[Any]) -> bytes | None:
+        while name not in self._rewritten:
+            mine = _Rewriting()
+            current = self._in_progress.setdefault(name, mine)
+            if current is mine:
+                try:
+                    if name not in self._rewritten:
+                        self._rewritten[name] = self._rewrite(context, name.decode(), inputs)
+                finally:
+                    self._in_progress.pop(name, None)
+                    mine.is_over.set()
+            elif current.thread == mine.thread:
+                return None
+            else:
+                current.is_over.wait()
+        return self._rewritten.get(name)
+
+    def forget(self, context: Any, name: bytes) -> None:
+        """Drop what was made of a function that is gone, and what was decided about it.
+
+        The bodies that operations call stay: other functions call the same, or may do so later.
+        """
+        self._pipeline.decided.forget(name.decode())
+        rewritten = self._rewritten.pop(name, None)
+        called = self._pipeline.called.pop(name, set())
+        for one in ({rewritten} if rewritten else set()) | called:
+            if context.has_function(one):
+                context.remove_function(one)
+
+    def _rewrite(self, context: Any, name: str, inputs: Sequence[Any]) -> bytes | None:
+        """Return the name of the rewritten function, or None if nothing changes."""
+        graph = self._graphs.get(name)
+        if self._problem or graph is None:
+            return None
+        signature = context.get_function_def(name).signature
+        devices = {a.name: t.device for a, t in zip(signature.input_arg, inputs, strict=True)}
+        try:
+            found = self._pipeline.run(
+                context,
+                FunctionCall(
+                    name,
+                    graph,
+                    CallSite((bool(signature.output_arg),), body=_bodies(context)),
+                    name + self._suffix,
+                    self._can_fuse_on(context, devices),
+                    _variable_names(graph, signature, inputs),
+                ),
+            )
+        except Exception as error:  # An error of ours must not stop the training.
+            _log.debug("%s", name, exc_info=True)
+            _log.warning(
+                "the function %s cannot be %s and stays: %s", name, self._backend.name, error
+            )
+            return None
+        return None if found == name else found.encode()
+
+    def _can_fuse_on(self, context: Any, devices: Mapping[str, str]) -> CanFuseOn:
+        """Return the predicate for assignments that may be fused.
+
+        Args:
+          context: the eager context.
+          devices: the device of each argument of the function.
+        """
+        if self._backend.has_servers and has_other_tasks(context):
+            return ArgumentDevices(self._servers, devices)
+        return can_fuse_locally(context, devices)
+
+
+def _variable_names(graph: Any, signature: Any, inputs: Sequence[Any]) -> dict[str, str]:
+    """Return the names of a function's variables in the program, by argument."""
+    names = {id(_handle_of(v)): v.name.partition(":")[0] for v in graph.variables}
+    return {
+        argument.name: names[id(tensor)]
+        for argument, tensor in zip(signature.input_arg, inputs, strict=True)
+        if id(tensor) in names
+    }
+
+
+def _handle_of(variable: Any) -> Any:
+    # (A strategy's variable wraps another one.)
+    while "_v" in variable.__dict__:
+        variable = variable.__dict__["_v"]
+    return variable.__dict__.get("_handle")
+
+
+def _bodies(context: Any) -> Callable[[str], Any]:
+    """Return a cached lookup of `FunctionDef`s by name, with None for unknown names."""
+    definitions: dict[str, Any] = {}
+
+    def body(name: str) -> Any:
+        if name not in definitions:
+            has = bool(name) and context.has_function(name)
+            definitions[name] = context.get_function_def(name) if has else None
+        return definitions[name]
+
+    return body

@@ -1,0 +1,66 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Make a function read each scalar variable once, not once for each weight.
+
+Optimizers read the rate and the count of steps for each weight, and compute from them (such as a
+bias correction) for each weight. After one shared read, Grappler merges these computations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tf_fuse.function_graph.builder import Shape
+from tf_fuse.function_graph.view import READS, GraphView, control_inputs
+
+
+def share_reads(function: Any, view: GraphView, shapes: Mapping[str, Shape | None]) -> int:
+    """Replace all reads of a scalar variable before its assignment by one read.
+
+    Args:
+      function: a `FunctionDef`, changed in place.
+      view: of a function that contains its reads.
+      shapes: of variables, by argument.
+
+    Returns:
+      How many reads were removed.
+    """
+    first: dict[tuple[str, int], str] = {}
+    same: dict[str, str] = {}
+    for node in function.node_def:
+        if node.op not in READS or node.device or control_inputs(node):
+            continue
+        variable = str(view.variable_of(node))
+        shape = shapes.get(variable)
+        if shape is None or math.prod(shape) != 1:
+            continue
+        name = first.setdefault((variable, node.attr["dtype"].type), node.name)
+        if name != node.name:
+            same[node.name] = name
+    _drop(function, same)
+    return len(same)
+
+
+def _drop(function: Any, same: Mapping[str, str]) -> None:
+    """Remove nodes, and redirect their consumers to other nodes."""
+    left = [node for node in function.node_def if node.name not in same]
+    kept = [type(node).FromString(node.SerializeToString()) for node in left]
+    del function.node_def[:]
+    for node in kept:
+        inputs = [_renamed(text, same) for text in node.input]
+        waits = dict.fromkeys(text for text in inputs if text.startswith("^"))
+        del node.input[:]
+        node.input.extend([*(text for text in inputs if not text.startswith("^")), *waits])
+        function.node_def.append(node)
+    for result, tensor in list(function.ret.items()):
+        function.ret[result] = _renamed(tensor, same)
+    for result, name in list(function.control_ret.items()):
+        function.control_ret[result] = same.get(name, name)
+
+
+def _renamed(text: str, same: Mapping[str, str]) -> str:
+    mark = "^" if text.startswith("^") else ""
+    name, colon, output = text.removeprefix("^").partition(":")
+    return f"{mark}{same.get(name, name)}{colon}{output}"

@@ -1,0 +1,164 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the strategies of data parallelism: split the batch and nothing else.
+
+Fed tensors are split along their batch dimension over all axes of the mesh; variables stay whole.
+An operation takes the strategy that moves the fewest bytes of its inputs, among those that split
+nothing, or what its inputs split. Gradients stay partial up to the first operation that needs them
+whole, so a training step has the reductions of data parallelism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
+from tf_fuse.layout.strategies.insert_forks import SUFFIX
+from tf_fuse.layout.strategies.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
+from tf_fuse.layout.types.errors import raise_if
+from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.layout.types.operation import Operation, Tensor
+from tf_fuse.layout.types.tensor_layout import TensorLayout
+
+# The kind of fed tensors' operations.
+FED: Final = "Placeholder"
+
+
+def data_strategies(
+    operations: Sequence[Operation],
+    candidates: Sequence[Sequence[Strategy]],
+    batch: Mapping[str, int | None],
+    rates: Rates,
+) -> list[int]:
+    """Return the number of the strategy of each operation.
+
+    Args:
+      operations: of a graph, in an order in which each comes after those that make its inputs.
+      candidates: the strategies of each.
+      batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
+        default dimension 0.
+      rates: of the mesh.
+
+    Raises:
+      LayoutError: `batch` names what is not fed, or a dimension that is not there.
+    """
+    fed = {
+        tensor.name: tensor
+        for one in operations
+        if one.kind == FED
+        for tensor in one.outputs
+        if not tensor.parameter
+    }
+    _check(batch, fed)
+    made: dict[str, TensorLayout] = {}
+    # Layers repeat.
+    known: dict[tuple[object, ...], int] = {}
+    found = []
+    for one, mine in zip(operations, candidates, strict=True):
+        if one.inputs:
+            inputs = tuple(made[tensor.name] for tensor in one.inputs)
+            # Equal operations have equal candidates, except those for results.
+            key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs
+            if key not in known:
+                known[key] = _reading(one, mine, inputs, rates)
+            at = known[key]
+        else:
+            at = _feeding(one, mine, fed, batch, rates.mesh)
+        found.append(at)
+        made.update((t.name, out) for t, out in zip(one.outputs, mine[at].outputs, strict=True))
+    return found
+
+
+def _check(batch: Mapping[str, int | None], fed: Mapping[str, Tensor]) -> None:
+    raise_if(
+        [
+            f"batch: no tensor {name!r} is fed; there are: {', '.join(sorted(fed)) or 'none'}"
+            for name in sorted(set(batch) - set(fed))
+        ]
+        + [
+            f"batch: tensor {name!r} has {len(fed[name].shape)} dimensions, and {at} is not one of "
+            "them"
+            for name, at in sorted(batch.items())
+            if name in fed and at is not None and not 0 <= at < len(fed[name].shape)
+        ]
+    )
+
+
+def _feeding(
+    one: Operation,
+    mine: Sequence[Strategy],
+    fed: Mapping[str, Tensor],
+    batch: Mapping[str, int | None],
+    mesh: Mesh,
+) -> int:
+    name = one.outputs[0].name
+    at = batch.get(name, 0) if name in fed else None
+    if at is None:
+        return 0
+    axes = tuple(axis for axis, size in mesh.dims if size > 1)
+    wanted = tuple(axes if i == at else () for i in range(len(one.outputs[0].shape)))
+    for s, strategy in enumerate(mine):
+        if strategy.outputs[0].splits == wanted:
+            return s
+    return 0
+
+
+def _reading(
+    one: Operation, mine: Sequence[Strategy], inputs: Sequence[TensorLayout], rates: Rates
+) -> int:
+    allowed = _choices(one, inputs)
+    sizes = rates.mesh.dims
+
+    def cost(s: int) -> tuple[float, int, int]:
+        strategy = mine[s]
+        moved = sum(
+            _seconds(tensor, layout, wanted, rates)
+            for tensor, layout, wanted in zip(one.inputs, inputs, strategy.inputs, strict=True)
+        )
+        inner = sum(rates.collective(each) for each in strategy.forward)
+        held = sum(
+            layout.bytes_per_device(tensor.item_bytes)
+            for tensor, layout in zip(one.outputs, strategy.outputs, strict=True)
+        )
+        return moved + inner, held, s
+
+    fitting = [
+        s
+        for s, strategy in enumerate(mine)
+        if any(
+            all(
+                choice == (wanted if size > 1 else Choice())
+                for choice, (_, size) in zip(strategy.choices, sizes, strict=True)
+            )
+            for wanted in allowed
+        )
+    ]
+    return min(fitting or [0], key=cost)
+
+
+def _choices(one: Operation, inputs: Sequence[TensorLayout]) -> list[Choice]:
+    """Return what all axes may do: nothing, split what an input splits, or keep partial terms."""
+    rule = rule_of(one)
+    found = [Choice(REPLICATE)]
+    for layout, dims in zip(inputs, rule.inputs, strict=True):
+        for axes, factors in zip(layout.splits, dims, strict=True):
+            found += [Choice(SPLIT, factor) for factor in factors[:1] if axes]
+    # For several readers, what is partial is reduced once.
+    if not one.name.endswith(SUFFIX):
+        found += [
+            Choice(PARTIAL, inputs=numbers)
+            for numbers in rule.linear
+            if any(inputs[i].partial for i in numbers)
+        ]
+    assert all(choice.kind != GRADIENT for choice in found)
+    return list(dict.fromkeys(found))
+
+
+def _seconds(tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates) -> float:
+    if source == target:
+        return 0.0
+    links = dict(rates.links)
+    return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

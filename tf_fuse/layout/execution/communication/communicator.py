@@ -1,0 +1,150 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Exchange tensors between the devices of a mesh, in the graph of a `tf.function`.
+
+If all members of a group are in this process, they read each other's tensors, which the runtime
+copies. An all-reduce is then a sum on the group's first device, in the members' order, that the
+others read: (p - 1) V there and (p - 1) V back, as many bytes as a ring, and the same bits on all
+devices in each run. Groups over several processes use TensorFlow's collectives.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
+from tf_fuse.layout.execution.devices import Devices
+
+# A tensor, or several, by the number of the local device that holds them.
+PerDevice = Mapping[int, Any]
+
+_REDUCE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "max": tf.maximum,
+    "min": tf.minimum,
+    "prod": tf.multiply,
+    "sum": tf.add,
+}
+_LOGICAL: Final = {"max": tf.logical_or, "min": tf.logical_and}
+
+
+class Communicator:
+    """Between the devices of a mesh. All processes have to call the same in the same order."""
+
+    def __init__(self, devices: Devices, rings: ProcessCollectives | None):
+        """Keep them.
+
+        Args:
+          devices: of the mesh.
+          rings: collectives between processes; None where there is one process.
+        """
+        self.devices = devices
+        self._rings = rings
+
+    def members(self, axes: Sequence[str]) -> int:
+        """Return the number of devices in a group over some axes."""
+        return functools.reduce(lambda n, axis: n * self.devices.mesh.size_of(axis), axes, 1)
+
+    def place(self, device: int, axes: Sequence[str]) -> int:
+        """Return the device's rank in its group."""
+        mesh = self.devices.mesh
+        at = dict(zip(mesh.axes, mesh.coordinates(device), strict=True))
+        return functools.reduce(lambda n, axis: n * mesh.size_of(axis) + at[axis], axes, 0)
+
+    def each(self, held: PerDevice, function: Callable[[int, Any], Any]) -> dict[int, Any]:
+        """Apply a function to each local device's tensor, on that device."""
+        found = {}
+        for device, one in held.items():
+            with tf.device(self.devices.names[device]):
+                found[device] = function(device, one)
+        return found
+
+    def of_first(self, value: Any) -> Any:
+        """Return a value of the process that has the first device; in one process the value."""
+        return value if self._rings is None else self._rings.of_first(value)
+
+    def begin_call(self) -> None:
+        """Count a call that all processes make in the same order."""
+        if self._rings is not None:
+            self._rings.begin_call()
+
+    def meet(self, to_do: str) -> None:
+        """Wait until all processes are here, so that the collectives after it cannot wait forever.
+
+        Args:
+          to_do: what it is for.
+
+        Raises:
+          LayoutError: one has not come in time.
+        """
+        if self._rings is not None:
+            self._rings.meet(to_do)
+
+    def all_reduce(self, held: PerDevice, axes: Sequence[str], reduction: str) -> dict[int, Any]:
+        """Return the sum of what the devices of each group hold, or another reduction of it."""
+        found = {}
+        for group in self._groups(axes):
+            if len(group) == 1:
+                made = {group[0]: held[group[0]]}
+            elif self._is_here(group):
+                made = self._reduce_here(group, held, reduction)
+            else:
+                made = self._ring().all_reduce(group, self._own(group, held), reduction)
+            found.update(made)
+        return found
+
+    def all_gather(self, held: PerDevice, axes: Sequence[str]) -> dict[int, list[Any]]:
+        """Return the tensors of all members of each device's group, in their order."""
+        found: dict[int, list[Any]] = {}
+        for group in self._groups(axes):
+            if self._is_here(group):
+                found.update({device: [held[one] for one in group] for device in group})
+            else:
+                found.update(self._ring().all_gather(group, self._own(group, held)))
+        return found
+
+    def exchange(self, held: PerDevice, axes: Sequence[str]) -> dict[int, list[Any]]:
+        """Return, for each device, the tensors that its group's members send it, in their order.
+
+        Args:
+          held: a tensor for each member of the device's group, all of one shape.
+          axes: whose devices form the groups.
+        """
+        found: dict[int, list[Any]] = {}
+        for group in self._groups(axes):
+            if self._is_here(group):
+                found.update({
+                    device: [held[one][i] for one in group] for i, device in enumerate(group)
+                })  # fmt: skip
+            else:
+                found.update(self._ring().all_to_all(group, self._own(group, held)))
+        return found
+
+    def _reduce_here(self, group: Sequence[int], held: PerDevice, reduction: str) -> dict[int, Any]:
+        with tf.device(self.devices.names[group[0]]):
+            terms = [held[one] for one in group]
+            if reduction == "sum":
+                made = tf.add_n(terms)
+            else:
+                by_type = _LOGICAL if terms[0].dtype == tf.bool else _REDUCE
+                made = functools.reduce(by_type[reduction], terms)
+        # An identity on each device, so that the result travels there once for all readers.
+        return self.each(dict.fromkeys(group, made), lambda _, one: tf.identity(one))
+
+    def _groups(self, axes: Sequence[str]) -> list[list[int]]:
+        """Return the groups with a device of this process."""
+        mine = set(self.devices.local)
+        return [one for one in self.devices.mesh.groups(axes) if not mine.isdisjoint(one)]
+
+    def _is_here(self, group: Sequence[int]) -> bool:
+        return all(one in self.devices.names for one in group)
+
+    def _own(self, group: Sequence[int], held: PerDevice) -> dict[int, Any]:
+        return {one: held[one] for one in group if one in self.devices.names}
+
+    def _ring(self) -> ProcessCollectives:
+        assert self._rings is not None
+        return self._rings

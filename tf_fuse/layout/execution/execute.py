@@ -1,0 +1,233 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Run a plan: the function that was planned, on the devices of a mesh.
+
+run = layout.execute(plan, ["CPU:0", "CPU:1"])
+loss = run(x, labels)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type as function_types
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+
+from tf_fuse._tensorflow import feature_names, features
+from tf_fuse.layout.execution import run_side_effects, traffic
+from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
+from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
+from tf_fuse.layout.execution.communication.relayouts import relayout
+from tf_fuse.layout.execution.devices import devices_of
+from tf_fuse.layout.execution.emission import Emission
+from tf_fuse.layout.execution.program import Program, program_of
+from tf_fuse.layout.execution.variables import variable as variables
+from tf_fuse.layout.execution.variables.local_shards import VariableShards
+from tf_fuse.layout.execution.variables.read_write_lock import LOCK
+from tf_fuse.layout.relayout.redistribution import plan_relayout
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.tensor_layout import TensorLayout
+
+if TYPE_CHECKING:
+    from tf_fuse.layout.planning.pipeline import FunctionPlan
+
+
+class Execution:
+    """A function that runs as a plan says; called as the function is.
+
+    Attributes:
+      plan: that is run.
+      program: the plan, written out.
+      devices: that run it.
+    """
+
+    def __init__(self, plan: FunctionPlan, devices: Any = None):
+        """Cut the function's variables into shards, and write the program into a graph.
+
+        Args:
+          plan: of `tf_fuse.layout.plan`.
+          devices: as of `tf_fuse.layout.execute`.
+
+        Raises:
+          LayoutError: as of `tf_fuse.layout.execute`.
+        """
+        if not features.works(feature_names.LAYOUT):
+            raise LayoutError(
+                "this TensorFlow or Keras is not one that plans can be executed on: `python -m "
+                "tf_fuse doctor` names the member that differs"
+            )
+        self.plan = plan
+        self.program: Program = program_of(plan)
+        self.devices = devices_of(self.program.mesh, devices)
+        rings = ProcessCollectives(self.devices) if self.devices.distributed else None
+        self._communicator = Communicator(self.devices, rings)
+        self._sources = plan.function.sources
+        self._check_variables()
+        if rings is not None:
+            rings.check_same(str(self.program))
+        self._shards: dict[str, VariableShards] = {}
+        before = [
+            name
+            for name, one in self.variables.items()
+            if variables.local_shards_of(one) is not None
+        ]
+        try:
+            self._adopt()
+            self._function = self._traced()
+        except BaseException:
+            # Also if it is interrupted: nobody else could release them.
+            for name, one in self.variables.items():
+                if name not in before:
+                    variables.release(one)
+            raise
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The function's variables, by the plan's names; their values are in shards."""
+        return {name: self._sources.variables[name] for name in self.plan.variables}
+
+    @cached_property
+    def traffic(self) -> traffic.Traffic:
+        """The bytes that this process's devices receive in one call, read from the graph."""
+        return traffic.traffic_of(self._function.graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function.
+
+        Args:
+          *args: as of the function; in several processes the same in all of them.
+          **kwargs: likewise.
+
+        Returns:
+          The function's results, as ordinary tensors.
+
+        Calls in several threads run at the same time where they write no variables, and are in one
+        process; others one after the other.
+        """
+        flat = self._bound(args, kwargs)
+        writes = self.program.writes or self.devices.distributed
+        with LOCK.alone() if writes else LOCK.shared():
+            self._check_shards()
+            self._communicator.begin_call()
+            made = self._function(*flat)
+        found = dict(zip(self.program.results, made, strict=True))
+        return self._packed([found.get(name or "") for name in self._sources.returned])
+
+    def release(self) -> None:
+        """Assemble the variables' values, and give them back to the variables.
+
+        Afterwards the plan does not run any more. In several processes, all must call this at once.
+        """
+        for variable in self.variables.values():
+            variables.release(variable)
+
+    def _adopt(self) -> None:
+        for name, layout in self.plan.variables.items():
+            variable = self._sources.variables[name]
+            self._shards[name] = variables.adopt(name, variable, layout, self._communicator)
+
+    def _traced(self) -> Any:
+        """Return the program as a concrete function."""
+        specs = [
+            tf.TensorSpec(one.shape, one.dtype)
+            for one in map(self.plan.function.tensors.__getitem__, self.plan.function.inputs)
+        ]
+        # The function is kept, since its graph lives as long as it does.
+        self._program = tf.function(self._body, input_signature=specs, autograph=False)
+        return self._program.get_concrete_function()
+
+    def _check_variables(self) -> None:
+        missing = sorted(set(self.plan.variables) - set(self._sources.variables))
+        if missing:
+            raise LayoutError(
+                f"{self.plan.function.name!r} uses variables that it does not capture: "
+                f"{', '.join(missing)}; capture tf.Variables, do not pass them as arguments"
+            )
+
+    def _check_shards(self) -> None:
+        for name, variable in self.variables.items():
+            if variables.local_shards_of(variable) is not self._shards[name]:
+                raise LayoutError(
+                    f"variable {name!r} of {self.plan.function.name!r} was released; execute the "
+                    "plan again"
+                )
+            self._shards[name].check_whole()
+
+    def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Return the tensors that the program is fed."""
+        kind: function_types.FunctionType = self._sources.concrete.function_type
+        try:
+            bound = function_type_utils.canonicalize_function_inputs(args, dict(kwargs), kind)
+            flat = kind.unpack_inputs(bound)
+        except TypeError:
+            # Concrete functions, too, take tensors alone if other arguments have defaults.
+            flat = tf.nest.flatten((args, dict(kwargs)), expand_composites=True)
+            if len(flat) != len(self._sources.feeds):
+                raise
+        by_name = dict(zip(self._sources.feeds, flat, strict=True))
+        return [self._fed(name, by_name[name]) for name in self.plan.function.inputs]
+
+    def _fed(self, name: str, value: Any) -> Any:
+        wanted = self.plan.function.tensors[name]
+        # Read variables before taking the lock: a variable in shards takes it as well.
+        given = tf.is_tensor(value) and not isinstance(value, tf.Variable)
+        tensor = value if given else tf.convert_to_tensor(value, wanted.dtype)
+        if tensor.dtype.name != wanted.dtype or tensor.shape != wanted.shape:
+            raise LayoutError(
+                f"input {name!r} of {self.plan.function.name!r} is {tensor.dtype.name}"
+                f"{list(tensor.shape)}, and the plan is for {wanted.dtype}{list(wanted.shape)}; "
+                "feed one of that shape and type, or plan for this one"
+            )
+        return tensor
+
+    def _body(self, *fed: Any) -> list[Any]:
+        given: dict[str, PerDevice] = {}
+        layouts = self.plan.inputs
+        with tf.name_scope(traffic.FED):
+            for name, tensor in zip(self.plan.function.inputs, fed, strict=True):
+                given[name] = self._cut(tensor, layouts[name])
+        for name, shards in self._shards.items():
+            given[name] = self._communicator.each(shards.variables, lambda _, one: one.read_value())
+        emission = Emission(self.program, self._sources, self._communicator, given)
+        with tf.name_scope(traffic.EFFECTS):
+            whole = {
+                name: self._whole(held, self.program.observed[name].layout)
+                for name, held in emission.observed().items()
+            }
+            done = run_side_effects.run(self._sources.effects, whole)
+        # If a check fails, variables keep their values.
+        with tf.control_dependencies(done):
+            for name, held in emission.writes().items():
+                self._communicator.each(held, self._shards[name].write)
+        with tf.name_scope(traffic.RETURNED):
+            return [
+                self._whole(held, self.program.results[name].layout)
+                for name, held in emission.results().items()
+            ]
+
+    def _cut(self, tensor: Any, layout: TensorLayout) -> PerDevice:
+        """Return a tensor that is fed, as the devices hold it; each slice is brought there once."""
+        with tf.device(self.devices.names[self.devices.first]):
+            slices = {
+                device: tensor[layout.slice_of(device)] if any(layout.splits) else tensor
+                for device in self.devices.local
+            }
+        return self._communicator.each(slices, lambda _, one: tf.identity(one))
+
+    def _whole(self, held: PerDevice, layout: TensorLayout) -> Any:
+        """Return a result, put together on this process's first device."""
+        target = TensorLayout(layout.mesh, layout.shape)
+        plan = None if layout == target else plan_relayout(layout, target)
+        return relayout(self._communicator, plan, held)[self.devices.first]
+
+    def _packed(self, flat: Sequence[Any]) -> Any:
+        structure = self._sources.concrete.structured_outputs
+        values = iter(flat)
+        made = [
+            next(values) if isinstance(one, tf.Tensor) else one
+            for one in tf.nest.flatten(structure, expand_composites=True)
+        ]
+        return tf.nest.pack_sequence_as(structure, made, expand_composites=True)

@@ -1,0 +1,137 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Store the local shards of one variable, and read, write and assemble them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_fuse.layout.execution.communication.communicator import Communicator
+from tf_fuse.layout.execution.communication.relayouts import relayout
+from tf_fuse.layout.execution.variables.read_write_lock import LOCK
+from tf_fuse.layout.relayout.redistribution import plan_relayout
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.tensor_layout import TensorLayout
+
+
+class VariableShards:
+    """The local shards of one variable.
+
+    Attributes:
+      name: of the variable.
+      layout: of its value.
+      variables: of this process's devices, by their numbers.
+    """
+
+    def __init__(self, name: str, layout: TensorLayout, communicator: Communicator, value: Any):
+        """Cut a value into shards.
+
+        Args:
+          name: of the variable.
+          layout: of its value.
+          communicator: between the devices.
+          value: the whole one; that of the first device's process counts.
+        """
+        self.name = name
+        self.layout = layout
+        self._communicator = communicator
+        self._gather: Any = None
+        # True between two slices of an assignment, and after an interrupted one.
+        self._half_assigned = False
+        self.variables: dict[int, Any] = {}
+        value = communicator.of_first(value)
+        for device, place in communicator.devices.names.items():
+            with tf.init_scope(), tf.device(place):
+                self.variables[device] = tf.Variable(
+                    _slice(value, layout, device), trainable=False, name=f"{short_name(name)}_part"
+                )
+
+    @property
+    def communicator(self) -> Communicator:
+        """Between the devices."""
+        return self._communicator
+
+    def whole(self) -> Any:
+        """Return the value, put together; in several processes, all have to ask for it at once."""
+        if not tf.executing_eagerly():
+            return self._gathered()
+        if not self._communicator.devices.distributed:
+            with LOCK.shared():
+                self.check_whole()
+                held = {device: one.numpy() for device, one in self.variables.items()}
+            return _assembled(held, self.layout)
+        with LOCK.alone():
+            self.check_whole()
+            self._communicator.meet(f"read, save or release variable {self.name!r}")
+            if self._gather is None:
+                self._gather = tf.function(self._gathered)
+            return self._gather()
+
+    def assign(self, value: Any) -> Any:
+        """Cut another value; in several processes, each process cuts its own shards.
+
+        Returns:
+          In a graph, the operation.
+        """
+        slices = {device: _slice(value, self.layout, device) for device in self.variables}
+        if not tf.executing_eagerly():
+            return tf.group(
+                [
+                    one.assign(slices[device], read_value=False)
+                    for device, one in self.variables.items()
+                ]
+            )
+        with LOCK.alone():
+            self._half_assigned = True
+            for device, one in self.variables.items():
+                one.assign(slices[device], read_value=False)
+            self._half_assigned = False
+        return None
+
+    def check_whole(self) -> None:
+        """Check that all slices are of one value.
+
+        Raises:
+          LayoutError: they are not.
+        """
+        if self._half_assigned:
+            raise LayoutError(
+                f"variable {self.name!r} has been assigned to in some of its slices only: that was "
+                "interrupted, or this reads it in the middle; assign to it, or restore it, again"
+            )
+
+    def write(self, device: int, shard: Any) -> None:
+        """Replace the shard of one local device."""
+        self.variables[device].assign(shard, read_value=False)
+
+    def _gathered(self) -> Any:
+        devices = self._communicator.devices
+        held = {}
+        for device, one in self.variables.items():
+            with tf.device(devices.names[device]):
+                held[device] = one.read_value()
+        target = TensorLayout(self.layout.mesh, self.layout.shape)
+        item_bytes = next(iter(self.variables.values())).dtype.size
+        plan = plan_relayout(self.layout, target, item_bytes)
+        return relayout(self._communicator, plan, held)[devices.first]
+
+
+def short_name(name: str) -> str:
+    """Return a variable's name after the last slash."""
+    return name.rsplit("/", 1)[-1].replace(":", "_")
+
+
+def _slice(value: Any, layout: TensorLayout, device: int) -> Any:
+    at = layout.slice_of(device)
+    return value[at] if at else value
+
+
+def _assembled(held: Mapping[int, np.ndarray], layout: TensorLayout) -> np.ndarray:
+    found = np.empty(layout.shape, next(iter(held.values())).dtype)
+    for device, one in held.items():
+        found[layout.slice_of(device)] = one
+    return found

@@ -1,0 +1,368 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a `tf.function`: trace it, build the search problem, search, and name the layouts found.
+
+    plan = layout.plan(step, mesh, [tf.TensorSpec([64, 256]), tf.TensorSpec([64], tf.int32)])
+    layout.show(plan)
+    plan.variables["dense/kernel"]  # A TensorLayout.
+
+A variable has one layout. A value that is written to it in another one is
+relayouted to it, and the plan charges that; so data parallelism can update its weights in slices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.optimize import search_plan
+from tf_fuse.layout.optimize.allowed_strategies import AUTO, PROPAGATE, ShardingConstraints
+from tf_fuse.layout.optimize.graph_problem import GraphProblem, problem_of
+from tf_fuse.layout.optimize.plans.plan import Plan
+from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
+from tf_fuse.layout.optimize.solution import Limits
+from tf_fuse.layout.planning.existing_layouts import existing_layout_constraints, existing_layouts
+from tf_fuse.layout.planning.rates import rates_for
+from tf_fuse.layout.planning.sharding_constraints import (
+    Dimensions,
+    annotations_of,
+    propagated,
+    rule_constraints,
+)
+from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
+from tf_fuse.layout.relayout.steps import StepSet
+from tf_fuse.layout.strategies.insert_forks import with_forks
+from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed
+from tf_fuse.layout.types.dimension_rules import LayoutRules
+from tf_fuse.layout.types.errors import LayoutError, raise_if
+from tf_fuse.layout.types.mesh import Mesh, check_names
+from tf_fuse.layout.types.tensor_layout import TensorLayout
+
+if TYPE_CHECKING:
+    from tf_fuse.layout.trace.function import TracedFunction
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionPlan:
+    """The layouts of a function's tensors.
+
+    Attributes:
+      function: what was traced.
+      graph: the problem that was solved.
+      plan: the strategy of each operation, with times in seconds and bytes of a device.
+      rates: of the devices.
+      steps: of relayouts; None for those of `plan_relayout`.
+    """
+
+    function: TracedFunction
+    graph: GraphProblem
+    plan: Plan
+    rates: Rates
+    steps: StepSet | None = None
+
+    @cached_property
+    def layouts(self) -> dict[str, TensorLayout]:
+        """The layout in which each tensor is made, by its name."""
+        made = self.graph.layouts(self.plan)
+        return {name: made[name] for name in self.function.tensors}
+
+    @cached_property
+    def variables(self) -> dict[str, TensorLayout]:
+        """The layout of each variable, by its name; the same before and after the function."""
+        return {name: self.layouts[name] for name in self.function.variables}
+
+    @cached_property
+    def inputs(self) -> dict[str, TensorLayout]:
+        """The layout of each tensor that is fed, by its name."""
+        return {name: self.layouts[name] for name in self.function.inputs}
+
+    @property
+    def unknown(self) -> dict[str, tuple[str, ...]]:
+        """Operations without a rule, which all devices do alike: names by kinds."""
+        return self.function.unknown
+
+    @property
+    def seconds(self) -> float:
+        """Of a call, by the cost model."""
+        return self.plan.seconds
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a device, at the worst time point."""
+        return self.plan.memory_bytes
+
+    def table(self, most: int | None = None) -> Any:
+        """Return the plan for `rich.print`: operations with milliseconds and bytes, and layouts.
+
+        Args:
+          most: operations that are shown, the most expensive ones; all by default.
+        """
+        from tf_fuse.layout.planning.show_plans import table
+
+        return table(self, most)
+
+    def why(self, operations: Sequence[str] = (), limits: Limits | None = None) -> Any:
+        """Return the plan beside the second best one and data parallelism, for `rich.print`.
+
+        Args:
+          operations: whose best other strategy is shown too.
+          limits: of each search.
+        """
+        return self.plan.why(operations, limits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan into a file, as a `tf_fuse.v1.LayoutPlan`."""
+        self.plan.save(path)
+
+    def __str__(self) -> str:
+        return f"{self.function.name}: {self.plan}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FunctionProblem:
+    """The search problem of a function, for several plans.
+
+    Attributes:
+      function: what was traced.
+      graph: operations with their strategies, and the search's problem.
+      batch: the batch dimension of each tensor that is fed; None of those without.
+      rates: of the devices.
+      steps: of relayouts; None for those of `plan_relayout`.
+    """
+
+    function: TracedFunction
+    graph: GraphProblem
+    batch: Mapping[str, int | None]
+    rates: Rates
+    steps: StepSet | None = None
+
+    def search(
+        self,
+        mode: str = AUTO,
+        rules: LayoutRules | str | None = None,
+        dimensions: Dimensions | None = None,
+        pins: ShardingConstraints | None = None,
+        limits: Limits | None = None,
+        renamed: Sequence[str] = (),
+        keep_layouts: bool = False,
+    ) -> FunctionPlan:
+        """Search; arguments, results and errors are those of `plan`."""
+        mesh = self.graph.problem.mesh
+        assert mesh is not None
+        check_names("renamed", renamed)
+        names = annotations_of(dimensions or {})
+        given = rule_constraints(self.graph, rules, names, mesh, renamed)
+        problems = [
+            f"operation {name!r} has a pin, and a layout by the rules; drop one of them"
+            for name in sorted(set(given) & set(pins or {}))
+        ]
+        if renamed and mode != PROPAGATE:
+            problems.append("renamed is for mode 'propagate', in which names go through the graph")
+        if mode == PROPAGATE and rules is None and not pins:
+            problems.append(
+                "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take "
+                "mode 'auto'"
+            )
+        elif mode == PROPAGATE and rules is not None:
+            given = propagated(self.graph, rules, names, mesh, renamed) | given
+        if mode == DATA:
+            problems += self._uneven(mesh)
+        raise_if(problems)
+        asked = {**given, **(pins or {})}
+        if keep_layouts:
+            kept = existing_layouts(self.function.sources.variables)
+            asked |= existing_layout_constraints(self.graph, kept, mesh, asked)
+        found = search_plan.search(self.graph.problem, mode, asked, limits)
+        return self.with_plan(found)
+
+    def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
+        """Read a plan that was saved; costs and memory are those of this problem.
+
+        Raises:
+          LayoutError: the file holds no plan, or one for other operations, shapes or another mesh,
+            or it does not fit into memory_limit_bytes.
+        """
+        return self.with_plan(Plan.load(path, self.graph.problem))
+
+    def with_plan(self, found: Plan) -> FunctionPlan:
+        """Return a plan of the problem as one of the function."""
+        return FunctionPlan(self.function, self.graph, found, self.rates, self.steps)
+
+    def _uneven(self, mesh: Mesh) -> list[str]:
+        tensors = self.function.tensors
+        return [
+            f"input {name!r} has a batch of {tensors[name].shape[at]}, which is not a multiple of "
+            f"the {mesh.size} devices of mesh {str(mesh)!r}, so mode 'data' cannot split it; pad "
+            f"it to {-(-tensors[name].shape[at] // mesh.size) * mesh.size}, or set batch to "
+            f"{{{name!r}: None}}"
+            for name, at in self.batch.items()
+            if at is not None and tensors[name].shape[at] % mesh.size
+        ]
+
+
+def plan(
+    function: Any,
+    mesh: Mesh,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mode: str = AUTO,
+    rules: LayoutRules | str | None = None,
+    dimensions: Dimensions | None = None,
+    renamed: Sequence[str] = (),
+    pins: ShardingConstraints | None = None,
+    batch: Mapping[str, int | None] | None = None,
+    memory_limit_bytes: int | None = None,
+    rates: Rates | None = None,
+    links: Mapping[str, Link] | None = None,
+    training: bool = False,
+    slots: int = 0,
+    allowed: Allowed = EVERYTHING,
+    steps: StepSet | None = None,
+    limits: Limits | None = None,
+    keep_layouts: bool = False,
+) -> FunctionPlan:
+    """Find the cheapest layouts of a function's tensors and variables.
+
+    Strategies and relayouts are those of `tf_fuse.layout.strategies.strategy` and `plan_relayout`,
+    the costs those of `tf_fuse.layout.cost.model`, and the search is `tf_fuse.layout.optimize`.
+    Nothing runs.
+
+    Args:
+      function: a `tf.function`, a concrete function, or a callable, as a Keras model: a forward
+        pass, or a whole training step with gradients and assignments.
+      mesh: the devices.
+      args: for the function, as `tf.TensorSpec`s or tensors; not needed of one with an
+        input_signature, and not used of a concrete function.
+      kwargs: likewise.
+      mode: "auto": all strategies. "data": those that split nothing but the batch. "propagate":
+        some layouts are given, by rules or pins, and the rest follows: names of dimensions go
+        through the function, and what they reach lies as the rules say; the rest is what is
+        cheapest then.
+      rules: which named dimension is split over which axis, as "batch:rows;hidden:cols".
+      dimensions: a name for each dimension, or None, of some tensors and variables: by its name, or
+        a `tf.Variable`'s `ref()`; and by a Keras layer, by names of its variables. They are laid
+        out as the rules say; dimensions without a rule are not split.
+      renamed: names of tensors whose names in `dimensions` are for their readers only, as where a
+        sequence meets itself; for mode "propagate".
+      pins: by name of an operation, its strategy, or several to choose from.
+      batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
+        default dimension 0 of those with dimensions.
+      memory_limit_bytes: of a device.
+      rates: of the devices; `assumed_rates` if there are none, which nobody measured.
+      links: of the axes, in place of those that are assumed; only without rates.
+      training: whether a forward pass also pays for the gradients of trained variables, which the
+        function does not compute. A training step computes its gradients itself.
+      slots: how many copies of each variable an optimizer outside of the function holds.
+      allowed: which strategies there may be.
+      steps: of relayouts; as of `plan_relayout` if None.
+      limits: what the search may take.
+      keep_layouts: whether variables that lie in shards already, by another plan that is executed,
+        keep their existing layouts, so that both plans can run.
+
+    Returns:
+      The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost.
+
+    Raises:
+      MemoryLimitError: no plan fits; the error says how much is missing.
+      NoChoiceError: no plan can be, whatever the limit.
+      SearchLimitError: none was found within the limits.
+      LayoutError: a shape is not known; a name of a tensor, dimension, axis, operation or strategy
+        is unknown; a size is not a multiple of the devices that are to split it; mode "propagate"
+        without rules or pins; two names of dimensions meet in it, with the paths of both; or a
+        variable that keeps its layout is on another mesh or asked for otherwise.
+    """
+    problem = function_problem(
+        function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
+        rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
+    )  # fmt: skip
+    return problem.search(mode, rules, dimensions, pins, limits, renamed, keep_layouts)
+
+
+def function_problem(
+    function: Any,
+    mesh: Mesh,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    batch: Mapping[str, int | None] | None = None,
+    memory_limit_bytes: int | None = None,
+    rates: Rates | None = None,
+    links: Mapping[str, Link] | None = None,
+    training: bool = False,
+    slots: int = 0,
+    allowed: Allowed = EVERYTHING,
+    steps: StepSet | None = None,
+) -> FunctionProblem:
+    """Trace a function and compute what its plans cost; arguments are those of `plan`.
+
+    Raises:
+      LayoutError: as of `plan`, of what is not the search's.
+    """
+    from tf_fuse.layout.trace.function import trace
+
+    if not isinstance(mesh, Mesh):
+        way = "Mesh.from_text" if isinstance(mesh, str) else "Mesh"
+        raise LayoutError(f"a plan is for a layout.Mesh, got {mesh!r}; give layout.{way}({mesh!r})")
+    rates = rates_for(mesh, rates, links)
+    traced = trace(function, args, kwargs)
+    if traced.left_out:
+        warnings.warn(
+            f"{traced.name!r} has effects that its plan leaves out, since they call Python or use "
+            f"what the function makes itself: {', '.join(traced.left_out)}; do them outside of it",
+            stacklevel=2,
+        )
+    batches = _batches(traced, batch or {})
+    graph = problem_of(
+        with_forks(traced.operations), rates, training, memory_limit_bytes, slots,
+        batches, allowed, steps, [*traced.results, *traced.observed],
+    )  # fmt: skip
+    graph = _with_writes(graph, traced, rates, steps)
+    return FunctionProblem(traced, graph, batches, rates, steps)
+
+
+def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return the batch dimension of each fed tensor."""
+    shapes = {name: traced.tensors[name].shape for name in traced.inputs}
+    raise_if(
+        [
+            f"batch: {name!r} is not an input of {traced.name!r}; there are: "
+            f"{listed(sorted(shapes))}"
+            for name in sorted(set(batch) - set(shapes))
+        ]
+        + [
+            f"batch: input {name!r} has {len(shapes[name])} dimensions, and {at} is not one of them"
+            for name, at in sorted(batch.items())
+            if name in shapes and at is not None and not 0 <= at < len(shapes[name])
+        ]
+    )
+    return {name: batch.get(name, 0 if shape else None) for name, shape in shapes.items()}
+
+
+def _with_writes(
+    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet | None
+) -> GraphProblem:
+    """Add the costs of bringing written values back to the variables' layouts."""
+    makers = {
+        tensor.name: (number, o)
+        for number, one in enumerate(graph.operations)
+        for o, tensor in enumerate(one.outputs)
+    }
+    edges = []
+    for variable, tensor in traced.writes:
+        (source, o), (target, _) = makers[tensor], makers[variable]
+        item_bytes = graph.operations[target].outputs[0].item_bytes
+        made = [one.outputs[o] for one in graph.strategies[source]]
+        kept = [one.outputs[0] for one in graph.strategies[target]]
+        seconds = relayout_seconds(made, kept, item_bytes, dict(rates.links), steps)
+        ends = graph.operations[source].name, graph.operations[target].name
+        edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
+    whole = graph.problem
+    problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
+    return dataclasses.replace(graph, problem=problem)

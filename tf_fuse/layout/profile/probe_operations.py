@@ -1,0 +1,31 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Define the operations that a device runs while it is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def powers(one: Any, count: int) -> Any:
+    """Multiply matrices one after the other; few products keep numbers finite."""
+    found = one
+    for _ in range(count):
+        found = tf.linalg.matmul(found, one)
+    return found
+
+
+def absolutes(one: Any, count: int) -> Any:
+    """Take absolute values of a vector one after the other; the result has its own memory."""
+    for _ in range(count):
+        one = tf.abs(one)
+    return one
+
+
+def small(one: Any, count: int) -> Any:
+    """Run operations on a small tensor; each third one reads two others, as in a model's graph."""
+    for _ in range(count // 3):
+        one = tf.tanh(one) * tf.sigmoid(one)
+    return one

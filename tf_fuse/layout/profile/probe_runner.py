@@ -1,0 +1,134 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Run the measured operations and relayouts as `tf_fuse.layout.execute` runs plans.
+
+    rates = measurement.measure(mesh, ExecutionBench(mesh)).rates
+    plan = layout.plan(step, mesh, args, rates=rates)
+
+In several processes, each creates a bench and measures; all get the same rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
+from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
+from tf_fuse.layout.execution.communication.relayouts import relayout
+from tf_fuse.layout.execution.devices import devices_of
+from tf_fuse.layout.profile.measure_rates import Relayouted
+from tf_fuse.layout.profile.probe_operations import absolutes, powers, small
+from tf_fuse.layout.relayout.redistribution import RelayoutPlan, plan_relayout
+from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.layout.types.tensor_layout import TensorLayout
+
+
+class ExecutionBench:
+    """The devices of a mesh, to be measured."""
+
+    def __init__(self, mesh: Mesh, devices: Any = None):
+        """Take the devices.
+
+        Args:
+          mesh: that is measured.
+          devices: as of `tf_fuse.layout.execute`.
+        """
+        self._devices = devices_of(mesh, devices)
+        rings = ProcessCollectives(self._devices) if self._devices.distributed else None
+        self._communicator = Communicator(self._devices, rings)
+
+    def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
+        """Return relayouts of a float32 tensor between two layouts, there and back."""
+        plans = _plans(source, target)
+        run = self._run(lambda held: self._to_and_fro(plans, held, count), source.slice_shape)
+        return Relayouted(plans, run, len(plans) == 1)
+
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Return products of two square matrices, each device with its own."""
+        return self._alone(lambda one: powers(one, count), (rows, rows))
+
+    def vectors(self, elements: int, count: int) -> Callable[[], None]:
+        """Return absolute values of a vector, each device with its own."""
+        return self._alone(lambda one: absolutes(one, count), (elements,))
+
+    def chain(self, elements: int, count: int) -> Callable[[], None]:
+        """Return operations on a small vector, each device with its own; some have two readers."""
+        return self._alone(lambda one: small(one, count), (elements,))
+
+    def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
+        """Return products of matrices beside an all-reduce or all-gather of a tensor."""
+        plans = _plans(source, TensorLayout(source.mesh, source.shape))
+        elements = math.prod(source.slice_shape)
+
+        def beside(held: PerDevice) -> PerDevice:
+            matrices = self._communicator.each(
+                held, lambda _, one: tf.reshape(one[: rows * rows], (rows, rows))
+            )
+            terms: PerDevice = self._communicator.each(
+                held, lambda _, one: tf.reshape(one[:elements], source.slice_shape)
+            )
+            terms = self._to_and_fro(plans, terms, count)
+            made = self._communicator.each(matrices, lambda _, one: powers(one, count))
+            return {device: made[device][0, :1] + one[:1] for device, one in terms.items()}
+
+        return self._run(beside, (max(elements, rows * rows),))
+
+    def _to_and_fro(self, plans: Sequence[RelayoutPlan], held: PerDevice, count: int) -> PerDevice:
+        for _ in range(count):
+            if len(plans) == 1:
+                held = self._communicator.each(held, lambda _, one: absolutes(one, 1))
+            for plan in plans:
+                held = relayout(self._communicator, plan, held)
+        return held
+
+    def agreed(self, seconds: Sequence[float]) -> list[float]:
+        """Return, for each time, the longest of all processes: the same in each of them."""
+        if not self._devices.distributed:
+            return list(seconds)
+        axes = [axis for axis, size in self._devices.mesh.dims if size > 1]
+
+        def gathered(mine: Any) -> Any:
+            held = dict.fromkeys(self._devices.local, mine)
+            return self._communicator.all_gather(held, axes)[self._devices.first]
+
+        every = tf.function(gathered)(tf.constant(list(seconds), tf.float64))
+        return [float(max(column)) for column in zip(*(one.numpy() for one in every), strict=True)]
+
+    def _alone(self, what: Callable[[Any], Any], shape: Sequence[int]) -> Callable[[], None]:
+        return self._run(lambda held: self._communicator.each(held, lambda _, x: what(x)), shape)
+
+    def _run(
+        self, what: Callable[[PerDevice], PerDevice], shape: Sequence[int]
+    ) -> Callable[[], None]:
+        """A call that waits until what it makes is on all devices; an element of each is read."""
+        pieces = {}
+        for device, name in self._devices.names.items():
+            with tf.device(name):
+                pieces[device] = tf.Variable(tf.fill(shape, 0.5), trainable=False)
+
+        def body() -> list[Any]:
+            held = self._communicator.each(pieces, lambda _, one: one.read_value())
+            made = self._communicator.each(what(held), lambda _, one: tf.reshape(one, [-1])[:1])
+            return list(made.values())
+
+        function = tf.function(body)
+
+        def run() -> None:
+            for one in function():
+                one.numpy()
+
+        return run
+
+
+def _plans(source: TensorLayout, target: TensorLayout) -> tuple[RelayoutPlan, ...]:
+    """Return plans there and back. TensorFlow adds no zeros that it knows, so sums need terms.
+
+    It is made anew then, so that its memory is the device's own and may take the sum, as in a step.
+    """
+    there = plan_relayout(source, target)
+    terms = source.partial and not target.partial and source.slice_shape == target.slice_shape
+    return (there,) if terms else (there, plan_relayout(target, source))

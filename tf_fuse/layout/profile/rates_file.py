@@ -1,0 +1,69 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Save and load rates, as a `tf_fuse.v1.LayoutRates`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.optimize.plans.saved_plan import written
+from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.v1 import layout_pb2
+
+_VERSION = 2
+_SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "overlap")
+
+_LINK = tuple(one.name for one in dataclasses.fields(Link))
+
+
+def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
+    """Write rates into a file. A reader sees the old file or the new one, whole."""
+    message = layout_pb2.LayoutRates(version=_VERSION)
+    links = dict(rates.links)
+    for axis, size in rates.mesh.dims:
+        message.mesh.add(name=axis, size=size)
+        message.links.add(**dataclasses.asdict(links[axis]))
+    for name in _SCALARS:
+        setattr(message, name, getattr(rates, name))
+    written(message, path)
+
+
+def load_rates(path: str | os.PathLike[str]) -> Rates:
+    """Read rates that `save_rates` wrote.
+
+    Raises:
+      LayoutError: the file holds no rates, or numbers that rates cannot have.
+      OSError: it cannot be read.
+    """
+    message: Any = layout_pb2.LayoutRates()
+    try:
+        message.ParseFromString(Path(path).read_bytes())
+    except DecodeError as error:
+        raise LayoutError(f"{path} holds no rates: {error}") from None
+    if message.version != _VERSION:
+        raise LayoutError(
+            f"{path}: the rates have version {message.version}, and this is for version "
+            f"{_VERSION}; measure again"
+        )
+    if len(message.mesh) != len(message.links):
+        raise LayoutError(
+            f"{path}: there are {len(message.mesh)} axes and {len(message.links)} links; "
+            "measure again"
+        )
+    try:
+        mesh = Mesh([(one.name, one.size) for one in message.mesh])
+        links = {
+            axis: Link(*(getattr(one, name) for name in _LINK))
+            for axis, one in zip(mesh.axes, message.links, strict=True)
+        }
+        return Rates(mesh, links, *(getattr(message, name) for name in _SCALARS))
+    except LayoutError as error:
+        raise LayoutError([f"{path}: {one}" for one in error.problems]) from None

@@ -1,0 +1,194 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Store a replica's shards in place of whole variables; see `shard_group.py`."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tf_fuse.sharded_variable.named_variables import Named, aside
+from tf_fuse.sharded_variable.shard_spec import ShardSpec, window
+
+# Follows the name of a part: what it was before it was cut anew.
+KEPT = "/kept"
+# What a shard group tells the other replicas.
+MARKS = ("begun", "ended", "overwritten", "taken")
+# For each replica, the version of its parts that this process was handed when that one left; -1 if
+# it was handed none, and -2 - the version (`unsure`) if that one has begun another step.
+INHERITED = "inherited"
+
+
+@dataclass(frozen=True)
+class ShardRanges:
+    """What all replicas have of one variable of the optimizer, or of a weight.
+
+    Attributes:
+      shape: of the whole.
+      dtype: of it.
+      owns: of each replica, its first element, and the one after its last.
+      groups: of consecutive replicas, as many in each, that have all elements once.
+      is_weight: whether it is a weight, and not of the optimizer.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    owns: tuple[tuple[int, int], ...]
+    groups: int = 1
+    is_weight: bool = False
+
+    @classmethod
+    def of(cls, shard: ShardSpec) -> ShardRanges:
+        """What is held of a shard."""
+        from tensorflow.python.framework import dtypes
+
+        dtype = dtypes.as_dtype(shard.dtype)
+        return cls(shard.shape, dtype, shard.owns, shard.groups, shard.is_weight)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole."""
+        return self.size * int(self.dtype.size)
+
+    def range(self, rank: int) -> tuple[int, int]:
+        """The elements that a replica's part has: its own, and whole registers around them."""
+        return window(self.owns[rank], self.size)
+
+
+class LocalShards:
+    """The parts of one replica of this process, and the variables that they are of."""
+
+    def __init__(self, scope: str, held: Sequence[ShardRanges], handles: Sequence[Any], rank: int,
+                 device: str):  # fmt: skip
+        self.rank, self.device, self.held = rank, device, held
+        self.refs = [weakref.ref(handle) for handle in handles]
+        self.parts = []
+        for i, one in enumerate(held):
+            begin, end = one.range(rank)
+            self.parts.append(Named(part_name(scope, i), one.dtype, [end - begin], device))
+        self.kept: list[Named] = []
+
+    def keep(self) -> None:
+        """Keep what the shards contain now for readers of other processes."""
+        if not self.kept:  # (A step that failed has kept them already.)
+            every = []
+            for part, one in zip(self.parts, self.held, strict=True):
+                kept = Named(f"{part.name}{KEPT}", one.dtype, [], self.device)
+                kept.assign(part.read())
+                every.append(kept)
+            self.kept = every  # At once: another thread may hand them over.
+
+    def cut(self) -> None:
+        """Gives the parts the variables' values."""
+        for part, own in zip(self.parts, self._own_parts(), strict=True):
+            part.assign(own)
+
+    def has_moved(self) -> bool:
+        """Whether the parts have other values than the variables."""
+        import numpy as np
+
+        def bits(tensor: Any) -> Any:
+            return np.ascontiguousarray(np.asarray(tensor)).view(np.uint8)
+
+        return any(
+            not np.array_equal(bits(part.read()), bits(own))
+            for part, own in zip(self.parts, self._own_parts(), strict=True)
+        )
+
+    def _own_parts(self) -> list[Any]:
+        from tensorflow.python.ops import array_ops, gen_resource_variable_ops
+
+        found = []
+        with aside(self.device):
+            for part, one, ref in zip(self.parts, self.held, self.refs, strict=True):
+                handle = ref()
+                if handle is None:
+                    found.append(part.read())
+                    continue
+                begin, end = one.range(self.rank)
+                value = gen_resource_variable_ops.read_variable_op(handle, one.dtype)
+                found.append(
+                    array_ops.slice(array_ops.reshape(value, [-1]), [begin], [end - begin])
+                )
+        return found
+
+    def assign(self, index: int, value: Any) -> None:
+        """Gives a variable its whole value."""
+        from tensorflow.python.ops import gen_resource_variable_ops
+
+        handle = self.refs[index]()
+        if handle is not None:
+            with aside(self.device):
+                gen_resource_variable_ops.assign_variable_op(handle, value)
+
+    def release(self) -> None:
+        """Frees the variables' own values."""
+        from tf_fuse import _native
+
+        with aside(self.device):
+            for ref in self.refs:
+                handle = ref()
+                if handle is not None:
+                    _native.load().tf_fuse_release_variable(handle)
+
+    def shown(self) -> list[str]:
+        """The names of what others find: of the parts, or of what was kept of them."""
+        return [named.name for named in self.kept or self.parts]
+
+    def free(self) -> None:
+        """Frees what was kept for others."""
+        every, self.kept = self.kept, []
+        for kept in every:
+            kept.destroy()
+
+
+def part_name(scope: str, shard: int) -> str:
+    """Shared name of a part."""
+    return f"{scope}/{shard}"
+
+
+def inherited_name(scope: str, shard: int, rank: int) -> str:
+    """Shared name, in another process, of the part that a replica has handed over."""
+    return f"{part_name(scope, shard)}/of/{rank}"
+
+
+def mark_name(scope: str, mark: str) -> str:
+    """Shared name of a shard group's mark, INHERITED or one of MARKS: the version that it is of.
+
+    Where nothing is overwritten, that of "overwritten" is -1 - the steps that have ended.
+    """
+    return f"{scope}/{mark}"
+
+
+def unsure(version: int) -> int:
+    """Return the mark of parts whose replica has begun another step, or may begin one unnoticed."""
+    return -2 - version
+
+
+def version_of(mark: int) -> int:
+    """Return the version of parts that were handed over, given their mark; -1 of none."""
+    return mark if mark >= -1 else -2 - mark
+
+
+def usable(marks: Sequence[int], version: int, has_begun: bool) -> list[int]:
+    """Return the replicas whose parts, as handed to a process, belong to those of others.
+
+    Parts change in a step that all replicas have begun. So if a replica is known not to have begun
+    it, all parts are of the version before, also those of replicas that are in that step.
+
+    Args:
+      marks: of the process, one for each replica.
+      version: the last step that has ended where they are read.
+      has_begun: whether that one has begun another step.
+    """
+    if has_begun and version not in marks:
+        return [rank for rank, mark in enumerate(marks) if mark >= version]
+    return [rank for rank, mark in enumerate(marks) if version_of(mark) >= version]
