@@ -108,7 +108,7 @@ def test_library_is_missing(isolated_env, copied):
 
 
 def test_the_script_starts_without_the_library(isolated_env, copied):
-    (copied / "_lib" / "libtf_fuse.so").unlink()
+    (_lib(copied) / "libtf_fuse.so").unlink()
     # As pip writes it for an entry point.
     script = Path(isolated_env["HOME"]) / "tf-fuse"
     script.write_text("import sys\nfrom tf_fuse.__main__ import main\nsys.exit(main())\n")

@@ -52,3 +52,14 @@ def test_programs_that_are_named_exist():
     assert "benchmarks/" in " ".join(files)
     paths = files | {module.replace(".", "/") + ".py" for module in modules}
     assert sorted(path for path in paths if not (_ROOT / path).is_file()) == []
+
+
+def test_each_table_has_a_header():
+    """A blank line within a table would show the rows below it as text."""
+    wrong = [
+        f"{page.relative_to(_ROOT)}: {part.splitlines()[0]}"
+        for page in _PAGES
+        for part in re.split(r"\n\s*\n", _prose(page))
+        if part.startswith("|") and not re.match(r".*\n\|[ :|-]+\|(\n|$)", part)
+    ]
+    assert wrong == []

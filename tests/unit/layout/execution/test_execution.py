@@ -172,24 +172,3 @@ def test_checks_prints_summaries_and_tables_have_their_effect(isolated_env, tmp_
         "left out, these do not run: EagerPyFunc 'EagerPyFunc'",
         "[]",
     ]
-
-
-def test_the_example_in_the_docs(isolated_env, tmp_path):
-    text = (HERE.parents[3] / "docs" / "layout.md").read_text()
-    blocks = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
-    first = next(i for i, block in enumerate(blocks) if "layout.execute(found" in block)
-    told = [
-        "from tests import scripted",
-        "found = [losses[0] > losses[2]]",
-        "found += [run.traffic.received_bytes == run.program.received_bytes]",
-        "found += [kernel.numpy().shape, by_hand.variables[kernel.path].splits]",
-        "found += [len(history.history['val_loss']), scores.shape, type(kernel.value).__name__]",
-        "scripted.give(found)",
-    ]
-    found = scripted.result_of(
-        [sys.executable, "-c", "\n".join([*blocks[first : first + 3], *told])],
-        isolated_env | {"PYTHONPATH": str(HERE.parents[3])},
-        cwd=tmp_path,
-    )
-    assert found == [True, True, [8, 16], [[], ["x"]], 2, [8, 3], "ResourceVariable"]
-    assert (tmp_path / "whole.weights.h5").exists()

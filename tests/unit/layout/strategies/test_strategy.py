@@ -385,21 +385,3 @@ def test_choices_in_words():
 
 def test_the_table_of_the_docs_is_that_of_the_code():
     assert markdown() in DOCS.read_text(encoding="utf-8")
-
-
-def test_examples_of_the_docs_print_what_they_say(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # One writes a file.
-    blocks = [part.partition("```")[0] for part in DOCS.read_text().split("```python\n")[1:]]
-    names: dict = {}
-    printed = {}
-    for block in blocks:
-        # Those that need devices have a test of their own.
-        if not any(one in block for one in ("dtensor", "execut", "lay_out")):
-            exec(compile(block, str(DOCS), "exec"), names)
-            printed[block] = capsys.readouterr().out
-    (listed,) = [block for block in blocks if "in strategies(" in block]
-    said = [line[2:] for line in listed.splitlines() if line.startswith("# ")]
-    assert printed[listed].splitlines() == said
-    assert names["names"].made["y"] == ("batch", "hidden")
-    assert (tmp_path / "step.plan").exists() and names["found"].plan.optimal
-    assert 0 < names["operation_cost"](names["split"], names["rates"]).seconds < 1
