@@ -101,7 +101,7 @@ lint-english: environment
 lint-includes: environment
 	$(BIN)/python .ci/check_includes.py
 
-# Renews the table of docs/internals.md.
+# Renews the tables of docs/internals.md.
 internals: environment
 	$(BIN)/python -m tf_fuse._tensorflow.table docs/internals.md
 

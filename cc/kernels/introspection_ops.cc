@@ -47,7 +47,7 @@ class AnswerOp : public OpKernel {
     OP_REQUIRES(
         ctx, question_ != v1::QUESTION_NONE && v1::Question_IsValid(question_),
         absl::InvalidArgumentError(
-            absl::StrCat("TfFuse>Answer: ", question_, " is no question")));
+            absl::StrCat("TfFuse>Answer: unknown question ", question_)));
   }
   void Compute(OpKernelContext* ctx) override {
     Tensor* output = nullptr;

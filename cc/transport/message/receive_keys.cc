@@ -34,13 +34,14 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
   if (!DeviceNameUtils::SplitDeviceName(keys->send_device, &keys->send_task,
                                         &device)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("_FuseRecv: send_device is no full device name: '",
+        absl::StrCat("_FuseRecv: send_device is not a full device name: '",
                      keys->send_device, "'"));
   }
   DeviceNameUtils::ParsedName parsed;
   if (!DeviceNameUtils::ParseFullName(keys->recv_device, &parsed)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "_FuseRecv: recv_device is no device name: '", keys->recv_device, "'"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("_FuseRecv: recv_device is not a device name: '",
+                     keys->recv_device, "'"));
   }
   if (keys->tensor_names.size() != keys->types.size()) {
     return absl::InvalidArgumentError(

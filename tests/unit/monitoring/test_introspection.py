@@ -29,7 +29,7 @@ def test_cluster_of_one_process():
 
 def test_a_question_of_another_version():
     assert tasks.ask_this_process(99) == b""
-    with pytest.raises(tf.errors.InvalidArgumentError, match="TfFuse>Answer: 99 is no question"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="TfFuse>Answer: unknown question 99"):
         _native.load().tf_fuse_answer(question=99)
     answers = tasks.ask_every_task(99, timeout_s=1.0)
     assert str(answers[_LOCAL]).startswith("InvalidArgumentError: ")
