@@ -17,6 +17,8 @@ import tf_fuse
 _EXAMPLES = ("cond", "dense", "features", "loop", "rfc", "wide_deep")
 # What fuse_grouping takes.
 _GROUPINGS = ("level", "consumer", "cost", "dynamic")
+# What `tf_fuse.layout.plan` takes.
+_MODES = ("auto", "data", "propagate")
 # Settings of `bench`: name, default, meaning.
 _BENCH_SETTINGS = (
     ("tables", 100, "embedding tables of the model"),
@@ -31,6 +33,28 @@ def _positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
+
+
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser("plan", help="find the cheapest layouts of a function over a mesh")
+    plan.add_argument(
+        "program",
+        nargs="?",
+        metavar="MODULE:NAME",
+        help="a Python function without parameters that returns (function, args), or (function, "
+        "args, more), as tf_fuse.layout.plan takes them",
+    )
+    plan.add_argument(
+        "--example", action="store_true", help="plan a bundled training step of two layers"
+    )
+    plan.add_argument("--mesh", default="x:2", help='axes and sizes, as "x:2;y:2"; x:2')
+    plan.add_argument("--mode", choices=_MODES, default="auto", help="see docs/layout.md; auto")
+    plan.add_argument("--rules", help='for mode propagate, as "batch:x;hidden:y"')
+    plan.add_argument("--memory-limit", type=_positive, metavar="BYTES", help="of a device")
+    plan.add_argument("--save", metavar="PATH", help="write the plan, to load it in a program")
+    plan.add_argument(
+        "--json", metavar="PATH", help="write layouts and costs; - for standard output"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench.add_argument("--json", metavar="PATH", help="write the numbers; - for standard output")
     for name, default, text in _BENCH_SETTINGS:
         bench.add_argument(f"--{name}", type=_positive, default=default, help=f"{text}; {default}")
+    _add_plan(commands)
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
         tf_fuse._start()
@@ -83,6 +108,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return bench_command.run(None, tables=100, workers=1, ps=2, steps=50, rounds=1)
         given = {name: getattr(args, name) for name, _, _ in _BENCH_SETTINGS}
         return bench_command.run(args.json, **given)
+    if args.command == "plan":
+        if (args.program is None) != args.example:
+            parser.error("plan takes MODULE:NAME or --example, one of both")
+        from tf_fuse.cli import plan as plan_command
+
+        return plan_command.run(
+            args.program, args.mesh, args.mode, args.rules, args.memory_limit, args.save, args.json
+        )
     if (args.graph is None) == (args.example is None):
         parser.error("explain takes a file or --example, one of both")
     if args.graph is not None and args.graph.endswith(".json"):
