@@ -4,7 +4,7 @@
 #   make demo     train the main job twice, stock and fused, side by side
 #   make test     run all tests
 #   make lint     what .ci/run checks besides the tests
-#   make internals  renew the table of private members in docs/internals.md
+#   make internals  renew the tables of private members in docs/internals.md
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs, SEED=1)
 #   make fuzz-requests  fuzz the request handler likewise (SECONDS=60 SEED=1)
@@ -25,6 +25,7 @@
 #   make bench    the README's benchmark
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
 #   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
+#   make sbom     list what that wheel installs, into dist/tf_fuse.cdx.json
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
 #
@@ -50,7 +51,7 @@ export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
-.PHONY: wheel test-wheel random dynamic faults collectives updates soak network bench clean
+.PHONY: wheel test-wheel sbom random dynamic faults collectives updates soak network bench clean
 .PHONY: internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -196,6 +197,18 @@ bench: environment
 # Makes its own environments in build/wheel.
 wheel:
 	@.ci/wheel
+
+# Of an environment with the wheel and nothing else.
+sbom:
+	rm -rf build/sbom
+	python3 -m venv build/sbom/tool
+	build/sbom/tool/bin/python -m pip install --quiet "cyclonedx-bom>=7,<8"
+	python3 -m venv --without-pip build/sbom/wheel
+	build/sbom/tool/bin/python -m pip --python build/sbom/wheel/bin/python install --quiet \
+	  "$$(ls dist/tf_fuse-*-manylinux*.whl)[cpu]"
+	build/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+	  --output-file dist/tf_fuse.cdx.json build/sbom/wheel
+	ls -l dist/tf_fuse.cdx.json
 
 test-wheel: environment
 	TF_FUSE_TEST_WHEEL=1 $(BIN)/python -m pytest -v -rP tests/wheel $(ARGS)
