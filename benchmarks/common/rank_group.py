@@ -174,6 +174,7 @@ class RankGroup:
         self._folder = tempfile.TemporaryDirectory(prefix="tf_fuse_ranks_")
         self._processes: list[subprocess.Popen[str]] = []
         self._logs: list[IO[bytes]] = []
+        self._ports: Any = None  # held while processes start and run
         self._attempts = 0
         try:
             self._start()
@@ -330,7 +331,8 @@ class RankGroup:
             log.close()
         self._processes.clear()
         self._logs.clear()
-        self._ports.close()
+        if self._ports is not None:
+            self._ports.close()
 
     def _send(self, command: Mapping[str, Any]) -> None:
         line = json.dumps(command) + "\n"

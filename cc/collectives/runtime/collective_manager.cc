@@ -98,6 +98,10 @@ class FuseCollectiveMgr : public tensorflow::RpcCollectiveExecutorMgr {
     CleanupAll();
   }
 
+  void JoinEarly() {
+    static_cast<FuseParamResolver*>(GetParamResolver())->JoinEarly();
+  }
+
   // Whether nobody holds an executor of it.
   bool IsUnused() const { return executors_.use_count() == 1; }
   const std::shared_ptr<StepChunks>& source() const { return source_; }
@@ -177,8 +181,9 @@ class RenewedCollectiveMgr : public tensorflow::CollectiveExecutorMgrInterface {
                      std::shared_ptr<WorkerCacheInterface> workers,
                      const std::string& host, const absl::Status& why) {
     absl::MutexLock renewing(&renew_mu_);
-    std::shared_ptr<FuseCollectiveMgr> before =
+    const std::shared_ptr<FuseCollectiveMgr> next =
         MakeManager(config, *env_, std::move(workers), host, task_);
+    std::shared_ptr<FuseCollectiveMgr> before = next;
     {
       absl::MutexLock lock(&mu_);
       before.swap(current_);
@@ -186,6 +191,7 @@ class RenewedCollectiveMgr : public tensorflow::CollectiveExecutorMgrInterface {
     const bool had_calls =
         before->under_way()->AwaitEnd(absl::InfinitePast()) > 0;
     before->Retire(why);
+    next->JoinEarly();  // Who had an answer of the other one meanwhile.
     retired_.push_back(before->under_way());
     EndLater(std::move(before));
     // Calls of earlier ones, too: that renewal failed, and was made again.
@@ -217,7 +223,7 @@ class RenewedCollectiveMgr : public tensorflow::CollectiveExecutorMgrInterface {
     auto param_resolver = std::make_unique<FuseParamResolver>(
         config, env.device_mgr, device_resolver.get(), workers, task->name,
         host, task->token, task->joins);
-    param_resolver->JoinEarly();
+    param_resolver->JoinEarly();  // Before it is asked for instances.
     return std::make_shared<FuseCollectiveMgr>(
         config, env.device_mgr, std::move(device_resolver),
         std::move(param_resolver), std::move(workers), task);

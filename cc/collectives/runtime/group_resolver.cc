@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -127,11 +128,18 @@ void FuseParamResolver::JoinEarly() {
   for (Joins::Join& join : joins_->All()) {
     auto early = std::make_shared<EarlyJoin>();
     early->join = std::move(join);
-    early->responses.resize(early->join.broadcasts.size());
+    std::vector<tensorflow::CompleteInstanceRequest>& broadcasts =
+        early->join.broadcasts;
     {
       absl::MutexLock lock(&mu_);
+      const auto [known, is_new] = taken_over_.try_emplace(
+          {early->join.group.group_key, early->join.device.incarnation()});
+      const size_t before = std::exchange(known->second, broadcasts.size());
+      if (!is_new && before >= broadcasts.size()) continue;
+      broadcasts.erase(broadcasts.begin(), broadcasts.begin() + before);
       early_instances_.try_emplace(early->join.group.group_key);
     }
+    early->responses.resize(broadcasts.size());
     CollectiveParamResolverDistributed::CompleteGroupAsync(
         early->join.device, &early->join.group, &early->cancellation,
         [this, early](const absl::Status& status) { JoinBroadcasts(early); });
@@ -192,16 +200,17 @@ void FuseParamResolver::CompleteGroupAsync(const DeviceAttributes& device,
   Joins::Join join = {device, *params, {}};
   const bool joins_again = IsMember(device, params->group_key);
   const uint64_t meetings = joins_->Come(device, params->group_key);
-  auto at_once = std::make_shared<std::atomic<int>>(kNotAnswered);
+  auto at_once = std::make_shared<std::atomic<bool>>(true);
   CollectiveParamResolverDistributed::CompleteGroupAsync(
       device, params, cancellation,
-      [this, key = params->group_key, at_once, done](const absl::Status& s) {
-        *at_once = s.ok() ? kAnswered : kFailed;
-        done(Named(s, key));
+      [this, join = std::move(join), joins_again, meetings, at_once,
+       done](const absl::Status& status) {
+        // Before the device has its answer: it asks for a broadcast next, and
+        // this task may begin anew before this call returns.
+        if (status.ok() && joins_again && *at_once) joins_->Add(join, meetings);
+        done(Named(status, join.group.group_key));
       });
-  if (joins_again && *at_once == kAnswered) {
-    joins_->Add(std::move(join), meetings);
-  }
+  *at_once = false;
 }
 
 void FuseParamResolver::CompleteInstanceAsync(

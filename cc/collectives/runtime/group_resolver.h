@@ -105,7 +105,8 @@ class FuseParamResolver
                     const std::string& task, const std::string& host,
                     uint64_t token, std::shared_ptr<Joins> joins);
 
-  // Takes over those that wait for this task to begin anew.
+  // Takes over those that wait for this task to begin anew; if it is called
+  // once more, those that have come since.
   void JoinEarly();
 
   void CompleteParamsAsync(const tensorflow::DeviceAttributes& device,
@@ -131,7 +132,6 @@ class FuseParamResolver
   std::string WhoHasCome(int32_t group_key);
 
  private:
-  enum { kNotAnswered, kAnswered, kFailed };
   struct EarlyJoin;
 
   // A group that devices joined early is complete, or has failed.
@@ -157,6 +157,9 @@ class FuseParamResolver
   // By group that devices joined early and that is not complete: the instances
   // that they ask for meanwhile.
   std::map<int32_t, std::vector<std::function<void()>>> early_instances_
+      ABSL_GUARDED_BY(mu_);
+  // By group and incarnation of the device: how many broadcasts.
+  std::map<std::pair<int32_t, uint64_t>, size_t> taken_over_
       ABSL_GUARDED_BY(mu_);
 };
 

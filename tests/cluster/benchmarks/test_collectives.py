@@ -74,7 +74,7 @@ def test_nothing_is_left_when_it_is_interrupted(isolated_env, tmp_path, number, 
     finally:
         process.kill()
         process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert "interrupted: all ranks have been ended" in error
     assert "Traceback" not in error
     assert not made & set(os.listdir("/run/netns"))

@@ -180,6 +180,27 @@ def test_a_port_that_was_taken_is_not_the_end(actors):
     assert group.prepare(["all_reduce"], 4096) == {}
 
 
+@pytest.mark.parametrize("step", ["cluster_package", "Popen"])
+def test_ctrl_c_while_it_starts_is_ctrl_c(actors, monkeypatch, step):
+    """Before ports are held, and between the ranks."""
+    started = []
+
+    def interrupt(*args, **kwargs):
+        if step == "Popen" and not started:
+            started.append(popen(*args, **kwargs))
+            return started[0]
+        raise KeyboardInterrupt
+
+    popen = rank_group.subprocess.Popen
+    if step == "Popen":
+        monkeypatch.setattr(rank_group.subprocess, "Popen", interrupt)
+    else:
+        monkeypatch.setattr(rank_group.standalone, "cluster_package", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        actors()
+    assert [process.returncode for process in started] == [0] * len(started)
+
+
 def test_ports_that_are_always_taken_are(actors):
     with pytest.raises(RankError, match=r"rank 1 of 2: PortTakenError: 127.0.0.1:1 is taken"):
         actors(port_taken=99).wait_ready()
