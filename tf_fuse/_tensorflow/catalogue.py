@@ -24,7 +24,7 @@ from tf_fuse._tensorflow.graphs import (
     internal_api,
     rewrite_after_trace,
 )
-from tf_fuse._tensorflow.keras import global_state, models, optimizer, variable
+from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     distributed_variable,
@@ -57,6 +57,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     optimizer,
     variable,
     models,
+    trainer,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)

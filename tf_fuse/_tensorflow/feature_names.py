@@ -10,6 +10,7 @@ WEIGHT_UPDATES: Final = "weight updates"
 PLACEMENT: Final = "placement"
 VARIABLES_IN_PIECES: Final = "variables in pieces"
 KERAS_IN_PIECES: Final = "Keras optimizers on pieces"
+KERAS_FIT: Final = "Keras fit"
 GATHERS: Final = "gathers on servers"
 MATMULS: Final = "split matmuls"
 COLLECTIVES: Final = "collectives"
@@ -26,6 +27,7 @@ WITHOUT: Final = {
     PLACEMENT: "TensorFlow places the variables of parameter servers",
     VARIABLES_IN_PIECES: "variables in pieces are used as TensorFlow does",
     KERAS_IN_PIECES: "Keras optimizers are not extended to variables in pieces",
+    KERAS_FIT: "Keras's fit, evaluate and predict fail on parameter servers",
     GATHERS: "variables on servers are read whole before rows are gathered",
     MATMULS: "split_matmuls has no effect",
     COLLECTIVES: "collectives of one function run one after the other",

@@ -1,0 +1,242 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`fit`, `evaluate` and `predict` of Keras 3 with two workers; errors; a worker that is lost."""
+
+import sys
+
+import pytest
+
+from tests.fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+_ROWS, _BATCH, _EPOCHS = 30, 4, 3
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return coordinator.run(__file__, tmp_path_factory.mktemp("models"), seconds=400)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_each_row_trains_once_per_epoch(cases, steps):
+    assert cases[f"seen, {steps}"] == [_EPOCHS] * _ROWS
+
+
+def test_steps_per_epoch_counts_the_steps_of_all_workers(cases):
+    """Of a dataset that repeats; what an epoch leaves, the next one takes."""
+    assert sum(cases["repeated"]) == 2 * 5 * _BATCH
+    assert max(cases["repeated"]) - min(cases["repeated"]) == 1
+
+
+def test_evaluation_counts_each_row_once(cases):
+    """Of many steps of two workers: none is lost between another one's read and assignment."""
+    expected = {"loss": sum(range(_ROWS)) / _ROWS, "ids": 10 * sum(range(_ROWS))}
+    assert cases["evaluated"] == [expected] * 5
+
+
+@pytest.mark.parametrize("how", ["array", "dataset", "batch"])
+def test_predictions_are_in_order(cases, how):
+    assert cases[f"predicted, {how}"] == [2.0 * i for i in range(_ROWS)]
+
+
+def test_the_logs_of_one_batch_are_its_own(cases):
+    assert cases["one batch"] == {"trained": [1.0, 2.0], "tested": [3.0, 4.0]}
+
+
+def test_a_saved_model_loads_in_one_process(cases):
+    assert cases["saved"]["there"] == cases["saved"]["here"] != cases["saved"]["untrained"]
+
+
+def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
+    assert cases["failed step"] == {"raised": "InvalidArgumentError", "code": 3, "then": 1}
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("no scope", "the model was not made under strategy.scope() of this ParameterServerStra"),
+        ("run_eagerly", "run_eagerly=True does not work under ParameterServerStrategy"),
+        ("distributed dataset", "takes a tf.data.Dataset, not one that strategy.experimental_dis"),
+        ("endless dataset", "the dataset is endless: give steps_per_epoch"),
+    ],
+)
+def test_mistakes_are_named(cases, what, text):
+    assert cases[what]["raised"] == "ValueError"
+    assert text in cases[what]["text"]
+
+
+def test_a_lost_worker_costs_its_step(cases):
+    """Another worker runs the step again: each row trains at least once."""
+    lost = cases["lost worker"]
+    assert min(lost["seen"]) >= _EPOCHS
+    assert sum(lost["seen"]) <= _EPOCHS * _ROWS + 2 * _BATCH
+    assert lost["predicted"] == [2.0 * i for i in range(_ROWS)]
+
+
+def test_uninstalled_it_fails_as_in_keras(cases):
+    assert cases["uninstalled"]["raised"] == "ValueError"
+    assert "create_per_worker_dataset" in cases["uninstalled"]["text"]
+
+
+def _main(folder):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    job = coordinator.Job("off", 2, 1)
+    import tf_fuse.keras
+
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    ids = np.arange(_ROWS, dtype=np.int32)
+
+    class Model(keras.Model):
+        """Notes which rows it has seen; predicts twice a row's number."""
+
+        def __init__(self):
+            super().__init__()
+            self.seen = self.add_weight(shape=[_ROWS], initializer="zeros", trainable=False)
+            self.sum = keras.metrics.Sum(name="ids")
+            self.mean = keras.metrics.Mean(name="loss")
+
+        def call(self, x):
+            return 2.0 * tf.cast(x, tf.float32)
+
+        def train_step(self, data):
+            rows = keras.utils.unpack_x_y_sample_weight(data)[0]
+            tf.debugging.assert_non_negative(rows)
+            self.seen.assign_add(tf.reduce_sum(tf.one_hot(rows, _ROWS), axis=0))
+            return {"first": tf.cast(rows[0], tf.float32)}
+
+        def test_step(self, data):
+            rows = tf.cast(keras.utils.unpack_x_y_sample_weight(data)[0], tf.float32)
+            self.sum.update_state(rows)
+            self.mean.update_state(rows)
+            return {"loss": self.mean.result(), "ids": self.sum.result()}
+
+    def model(steps=1, **more):
+        with job.strategy.scope():
+            one = Model()
+            one.compile(steps_per_execution=steps, **more)
+        return one
+
+    def dataset(rows=ids):
+        return tf.data.Dataset.from_tensor_slices(rows).batch(_BATCH)
+
+    def seen(one):
+        return [int(count) for count in one.seen.numpy()]
+
+    def each_once(steps):
+        one = model(steps)
+        one.fit(dataset(), epochs=_EPOCHS, verbose=0)
+        return seen(one)
+
+    def repeated():
+        one = model()
+        one.fit(dataset().unbatch().repeat().batch(_BATCH), epochs=2, steps_per_epoch=5, verbose=0)
+        return seen(one)
+
+    def evaluated():
+        one = model()
+        rows = tf.data.Dataset.from_tensor_slices(np.tile(ids, 10)).batch(1)
+        return [one.evaluate(rows, verbose=0, return_dict=True) for _ in range(5)]
+
+    def predicted(how):
+        one = model(steps=2)
+        if how == "batch":
+            return one.predict_on_batch(ids).tolist()
+        given = {"x": ids, "batch_size": _BATCH} if how == "array" else {"x": dataset()}
+        return one.predict(**given, verbose=0).tolist()
+
+    def one_batch():
+        one = model()
+        trained = [float(one.train_on_batch(ids[i : i + 4], return_dict=True)["first"])
+                   for i in (1, 2)]  # fmt: skip
+        one.reset_metrics()
+        tested = [float(one.test_on_batch(np.array([i], np.int32), return_dict=True)["ids"])
+                  for i in (3, 4)]  # fmt: skip
+        return {"trained": trained, "tested": tested}
+
+    def saved():
+        path = f"{folder}/model.keras"
+        with job.strategy.scope():
+            one = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+            one.compile("adam", "mse")
+        x = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+        untrained = one.predict(x, verbose=0).tolist()
+        one.fit(x, x[:, :2], verbose=0)
+        one.save(path)
+        there = keras.saving.load_model(path)
+        assert not isinstance(there.distribute_strategy, tf.distribute.ParameterServerStrategy)
+        return {
+            "untrained": untrained,
+            "there": there.predict(x, verbose=0).tolist(),
+            "here": one.predict(x, verbose=0).tolist(),
+        }
+
+    def failed_step():
+        one = model()
+        error = coordinator.caught(lambda: one.fit(dataset(ids - 5), verbose=0))
+        one.seen.assign(tf.zeros([_ROWS]))
+        one.fit(dataset(), verbose=0)
+        return {"raised": error["raised"], "code": error["code"], "then": max(seen(one))}
+
+    def mistake(what):
+        def run():
+            if what == "no scope":
+                one = Model()
+                one.compile()
+                with job.strategy.scope():
+                    one.fit(dataset(), verbose=0)
+            elif what == "run_eagerly":
+                model(run_eagerly=True).fit(dataset(), verbose=0)
+            elif what == "endless dataset":
+                model().fit(dataset().repeat(), verbose=0)
+            else:
+                made = job.strategy.experimental_distribute_dataset(dataset())
+                model().fit(made, verbose=0)
+
+        return run
+
+    class Lose(keras.callbacks.Callback):
+        """Ends a worker in the middle of the first epoch, and starts it again."""
+
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == 3 and self.params is not None:
+                self.params = None
+                job.cluster.kill("worker:0")
+                job.cluster.restart("worker:0")
+
+    def lost_worker():
+        one = model()
+        one.fit(dataset(), epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
+        return {"seen": seen(one), "predicted": one.predict(dataset(), verbose=0).tolist()}
+
+    def uninstalled():
+        tf_fuse.uninstall()
+        model().fit(dataset(), verbose=0)
+
+    coordinator.finish(
+        {
+            **{f"seen, {steps}": lambda steps=steps: each_once(steps) for steps in (1, 3)},
+            "repeated": repeated,
+            "evaluated": evaluated,
+            **{
+                f"predicted, {how}": lambda how=how: predicted(how)
+                for how in ("array", "dataset", "batch")
+            },
+            "one batch": one_batch,
+            "saved": saved,
+            "failed step": failed_step,
+            **{
+                what: mistake(what)
+                for what in ("no scope", "run_eagerly", "distributed dataset", "endless dataset")
+            },
+            "lost worker": lost_worker,
+            "uninstalled": uninstalled,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

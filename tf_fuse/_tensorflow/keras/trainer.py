@@ -1,0 +1,87 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Extend the training loops of Keras 3 on TensorFlow, and how they assign to metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Takes
+
+_MODULE = "keras.src.backend.tensorflow.trainer"
+_TRAINER = f"{_MODULE}:TensorFlowTrainer"
+_FEATURES = (feature_names.KERAS_FIT,)
+_VERSIONS = "Keras 3"
+
+
+def _member(owner: str, name: str, why: str, *parameters: str, when: str = AT_FIRST_USE) -> Member:
+    return Member(owner, name, Takes(*parameters), why, _FEATURES, when, _VERSIONS)
+
+
+_BY_NAME: Final = {
+    "_make_function": _member(
+        _TRAINER,
+        "_make_function",
+        "Workers run the steps of training and evaluation.",
+        "self",
+        "step_function",
+    ),
+    "make_predict_function": _member(
+        _TRAINER, "make_predict_function", "Workers run the steps of predictions.", "self", "force"
+    ),
+    "_get_metrics_result_or_logs": _member(
+        "keras.src.trainers.trainer:Trainer",
+        "_get_metrics_result_or_logs",
+        "All steps have ended when their metrics are read.",
+        "self",
+        "logs",
+    ),
+    "__init__": _member(
+        f"{_MODULE}:TFEpochIterator",
+        "__init__",
+        "The coordinator reads the data; Keras would distribute the dataset, which fails.",
+        "self",
+        "distribute_strategy",
+        "args",
+        "kwargs",
+    ),
+    "potentially_ragged_concat": _member(
+        _MODULE,
+        "potentially_ragged_concat",
+        "Predictions are fetched when all batches have been given to workers.",
+        "tensors",
+    ),
+    "_direct_assign": _member(
+        "keras.src.backend.tensorflow.core:Variable",
+        "_direct_assign",
+        "Metrics add in one operation what they would read, add to and assign.",
+        "self",
+        "value",
+    ),
+}
+MEMBERS = tuple(_BY_NAME.values())
+
+
+def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Extend the methods and functions of the table above, once per process.
+
+    Args:
+      methods: by name, what gets the stock function, and then what that gets.
+    """
+    for name, method in methods.items():
+        if not monkey_patch.is_replaced(_BY_NAME[name]):
+            _extend(_BY_NAME[name], method)
+
+
+def _extend(member: Member, method: Callable[..., Any]) -> None:
+    stock = getattr(member.resolve(), member.name)
+
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        return method(stock, *args, **kwargs)
+
+    extended.__doc__ = stock.__doc__
+    extended.__name__ = member.name
+    extended.__wrapped__ = stock  # type: ignore[attr-defined]
+    monkey_patch.replace(member, extended)

@@ -1,0 +1,23 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Run `fit`, `evaluate` and `predict` of Keras 3 under `ParameterServerStrategy`.
+
+    import tf_fuse.keras
+
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        model = keras.Sequential([...])
+    model.compile("adam", "mse")
+    model.fit(dataset, epochs=3)
+
+Importing this package is enough. Models that were not made under such a strategy stay as they are.
+docs/keras.md says how data and steps are dealt to workers.
+"""
+
+from __future__ import annotations
+
+from tf_fuse.keras import loops
+
+__all__: list[str] = []
+
+loops.install()
