@@ -52,11 +52,10 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
             shard_update.install(
                 options.shards_updates, options.compiles_updates, options.fuses_updates
             )
-    if "shard_weight_update" in on:
-        if features.works(feature_names.PLACEMENT):
-            parameter_server.extend()
-        if features.works(feature_names.GATHERS):
-            server_gather.install(options.shards_updates)
+    if "place_variables" in on and features.works(feature_names.PLACEMENT):
+        parameter_server.extend()
+    if "gather_on_servers" in on and features.works(feature_names.GATHERS):
+        server_gather.install(options.gathers_on_servers)
     if "split_matmuls" in on and features.works(feature_names.MATMULS):
         matmul.install(options.splits_matmuls)
 

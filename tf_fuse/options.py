@@ -102,9 +102,27 @@ OPTIONS: dict[str, Option] = {
             "Cut the update of the weights over the replicas of a MultiWorkerMirroredStrategy or a "
             "MirroredStrategy, so that each computes a part and keeps that part of the optimizer's "
             "state. Needs workers that run the protocol 'grpc+fuse'. Applies to functions that are "
-            "called for the first time from then on. Under a ParameterServerStrategy, place "
-            "variables that are made from then on by their bytes and traffic, gather rows where "
-            "the variable is, and switch fuse_weight_update on.",
+            "called for the first time from then on. Under a ParameterServerStrategy, switch "
+            "place_variables, gather_on_servers and fuse_weight_update on. Each of them that the "
+            "program sets itself keeps its value.",
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
+            "place_variables",
+            bool,
+            "Place variables of a ParameterServerStrategy that are made from then on by their "
+            "bytes and traffic, and let Keras 3 use variables in pieces as whole ones. On where "
+            "shard_weight_update is, unless set to False.",
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
+            "gather_on_servers",
+            bool,
+            "Gather rows of a variable on its parameter server instead of reading all of it, in "
+            "functions that are traced from then on. On where shard_weight_update is, unless set "
+            "to False.",
             in_sessions=False,
             in_config=False,
         ),
@@ -189,6 +207,9 @@ OPTIONS: dict[str, Option] = {
 
 # What the option "tf_fuse" switches on.
 SWITCHED_ON = ("do_fuse_recv", "shard_weight_update", "shard_weight_update_exact")
+# What "shard_weight_update" switches on under a ParameterServerStrategy. (Not "fuse_weight_update":
+# only the function that is called shows whether that is on by default.)
+ON_SERVERS = ("place_variables", "gather_on_servers")
 
 # Options of earlier versions: what to do without each.
 REMOVED: dict[str, str] = {
@@ -196,13 +217,17 @@ REMOVED: dict[str, str] = {
     "sender's request handler packs all frames. Leave it out.",
 }
 
-# A key that TensorFlow does not know, but with one of these words, is meant for us.
+# A key that TensorFlow does not know, but with one of these words, is meant for us: for the first
+# option that has one of its words.
 _WORDS = {
+    "compile_weight_update": {"compile", "compiled", "compiles"},
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
     "split_matmuls": {"matmul", "matmuls"},
-    "compile_weight_update": {"compile", "compiled", "compiles"},
+    # After "shard_weight_update", whose own keys also say "gather".
+    "gather_on_servers": {"gather", "gathered", "gathers"},
+    "place_variables": {"place", "placed", "placement", "places"},
 }
 
 # The keys of stock TensorFlow: a key similar to one of these is not a misspelling of ours.
@@ -286,7 +311,7 @@ def _meant(key: str) -> str | None:
     if nearest:
         return nearest[0] if nearest[0] in OPTIONS else None
     words = set(folded.split("_"))
-    return next((option for option in sorted(OPTIONS) if words & _WORDS.get(option, set())), None)
+    return next((option for option, of_option in _WORDS.items() if words & of_option), None)
 
 
 def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
@@ -325,9 +350,11 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
 
 
 def effective(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the options that "tf_fuse" switches on to those that a program sets itself."""
+    """Add the options that others switch on to those that a program sets itself."""
     switched_on = dict.fromkeys(SWITCHED_ON if options.get("tf_fuse") else (), True)
-    return {**switched_on, **options}
+    found = {**switched_on, **options}
+    on_servers = dict.fromkeys(ON_SERVERS if found.get("shard_weight_update") else (), True)
+    return {**on_servers, **found}
 
 
 def _options_of(context: Any) -> dict[str, Any]:
@@ -370,6 +397,16 @@ def gathers_narrow(context: Any) -> bool:
 def shards_updates(context: Any) -> bool:
     """Return whether updates in functions that this context calls are cut over replicas."""
     return bool(_options_of(context).get("shard_weight_update"))
+
+
+def places_variables(context: Any) -> bool:
+    """Return whether variables of parameter servers are placed by bytes and traffic."""
+    return bool(_options_of(context).get("place_variables"))
+
+
+def gathers_on_servers(context: Any) -> bool:
+    """Return whether functions that are traced gather rows where the variable is."""
+    return bool(_options_of(context).get("gather_on_servers"))
 
 
 def compiles_updates(context: Any) -> bool:

@@ -151,6 +151,11 @@ def test_stock_keys_are_untouched():
         ("enable_fused_receives", "do_fuse_recv"),
         ("pack", "do_pack_handles"),
         ("fuse_groups", "fuse_grouping"),
+        ("place_variable", "place_variables"),
+        ("variable_placement", "place_variables"),
+        ("gather_on_server", "gather_on_servers"),
+        ("gather_rows", "gather_on_servers"),
+        ("shard_gather", "shard_weight_update"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):
@@ -282,6 +287,8 @@ def _readings():
         "shards_updates": options.shards_updates(context.context()),
         "demands_bits": options.demands_bits(context.context()),
         "fuses_updates": options.fuses_updates(context.context()),
+        "places_variables": options.places_variables(context.context()),
+        "gathers_on_servers": options.gathers_on_servers(context.context()),
         "entry": _entries().get("tf_fuse"),
     }
 
@@ -293,6 +300,7 @@ def test_one_switch_does_what_its_options_do():
     assert switched == _readings()
     assert switched["entry"] == {"do_fuse_recv": True}
     assert switched["shards_updates"] and switched["demands_bits"]
+    assert switched["places_variables"] and switched["gathers_on_servers"]
 
 
 def test_a_single_option_refines_the_switch_before_and_after_it():
@@ -315,6 +323,8 @@ def test_the_switch_is_off_as_if_never_set():
         "shards_updates": False,
         "demands_bits": False,
         "fuses_updates": None,
+        "places_variables": False,
+        "gathers_on_servers": False,
         "entry": None,
     }
 
@@ -334,5 +344,50 @@ def test_the_switch_extends_what_its_options_need(monkeypatch):
     monkeypatch.setattr(
         "tf_fuse.shard_update.interception.install", lambda *_: installed.append("updates")
     )
+    monkeypatch.setattr(
+        "tf_fuse.parameter_server.lookups.server_gather.install",
+        lambda is_on: installed.append(is_on.__name__),
+    )
     _set({"tf_fuse": True})
-    assert installed == ["updates", "placement"]
+    assert installed == ["updates", "placement", "gathers_on_servers"]
+    installed.clear()
+    _set({"tf_fuse": True, "place_variables": False, "gather_on_servers": False})
+    assert installed == ["updates"]
+    installed.clear()
+    _set({"place_variables": True})
+    assert installed == ["placement"]
+    installed.clear()
+    _set({"gather_on_servers": True})
+    assert installed == ["gathers_on_servers"]
+
+
+# --- What one option does on parameter servers ---------------------------------------------------
+
+_ON_SERVERS = {"place_variables": "places_variables", "gather_on_servers": "gathers_on_servers"}
+
+
+@pytest.mark.parametrize("umbrella", ["tf_fuse", "shard_weight_update"])
+@pytest.mark.parametrize("key", sorted(_ON_SERVERS))
+def test_a_part_that_is_off_is_left_out(umbrella, key):
+    _set({umbrella: True})
+    before = _readings()
+    _set({key: False})
+    assert _readings() == before | {_ON_SERVERS[key]: False}
+    _set({key: True})
+    assert _readings() == before
+
+
+@pytest.mark.parametrize("key", sorted(_ON_SERVERS))
+def test_a_part_works_alone(key):
+    before = _readings()
+    _set({key: True})
+    assert _readings() == before | {_ON_SERVERS[key]: True}
+    _set({"tf_fuse": False, "shard_weight_update": False})
+    assert _readings() == before | {_ON_SERVERS[key]: True}
+
+
+def test_parts_are_reported_as_they_were_set():
+    _set({"shard_weight_update": True, "gather_on_servers": False})
+    found = tf.config.optimizer.get_experimental_options()
+    assert found["gather_on_servers"] is False
+    assert "place_variables" not in found

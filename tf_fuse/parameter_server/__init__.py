@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Place and split variables over parameter servers by what they cost.
 
-With the option `shard_weight_update`, `tf.distribute.ParameterServerStrategy` places variables by
+With the option `place_variables`, `tf.distribute.ParameterServerStrategy` places variables by
 their bytes and traffic; docs/parameter_servers.md is for users.
 """
 

@@ -118,7 +118,7 @@ def extend() -> None:
             gradient_tape.mark(made)
         return made
 
-    parameter_server_strategy.extend(options.shards_updates, create, _create)
+    parameter_server_strategy.extend(options.places_variables, create, _create)
 
 
 class _Partitioned:
@@ -301,7 +301,7 @@ def strategy_in_scope() -> Any:
 
     extended = distribute_lib.get_strategy().extended
     cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
-    if not isinstance(extended, cls) or not options.shards_updates(context_module.context()):
+    if not isinstance(extended, cls) or not options.places_variables(context_module.context()):
         return None
     return extended
 

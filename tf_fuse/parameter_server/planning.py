@@ -58,7 +58,7 @@ def build(function: Callable[[], _T]) -> _T:
         that what they take is known.
 
     Returns:
-      What the function returns. Without the option `shard_weight_update`, or under another
+      What the function returns. Without the option `place_variables`, or under another
       strategy, it is just called.
 
     Raises:

@@ -25,9 +25,7 @@ _LOADS = {
 }
 _PARTS = ("imbalance", "partitions", "plans", "servers", "variables")
 
-_NONE = (
-    "no variable was placed: the option shard_weight_update has to be set before variables are made"
-)
+_NONE = "no variable was placed: the option place_variables has to be set before variables are made"
 
 
 def set_costs(strategy: Any, costs: Costs) -> None:

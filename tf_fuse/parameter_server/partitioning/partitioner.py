@@ -246,7 +246,7 @@ class CostPartitioner(sharded_variable.Partitioner):
         Args:
           servers: how many parameter servers there are, at least 1.
           costs: the figures by which it decides; None for those of `Costs()`, with the number of
-            workers of the strategy where the option `shard_weight_update` is on.
+            workers of the strategy where the option `place_variables` is on.
           axis: along which variables may be split: 0, as `ParameterServerStrategy` needs it; None
             for the one that costs least, for `tf.compat.v1.get_variable`. Rows are gathered from
             pieces along axis 0 only, so variables that look like embeddings are split so.

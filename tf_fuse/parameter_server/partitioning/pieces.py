@@ -16,7 +16,7 @@ from tf_fuse.parameter_server.partitioning.checkpoint_slices import save_by_piec
 def pieces(variables: Iterable[Any]) -> list[Any]:
     """List variables by their pieces, for gradients and optimizers that take each for a variable.
 
-    With the option `shard_weight_update` Keras 3's optimizers that work element by element need no
+    With the option `place_variables` Keras 3's optimizers that work element by element need no
     such list. This is for others, and for programs without the option: a gradient tape and Keras
     3's optimizers would fail on a variable in pieces, and keep slots, whole, on the coordinator.
 
