@@ -4,6 +4,7 @@
 #   make demo     train the main job twice, stock and fused, side by side
 #   make test     run all tests
 #   make lint     what .ci/run checks besides the tests
+#   make docs     build the documentation site into build/site
 #   make internals  renew the tables of private members in docs/internals.md
 #   make format   rewrite the sources in the project's format
 #   make fuzz     fuzz the frame decoder under AddressSanitizer and UBSan (RUNS=10000000 inputs, SEED=1)
@@ -52,7 +53,7 @@ export TENSORFLOW PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel sbom random dynamic faults collectives updates soak network bench clean
-.PHONY: internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
+.PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
 
@@ -101,6 +102,10 @@ lint-english: environment
 
 lint-includes: environment
 	$(BIN)/python .ci/check_includes.py
+
+# Without the theme's notice of its successor.
+docs: environment
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Renews the tables of docs/internals.md.
 internals: environment
@@ -216,4 +221,4 @@ test-wheel: environment
 clean:
 	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi \
 	  tf_fuse/v1/.protos.sha256
-	find tf_fuse tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find .ci tf_fuse tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -184,7 +184,16 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == "<3.14,>=3.10"
     extras = metadata.get_all("Provides-Extra", [])
-    assert sorted(extras) == ["cpu", "gloo", "gpu", "layout", "prometheus", "release", "test"]
+    assert sorted(extras) == [
+        "cpu",
+        "docs",
+        "gloo",
+        "gpu",
+        "layout",
+        "prometheus",
+        "release",
+        "test",
+    ]
 
 
 # --- Choosing TensorFlow in setup.py -------------------------------------------------------------

@@ -101,10 +101,11 @@ class StepSet:
 
 
 ALL_STEPS = StepSet()
-# Steps along one axis each.
+"""All steps."""
 ONE_AXIS = StepSet(joint=frozenset(), strided=False)
-# With all steps the graph of layouts grows so large that a search takes from seconds to minutes.
+"""Steps along one axis each."""
 MANY_AXES_STEPS = StepSet(mixed=False, strided=False)
+"""Fewer steps: with all, the search on a mesh of many axes takes from seconds to minutes."""
 
 
 class RelayoutState(NamedTuple):
