@@ -21,9 +21,18 @@ _log = logging.getLogger("tf_fuse")
 
 
 def install() -> None:
-    """Extend Keras's trainer, once per process."""
-    import keras  # noqa: F401  (its modules are checked, and then extended)
+    """Extend Keras's trainer, once per process.
 
+    Raises:
+      RuntimeError: Keras does not run on TensorFlow.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise RuntimeError(
+            "tf_fuse.keras needs Keras on TensorFlow, but its backend is "
+            f"{keras.backend.backend()!r}: set KERAS_BACKEND=tensorflow"
+        )
     if features.works(feature_names.KERAS_FIT):
         trainer.extend(
             {

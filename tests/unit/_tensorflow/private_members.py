@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib
 import io
 import json
 import logging
@@ -66,6 +67,7 @@ def _use_everything() -> None:
     )
     from tf_fuse.sharded_variable import handle_access
 
+    importlib.import_module("tf_fuse.keras")
     tf.config.optimizer.set_experimental_options(_ALL)
     sharded = ShardedVariable([tf.Variable([[1.0]]), tf.Variable([[2.0]])])
     checkpoint_slices.save_by_pieces(sharded)

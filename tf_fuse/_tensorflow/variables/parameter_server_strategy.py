@@ -34,10 +34,10 @@ MEMBERS = (
     _CREATE,
     _ROUND_ROBIN,
     *(
-        Member(_CLASS, name, Stored(), why, _FEATURES)
-        for name, why in (
+        Member(_CLASS, name, Stored(), why, (*_FEATURES, *others))
+        for name, why, *others in (
             ("_num_ps", "is the number of servers"),
-            ("_num_workers", "is the number of workers"),
+            ("_num_workers", "is the number of workers", feature_names.KERAS_FIT),
             ("_variable_partitioner", "is the partitioner of the program"),
             ("_variable_count", "counts variables; TensorFlow chooses the next server by it"),
         )
