@@ -53,7 +53,7 @@ def _has_servers(strategy: Any) -> bool:
 
 
 class _Reader:
-    """Stands for the strategy in Keras's iterator: the dataset stays as it is."""
+    """Stands for the strategy in Keras's iterator: it does not distribute the dataset."""
 
     @staticmethod
     def experimental_distribute_dataset(dataset: Any) -> Any:
