@@ -316,7 +316,10 @@ class _Search:
             if answer.infeasible:
                 raise failures.no_choice(self._given, self._names)
             self._bound = max(self._bound, answer.bound + int(done.total[0]))
-            if answer.choice is not None:
+            # Of a program that is cut short a choice may fit where its best one does not: more time
+            # would lose it.
+            is_cut = tables.limit is not None and not answer.optimal and self._late()
+            if answer.choice is not None and not is_cut:
                 kept = program.original(answer.choice)
                 choice = tuple(done.choice(dict(zip(order.core, kept, strict=True))))
                 if self._offer(choice, PROGRAM) and answer.optimal:
@@ -359,8 +362,11 @@ class _Search:
         return size <= most
 
     def _solved(self, tables: Tables, memory: bool = False) -> integer_program.ProgramAnswer:
-        nodes = self._limits.max_program_nodes
-        answer = integer_program.solve(tables, nodes, self._left(), memory)
+        nodes, left = self._limits.max_program_nodes, self._left()
+        if left == 0.0:
+            answer = integer_program.NOTHING
+        else:
+            answer = integer_program.solve(tables, nodes, left, memory)
         if not (answer.optimal or answer.infeasible):
             also = "" if self._end is None else ", or in the time that was left"
             self._notes.append(f"the integer program was not solved in {nodes:,} nodes{also}")

@@ -608,6 +608,8 @@ def test_no_dearer_than_the_best_of_several_data_strategies(monkeypatch):
 
 
 @given(seed=SEEDS, share=st.none() | st.integers(0, 4), way=st.sampled_from(sorted(WAYS)))
+# The program of the core found a choice that fits only when it was cut short.
+@example(seed=575951, share=1, way="program")
 @settings(max_examples=40, deadline=None)
 def test_more_time_never_gives_a_dearer_plan(seed, share, way):
     """Of a clock that moves when it is looked at: each limit ends the search at another step."""

@@ -80,7 +80,8 @@ class ProgramAnswer:
     infeasible: bool
 
 
-_NOTHING = ProgramAnswer(None, -math.inf, False, False)
+# Of a program for which there was no time.
+NOTHING = ProgramAnswer(None, -math.inf, False, False)
 
 
 def solve(
@@ -134,7 +135,7 @@ def _solve_once(
     optimize = _scipy()
     large = columns(tables) > _MAX_COLUMNS_HERE
     if large and end is not None and end - time.monotonic() < _START_SECONDS:
-        return _NOTHING
+        return NOTHING
     program = _Matrices(tables, memory)
     for choice in excluded:
         program.exclude(choice)
@@ -146,7 +147,7 @@ def _solve_once(
         found = optimize.milp(options=_options(max_nodes, left), **arguments)
         result = found.status, found.x, found.get("mip_dual_bound")
     if result is None:
-        return _NOTHING
+        return NOTHING
     status, x, dual = result
     if status == 2:
         return ProgramAnswer(None, math.inf, False, True)
