@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 #   make demo     train the main job twice, stock and fused, side by side
-#   make test     run all tests
+#   make test     run the tests
+#   make slow     run the other tests, which show more cases of the same
 #   make lint     what .ci/run checks besides the tests
 #   make docs     build the documentation site into build/site
 #   make internals  renew the tables of private members in docs/internals.md
@@ -51,7 +52,7 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
+.PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel sbom random dynamic faults collectives updates soak network bench clean
 .PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
@@ -77,6 +78,9 @@ demo: environment
 # of their time; files, whose tests share clusters, are not divided.
 test: environment
 	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 $(ARGS)
+
+slow: environment
+	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 -m slow $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
 lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
