@@ -10,7 +10,7 @@
     model.compile("adam", "mse")
     model.fit(dataset, epochs=3)
 
-Importing this package is enough. Models that were not made under such a strategy stay as they are.
+Importing this package is enough. Models that were not made under such a strategy do not change.
 docs/keras.md says how data and steps are dealt to workers.
 """
 
