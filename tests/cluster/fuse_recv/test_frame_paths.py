@@ -26,7 +26,7 @@ _ENVIRONMENTS = {
 
 def _run(mode, env):
     script = Path(__file__).parent / "modes.py"
-    spec = {"mode": mode, "workers": 1, "ps": 2, "divided": _DIVIDED}
+    spec = {"mode": mode, "workers": 1, "ps": 2, "off": [], "divided": _DIVIDED}
     return scripted.run(script, spec, {**os.environ, **env})
 
 
