@@ -81,10 +81,15 @@ class _Case:
     def compare(self, program, options, flag):
         """Runs a program both ways."""
         import hypothesis
+        from tensorflow.errors import NotFoundError
 
         try:
             kinds, stock, stock_ops = self.run(program, None, flag)
         except LookupError:  # Stock has no gradient for a gradient of a call along the graph.
+            hypothesis.reject()
+        except NotFoundError as error:  # As above; in a loop it knows only when it runs.
+            if "SymbolicGradient" not in str(error):
+                raise
             hypothesis.reject()
         our_kinds, ours, our_ops = self.run(program, options, flag)
         assert our_kinds == kinds, f"{our_kinds}, and in stock {kinds}"
