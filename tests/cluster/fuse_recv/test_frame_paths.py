@@ -35,7 +35,14 @@ def stock():
     return {e["case"]: e["values"] for e in _run("stock", {}) if "values" in e}
 
 
-@pytest.fixture(scope="module", params=sorted(_ENVIRONMENTS))
+# (test_modes.py has the default.)
+_PARAMS = [
+    pytest.param(name, marks=pytest.mark.slow if name == "default" else ())
+    for name in sorted(_ENVIRONMENTS)
+]
+
+
+@pytest.fixture(scope="module", params=_PARAMS)
 def run(request):
     env, by_channel = _ENVIRONMENTS[request.param]
     emitted = _run("plugin", env)
