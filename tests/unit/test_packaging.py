@@ -126,6 +126,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         'extern "C" __attribute__((visibility("default"))) const char* tf_fuse_version() {\n'
         "  return TF_FUSE_VERSION;\n}\n"
     )
+    # And one generated file, which it includes.
+    listed = source / "cc" / "CMakeLists.txt"
+    text, wanted = listed.read_text(), 'list(FILTER protos INCLUDE REGEX "/fuse_recv[.]proto$")'
+    text, count = re.subn(r"list\(FILTER protos EXCLUDE .*\)", lambda _: wanted, text)
+    assert count == 1
+    listed.write_text(text)
     # A module that a former build left: it is gone from the sources and must not be packed.
     for stale in (source / "build").glob("lib*"):
         raise AssertionError(f"{stale} was copied")

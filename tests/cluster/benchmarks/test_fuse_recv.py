@@ -38,10 +38,11 @@ def test_benchmark_from_another_folder(run_benchmark):
     assert result["vs_local"] == rates["local"] / rates["fused"]
 
 
-def test_losses_of_several_workers_are_equal_too(run_benchmark):
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_losses_of_several_workers_are_equal_too(run_benchmark, workers):
     result = run_benchmark(
         "fuse_recv",
-        "--synchronous --workload rfc --workers 3 --ps 1 --features 6 --steps 6 --rounds 2"
+        f"--synchronous --workload rfc --workers {workers} --ps 1 --features 6 --steps 6 --rounds 2"
         " --modes stock fused",
     )
     assert result["losses_equal"] is True

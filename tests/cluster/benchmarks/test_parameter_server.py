@@ -13,7 +13,7 @@ _KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["dense", "dlrm"])
+@pytest.mark.parametrize("model", ["dense", pytest.param("dlrm", marks=pytest.mark.slow)])
 def test_modes(run_benchmark, model, tmp_path):
     result = run_benchmark(
         "parameter_server",

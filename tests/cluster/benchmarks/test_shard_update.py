@@ -85,7 +85,13 @@ def test_stock_and_unsharded(run_benchmark, tmp_path):
     assert picture.stat().st_size > 0
 
 
-@pytest.mark.parametrize("model", sorted(set(models.MODELS) - {"mlp"}))
+@pytest.mark.parametrize(
+    "model",
+    [
+        pytest.param(one, marks=() if one == "ncf" else pytest.mark.slow)
+        for one in sorted(set(models.MODELS) - {"mlp"})
+    ],
+)
 def test_other_models(run_benchmark, model):
     result = run_benchmark(model, "--modes unsharded --optimizer momentum")
     given = (word.split("=") for word in _TINY[model].split(","))

@@ -25,11 +25,21 @@ def _namespaces_are_allowed():
         pytest.skip(reason)
 
 
-def test_training_across_hosts(isolated_env, tmp_path):
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_training_across_hosts(isolated_env, tmp_path, rounds):
     out = tmp_path / "network.json"
     table, picture = tmp_path / "network.md", tmp_path / "network.svg"
     command = [sys.executable, str(_ROOT / "benchmarks" / "fuse_recv" / "network.py")]
-    command += ["--features", str(_FEATURES), "--batch", "16", "--steps", "4", "--rounds", "2"]
+    command += [
+        "--features",
+        str(_FEATURES),
+        "--batch",
+        "16",
+        "--steps",
+        "4",
+        "--rounds",
+        str(rounds),
+    ]
     # The groups by cost would depend on what a call takes.
     command += ["--grouping", "level"]
     command += ["--delays", "1", "--mbits", "--losses", "0.01", "--base-delay", "1"]
@@ -41,7 +51,7 @@ def test_training_across_hosts(isolated_env, tmp_path):
     result = json.loads(out.read_text())
     # The same values as stock, on every kind of link, and they are no constant.
     assert result["losses_equal"] is True
-    assert len(set(result["losses"])) == 2 * 2 * 4
+    assert len(set(result["losses"])) == 2 * rounds * 4
     # As on loopback: per table ids, rows and gradient; fused, one each way per server and depth.
     assert result["recv_rpcs_per_step"] == {"stock": 3 * _FEATURES + 5, "fused": 9}
     assert [row["name"] for row in result["conditions"]] == ["1 ms", "1 ms, 1% loss"]

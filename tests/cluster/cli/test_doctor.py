@@ -155,6 +155,7 @@ def test_library_is_damaged(isolated_env, copied):
     assert "pip install" in checks["library"]["remedy"]
 
 
+@pytest.mark.slow
 def test_round_trip_fails(isolated_env, copied):
     # A worker that is not there: the tasks' entry point leaves at once.
     (copied / "cluster" / "serve.py").write_text(

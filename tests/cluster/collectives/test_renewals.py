@@ -14,6 +14,8 @@ from tests.cluster.shard_update.checks import check_equal
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _PATHS = ("", "grpc", "tcp,grpc")
+_SLOW = pytest.mark.slow
+_PATHS_BUT_TCP_SLOW = ("", "grpc", pytest.param("tcp,grpc", marks=_SLOW))
 _ELEMENTS = 300_000
 
 
@@ -61,7 +63,7 @@ def test_stock_with_one_rank_that_renews():
         assert ranks.values("reduce", **_reduce(2)) == expected
 
 
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize("path", _PATHS_BUT_TCP_SLOW)
 def test_who_waits_for_a_rank_that_renews_is_answered(path):
     """Ranks renew one after the other, and the first one need not wait for the last.
 
@@ -83,7 +85,7 @@ def test_who_waits_for_a_rank_that_renews_is_answered(path):
 
 
 @pytest.mark.parametrize("sizes", [[_ELEMENTS] * 2, [7, 8]])
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize("path", _PATHS_BUT_TCP_SLOW)
 def test_who_waits_for_a_broadcast_of_a_rank_that_renews_gets_its_value(path, sizes):
     """The strategy of another model gives its variables the keys that those of the first one had.
 
@@ -163,7 +165,9 @@ def test_tasks_come_and_go():
         _goes_by(counted, "")
 
 
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize(
+    "path", ["", pytest.param("grpc", marks=_SLOW), pytest.param("tcp,grpc", marks=_SLOW)]
+)
 def test_other_contexts(path):
     """Each has a server of its own: TensorFlow ends none, so the old address stays taken."""
     with Ranks(["grpc+fuse"] * 2, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
@@ -194,7 +198,7 @@ def test_a_second_strategy_is_as_the_first():
             assert "collective_bytes_stock" not in one and "collective_bytes_stock" not in two
 
 
-@pytest.mark.parametrize("gather", ["end", "first_use"])
+@pytest.mark.parametrize("gather", [pytest.param("end", marks=_SLOW), "first_use"])
 def test_updates_that_are_cut_under_two_strategies(gather):
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
         stock = ranks.values("with_two_strategies", on=False, gather="end")

@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 _LONG = os.environ.get("TF_FUSE_TEST_COLLECTIVES") == "1"
 _SIZES = [2, 3, 4] + [8] * _LONG  # of groups
 _RANKS = max(_SIZES)
+_SLOW = pytest.mark.slow
+# Three are neither all ranks nor a power of two.
+_SIZES_BUT_MOST_SLOW = [pytest.param(n, marks=() if n == 3 else _SLOW) for n in _SIZES]
 _BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
 # In shared memory and by the ring, by gRPC, by TCP.
 _PATHS = {"default": "", "shm": "shm", "grpc": "grpc", "tcp": "tcp,grpc", "stock": "stock"}
@@ -139,7 +142,7 @@ def test_stock_is_stock(stock, ours):
     assert ours.values("plugin_loaded") == [True] * _RANKS
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
 def test_all_reduce_directly(stock_reduced, ours, n):
     specs = _specs(n)
     results, counted = ours.counted("reduce", specs=specs)
@@ -149,7 +152,7 @@ def test_all_reduce_directly(stock_reduced, ours, n):
     assert not any("collective_bytes_stock" in c for c in counted)
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
 def test_megabytes(stock_reduced, ours, n):
     specs = _megabytes(n)
     results = ours.values("reduce", specs=specs)
@@ -163,7 +166,7 @@ def test_payloads_of_nans(stock_reduced, ours, n):
     _same(specs, stock_reduced(specs), ours.values("reduce", specs=specs))
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
 def test_all_reduce_by_the_ring(stock_reduced, ring, n):
     specs = _specs(n)
     results, counted = ring.counted("reduce", specs=specs)
@@ -174,7 +177,7 @@ def test_all_reduce_by_the_ring(stock_reduced, ring, n):
         assert "collective_bytes_stock" not in of_rank
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
 def test_megabytes_by_the_ring(stock_reduced, n):
     specs = _megabytes(n)
     with Ranks(["grpc+fuse"] * n, {"TF_FUSE_COLLECTIVE_ALGORITHM": "ring"}) as ranks:
@@ -182,7 +185,7 @@ def test_megabytes_by_the_ring(stock_reduced, n):
         _same(specs, stock_reduced(specs)[:n], results)
 
 
-@pytest.mark.parametrize("elements", [400003, 1000003])
+@pytest.mark.parametrize("elements", [400003, pytest.param(1000003, marks=_SLOW)])
 def test_large_gather(stock, elements):
     args = {"dtype": "float64", "shape": [elements]}
     with Ranks(["grpc+fuse"] * _RANKS) as ranks:
@@ -191,7 +194,9 @@ def test_large_gather(stock, elements):
             assert ranks.values("gather", **args) == want
 
 
-@pytest.mark.parametrize("path", sorted(_PATHS))
+@pytest.mark.parametrize(
+    "path", ["default", "grpc", pytest.param("shm", marks=_SLOW), "stock", "tcp"]
+)
 def test_every_data_path(stock_reduced, path):
     specs = _specs(3)
     with Ranks(["grpc+fuse"] * 3, {"TF_FUSE_COLLECTIVE_PATHS": _PATHS[path]}) as ranks:
@@ -267,7 +272,7 @@ def test_reduce_scatter_and_all_gather_are_the_all_reduce(stock, ours, dtype, n)
     )
 
 
-@pytest.mark.parametrize("n", [n for n in _SIZES if n > 2])
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW[1:])
 def test_reduce_scatter_of_large_chunks(stock, ours, n):
     tensors = [("float32", [4 * _MB + 4099])]
     _scatter_gather_is_all_reduce(stock, ours, tensors, list(range(n)))
@@ -287,7 +292,7 @@ def test_many_tensors_in_one_call(stock, ours):
         assert sum(of_ranks) == elements
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
 def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
@@ -306,7 +311,9 @@ def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int64"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param("bfloat16", marks=_SLOW), "float32", pytest.param("int64", marks=_SLOW)]
+)
 @pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
 def test_groups_that_each_hold_everything(ours, groups, dtype, lengths):
     results = ours.values("grouped", dtype=dtype, lengths=lengths, groups=groups)
@@ -393,7 +400,7 @@ def two_devices():
 
 @pytest.mark.parametrize(
     "elements",
-    [1, 17, 1000, 70001, 4 * _MB + 5],
+    [1, 17, 1000, 70001, pytest.param(4 * _MB + 5, marks=_SLOW)],
 )
 def test_two_devices_in_each_process(two_devices, elements):
     theirs, ours = two_devices
@@ -406,7 +413,7 @@ def test_two_devices_in_each_process(two_devices, elements):
         assert ours.values("local_scatter", elements=elements) == want
 
 
-@pytest.mark.parametrize("devices", [2, 3, 4])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=_SLOW), 3, pytest.param(4, marks=_SLOW)])
 def test_mirrored_strategy(devices):
     with Ranks(["grpc+fuse"], devices=devices, server=False) as ranks:
         for elements in (1, 1000, 300007):
@@ -417,15 +424,21 @@ def test_mirrored_strategy(devices):
 # --- Many, and at the same time ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("elements", [5, 20000, 400000])
+@pytest.mark.parametrize("elements", [5, 20000, pytest.param(400000, marks=_SLOW)])
 def test_concurrent_groups(stock, ours, elements):
     args = {"groups": 4, "calls": 5, "elements": elements}
     assert ours.values("concurrent", **args) == stock.values("concurrent", **args)
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "rs_ag"])
-def test_many_small_calls_leave_nothing(ours, op):
-    calls = 10_000 if op == "all_reduce" or _LONG else 2_000
+@pytest.mark.parametrize(
+    ("op", "calls"),
+    [
+        ("all_reduce", 2_000),
+        pytest.param("all_reduce", 10_000, marks=_SLOW),
+        ("rs_ag", 10_000 if _LONG else 2_000),
+    ],
+)
+def test_many_small_calls_leave_nothing(ours, op, calls):
     results = ours.values("repeat", calls=calls, elements=100, op=op, warm=500)
     for result in results:
         assert result["right"] is True

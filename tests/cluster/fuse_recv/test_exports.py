@@ -19,17 +19,20 @@ import sys
 from tests import scripted
 import tensorflow as tf
 
-folder = sys.argv[1]
-model = tf.saved_model.load(folder + "/model")
-ids = tf.constant([0, 2, 5], tf.int64)
-reader = tf.train.load_checkpoint(folder + "/checkpoint")
-names = [n for n in reader.get_variable_to_shape_map() if n != "_CHECKPOINTABLE_OBJECT_GRAPH"]
-scripted.give({
-    "plugin": "tf_fuse" in sys.modules,
-    "predicted": model.predict(ids).numpy().tolist(),
-    "signature": list(model.signatures["serving_default"](ids=ids).values())[0].numpy().tolist(),
-    "checkpoint": {n: reader.get_tensor(n).tolist() for n in sorted(names)},
-})
+def load(folder):
+    model = tf.saved_model.load(folder + "/model")
+    ids = tf.constant([0, 2, 5], tf.int64)
+    serve = model.signatures["serving_default"]
+    reader = tf.train.load_checkpoint(folder + "/checkpoint")
+    names = [n for n in reader.get_variable_to_shape_map() if n != "_CHECKPOINTABLE_OBJECT_GRAPH"]
+    return {
+        "plugin": "tf_fuse" in sys.modules,
+        "predicted": model.predict(ids).numpy().tolist(),
+        "signature": list(serve(ids=ids).values())[0].numpy().tolist(),
+        "checkpoint": {n: reader.get_tensor(n).tolist() for n in sorted(names)},
+    }
+
+scripted.give([load(folder) for folder in sys.argv[1:]])
 """
 
 
@@ -40,17 +43,18 @@ def _train(folder, mode, restore=None):
     return trained
 
 
-def _load(folder, cwd):
-    """What a process that never imports tf_fuse reads."""
-    return scripted.result_of([sys.executable, "-P", "-c", _LOAD, str(folder)], cwd=cwd)
+def _load(folders):
+    """What a process that never imports tf_fuse reads from each folder."""
+    command = [sys.executable, "-P", "-c", _LOAD, *map(str, folders.values())]
+    found = scripted.result_of(command, cwd=next(iter(folders.values())))
+    return dict(zip(folders, found, strict=True))
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folders = {mode: tmp_path_factory.mktemp(mode) for mode in ("stock", "plugin")}
     trained = {mode: _train(folder, mode) for mode, folder in folders.items()}
-    loaded = {mode: _load(folder, folder) for mode, folder in folders.items()}
-    return folders, trained, loaded
+    return folders, trained, _load(folders)
 
 
 def test_it_was_trained_with_fused_receives(written):
@@ -102,13 +106,15 @@ def test_checkpoints_hold_the_same_names_and_values(written):
 @pytest.fixture(scope="module")
 def resumed(written, tmp_path_factory):
     """By writer and reader of the checkpoint: what was trained, and the checkpoint after that."""
-    folders, _, _ = written
-    results = {}
-    for writer, reader in [("stock", "stock"), *_CROSSED]:
-        folder = tmp_path_factory.mktemp(f"{writer}_{reader}")
-        trained = _train(folder, reader, restore=str(folders[writer] / "checkpoint"))
-        results[writer, reader] = (trained, _load(folder, folder)["checkpoint"])
-    return results
+    written_to, _, _ = written
+    both = [("stock", "stock"), *_CROSSED]
+    folders = {one: tmp_path_factory.mktemp("_".join(one)) for one in both}
+    trained = {
+        (writer, reader): _train(folder, reader, restore=str(written_to[writer] / "checkpoint"))
+        for (writer, reader), folder in folders.items()
+    }
+    loaded = _load(folders)
+    return {one: (trained[one], loaded[one]["checkpoint"]) for one in both}
 
 
 @pytest.mark.parametrize(("writer", "reader"), _CROSSED)

@@ -20,10 +20,9 @@ _NEEDED = 5 * _MOST  # The tensor, the messages of sender and receiver, and what
 _SMALL = 4
 
 
-@pytest.fixture(scope="module")
-def runs():
+def _run(slots, size):
     enough = psutil.virtual_memory().available > _NEEDED
-    spec = {"slots": _SLOTS, "bytes": [_MOST, _TOO_MANY] if enough else []}
+    spec = {"slots": slots, "bytes": [size] if enough else []}
     return {
         mode: {
             event["case"]: event
@@ -33,6 +32,11 @@ def runs():
         }
         for mode in ("stock", "plugin")
     }
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return _run(_SLOTS, _TOO_MANY)
 
 
 def test_ten_thousand_tensors_in_one_request(runs):
@@ -51,8 +55,9 @@ def _huge(runs, size):
     return runs["stock"][case], runs["plugin"][case]
 
 
-def test_a_tensor_of_nearly_two_gibibytes_goes_beside_the_frame(runs):
-    stock, plugin = _huge(runs, _MOST)
+@pytest.mark.slow
+def test_a_tensor_of_nearly_two_gibibytes_goes_beside_the_frame():
+    stock, plugin = _huge(_run(1, _MOST), _MOST)
     assert stock["error"] is None
     assert plugin["values"] == stock["values"]
     counted = plugin["counted"]["worker:0"]

@@ -26,7 +26,7 @@ _ENVIRONMENTS = {
 
 def _run(mode, env):
     script = Path(__file__).parent / "modes.py"
-    spec = {"mode": mode, "workers": 1, "ps": 2, "divided": _DIVIDED}
+    spec = {"mode": mode, "workers": 1, "ps": 2, "off": [], "divided": _DIVIDED}
     return scripted.run(script, spec, {**os.environ, **env})
 
 
@@ -35,7 +35,14 @@ def stock():
     return {e["case"]: e["values"] for e in _run("stock", {}) if "values" in e}
 
 
-@pytest.fixture(scope="module", params=sorted(_ENVIRONMENTS))
+# (test_modes.py has the default.)
+_PARAMS = [
+    pytest.param(name, marks=pytest.mark.slow if name == "default" else ())
+    for name in sorted(_ENVIRONMENTS)
+]
+
+
+@pytest.fixture(scope="module", params=_PARAMS)
 def run(request):
     env, by_channel = _ENVIRONMENTS[request.param]
     emitted = _run("plugin", env)

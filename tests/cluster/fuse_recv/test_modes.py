@@ -43,6 +43,8 @@ _CASES = [
     "switch_case",
     "updates_in_branches",
 ]
+# `make slow` runs all with the option off.
+_OFF = ["branches", "dtypes", "gradients", "loops", "reads", "strings"]
 _DIVIDED = {
     "consumer": [
         "branches",
@@ -59,7 +61,7 @@ _DIVIDED_CASES = [(case, phase) for phase, cases in _DIVIDED.items() for case in
 
 def _run(mode):
     script = Path(__file__).parent / "modes.py"
-    spec = {"mode": mode, "workers": 3, "ps": 3, "divided": _DIVIDED}
+    spec = {"mode": mode, "workers": 3, "ps": 3, "off": _OFF, "divided": _DIVIDED}
     return scripted.run(script, spec, os.environ)
 
 
@@ -74,9 +76,14 @@ def plugin():
     return {(e["case"], e.get("phase")): e for e in emitted}
 
 
+@pytest.fixture(scope="module")
+def off():
+    return {e["case"]: e for e in _run("off")}
+
+
 def test_every_case_ran_in_every_phase(stock, plugin):
     assert sorted(stock.keys() - {"environment", "options"}) == _CASES
-    phases = {"off": _CASES, "on": _CASES, **_DIVIDED}
+    phases = {"off": _OFF, "on": _CASES, **_DIVIDED}
     for of_phase, cases in phases.items():
         ran = [case for case, phase in plugin if phase == of_phase and case != "options"]
         assert sorted(ran) == sorted(cases)
@@ -97,28 +104,42 @@ def test_option_is_what_was_set(stock, plugin):
 
 @pytest.mark.parametrize(
     ("phase", "case"),
-    [(phase, case) for phase in ("off", "on") for case in _CASES]
+    [("off", case) for case in _OFF]
+    + [("on", case) for case in _CASES]
     + [(phase, case) for case, phase in _DIVIDED_CASES],
 )
 def test_values_are_the_same_bits(stock, plugin, case, phase):
     assert plugin[case, phase]["values"] == stock[case]["values"]
 
 
-def _total(plugin, case, phase):
-    """What all tasks counted in all calls of a case."""
+def _sum(event):
     total = collections.Counter()
-    for of_call in plugin[case, phase]["counted"]:
+    for of_call in event["counted"]:
         for counters in of_call.values():
             total.update({k: v for k, v in counters.items() if isinstance(v, int)})
     return total
 
 
+def _total(plugin, case, phase):
+    """What all tasks counted in all calls of a case."""
+    return _sum(plugin[case, phase])
+
+
+_FUSED = {"fused_rpcs", "served_rpcs", "groups", "functions", "errors"}
+
+
 @pytest.mark.parametrize(
-    ("case", "phase"), [*((case, "off") for case in _CASES), ("reads", "off_again")]
+    ("case", "phase"), [*((case, "off") for case in _OFF), ("reads", "off_again")]
 )
 def test_nothing_is_fused_when_off(plugin, case, phase):
-    total = _total(plugin, case, phase)
-    assert not {"fused_rpcs", "served_rpcs", "groups", "functions", "errors"} & total.keys()
+    assert not _FUSED & _total(plugin, case, phase).keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", _CASES)
+def test_every_case_is_stocks_when_off(stock, off, case):
+    assert off[case]["values"] == stock[case]["values"]
+    assert not _FUSED & _sum(off[case]).keys()
 
 
 @pytest.mark.parametrize("case", _CASES)

@@ -10,7 +10,12 @@ from tests.fault import coordinator
 
 pytestmark = pytest.mark.cluster
 
-_SHAPES = [(1, 3), (2, 2), (3, 1)]  # workers, servers
+# Workers and servers.
+_SHAPES = [
+    pytest.param((1, 3), marks=pytest.mark.slow),
+    (2, 2),
+    pytest.param((3, 1), marks=pytest.mark.slow),
+]
 _VARIABLES = 12
 _DTYPES = ["bool", "int32", "int64", "half", "bfloat16", "float32", "float64", "complex64"]
 _CASES = [

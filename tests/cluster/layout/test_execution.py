@@ -55,7 +55,7 @@ def results(program: str, processes: int, env: dict[str, str], folder: Path) -> 
         return [json.loads(one.read_text()) for _, one in files]
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
     found = results("execution_program.py", processes, isolated_env, tmp_path)[0]

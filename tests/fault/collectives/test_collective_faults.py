@@ -23,9 +23,17 @@ _STOCK, _OURS = ["grpc"] * 3, ["grpc+fuse"] * 3
 _ENDLESS = 10_000_000  # calls
 _LARGE = 3_000_000  # elements
 _LIMIT_S = 4.0  # of a collective: in stock, some ranks wait until then
-_OPS = ["all_reduce", "reduce_scatter"]
 _ONLY_OURS = ["reduce_scatter", "all_gather"]
-_PATHS = ["", "grpc", "tcp,grpc"]
+_SLOW = pytest.mark.slow
+# A fault by each data path once; `make slow` has the other op, too.
+_PATH_AND_OP = [
+    ("", "reduce_scatter"),
+    ("grpc", "all_reduce"),
+    ("tcp,grpc", "reduce_scatter"),
+    pytest.param("", "all_reduce", marks=_SLOW),
+    pytest.param("grpc", "reduce_scatter", marks=_SLOW),
+    pytest.param("tcp,grpc", "all_reduce", marks=_SLOW),
+]
 _CANCELLED, _INVALID, _DEADLINE, _INTERNAL, _UNAVAILABLE = 1, 3, 4, 13, 14
 
 
@@ -212,7 +220,25 @@ def test_the_table_has_each_fault():
     assert set(table.cases(__file__)) == set(_FAULTS)
 
 
-@pytest.mark.parametrize("case", sorted(_FAULTS))
+# The same fault as in a case of the other op.
+_OF_THE_OTHER_OP = {
+    "aborted_reduce_scatter",
+    "absent_all_reduce",
+    "cancelled_reduce_scatter",
+    "killed_before_reduce_scatter",
+    "killed_reduce_scatter",
+    "never_all_reduce",
+    "shape_reduce_scatter",
+    "size_reduce_scatter",
+    "stopped_all_reduce",
+    "type_reduce_scatter",
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(one, marks=_SLOW if one in _OF_THE_OTHER_OP else ()) for one in sorted(_FAULTS)],
+)
 def test_outcome(case):
     table.check(__file__, case, _observe(case, _STOCK), _observe(case, _OURS))
 
@@ -220,8 +246,7 @@ def test_outcome(case):
 # --- What stock TensorFlow has not ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", _OPS)
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
 def test_killed_rank(op, path):
     with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
         ranks.values("attempt", op=op, elements=_LARGE)
@@ -234,8 +259,7 @@ def test_killed_rank(op, path):
         _nothing_left(ranks, [0, 1])
 
 
-@pytest.mark.parametrize("op", _OPS)
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
 def test_stopped_rank(op, path):
     with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
         args = {"op": op, "elements": _LARGE, "timeout_seconds": 3.0}
@@ -254,7 +278,9 @@ def test_stopped_rank(op, path):
         _nothing_left(ranks, [0, 1, 2])
 
 
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize(
+    "path", ["", pytest.param("grpc", marks=_SLOW), pytest.param("tcp,grpc", marks=_SLOW)]
+)
 def test_who_waits_for_one_that_waits_names_the_one_that_is_missing(path):
     # Rank 0 has the only sum, which rank 2 of the other group waits for.
     args = {"op": "reduce_scatter_in_groups", "elements": 1}
@@ -289,7 +315,8 @@ def _never_comes(ranks, absent):
     return errors
 
 
-@pytest.mark.parametrize("absent", [0, 2])  # the leader, which completes groups; another one
+# The leader, which completes groups; another one.
+@pytest.mark.parametrize("absent", [0, pytest.param(2, marks=_SLOW)])
 def test_who_never_comes_is_named(absent):
     tasks = [f"/job:worker/replica:0/task:{rank}" for rank in range(3)]
     missing = tasks.pop(absent)
@@ -322,15 +349,23 @@ def test_a_leader_without_the_plugin_says_nothing():
     ("op", "dtype", "elements", "code", "texts"),
     [
         ("all_reduce", "float32", 1001, _INVALID, ["[1000]", "[1001]"]),
-        ("all_reduce", "float32", 300001, _INVALID, ["[1000]", "[300001]"]),
+        pytest.param(
+            "all_reduce", "float32", 300001, _INVALID, ["[1000]", "[300001]"], marks=_SLOW
+        ),
         # TensorFlow looks at the types first, and names them so: the one that came first and one
         # that came later, and not whose they are.
         ("all_reduce", "float64", 1000, _INTERNAL, ["data_type 1", "data_type 2"]),
-        ("all_reduce", "int32", 1000, _INTERNAL, ["data_type 1", "data_type 3"]),
-        ("reduce_scatter", "float32", 1001, _INVALID, ["[1000]", "[1001]"]),
+        pytest.param(
+            "all_reduce", "int32", 1000, _INTERNAL, ["data_type 1", "data_type 3"], marks=_SLOW
+        ),
+        pytest.param(
+            "reduce_scatter", "float32", 1001, _INVALID, ["[1000]", "[1001]"], marks=_SLOW
+        ),
         ("reduce_scatter", "float32", 300001, _INVALID, ["[1000]", "[300001]"]),
         ("reduce_scatter", "float64", 1000, _INVALID, ["of float ", "of double "]),
-        ("reduce_scatter", "int32", 1000, _INVALID, ["of float ", "of int32 "]),
+        pytest.param(
+            "reduce_scatter", "int32", 1000, _INVALID, ["of float ", "of int32 "], marks=_SLOW
+        ),
     ],
 )
 def test_rank_that_differs(op, dtype, elements, code, texts):
@@ -346,8 +381,7 @@ def test_rank_that_differs(op, dtype, elements, code, texts):
         _nothing_left(ranks, [0, 1, 2])
 
 
-@pytest.mark.parametrize("op", _OPS)
-@pytest.mark.parametrize("path", _PATHS)
+@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
 def test_cancelled_calls_leave_nothing(op, path):
     args = {"op": op, "elements": 1_000_000, "key": 77}
     with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
@@ -382,7 +416,7 @@ def _drop_channels(pid):
 
 
 @pytest.mark.skipif(bool(soak_faults.may_drop()), reason=soak_faults.may_drop() or "-")
-@pytest.mark.parametrize("op", _OPS)
+@pytest.mark.parametrize("op", [pytest.param("all_reduce", marks=_SLOW), "reduce_scatter"])
 def test_a_channel_that_is_lost_is_an_error_with_the_name(op):
     with Ranks(_OURS) as ranks:
         ranks.values("attempt", op=op, elements=_LARGE)
@@ -400,7 +434,7 @@ def test_a_channel_that_is_lost_is_an_error_with_the_name(op):
         _nothing_left(ranks, [0, 1, 2])
 
 
-@pytest.mark.parametrize("op", _OPS)
+@pytest.mark.parametrize("op", ["all_reduce", pytest.param("reduce_scatter", marks=_SLOW)])
 def test_no_shared_memory_is_no_fault(op):
     args = {"op": op, "elements": _LARGE}
     with Ranks(_OURS) as ranks:

@@ -191,7 +191,14 @@ def _use_for_others(pid):
 
 
 @pytest.mark.skipif(bool(soak_faults.may_drop()), reason=soak_faults.may_drop() or "-")
-@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param("all_reduce", marks=pytest.mark.slow),
+        "reduce_scatter",
+        pytest.param("all_gather", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_read_of_memory_in_other_use_is_an_error_and_no_value(op):
     """A rank that lost the channel of one that still reads uses the memory for others."""
     with Ranks(["grpc+fuse"] * 3) as ranks:

@@ -24,21 +24,34 @@ from tests.fault import coordinator, table
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(900)]
 
 # "spread": without a partitioner, and with the update of the kernel spread over the servers.
-_MODES = ("stock", "on", "spread")
-_ON = _MODES[1:]
+_ON = ("on", "spread")
+_ON_PARAMS = ("on", pytest.param("spread", marks=pytest.mark.slow))
+_MODE_PARAMS = ("stock", *_ON_PARAMS)
 _DEADLINE_MS = 8000  # of every RPC; nothing else here comes near it
 _WORKER = "/job:worker/replica:0/task:0"
 _GATED = "/job:ps/replica:0/task:1"
 _CUT = 24  # requests, each cut off behind another byte
 
 
+class _Runs(dict):
+    """What each mode gives, run when it is first asked for."""
+
+    def __init__(self, make_folder):
+        super().__init__()
+        self._make_folder = make_folder
+
+    def __missing__(self, mode):
+        self[mode] = coordinator.run(__file__, mode, self._make_folder(mode))
+        return self[mode]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    return {mode: coordinator.run(__file__, mode, tmp_path_factory.mktemp(mode)) for mode in _MODES}
+    return _Runs(tmp_path_factory.mktemp)
 
 
 @pytest.mark.parametrize("case", table.cases(__file__))
-@pytest.mark.parametrize("mode", _ON[::-1])  # (The times of the last one are kept.)
+@pytest.mark.parametrize("mode", _ON_PARAMS[::-1])  # (The times of the last one are kept.)
 def test_outcome(runs, mode, case):
     table.check(__file__, case, runs["stock"][case], runs[mode][case])
 
@@ -51,12 +64,13 @@ def test_everything_is_on(runs):
     assert runs["stock"]["first"]["pieces"] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_the_update_of_the_kernel_is_spread(runs):
     first = runs["spread"]["first"]
     assert (first["pieces"], first["fused"], first["gathers"]) == ([1, 2, 1], [5, 0], 1)
 
 
-@pytest.mark.parametrize("mode", _ON)
+@pytest.mark.parametrize("mode", _ON_PARAMS)
 def test_a_step_without_faults_has_the_bits_of_stock(runs, mode):
     for key in ("loss", "behind"):
         assert runs[mode]["first"][key] == runs["stock"]["first"][key]
@@ -66,19 +80,19 @@ _ALIVE = ["cancelled", "worker_stopped", "server_stopped", "out_of_range_gather"
 
 
 @pytest.mark.parametrize("case", _ALIVE)
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", _MODE_PARAMS)
 def test_a_step_that_ends_before_its_update_leaves_no_trace(runs, mode, case):
     assert runs[mode][case]["left"] == "before"
     assert runs[mode][case]["then"] == "behind"
 
 
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", _MODE_PARAMS)
 def test_a_step_whose_worker_dies_is_done_once(runs, mode):
     case = runs[mode]["worker_killed"]
     assert case["left"] in ("behind", "repeated") and case["then"] == "behind"
 
 
-@pytest.mark.parametrize("mode", _ON)
+@pytest.mark.parametrize("mode", _ON_PARAMS)
 def test_an_index_out_of_range_changes_nothing_of_its_variable(runs, mode):
     """One operation does all of the update, or nothing: the other pieces have all of theirs."""
     case = runs[mode]["out_of_range_update"]
@@ -87,7 +101,7 @@ def test_an_index_out_of_range_changes_nothing_of_its_variable(runs, mode):
     assert case["then"] == "behind"
 
 
-@pytest.mark.parametrize("mode", _ON)
+@pytest.mark.parametrize("mode", _ON_PARAMS)
 def test_an_error_beside_updates_leaves_each_of_them_whole(runs, mode):
     case = runs[mode]["error_beside"]
     assert set(case["parts"]) <= {"before", "behind"}
@@ -95,12 +109,12 @@ def test_an_error_beside_updates_leaves_each_of_them_whole(runs, mode):
 
 
 @pytest.mark.parametrize("case", ["cancelled", "worker_killed", "worker_stopped", "server_stopped"])
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", _MODE_PARAMS)
 def test_a_step_that_ended_takes_nothing(runs, mode, case):
     assert runs[mode][case]["in_queue"] == 1
 
 
-@pytest.mark.parametrize("mode", _ON)
+@pytest.mark.parametrize("mode", _ON_PARAMS)
 def test_requests_that_are_cut_off_are_refused_and_change_nothing(runs, mode):
     case = runs[mode]["cut_off"]
     assert set(case["codes"]) <= {"INVALID_ARGUMENT", "FAILED_PRECONDITION", "ABORTED"}
@@ -108,13 +122,13 @@ def test_requests_that_are_cut_off_are_refused_and_change_nothing(runs, mode):
     assert (case["left"], case["then"]) == ("behind", "behind")
 
 
-@pytest.mark.parametrize("mode", _ON)
+@pytest.mark.parametrize("mode", _ON_PARAMS)
 def test_nothing_is_pending(runs, mode):
     assert runs[mode]["pending"] == {"receives": 0, "requests": 0}
 
 
 @pytest.mark.parametrize("case", ["next_coordinator", "last_coordinator"])
-@pytest.mark.parametrize("mode", _MODES)
+@pytest.mark.parametrize("mode", _MODE_PARAMS)
 def test_another_coordinator_goes_on_from_the_checkpoint(runs, mode, case):
     first, said = runs[mode]["first"], runs[mode][case]["said"]
     assert said["restored"] == first["behind"]

@@ -215,8 +215,8 @@ def _main():
         for i in range(7):
             answer = start(request(names=[f"{i}_{j:0999}" for j in range(20_000)]), step=110 + i)
             coordinator.wait_until(lambda: on_ps()["pending_requests"] == 1)
-            peer.clean_up(110 + i)
-            coordinator.wait_until(answer.done)
+            # Again and again: the step knows the request only when all of it has been read.
+            coordinator.wait_until(lambda: (peer.clean_up(110 + i), answer.done())[1])  # noqa: B023
             counts.append(on_ps()["remembered_requests"])
         return counts
 

@@ -119,7 +119,7 @@ def test_what_cannot_run_says_why(execute):
     }
 
 
-@pytest.mark.parametrize("onednn", ["0", "1"])
+@pytest.mark.parametrize("onednn", [pytest.param("0", marks=pytest.mark.slow), "1"])
 def test_rows_that_are_not_finite_over_split_classes(onednn, isolated_env):
     """With oneDNN one device's softmax has NaN in its place only, and without it in the row."""
     found = run("not_finite.py", "", isolated_env | {"TF_ENABLE_ONEDNN_OPTS": onednn})

@@ -20,7 +20,7 @@ SUMS = 5e-6
     ("what", "layout", "last"),
     [
         ("rules", "[8, 16/x] on x:2", 6),
-        ("data", "[8, 16] on x:2", 5),
+        pytest.param("data", "[8, 16] on x:2", 5, marks=pytest.mark.slow),
         ("tf_keras", "[8, 16] on x:2", 5),
     ],
 )

@@ -610,9 +610,20 @@ def test_no_dearer_than_the_best_of_several_data_strategies(monkeypatch):
 @given(seed=SEEDS, share=st.none() | st.integers(0, 4), way=st.sampled_from(sorted(WAYS)))
 # The program of the core found a choice that fits only when it was cut short.
 @example(seed=575951, share=1, way="program")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_more_time_never_gives_a_dearer_plan(seed, share, way):
     """Of a clock that moves when it is looked at: each limit ends the search at another step."""
+    _more_time(seed, share, way)
+
+
+@pytest.mark.slow
+@given(seed=SEEDS, share=st.none() | st.integers(0, 4), way=st.sampled_from(sorted(WAYS)))
+@settings(max_examples=40, deadline=None)
+def test_more_time_never_gives_a_dearer_plan_of_more_problems(seed, share, way):
+    _more_time(seed, share, way)
+
+
+def _more_time(seed, share, way):
     one = problem(seed, "general", points=True, copies=True)
     if share is not None:
         one = limited(one, (exhaustive_search.least_memory(tables_of(one)) or 0) + share)
