@@ -50,9 +50,15 @@ def _run(spec):
     return ready, result, evaluation
 
 
-def test_losses_and_weights_equal_one_process(data):
+@pytest.fixture(scope="module")
+def one_process(data):
+    """The result and the evaluation of training in one process."""
+    return _run(_spec("local", data))[1:]
+
+
+def test_losses_and_weights_equal_one_process(data, one_process):
     ready, stock, stock_quality = _run(_spec("stock", data))
-    _, local, local_quality = _run(_spec("local", data))
+    local, local_quality = one_process
     assert ready["plugin_loaded"] is False
     assert stock["losses"] == local["losses"]
     assert len(set(stock["losses"])) == _STEPS  # it does train
@@ -108,7 +114,7 @@ def _free_address():
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def test_cluster_mode_trains_with_progress(data, isolated_env, tmp_path):
+def test_cluster_mode_trains_with_progress(data, one_process, isolated_env, tmp_path):
     arguments = ["--mode", "cluster", "--rows", "600", "--batch", "32", "--steps", "5", "--json"]
     with standalone.cluster_package().LocalCluster(1, 2, "grpc") as cluster:
         config = {
@@ -132,7 +138,7 @@ def test_cluster_mode_trains_with_progress(data, isolated_env, tmp_path):
         )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "json").read_text())
-    _, local, quality = _run(_spec("local", data))
+    local, quality = one_process
     assert result["losses"] == local["losses"]
     assert result["evaluation"] == {key: quality[key] for key in ("loss", "auc", "rows")}
     assert f"training, loss {local['losses'][-1]:.4f}" in done.stdout
@@ -140,12 +146,12 @@ def test_cluster_mode_trains_with_progress(data, isolated_env, tmp_path):
     assert f"AUC {quality['auc']:.6f}, 120 rows" in done.stdout
 
 
-def test_parts_with_progress_are_one_round(data):
+def test_parts_with_progress_are_one_round(data, one_process):
     events = []
     shown = train.train_session(
         "stock", "criteo", data, _STEPS, batch=32, on_event=lambda e: events.append(e["event"])
     )
-    _, local, quality = _run(_spec("local", data))
+    local, quality = one_process
     assert shown["losses"] == local["losses"]
     assert shown["evaluation"] == quality
     assert events == ["starting", "building", "ready", *["round"] * _STEPS, "evaluation"]

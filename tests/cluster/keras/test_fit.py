@@ -5,11 +5,13 @@
 With one worker all values are those of Keras in one process without a strategy, to the last bit.
 """
 
+import functools
 import sys
 
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -27,13 +29,14 @@ _CASES = {
 
 @pytest.fixture(scope="module")
 def runs():
-    return {mode: coordinator.run(__file__, mode) for mode in ("one process", "off", "on")}
+    """A function that returns what a mode gives, which runs once."""
+    return functools.cache(lambda mode: coordinator.run(__file__, mode))
 
 
-@pytest.mark.parametrize("mode", ["off", "on"])
+@pytest.mark.parametrize("mode", [slow("off"), "on"])
 @pytest.mark.parametrize("name", _CASES)
 def test_values_are_those_of_one_process(runs, name, mode):
-    expected, here = (runs[one][name] for one in ("one process", mode))
+    expected, here = (runs(one)[name] for one in ("one process", mode))
     assert "raised" not in expected and "raised" not in here, (expected, here)
     for what in ("history", "evaluated", "predicted", "variables"):
         assert here[what] == expected[what], what
@@ -41,7 +44,7 @@ def test_values_are_those_of_one_process(runs, name, mode):
 
 @pytest.mark.parametrize(("name", "steps"), _CASES.items())
 def test_callbacks_are_called_as_in_one_process(runs, name, steps):
-    expected, here = (runs[one][name]["calls"] for one in ("one process", "on"))
+    expected, here = (runs(one)[name]["calls"] for one in ("one process", "on"))
     assert here == expected
     assert ["on_train_batch_end", steps - 1] in [call[:2] for call in here]
 

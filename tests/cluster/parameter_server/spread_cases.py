@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Keras model of which one kernel dominates, stock and with its update spread or not.
 
-Arguments: "stock" or "on", the number of servers, a folder of checkpoints.
+Arguments: "stock" or "on", the number of servers, a folder of checkpoints, and the bottlenecks with
+which these are restored.
 """
 
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from tests.fault import coordinator
 
 
-def main(mode, servers, folder):
+def main(mode, servers, folder, restores):
     import keras
     import numpy as np
     import tensorflow as tf
@@ -157,7 +158,7 @@ def main(mode, servers, folder):
         name = optimizer_of.__name__
         for bottleneck in ("compute", "wire") if mode != "stock" else ("compute",):
             cases[f"{name}_{bottleneck}"] = training(bottleneck, optimizer_of)
-        for bottleneck in ("compute", "wire") if mode != "stock" else ("compute",):
+        for bottleneck in restores if mode != "stock" else restores[:1]:
             cases[f"{name}_{bottleneck}_restored"] = restored(bottleneck, optimizer_of)
     if mode != "stock":
         cases["not_asked"] = not_asked
@@ -165,4 +166,4 @@ def main(mode, servers, folder):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])

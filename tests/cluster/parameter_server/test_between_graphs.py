@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow_but
 
 # Several clusters, one after the other.
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -31,15 +32,35 @@ _OPTIMIZERS = {
 }
 _SYNCHRONOUS = ("GradientDescent", "Momentum", "Adam")
 _NAMES = [*_OPTIMIZERS, *(f"synchronous {name}" for name in _SYNCHRONOUS)]
+_FAST = ("Momentum", "Adam", "synchronous Momentum")
+_SLOW = tuple(name for name in _NAMES if name not in _FAST)
+
+
+def _run(folder, names):
+    return {mode: coordinator.run(__file__, mode, folder, *names) for mode in _MODES}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return {mode: coordinator.run(__file__, mode, folder) for mode in _MODES}
+def fast_runs(tmp_path_factory):
+    return _run(tmp_path_factory.mktemp("checkpoints"), _FAST)
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.fixture(scope="module")
+def slow_runs(tmp_path_factory):
+    return _run(tmp_path_factory.mktemp("checkpoints"), _SLOW)
+
+
+@pytest.fixture(params=slow_but(_NAMES, _FAST.__contains__))
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def runs(request, name):
+    """What the script gives in each mode, with this case among others."""
+    return request.getfixturevalue("fast_runs" if name in _FAST else "slow_runs")
+
+
 def test_values_are_those_of_stock(runs, name):
     stock, here = runs["stock"][name], runs["on"][name]
     assert "raised" not in stock and "raised" not in here, (stock, here)
@@ -48,14 +69,12 @@ def test_values_are_those_of_stock(runs, name):
     assert here["steps"] == stock["steps"] > 0
 
 
-@pytest.mark.parametrize("name", _NAMES)
 def test_both_graphs_and_a_restart_have_the_same_places(runs, name):
     first, second = runs["on"][name]["places"]
     assert first == second
     assert runs["restart"][name]["places"] == [first, first]
 
 
-@pytest.mark.parametrize("name", _NAMES)
 def test_a_restart_goes_on_from_either_checkpoint(runs, name):
     for mode in ("stock", "on"):
         restored = runs["restart"][name]["restored"][mode]
@@ -63,7 +82,6 @@ def test_a_restart_goes_on_from_either_checkpoint(runs, name):
         assert restored["then"] == runs[mode][name]["then"]
 
 
-@pytest.mark.parametrize("name", _NAMES)
 def test_servers_keep_the_same(runs, name):
     """Stock TensorFlow, which takes them in turn, has all kernels on one server."""
     stock, here = (runs[mode][name]["kept"] for mode in ("stock", "on"))
@@ -72,7 +90,7 @@ def test_servers_keep_the_same(runs, name):
     assert sum(here) == sum(stock)
 
 
-def _main(mode, folder):
+def _main(mode, folder, *names):
     import numpy as np
     import tensorflow as tf
     from tensorflow.python.training import sync_replicas_optimizer
@@ -205,7 +223,7 @@ def _main(mode, folder):
     def path(saved, name):
         return str(Path(folder) / f"{saved}_{name.replace(' ', '_')}")
 
-    coordinator.finish({name: case(name) for name in _NAMES})
+    coordinator.finish({name: case(name) for name in names})
 
 
 if __name__ == "__main__":

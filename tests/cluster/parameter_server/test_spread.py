@@ -16,10 +16,18 @@ _ROWS, _COLUMNS = 67, 61
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Each restores the checkpoints of those before it; the last one has the feature off."""
+    """Each but the first one restores the checkpoints of those before it."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    order = {("on", 2): [], ("stock", 2): ["compute"], ("on", 3): ["compute"]}
+    return {key: coordinator.run(_SCRIPT, *key, folder, *order[key]) for key in order}
+
+
+@pytest.fixture(scope="module")
+def all_runs(tmp_path_factory):
+    """Each restores the checkpoints of those before it in all ways; the last one is of stock."""
     folder = tmp_path_factory.mktemp("checkpoints")
     order = [("stock", 2), ("on", 2), ("on", 3), ("stock", 3)]
-    return {key: coordinator.run(_SCRIPT, *key, folder) for key in order}
+    return {key: coordinator.run(_SCRIPT, *key, folder, "compute", "wire") for key in order}
 
 
 @pytest.mark.parametrize("servers", [2, 3])
@@ -84,7 +92,24 @@ def test_checkpoints_have_the_tensors_of_stock(runs, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_checkpoints_are_restored_spread_or_not_and_by_other_numbers_of_servers(runs, optimizer):
+def test_checkpoints_are_restored_by_stock_and_by_more_servers(runs, optimizer):
+    then = runs["stock", 2][f"{optimizer}_compute"]["then"]
+    made = [f"{optimizer}-on-{one}-2-1" for one in ("compute", "wire")]
+    made.append(f"{optimizer}-stock-compute-2-1")
+    restored = runs["stock", 2][f"{optimizer}_compute_restored"]
+    assert restored == dict.fromkeys(sorted(made), then)
+    made += [f"{optimizer}-on-{one}-3-1" for one in ("compute", "wire")]
+    restored = runs["on", 3][f"{optimizer}_compute_restored"]
+    assert restored == dict.fromkeys(sorted(made), then)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_checkpoints_are_restored_spread_or_not_and_by_other_numbers_of_servers(
+    all_runs, optimizer
+):
+    runs = all_runs
     then = runs["stock", 2][f"{optimizer}_compute"]["then"]
     made = [f"{optimizer}-stock-compute-2-1"]
     for servers in (2, 3):

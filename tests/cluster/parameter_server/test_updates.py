@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Updates on parameter servers are one operation each, with the values of stock ones."""
 
+import itertools
 import re
 import sys
 
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow, slow_but
 
-# (A hundred cases in one process, which others may be beside.)
+# (Many cases in one process, which others may be beside.)
 SECONDS = 890
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(SECONDS + 10)]
 
@@ -20,9 +22,41 @@ _LEFT = {
 }
 
 
+# Of optimizers and gradients, those that are not slow.
+_FAST = {
+    ("keras Adadelta", "dense"),
+    ("keras Adagrad", "sparse"),
+    ("keras Adagrad clipnorm", "sparse"),
+    ("keras Adam", "sparse"),
+    ("keras Adam amsgrad", "dense"),
+    ("keras Ftrl", "sparse"),
+    ("keras RMSprop", "sparse"),
+    ("keras RMSprop centered", "dense"),
+    ("keras SGD", "dense"),
+    ("keras SGD global_clipnorm", "dense"),
+    ("keras SGD nesterov", "sparse"),
+    ("tf.compat.v1.train Adam", "dense"),
+    ("tf_keras Adam", "sparse"),
+    ("tf_keras Lion", "dense"),
+    ("tf_keras Nadam", "sparse"),
+    ("tf_keras SGD momentum", "sparse"),
+    ("tf_keras.legacy Adam", "sparse"),
+}
+
+
 @pytest.fixture(scope="module")
 def cases():
-    return coordinator.run(__file__, seconds=SECONDS)
+    return coordinator.run(__file__, "fast")
+
+
+@pytest.fixture(scope="module")
+def slow_cases():
+    return coordinator.run(__file__, "slow", seconds=SECONDS)
+
+
+def _case(request, optimizer, gradient):
+    cases = "cases" if (optimizer, gradient) in _FAST else "slow_cases"
+    return request.getfixturevalue(cases)[f"{optimizer} {gradient}"]
 
 
 def _names():
@@ -34,18 +68,20 @@ def _names():
     return [f"{module} {name}" for module in ("keras", "tf_keras") for name in both] + more
 
 
-@pytest.mark.parametrize("gradient", ["dense", "sparse"])
-@pytest.mark.parametrize("name", _names())
-def test_values_are_those_of_stock(cases, name, gradient):
-    case = cases[f"{name} {gradient}"]
+@pytest.mark.parametrize(
+    ("name", "gradient"),
+    slow_but(itertools.product(_names(), ["dense", "sparse"]), _FAST.__contains__),
+)
+def test_values_are_those_of_stock(request, name, gradient):
+    case = _case(request, name, gradient)
     assert case["ulps"] == 0, case
     assert set(case["left"]) - {"too_few"} == _LEFT.get((name, gradient), set())
 
 
-@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "RMSprop", "RMSprop centered"])
-def test_rows_that_keras_divides_by_a_table(cases, name):
+@pytest.mark.parametrize("name", [slow("Adadelta"), "Adagrad", "RMSprop", slow("RMSprop centered")])
+def test_rows_that_keras_divides_by_a_table(request, name):
     """Its conditional stands between the slot's update and the weight's."""
-    case = cases[f"keras {name} sparse"]
+    case = _case(request, f"keras {name}", "sparse")
     assert case["fused"] == 6  # five weights and the counter of steps
     assert case["left"] == []
 
@@ -130,7 +166,7 @@ def test_error_of_a_twin_reads_like_that_of_its_function(cases):
     assert "__tf_fuse" not in cases["error"]["text"]
 
 
-def _main():
+def _main(which):
     import keras
     import numpy as np
     import tensorflow as tf
@@ -171,8 +207,11 @@ def _main():
     cases = {}
     makers = updates.makers()
     for name, make in makers.items():
-        cases[f"{name} dense"] = case(make, sparse=False)
-        cases[f"{name} sparse"] = case(make)
+        for gradient in ("dense", "sparse"):
+            if ((name, gradient) in _FAST) == (which == "fast"):
+                cases[f"{name} {gradient}"] = case(make, sparse=gradient == "sparse")
+    if which == "slow":
+        coordinator.finish(cases)
     adam = makers["keras Adam"]
     cases["nested"] = case(adam, nested=True)
     cases["returns nothing"] = case(adam, returns=False)
@@ -361,5 +400,4 @@ def _main():
 
 
 if __name__ == "__main__":
-    assert len(sys.argv) == 1
-    _main()
+    _main(*sys.argv[1:])

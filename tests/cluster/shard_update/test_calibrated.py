@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.collectives.ranks import Error, Ranks
 from tests.cluster.shard_update.checks import check_equal
+from tests.slow_cases import slow
 from tf_fuse.shard_update.cost_figures import DEFAULTS, RANGE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -46,7 +47,7 @@ def test_the_first_one_measures_for_all():
         assert f"(measured by {_TASKS[0]}" in ranks.log(2)
 
 
-@pytest.mark.parametrize("pins", [(_CUT, None, None), (_CUT, None, _CUT)])
+@pytest.mark.parametrize("pins", [slow((_CUT, None, None)), (_CUT, None, _CUT)])
 def test_what_the_first_one_pins_holds_for_all(pins):
     with _ranks(*pins) as ranks:
         stock = ranks.values("trained", on=False)

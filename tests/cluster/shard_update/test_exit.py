@@ -14,6 +14,7 @@ import pytest
 
 from examples import standalone
 from tests import forking
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
@@ -94,7 +95,7 @@ def _end(program, command=None):
     return program.returncode, printed, log
 
 
-@pytest.mark.parametrize("gather", ["end", "first_use"])
+@pytest.mark.parametrize("gather", [slow("end"), "first_use"])
 def test_who_stays_has_what_the_others_leave(stock, gather):
     with _programs(gather, gather, gather) as programs:
         _wait_for(programs, "trained")
@@ -138,7 +139,7 @@ def test_what_is_left_to_one_is_read_by_another(stock):
 
 
 def test_nobody_waits_for_others_that_end_too():
-    with _programs("end", "end", "end") as programs:
+    with _programs("end", "end") as programs:
         _wait_for(programs, "trained")
         for program in programs:
             program.stdin.write("end\n")

@@ -2,24 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that are gathered right before their first use: the bits, bytes and reads in between.
 
-With three workers; TF_FUSE_TEST_UPDATES=1 (`make updates`) has all of it with two as well.
+With two workers; with three, all of it is slow.
 """
-
-import os
 
 import pytest
 
 from tests.cluster.collectives.ranks import Ranks
-from tests.cluster.shard_update.checks import ELEMENTS, SIZES, check_equal
+from tests.cluster.shard_update.checks import ELEMENTS, SIZES, check_equal, stock_values
+from tests.slow_cases import slow
 from tf_fuse.collectives import packed_ranges
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"
 _STEPS = 4
 
 
-@pytest.fixture(scope="module", params=[2, 3] if _LONG else [3])
+@pytest.fixture(scope="module", params=[2, slow(3)])
 def ranks(request):
     with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
         yield ranks
@@ -47,17 +45,17 @@ def _check_all_first(ranks, dtype="float32"):
 @pytest.mark.parametrize(
     ("optimizer", "args", "slots"),
     [
-        ("SGD", {}, 0),
+        slow("SGD", {}, 0),
         ("SGD", {"momentum": 0.9, "nesterov": True, "use_ema": True, "ema_momentum": 0.5}, 2),
         ("Adam", {}, 2),
-        ("AdamW", {"weight_decay": 0.1}, 2),
+        slow("AdamW", {"weight_decay": 0.1}, 2),
         ("Lion", {"clipnorm": 0.1}, 1),
-        ("Ftrl", {}, 2),
+        slow("Ftrl", {}, 2),
     ],
     ids=str,
 )
 def test_the_bits_of_stock(ranks, optimizer, args, slots):
-    stock = ranks.values("gathered", on=False, optimizer=optimizer, **args)
+    stock = stock_values(ranks, "gathered", optimizer=optimizer, **args)
     here = ranks.values("gathered", optimizer=optimizer, **args)
     check_equal(stock, here)
     for result in here:
@@ -80,28 +78,28 @@ def test_the_bits_of_stock(ranks, optimizer, args, slots):
 @pytest.mark.parametrize(
     ("optimizer", "args"),
     [
-        ("Adam", {"amsgrad": True}),
+        slow("Adam", {"amsgrad": True}),
         # One operation updates the weight and its slots.
-        ("legacy.Adam", {}),
+        slow("legacy.Adam", {}),
         ("legacy.RMSprop", {"momentum": 0.5}),
     ],
     ids=str,
 )
 def test_optimizers_of_tf_keras(ranks, optimizer, args):
     args = {"library": "tf_keras", "optimizer": optimizer, **args}
-    stock = ranks.values("gathered", on=False, **args)
+    stock = stock_values(ranks, "gathered", **args)
     check_equal(stock, ranks.values("gathered", **args))
     _check_all_first(ranks)
 
 
-@pytest.mark.parametrize("batch", [1, 100])
+@pytest.mark.parametrize("batch", [1, slow(100)])
 def test_batches(ranks, batch):
     args = {"policy": "mixed_bfloat16", "optimizer": "AdamW", "reads": ["evaluates"]}
-    stock = ranks.values("gathered", on=False, **args)
+    stock = stock_values(ranks, "gathered", **args)
     check_equal(stock, ranks.values("gathered", batch=batch, narrow=True, **args))
 
 
-@pytest.mark.parametrize("optimizer", ["Lamb", "Adafactor"])
+@pytest.mark.parametrize("optimizer", [slow("Lamb"), "Adafactor"])
 def test_the_bits_of_the_end(ranks, optimizer):
     end = ranks.values("gathered", optimizer=optimizer, gather="end")
     check_equal(end, ranks.values("gathered", optimizer=optimizer))
@@ -109,7 +107,7 @@ def test_the_bits_of_the_end(ranks, optimizer):
 
 
 def test_gradients_of_the_pack_that_are_left_alone(ranks):
-    stock = ranks.values("gathered", on=False, optimizer="Muon")
+    stock = stock_values(ranks, "gathered", optimizer="Muon")
     check_equal(stock, ranks.values("gathered", optimizer="Muon"))
     for report in ranks.values("report"):
         gathers = [one["gather"] for one in _gradients(report)]
@@ -120,18 +118,18 @@ def test_gradients_of_the_pack_that_are_left_alone(ranks):
 @pytest.mark.parametrize(
     "reads",
     [
-        ["weights", "halves"],
+        slow(["weights", "halves"]),
         ["one_weights", "evaluates"],
-        ["evaluates", "everyone_reads", "other_batch"],
-        ["own_batch", "one_reads", "one_weights"],
+        slow(["evaluates", "everyone_reads", "other_batch"]),
+        slow(["own_batch", "one_reads", "one_weights"]),
         ["changes", "weights"],
-        ["switches", "changes", "one_weights"],
+        slow(["switches", "changes", "one_weights"]),
         ["halves", "assigns", "faster"],
     ],
     ids=lambda reads: "-".join(reads),
 )
 def test_who_reads_between_steps_gets_the_values(ranks, reads):
-    stock = ranks.values("gathered", on=False, reads=reads)
+    stock = stock_values(ranks, "gathered", reads=reads)
     check_equal(stock, ranks.values("gathered", reads=reads))
 
 
@@ -172,7 +170,7 @@ def test_casts_to_bfloat16_travel_in_it(ranks):
         result = ranks.values("gathered", policy="mixed_bfloat16", **args)
         return result, ranks.values("received", steps=2)
 
-    stock, _ = run(on=False)
+    stock = stock_values(ranks, "gathered", policy="mixed_bfloat16")
     end, bytes_at_the_end = run(gather="end", narrow=True)
     for report in ranks.values("report"):
         assert {one["gather"] for one in _gradients(report)} == {"end"}
@@ -197,7 +195,7 @@ def test_casts_to_bfloat16_travel_in_it(ranks):
 
 def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
     args = {"policy": "mixed_bfloat16", "optimizer": "AdamW", "weight_decay": 0.1}
-    stock = ranks.values("gathered", on=False, **args)
+    stock = stock_values(ranks, "gathered", **args)
     check_equal(stock, ranks.values("gathered", narrow=True, **args))
     for report in ranks.values("report"):
         first, *others = _gradients(report)
@@ -207,7 +205,7 @@ def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
         # That of others is of the parts, which are whole numbers of float32.
         assert {one["gather_type"] for one in others} == {"bfloat16"}
         assert {one["gather_wide"] for one in others} == {""}
-    stock = ranks.values("gathered", on=False)
+    stock = stock_values(ranks, "gathered")
     check_equal(stock, ranks.values("gathered", narrow=True))
     for report in ranks.values("report"):
         assert {one["gather_type"] for one in _gradients(report)} == {"float32"}
@@ -217,14 +215,21 @@ def test_what_needs_more_than_bfloat16_travels_in_float32(ranks):
 def test_float16(ranks):
     # Without loss scaling, which would update in a branch.
     args = {"policy": "mixed_float16", "optimizer": "SGD"}
-    stock = ranks.values("gathered", on=False, **args)
+    stock = stock_values(ranks, "gathered", **args)
     check_equal(stock, ranks.values("gathered", narrow=True, **args))
     _check_all_first(ranks, "float16")
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
-@pytest.mark.parametrize(("first", "then"), [("first_use", "end"), ("end", "first_use")])
-def test_checkpoints(tmp_path, before, after, first, then):
+@pytest.mark.parametrize(
+    ("first", "then", "before", "after"),
+    [
+        ("first_use", "end", 3, 2),
+        slow("first_use", "end", 2, 3),
+        ("end", "first_use", 2, 3),
+        slow("end", "first_use", 3, 2),
+    ],
+)
+def test_checkpoints(tmp_path, first, then, before, after):
     path = str(tmp_path / "saved")
     with Ranks(["grpc+fuse"] * before, server=False) as ranks:
         ranks.values("gathered", steps=2, gather=first)
@@ -262,7 +267,7 @@ def test_replicas_that_gather_otherwise_are_told():
             assert "gathered at end" in error.text
 
 
-@pytest.mark.parametrize("execution", [1, 3])
+@pytest.mark.parametrize("execution", [slow(1), 3])
 def test_fit(ranks, execution):
     args = {"library": "tf_keras", "name": "Adam", "execution": execution}
     stock = ranks.values("fitted", shard_weight_update=False, **args)

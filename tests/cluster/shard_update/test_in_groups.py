@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.cluster.collectives.ranks import Error, Ranks
-from tests.cluster.shard_update.checks import ELEMENTS, check_equal
+from tests.cluster.shard_update.checks import ELEMENTS, check_equal, stock_values
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -24,12 +25,12 @@ def ranks():
     [
         ("Adam", 2, ["everyone_reads", "assigns"]),
         ("Adagrad", 1, ["one_reads", "by_function"]),
-        ("Nadam", 2, ["other_batch"]),
-        ("SGD", 0, []),
+        slow("Nadam", 2, ["other_batch"]),
+        slow("SGD", 0, []),
     ],
 )
 def test_the_bits_of_whole_updates(ranks, optimizer, slots, reads):
-    stock = ranks.values("trained", on=False, optimizer=optimizer, reads=reads)
+    stock = stock_values(ranks, "trained", optimizer=optimizer, reads=reads)
     here = ranks.values("trained", optimizer=optimizer, reads=reads, group_size=2)
     check_equal(stock, here)
     for result, report in zip(here, ranks.values("report"), strict=True):
@@ -59,8 +60,9 @@ def _largest_difference(whole, cut):
     )
 
 
+@pytest.mark.slow
 def test_norms(ranks):
-    stock = ranks.values("trained", on=False, optimizer="Lamb")
+    stock = stock_values(ranks, "trained", optimizer="Lamb")
     here = ranks.values("trained", optimizer="Lamb", group_size=2)
     assert len({one["weights"] for one in here}) == 1
     assert _largest_difference(stock, here) <= 1e-5
@@ -77,7 +79,7 @@ def test_all_replicas_are_one_group(ranks):
 
 
 def test_groups_that_cannot_be_made(ranks):
-    stock = ranks.values("trained", on=False)
+    stock = stock_values(ranks, "trained")
     check_equal(stock, ranks.values("trained", group_size=3))
     for rank, report in enumerate(ranks.values("report")):
         function = report["functions"][-1]
@@ -98,41 +100,43 @@ def test_other_groups_in_other_processes_are_an_error():
             assert "in 2 groups" in error.text
 
 
-def test_checkpoints(tmp_path):
+@pytest.mark.parametrize("sizes", [(0,), slow((4, 2, 0))], ids=str)
+def test_checkpoints(tmp_path, sizes):
     path = str(tmp_path / "saved")
     with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
         stock = ranks.values("trained", on=False, steps=6)
         ranks.values("trained", steps=2, group_size=2)
         saved = ranks.values("trained_on", steps=1, saved=path)
         assert [one["losses"] for one in saved] == [one["losses"][:3] for one in stock]
-        for size in (4, 2, 0):
+        for size in sizes:
             restored = ranks.values("trained", steps=3, restored=path, group_size=size)
             for one, other in zip(stock, restored, strict=True):
                 assert one["losses"][3:] == other["losses"]
                 assert (one["weights"], one["slots"]) == (other["weights"], other["slots"])
 
 
-def test_what_a_dead_replica_had_is_read_from_another_group():
-    with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
-        stock = ranks.values("trained", on=False, steps=_STEPS + 1)
-        ranks.values("trained", group_size=2)
-        ranks.values("only_steps", steps=1)
-        ranks.kill(1)
+def test_what_a_dead_replica_had_is_read_from_another_group(ranks):
+    stock = stock_values(ranks, "trained", steps=_STEPS + 1)
+    with Ranks(["grpc+fuse"] * 4, server=False) as some:
+        some.values("trained", group_size=2)
+        some.values("only_steps", steps=1)
+        some.kill(1)
         for rank in (0, 3, 2):
-            (read,) = ranks.values("only_reads", [rank])
+            (read,) = some.values("only_reads", [rank])
             assert read == stock[rank]["slots"], rank
-        assert "task:3/device:CPU:0, which has what /job:worker/replica:0/task:1" in ranks.log(0)
-        assert "which has what" not in ranks.log(2) + ranks.log(3)
+        assert "task:3/device:CPU:0, which has what /job:worker/replica:0/task:1" in some.log(0)
+        assert "which has what" not in some.log(2) + some.log(3)
 
 
-def test_who_is_left_saves_all_that_stock_would(tmp_path):
+@pytest.mark.slow
+def test_who_is_left_saves_all_that_stock_would(ranks, tmp_path):
     path = str(tmp_path / "left")
-    with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
-        stock = ranks.values("trained", on=False, steps=_STEPS + 1)
-        ranks.values("trained", group_size=2)
-        ranks.values("only_steps", steps=1)
-        ranks.kill(1)
-        ranks.values("trained_on", [0], steps=0, saved=path)
+    stock = stock_values(ranks, "trained", steps=_STEPS + 1)
+    with Ranks(["grpc+fuse"] * 4, server=False) as some:
+        some.values("trained", group_size=2)
+        some.values("only_steps", steps=1)
+        some.kill(1)
+        some.values("trained_on", [0], steps=0, saved=path)
     with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
         for restored in ranks.values("trained", on=False, steps=0, restored=path):
             for key in ("weights", "slots"):
@@ -153,17 +157,17 @@ def test_what_all_that_had_it_took_along_is_an_error():
         assert "restart the program from its last checkpoint" in error.text
 
 
-def test_a_replica_that_does_not_answer_is_not_waited_for_without_end():
-    with Ranks(["grpc+fuse"] * 4, {"TF_FUSE_STATE_TIMEOUT_S": "3"}, server=False) as ranks:
-        stock = ranks.values("trained", on=False, steps=_STEPS + 2)
-        ranks.values("trained", group_size=2)
-        ranks.values("only_steps", steps=1)
-        ranks.pause(1)
-        (read,) = ranks.values("only_reads", [0])
-        ranks.resume(1)
-        assert ranks.values("only_reads") == [read] * 4
-        ranks.values("only_steps", steps=1)
-        assert ranks.values("only_reads") == [one["slots"] for one in stock]
+def test_a_replica_that_does_not_answer_is_not_waited_for_without_end(ranks):
+    stock = stock_values(ranks, "trained", steps=_STEPS + 2)
+    with Ranks(["grpc+fuse"] * 4, {"TF_FUSE_STATE_TIMEOUT_S": "3"}, server=False) as some:
+        some.values("trained", group_size=2)
+        some.values("only_steps", steps=1)
+        some.pause(1)
+        (read,) = some.values("only_reads", [0])
+        some.resume(1)
+        assert some.values("only_reads") == [read] * 4
+        some.values("only_steps", steps=1)
+        assert some.values("only_reads") == [one["slots"] for one in stock]
 
 
 def test_a_death_in_the_middle_of_steps_leaves_a_state():
@@ -188,9 +192,14 @@ _KINDS = [
     *(("reduction", {"name": n}, True) for n in ("all", "max", "max_of_columns", "max_of_rows")),
     *(("reduction", {"name": n}, False) for n in ("mean", "mean_of_rows", "norm", "product")),
 ]
+_FAST_KINDS = {"accumulation", "constrained", "waited_for", "max_of_columns", "mean"}
 
 
-@pytest.mark.parametrize(("case", "args", "is_exact"), _KINDS, ids=str)
+@pytest.mark.parametrize(
+    ("case", "args", "is_exact"),
+    slow_but(_KINDS, lambda kind: kind[1]["name"] in _FAST_KINDS),
+    ids=str,
+)
 def test_kinds_of_steps(ranks, case, args, is_exact):
     whole = ranks.values(case, sharded=False, **args)
     cut = []

@@ -4,7 +4,8 @@
 
 Stock TensorFlow has the protocol `grpc`, and nothing of tf_fuse is loaded. TF_FUSE_TEST_UPDATES=1
 (`make updates`) has all of it with two workers and with three; otherwise it is all optimizers with
-two, some programs with three, and all optimizers of Keras 3 with three replicas in a process.
+two, some programs with three, and all optimizers of Keras 3 with three replicas in a process. Of
+these, those that are named in `_FAST` and such are not slow.
 """
 
 import importlib.util
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.collectives.ranks import DEADLINE_S, Ended, Error, Ranks
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -79,6 +81,19 @@ _INEXACT = [
     ("tf_keras", "Adam", {"global_clipnorm": 0.5}, 2),
     ("tf_keras", "SGD", {"clipnorm": 0.1, "momentum": 0.9}, 1),
 ]
+# Those that are not slow: each kind of slots, and each library. For "SGD" of Keras 3 all options.
+_FAST = {
+    ("keras", "Adam"),
+    ("keras", "Ftrl"),
+    ("keras", "Lamb"),
+    ("keras", "SGD"),
+    ("tf_keras", "Adagrad"),
+    ("tf_keras", "RMSprop"),
+    ("tf_keras", "SGD"),
+    ("tf_keras.legacy", "RMSprop"),
+    ("v1", "FtrlOptimizer"),
+    ("v1", "GradientDescentOptimizer"),
+}
 _LIMIT = 1e-5  # by which any weight or slot of them may differ after four steps
 # Of each program, how many gradients are cut, and how many slots.
 _PROGRAMS = {
@@ -97,7 +112,14 @@ _PROGRAMS = {
     "two_optimizers": (6, 12),
 }
 # Those that are tried in the short form, too.
-_SHORT_PROGRAMS = ["embedding", "loop", "scaled_2", "several_packs", "tied", "tiny"]
+_SHORT_PROGRAMS = [
+    "embedding",
+    slow("loop"),
+    "scaled_2",
+    slow("several_packs"),
+    slow("tied"),
+    "tiny",
+]
 
 
 def _has(library):
@@ -106,7 +128,16 @@ def _has(library):
 
 def _of_installed(cases):
     skip = pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
-    return [pytest.param(*case, marks=() if _has(case[0]) else skip) for case in cases]
+    return [
+        pytest.param(
+            *case,
+            marks=[
+                *([] if case[:2] in _FAST else [pytest.mark.slow]),
+                *([] if _has(case[0]) else [skip]),
+            ],
+        )
+        for case in cases
+    ]
 
 
 def _sizes(short):
@@ -201,7 +232,9 @@ _FUSED = [
 
 @_sizes(2)
 @pytest.mark.parametrize("gather", ["end", "first_use"])
-@pytest.mark.parametrize(("name", "options", "counts"), _FUSED)
+@pytest.mark.parametrize(
+    ("name", "options", "counts"), slow_but(_FUSED, lambda case: case[0] in ("Adam", "SGD"))
+)
 def test_updates_in_one_operation(groups, name, options, counts, gather):
     switches = {"shard_weight_update_gather": gather}
     args = {"library": "keras", "name": name, "options": options}
@@ -277,6 +310,7 @@ def test_stock_cannot_fit_keras_3_with_workers(groups):
         assert error.text.startswith("Attempt to convert a value (PerReplica:"), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [4, 8] if _LONG else [4])
 def test_more_workers(size):
     with (
@@ -334,6 +368,14 @@ if _LONG:
     ]
     _IN_A_PROCESS[3] += ["embedding", "frozen", "half", "half_scaled", "several_packs", "tied"]
     _IN_A_PROCESS[8] = [["keras", "Lamb", {}], ["v1", "RMSPropOptimizer", {}], "nested"]
+# Of these, those that are not slow.
+_FAST_IN_A_PROCESS = [
+    "scaled",
+    "scaled_2",
+    {"library": "keras", "name": "Adam", "policy": "mixed_float16"},
+    *(["keras", name, {}] for name in ("Adafactor", "Adam", "Muon")),
+    ["v1", "AdamOptimizer", {}],
+]
 # Those that are not cut as all others are, and why.
 _LEFT = {
     # One branch has the updates of all replicas.
@@ -357,7 +399,10 @@ def _title(case):
 
 @pytest.mark.parametrize(
     ("process", "case"),
-    [(replicas, case) for replicas, cases in _IN_A_PROCESS.items() for case in cases],
+    slow_but(
+        [(replicas, case) for replicas, cases in _IN_A_PROCESS.items() for case in cases],
+        lambda one: one[1] in _FAST_IN_A_PROCESS,
+    ),
     indirect=["process"],
     ids=_title,
     scope="module",

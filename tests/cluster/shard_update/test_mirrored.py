@@ -7,6 +7,7 @@ import pytest
 
 from tests.cluster.collectives.ranks import DEADLINE_S, Ranks
 from tests.cluster.shard_update.checks import ELEMENTS
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
@@ -51,7 +52,7 @@ def _of(cases):
     )
 
 
-@_of([(2, 0), (3, 0), (8, 0), (4, 2), (6, 2), (6, 3)])
+@_of(slow_but([(2, 0), (3, 0), (8, 0), (4, 2), (6, 2), (6, 3)], {(3, 0), (4, 2)}.__contains__))
 def test_the_bits_in_a_part_of_the_memory(process, group_size):
     replicas = process.replicas
     groups = replicas // (group_size or replicas)
@@ -70,7 +71,7 @@ def test_the_bits_in_a_part_of_the_memory(process, group_size):
         assert [one["groups"] for one in on["functions"]] == [groups]
 
 
-@_in(2, 3)
+@_in(slow(2), 3)
 def test_the_bits_with_weights_in_parts(process):
     replicas = process.replicas
     for optimizer, slots in sorted(_SLOTS.items()):

@@ -5,7 +5,8 @@
 import pytest
 
 from tests.cluster.collectives.ranks import Error, Ranks
-from tests.cluster.shard_update.checks import ELEMENTS, check_equal
+from tests.cluster.shard_update.checks import ELEMENTS, check_equal, stock_values
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -19,13 +20,13 @@ def ranks():
 
 
 def _both(ranks, **args):
-    stock = ranks.values("trained", on=False, **args)
-    here = ranks.values("trained", on=True, **args)
+    stock = stock_values(ranks, "trained", **args)
+    here = ranks.values("trained", **args)
     check_equal(stock, here)
     return here
 
 
-@pytest.mark.parametrize(("optimizer", "slots"), [("Adam", 2), ("Lion", 1)])
+@pytest.mark.parametrize(("optimizer", "slots"), [("Adam", 2), slow("Lion", 1)])
 def test_state_is_in_parts(ranks, optimizer, slots):
     for result in _both(ranks, optimizer=optimizer):
         held = result["held"][-1]
@@ -40,7 +41,7 @@ def test_state_is_in_parts(ranks, optimizer, slots):
     [
         ["everyone_reads", "assigns"],
         ["one_reads", "by_function"],
-        ["faster", "other_batch"],
+        slow(["faster", "other_batch"]),
         ["own_batch"],
     ],
     ids=lambda reads: "-".join(reads),
@@ -117,7 +118,7 @@ def test_report_says_why_an_update_is_left_alone(ranks):
 
 
 def test_what_does_not_pay_is_left_alone(ranks):
-    stock = ranks.values("trained", on=False)
+    stock = stock_values(ranks, "trained", optimizer="Adam")
     here = ranks.values("trained", always=False)
     check_equal(stock, here)
     for report in ranks.values("report"):
@@ -130,7 +131,7 @@ def test_what_does_not_pay_is_left_alone(ranks):
 
 @pytest.mark.parametrize(
     ("before", "after", "on_before", "on_after"),
-    [(2, 3, True, True), (3, 2, True, False), (2, 3, False, True)],
+    [(2, 3, True, True), slow(3, 2, True, False), slow(2, 3, False, True)],
 )
 def test_checkpoints(tmp_path, before, after, on_before, on_after):
     path = str(tmp_path / "saved")
@@ -200,7 +201,7 @@ def test_python_code_in_a_branch_keeps_a_step_whole(ranks):
 
 
 def test_what_is_cut_wrongly_is_not_run(ranks):
-    stock = ranks.values("trained", on=False)
+    stock = stock_values(ranks, "trained", optimizer="Adam")
     here = ranks.values("wrongly_cut")
     check_equal(stock, here)
     reports = ranks.values("report")
@@ -214,7 +215,7 @@ def test_what_is_cut_wrongly_is_not_run(ranks):
 
 
 def test_an_error_of_ours_is_no_reason_not_to_train(ranks):
-    stock = ranks.values("trained", on=False)
+    stock = stock_values(ranks, "trained", optimizer="Adam")
     here = ranks.values("badly_planned")
     check_equal(stock, here)
     for report in ranks.values("report"):

@@ -4,7 +4,7 @@
 
 By the rewritten function alone; `test_matrix.py` has what the option makes of it, with
 all optimizers, so of these and of programs only some are here. TF_FUSE_TEST_UPDATES=1
-(`make updates`) has all, and groups of two besides those of three.
+(`make updates`) has all. Groups of three are slow, those of two are not.
 """
 
 import importlib.util
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.collectives.ranks import Ranks
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -86,7 +87,7 @@ _INEXACT = {
 _ONLY_LONG = pytest.mark.skipif(not _LONG, reason="long: make updates")
 
 
-@pytest.fixture(scope="module", params=[2, 3] if _LONG else [3])
+@pytest.fixture(scope="module", params=[2, slow(3)])
 def ranks(request):
     with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
         yield ranks
@@ -178,7 +179,9 @@ def test_sums_are_added_in_another_order(ranks, library, optimizer):
     assert _largest_difference(whole, cut) <= limit
 
 
-@pytest.mark.parametrize("name", ["all", "any", "max", "max_of_columns", "max_of_rows", "min"])
+@pytest.mark.parametrize(
+    "name", ["all", slow("any"), slow("max"), "max_of_columns", slow("max_of_rows"), slow("min")]
+)
 def test_reductions_that_keep_bits(ranks, name):
     whole, cut = _runs(ranks, "reduction", name=name)
     assert [(result["reasons"], result["inexact"]) for result in cut] == [([], 0)] * len(cut)
@@ -186,7 +189,8 @@ def test_reductions_that_keep_bits(ranks, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["mean", "mean_of_rows", "norm", "product", "sum_of_first_and_last"]
+    "name",
+    [slow("mean"), "mean_of_rows", slow("norm"), slow("product"), "sum_of_first_and_last"],
 )
 def test_reductions_that_do_not(ranks, name):
     whole, cut = _runs(ranks, "reduction", name=name)
@@ -200,6 +204,7 @@ def test_exact_leaves_sums_alone(ranks):
         assert (result["reasons"], result["whole"]) == (["not_exact"], 0)
 
 
+@pytest.mark.slow
 def test_averages_of_weights(ranks):
     _check(_both(ranks, "keras", "SGD", options={"use_ema": True}), 1)
 
@@ -219,7 +224,7 @@ _PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(_PROGRAMS) if _LONG else ["accumulation", "scaled"])
+@pytest.mark.parametrize("name", sorted(_PROGRAMS) if _LONG else [slow("accumulation"), "scaled"])
 def test_programs(ranks, name):
     reasons, slots = _PROGRAMS[name]
     whole, cut = _runs(ranks, "program", name=name)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers whose updates are one operation each have the bits of stock TensorFlow."""
 
+import itertools
 import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_cases import slow_but
 from tests.unit.fuse_update.fused_updates import bits, clusters, outlines_of, reasons
 from tf_fuse.fuse_update import outline
 
@@ -80,8 +82,23 @@ _MAKERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("returns", [True, False])
-@pytest.mark.parametrize("name", sorted(_MAKERS))
+# Of all optimizers, those that are not slow; and those with a step that returns nothing.
+_FAST = {
+    *(f"keras {name}" for name in ("Adafactor", "Adam", "AdamW", "Ftrl", "Lion", "SGD")),
+    *(f"keras {name}" for name in ("centered", "clipnorm", "clipvalue", "ema", "nesterov")),
+    *(f"tf_keras {name}" for name in ("Adadelta", "Adam", "Nadam", "RMSprop", "SGD")),
+}
+_FAST_WITHOUT_RESULT = {"keras Adam", "keras SGD", "tf_keras Adam"}
+
+
+def _is_fast(case):
+    name, returns = case
+    return name in (_FAST if returns else _FAST_WITHOUT_RESULT)
+
+
+@pytest.mark.parametrize(
+    ("name", "returns"), slow_but(itertools.product(sorted(_MAKERS), [True, False]), _is_fast)
+)
 def test_optimizers(name, returns):
     stock = _trained(_MAKERS[name], returns)
     ours, outlines = outlines_of(lambda: _trained(_MAKERS[name], returns))
@@ -97,7 +114,13 @@ _LEFT = {"keras clipnorm", "keras global_clipnorm"}
 
 @pytest.mark.parametrize("returns", [True, False])
 @pytest.mark.parametrize("shape", _SHAPES)
-@pytest.mark.parametrize("name", ["keras Adam", "keras AdamW", "keras Adamax", "keras clipnorm"])
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["keras Adam", "keras AdamW", "keras Adamax", "keras clipnorm"],
+        {"keras Adam", "keras clipnorm"}.__contains__,
+    ),
+)
 def test_one_weight(name, shape, returns):
     """Without others, Grappler sees that nothing else reads a rate."""
     stock = _trained(_MAKERS[name], returns, [shape])
@@ -107,7 +130,9 @@ def test_one_weight(name, shape, returns):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop", "Adamax"])
+@pytest.mark.parametrize(
+    "name", slow_but(["SGD", "Adam", "RMSprop", "Adamax"], {"SGD", "Adam"}.__contains__)
+)
 def test_types(name, dtype):
     stock = _trained(_keras(name), True, dtype=dtype)
     ours, outlines = outlines_of(lambda: _trained(_keras(name), True, dtype=dtype))

@@ -11,7 +11,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.python.eager import context as context_module
 from tensorflow.python.framework import op_def_registry
@@ -19,6 +19,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 import tf_fuse  # noqa: F401
 from tests import decisions
+from tests.slow_cases import slow, slow_but
 from tests.unit.fuse_update.compiled_jobs import SHAPE, Job, ones
 from tf_fuse.fuse_update.backend import Backend, no_xla
 from tf_fuse.fuse_update.encode import xla
@@ -226,8 +227,16 @@ def _trained(name, on, **args):
     return [np.asarray(v) for v in [*weights, *optimizer.variables]]
 
 
-@pytest.mark.parametrize("name", _OPTIMIZERS)
-@pytest.mark.parametrize("args", [{}, {"weight_decay": 0.01, "clipvalue": 0.5}])
+_ARGS = {"weight_decay": 0.01, "clipvalue": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        *((name, {}) for name in _OPTIMIZERS),
+        *slow_but([(name, _ARGS) for name in _OPTIMIZERS], lambda one: one[0] in ("AdamW", "SGD")),
+    ],
+)
 def test_optimizers(name, args):
     stock = _trained(name, False, **args)
     count = len(_decisions())
@@ -275,14 +284,16 @@ class _Program:
         return tensors[-1]
 
 
-@settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.lists(_steps, min_size=3, max_size=14))
-def test_random_programs_compute_the_same(steps):
-    def results(on):
-        program = _Program(steps)
-        told, _ = _run(program, [tf.constant([1, -2, 3], tf.int64)], on)
-        return [t.numpy().tolist() for t in [*told, *program.variables]]
+@pytest.mark.parametrize("examples", [20, slow(40)])
+def test_random_programs_compute_the_same(examples):
+    @settings(deadline=None, max_examples=examples)
+    @given(st.lists(_steps, min_size=3, max_size=14))
+    def check(steps):
+        def results(on):
+            program = _Program(steps)
+            told, _ = _run(program, [tf.constant([1, -2, 3], tf.int64)], on)
+            return [t.numpy().tolist() for t in [*told, *program.variables]]
 
-    assert results(True) == results(False)
+        assert results(True) == results(False)
+
+    check()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_cases import slow
 from tests.unit.kernels.elementwise_programs import assign, call, program_of, read, step_of
 from tf_fuse import _native
 from tf_fuse.sharded_variable.shard_spec import window
@@ -235,8 +236,10 @@ _INSTRUCTIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", _REAL)
-def test_bits_of_every_size(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "are_all"), [*((dtype, False) for dtype in _REAL), slow(tf.float32, True)]
+)
+def test_bits_of_every_size(dtype, are_all):
     """All operations at once: packets, what is behind the last one, and borders of blocks."""
     unary = [op for op in _UNARY if op != "Cast" and _has(op, dtype, dtype)]
     binary = [op for op in _BINARY if _has(op, dtype, dtype)]
@@ -246,7 +249,7 @@ def test_bits_of_every_size(dtype):
     results = range(3, 3 + len(steps))
     # (7 and 37 are prime to what a packet and a block have.)
     far = 1 if _LONG else 7
-    sizes = [*range(1, 600), *range(600, 4098, far)] if dtype == tf.float32 else range(1, 4098, 37)
+    sizes = [*range(1, 600), *range(600, 4098, far)] if are_all else range(1, 4098, 37)
     for size in sizes:
         # (From some size on stock TensorFlow computes in threads, which take denormals for zero.)
         operands = [_values(dtype, size, seed, denormals=False) for seed in (1, 2)]
@@ -280,12 +283,13 @@ def test_bits_of_a_part(dtype):
                 assert _bits(ours) == _bits(expected[own[0] : own[1]]), (size, own)
 
 
+@pytest.mark.parametrize("which", ["not slow", slow("slow")])
 @pytest.mark.parametrize("instructions", _INSTRUCTIONS)
-def test_bits_with_other_instructions(instructions):
+def test_bits_with_other_instructions(instructions, which):
     """Instructions are chosen when a process begins, so there is one for each choice."""
-    tests = "test_bits_of_every_size or test_bits_of_a_part"
+    tests = ["-k", "test_bits_of_every_size or test_bits_of_a_part", "-m", which]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, *tests],
         env={**os.environ, **_INSTRUCTIONS[instructions]},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.slow_cases import slow
 from tests.unit.shard_update import replication_programs as redundancy_programs
 from tests.unit.shard_update.replication_programs import OWN, REPLICAS, STEPS, Traced, run
 from tf_fuse.function_graph.function_lookup import REDUCE
@@ -59,10 +60,11 @@ def _check(steps, owns):
     return True
 
 
-def test_what_is_redundant_is_equal_on_all_replicas():
+@pytest.mark.parametrize("examples", [60, slow(150)])
+def test_what_is_redundant_is_equal_on_all_replicas(examples):
     ended = Counter()
 
-    @_settings(max_examples=150)
+    @_settings(max_examples=examples)
     @given(*_programs(12))
     def check(steps, owns):
         ended[_check(steps, owns)] += 1
@@ -83,7 +85,7 @@ def _any_reduce(count):
         (replication, "_assigned", lambda view, program, name, arguments, found: set()),
         (replication, "_is_pure", lambda program, node: True),
         (replication, "_visit_assignment", lambda view, node, found: set()),
-        (redundancy_programs, "reduces_over", _any_reduce),
+        slow(redundancy_programs, "reduces_over", _any_reduce),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
