@@ -66,6 +66,7 @@ class StepQueue:
         """
         import tensorflow as tf
 
+        self._strategy = strategy
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         workers = parameter_server_strategy.worker_count(strategy.extended)
         self._most = _STEPS_PER_WORKER * workers
@@ -97,7 +98,8 @@ class StepQueue:
             spec = keras.tree.map_structure(_any_rows, batches[0])
         else:
             spec = keras.tree.map_structure(_spec, spec)
-        traced = self._run_steps.get_concrete_function([spec] * len(batches))
+        with parameter_server_strategy.being_scheduled(self._strategy.extended):
+            traced = self._run_steps.get_concrete_function([spec] * len(batches))
         return Batch(self._coordinator.schedule(traced, args=(batches,)))
 
     def add(self, batches: Sequence[Any], spec: Any) -> None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fit`, `evaluate` and `predict` of Keras 3 with two workers; errors; a worker that is lost."""
 
+import logging
 import sys
 
 import pytest
@@ -21,6 +22,10 @@ def cases(tmp_path_factory):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_each_row_trains_once_per_epoch(cases, steps):
     assert cases[f"seen, {steps}"] == [_EPOCHS] * _ROWS
+
+
+def test_nothing_is_warned_of(cases):
+    assert cases["warnings"] == []
 
 
 def test_steps_per_epoch_counts_the_steps_of_all_workers(cases):
@@ -126,6 +131,15 @@ def _main(folder):
     def seen(one):
         return [int(count) for count in one.seen.numpy()]
 
+    warnings = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            warnings.append(record.getMessage())
+
+    tf.get_logger().addHandler(Handler(logging.WARNING))
+    logging.getLogger("tf_fuse").addHandler(Handler(logging.WARNING))
+
     def each_once(steps):
         one = model(steps)
         one.fit(dataset(), epochs=_EPOCHS, verbose=0)
@@ -226,6 +240,7 @@ def _main(folder):
                 for how in ("array", "dataset", "batch")
             },
             "one batch": one_batch,
+            "warnings": lambda: warnings,
             "saved": saved,
             "failed step": failed_step,
             **{

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
@@ -40,6 +41,12 @@ MEMBERS = (
             ("_num_workers", "is the number of workers", feature_names.KERAS_FIT),
             ("_variable_partitioner", "is the partitioner of the program"),
             ("_variable_count", "counts variables; TensorFlow chooses the next server by it"),
+            (
+                "_being_scheduled",
+                "says that a coordinator schedules the function that is traced; if not, TensorFlow "
+                "warns that it runs on the coordinator",
+                feature_names.KERAS_FIT,
+            ),
         )
     ),
 )
@@ -89,6 +96,16 @@ def server_count(extended: Any) -> int:
 def worker_count(extended: Any) -> int:
     """Return the number of workers of a strategy."""
     return int(extended._num_workers)
+
+
+@contextlib.contextmanager
+def being_scheduled(extended: Any) -> Iterator[None]:
+    """Trace as `ClusterCoordinator.schedule` does."""
+    extended._being_scheduled = True
+    try:
+        yield
+    finally:
+        extended._being_scheduled = False
 
 
 def partitioner_of(extended: Any) -> Any:
