@@ -3,6 +3,7 @@
 """A replica that ends hands its parts of the state over first, and keeps nobody waiting."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -22,8 +23,14 @@ _PROGRAM = Path(__file__).with_name("worker_program.py")
 _ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.fixture(scope="module", params=["1", slow("0")], ids=["forked", "not forked"])
+def start(request):
+    """Starts programs; the whole end of a process that is not forked is Python's own."""
+    return functools.partial(_programs, request.param)
+
+
 @contextlib.contextmanager
-def _programs(*roles):
+def _programs(is_forked, *roles):
     held = standalone.cluster_package().ports.HeldPorts(len(roles))
     addresses = [f"127.0.0.1:{port}" for port in held.numbers]
     programs = []
@@ -32,7 +39,7 @@ def _programs(*roles):
             env = {
                 **os.environ,
                 "PYTHONPATH": str(_ROOT),
-                forking.VARIABLE: "0",  # its end is what is tested
+                forking.VARIABLE: is_forked,
                 "TF_CONFIG": json.dumps(
                     {
                         "cluster": {"worker": addresses},
@@ -60,9 +67,9 @@ def _programs(*roles):
 
 
 @pytest.fixture(scope="module")
-def stock():
+def stock(start):
     """What the variables have after the steps, as stock TensorFlow computes it."""
-    with _programs("stock", "stock", "stock") as programs:
+    with start("stock", "stock", "stock") as programs:
         _wait_for(programs, "trained")
         return _told(programs[0], "read")
 
@@ -96,8 +103,8 @@ def _end(program, command=None):
 
 
 @pytest.mark.parametrize("gather", [slow("end"), "first_use"])
-def test_who_stays_has_what_the_others_leave(stock, gather):
-    with _programs(gather, gather, gather) as programs:
+def test_who_stays_has_what_the_others_leave(start, stock, gather):
+    with start(gather, gather, gather) as programs:
         _wait_for(programs, "trained")
         # The chief goes first, and hands over to one that has a SIGTERM in the middle of a step.
         status, _, log = _end(programs[0], "end")
@@ -113,8 +120,8 @@ def test_who_stays_has_what_the_others_leave(stock, gather):
         assert "is lost" not in log
 
 
-def test_who_loses_the_others_in_a_step_has_what_they_leave(stock):
-    with _programs("end", "end", "end exit") as programs:
+def test_who_loses_the_others_in_a_step_has_what_they_leave(start, stock):
+    with start("end", "end", "end exit") as programs:
         _wait_for(programs, "trained")
         assert _told(programs[0], "step") == "begins"
         programs[2].terminate()
@@ -126,8 +133,8 @@ def test_who_loses_the_others_in_a_step_has_what_they_leave(stock):
         assert _told(programs[0], "read") == stock
 
 
-def test_what_is_left_to_one_is_read_by_another(stock):
-    with _programs("end default", "end", "end") as programs:
+def test_what_is_left_to_one_is_read_by_another(start, stock):
+    with start("end default", "end", "end") as programs:
         _wait_for(programs, "trained")
         # It does not answer; so another one gets what is left.
         programs[1].send_signal(signal.SIGSTOP)
@@ -138,8 +145,8 @@ def test_what_is_left_to_one_is_read_by_another(stock):
         assert _told(programs[1], "read") == stock
 
 
-def test_nobody_waits_for_others_that_end_too():
-    with _programs("end", "end") as programs:
+def test_nobody_waits_for_others_that_end_too(start):
+    with start("end", "end") as programs:
         _wait_for(programs, "trained")
         for program in programs:
             program.stdin.write("end\n")
@@ -150,8 +157,8 @@ def test_nobody_waits_for_others_that_end_too():
             assert "is lost" not in log
 
 
-def test_what_a_step_is_changing_is_not_left_to_others():
-    with _programs("end", "end default") as programs:
+def test_what_a_step_is_changing_is_not_left_to_others(start):
+    with start("end", "end default") as programs:
         _wait_for(programs, "trained")
         for program in programs:
             assert _told(program, "loop") == "begins"

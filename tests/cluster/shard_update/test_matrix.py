@@ -81,17 +81,15 @@ _INEXACT = [
     ("tf_keras", "Adam", {"global_clipnorm": 0.5}, 2),
     ("tf_keras", "SGD", {"clipnorm": 0.1, "momentum": 0.9}, 1),
 ]
-# Those that are not slow: each kind of slots, and each library. For "SGD" of Keras 3 all options.
+# Those that are not slow: some of each library, with the names of their options.
 _FAST = {
     ("keras", "Adam"),
     ("keras", "Ftrl"),
     ("keras", "Lamb"),
     ("keras", "SGD"),
-    ("tf_keras", "Adagrad"),
-    ("tf_keras", "RMSprop"),
-    ("tf_keras", "SGD"),
-    ("tf_keras.legacy", "RMSprop"),
-    ("v1", "FtrlOptimizer"),
+    ("tf_keras", "RMSprop", "centered"),
+    ("tf_keras.legacy", "RMSprop", "centered", "momentum"),
+    ("v1", "FtrlOptimizer", "l1_regularization_strength"),
     ("v1", "GradientDescentOptimizer"),
 }
 _LIMIT = 1e-5  # by which any weight or slot of them may differ after four steps
@@ -132,7 +130,7 @@ def _of_installed(cases):
         pytest.param(
             *case,
             marks=[
-                *([] if case[:2] in _FAST else [pytest.mark.slow]),
+                *([] if (*case[:2], *case[2]) in _FAST else [pytest.mark.slow]),
                 *([] if _has(case[0]) else [skip]),
             ],
         )
@@ -245,6 +243,7 @@ def test_updates_in_one_operation(groups, name, options, counts, gather):
         assert [one["fused"] for one in here] == counts[gather]
 
 
+@pytest.mark.slow
 @_sizes(2)
 def test_matrices_of_muon_are_left_alone(groups):
     stock, here = _both(groups, "optimizer", library="keras", name="Muon", options={})
@@ -264,6 +263,7 @@ def test_programs(groups, name):
     _check_decided(here, reason="", reasons=[], cut=cut, inexact=0, slots=slots)
 
 
+@pytest.mark.slow
 @_sizes(3)
 def test_a_constraint_behind_the_update(groups):
     stock, here = _both(groups, "step_of_program", name="constrained")
@@ -290,7 +290,8 @@ _FITS = [
 @_sizes(2)
 @pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
 @pytest.mark.parametrize(
-    ("library", "name", "policy", "execution", "slots"), _FITS if _LONG else _FITS[:2]
+    ("library", "name", "policy", "execution", "slots"),
+    _FITS if _LONG else [_FITS[0], slow(*_FITS[1])],
 )
 def test_fit(groups, library, name, policy, execution, slots):
     args = {"library": library, "name": name, "policy": policy, "execution": execution}
@@ -373,7 +374,7 @@ _FAST_IN_A_PROCESS = [
     "scaled",
     "scaled_2",
     {"library": "keras", "name": "Adam", "policy": "mixed_float16"},
-    *(["keras", name, {}] for name in ("Adafactor", "Adam", "Muon")),
+    *(["keras", name, {}] for name in ("Adafactor", "Muon")),
     ["v1", "AdamOptimizer", {}],
 ]
 # Those that are not cut as all others are, and why.

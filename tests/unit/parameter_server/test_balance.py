@@ -45,6 +45,7 @@ def _place(loads, servers):
     return _sums(items, assign(items, ServerLoads(servers, len(loads[0]))), servers)
 
 
+@settings(deadline=None)
 @given(st.lists(_SIZES, min_size=1, max_size=60), st.integers(1, 8))
 def test_one_load_is_within_the_bound_of_list_scheduling(sizes, servers):
     (sums,) = _place([(size,) for size in sizes], servers)
