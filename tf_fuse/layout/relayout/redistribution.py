@@ -16,9 +16,9 @@ from typing import Any
 
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout import shortest_path as search
+from tf_fuse.layout.relayout.factor_dimensions import factored
+from tf_fuse.layout.relayout.factor_meshes import Refinement, refine, refined
 from tf_fuse.layout.relayout.link_rates import Link, slowest
-from tf_fuse.layout.relayout.refinement import Refinement, refine, refined
-from tf_fuse.layout.relayout.split_dimensions import factored
 from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, RelayoutState, StepSet
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
