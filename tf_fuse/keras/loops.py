@@ -168,6 +168,8 @@ def _make_predict_function(stock: Callable[..., Any], self: Any, force: bool = F
 
 def _predict_function(model: Any) -> Callable[[Any], Call]:
     """What runs predictions of batches in one call; returns at once."""
+    import tensorflow as tf
+
     queue, traced = StepQueue(model.distribute_strategy), {}
 
     def run(given: Sequence[Any]) -> Any:
@@ -175,6 +177,11 @@ def _predict_function(model: Any) -> Callable[[Any], Call]:
         return functools.reduce(_append, outputs)
 
     def predict(given: Sequence[Any]) -> Call:
+        if any(isinstance(one, tf.TypeSpec) for one in tf.nest.flatten(given)):
+            raise ValueError(
+                "predict keeps the order of its input, which workers' own datasets do not have: "
+                "give it a dataset or arrays, not a function"
+            )
         given, specs = batches.with_specs(given, spec=None)
         key = (len(specs), repr(specs[0]))
         if key not in traced:
