@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from tf_fuse.keras.packing import Packing
 
 # A worker has one call under way and one that waits, so it does not wait for the coordinator.
 _CALLS_PER_WORKER = 2
+# A slow worker does not stop the others before they have run so many times their calls.
+_OLDEST = 16
+_MOMENT_S = 0.002
 
 
 class Call:
@@ -33,6 +37,10 @@ class Call:
     def is_done(self) -> bool:
         """Return whether the call has ended."""
         return coordinators.is_done(self._result)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the call has ended, but not longer."""
+        coordinators.wait(self._result, seconds)
 
     def fetch(self) -> Any:
         """Wait for the call, and return what it returned, on this machine.
@@ -110,11 +118,27 @@ class StepQueue:
         with self._lock:
             self._begun.append(call)
 
-    def oldest(self, take: Callable[[Any], Any]) -> Any:
-        """Wait for the oldest call.
+    def is_full(self) -> bool:
+        """Return whether all workers are busy, or very many calls wait for an older one."""
+        running = sum(not one.is_done() for one in self._begun)
+        return running >= self.most() or len(self._begun) >= _OLDEST * self.most()
+
+    def wait_for_room(self) -> None:
+        """Wait until `is_full` may have changed, at most for a moment."""
+        running = [one for one in self._begun if not one.is_done()]
+        if running:
+            running[0].wait(_MOMENT_S)
+
+    def has_ended(self, in_order: bool) -> bool:
+        """Return whether `take` need not wait."""
+        return any(one.is_done() for one in itertools.islice(self._begun, 1 if in_order else None))
+
+    def take(self, take: Callable[[Any], Any], in_order: bool) -> Any:
+        """Wait for a call, and leave it out.
 
         Args:
           take: gets what it returned, before `done` leaves the call out.
+          in_order: whether it is the oldest call; else one that ends first.
 
         Returns:
           What `take` returns.
@@ -123,9 +147,12 @@ class StepQueue:
           tf.errors.OpError: a step failed; the others are given up.
         """
         with self.giving_up_after_errors():
-            outputs = self._begun[0].fetch()
+            while not self.has_ended(in_order):
+                self._begun[0].wait(_MOMENT_S)
+            call = next(one for one in self._begun if in_order or one.is_done())
+            outputs = call.fetch()
             with self._lock:
-                self._begun.popleft()
+                self._begun.remove(call)
                 return take(outputs)
 
     def done(self, look: Callable[[list[Any]], Any]) -> Any:

@@ -55,8 +55,12 @@ class Steps:
                 self._begin_on(batches, spec=None)
                 return self.join()
             self._begin_on(batches, iterator.element_spec)
-            while len(self._queue) > self._queue.most() or self._newest is None:
+            while self._newest is None or self._queue.has_ended(in_order=True):
                 self._fetch()
+            while self._queue.is_full():
+                self._queue.wait_for_room()
+                if self._queue.has_ended(in_order=True):
+                    self._fetch()
             return self._newest
 
     def is_busy(self) -> bool:
@@ -97,7 +101,9 @@ class Steps:
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
                 raise StopIteration
-            in_vain = self._queue.oldest(lambda outputs: self._take(outputs, iterator))
+            in_vain = self._queue.take(
+                lambda outputs: self._take(outputs, iterator), in_order=False
+            )
             if in_vain is None:
                 self._in_vain = 0
                 return self._newest
@@ -175,10 +181,10 @@ class Steps:
         return begin
 
     def _fetch(self) -> None:
-        self._newest = self._queue.oldest(self._sums.add)
+        self._newest = self._queue.take(self._sums.add, in_order=True)
 
     def _take(self, outputs: Any, iterator: WorkerIterator) -> bool | None:
-        """Add what a call has returned; return whether it was in vain; None if it ran steps."""
+        """Add what a call returned; return whether it was in vain; None if it ran steps."""
         in_vain = iterator.take(outputs)
         steps = int(outputs["steps"])
         if not steps:

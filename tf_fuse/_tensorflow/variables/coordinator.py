@@ -45,6 +45,11 @@ def is_done(result: Any) -> bool:
     return bool(result._status_available_event.is_set())
 
 
+def wait(result: Any, seconds: float) -> None:
+    """Wait until a call has ended, but not longer."""
+    result._status_available_event.wait(seconds)
+
+
 class _DatasetFunction:
     """Stands for the concrete function that makes the dataset of a worker."""
 
