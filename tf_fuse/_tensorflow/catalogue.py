@@ -27,6 +27,7 @@ from tf_fuse._tensorflow.graphs import (
 from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
+    coordinator,
     distributed_variable,
     parameter_server_strategy,
     resource_variable,
@@ -52,6 +53,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     resource_variable,
     distributed_variable,
     parameter_server_strategy,
+    coordinator,
     sharded_variable,
     trackable_saveable,
     optimizer,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,9 @@ from tf_fuse._tensorflow.keras.variable import value_of
 _log = logging.getLogger("tf_fuse")
 
 _NAMES = 3  # that an error lists
+
+# By the id of a model: the thread that runs it, and a mark of its outermost call.
+_running: dict[int, tuple[int, object]] = {}
 
 
 def has_servers(strategy: Any) -> bool:
@@ -52,6 +56,28 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
         stock(self, *args, **kwargs)
     given = [*keras.tree.flatten([args, kwargs]), self]
     _check_places(one for part in given for one in getattr(part, "variables", ()))
+
+
+def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Extend `fit` and `evaluate`: two threads do not run them for one model.
+
+    Raises:
+      RuntimeError: another thread does.
+    """
+    if not has_servers(self._distribute_strategy):
+        return stock(self, *args, **kwargs)
+    mine = (threading.get_ident(), object())
+    thread, first = _running.setdefault(id(self), mine)
+    if thread != mine[0]:
+        raise RuntimeError(
+            f"fit or evaluate of {self.name} runs in another thread: run one after the other, or "
+            "train a model of its own in each thread"
+        )
+    try:
+        return stock(self, *args, **kwargs)
+    finally:
+        if first is mine[1]:  # not evaluate inside of fit
+            del _running[id(self)]
 
 
 def build(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:

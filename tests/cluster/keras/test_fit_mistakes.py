@@ -10,6 +10,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from unittest import mock
 
 import pytest
@@ -82,6 +83,15 @@ def test_a_model_that_is_compiled_outside_of_the_scope_trains(cases):
 
 def test_data_without_a_batch_ends_an_epoch_as_in_one_process(cases):
     assert cases["no batch"] == {"fit": {}, "evaluate": [], "then": cases["compiled in scope"]}
+
+
+def test_two_threads_do_not_train_one_model(cases):
+    """The thread that trains it does not notice."""
+    text = (
+        "fit or evaluate of shared runs in another thread: run one after the other, or train a "
+        "model of its own in each thread"
+    )
+    assert cases["threads"] == {"other": ["RuntimeError", text], "own": 2, "then": 2}
 
 
 def test_a_model_without_scope_trains_with_a_warning(cases):
@@ -215,6 +225,28 @@ def _main():
             model.compile("adam", "mse", metrics=["mae"])
         return model.fit(dataset, verbose=0).history["loss"][0]
 
+    def threads():
+        """A callback calls fit in another thread, in the middle of an epoch."""
+        model, errors = in_scope(), []
+        model.name = "shared"
+
+        def fit():
+            try:
+                model.fit(dataset, verbose=0)
+            except Exception as error:
+                errors.extend([type(error).__name__, str(error)])
+
+        class Fit(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == 0 and not errors:
+                    other = threading.Thread(target=fit)
+                    other.start()
+                    other.join()
+
+        own = model.fit(dataset, epochs=2, verbose=0, callbacks=[Fit()])
+        then = model.fit(dataset, epochs=2, verbose=0)
+        return {"other": errors, "own": len(own.epoch), "then": len(then.epoch)}
+
     def no_scope():
         said = []
         handler = logging.Handler(logging.WARNING)
@@ -245,6 +277,7 @@ def _main():
             "endless dataset, evaluate": lambda: in_scope().evaluate(dataset.repeat(), verbose=0),
             "compiled in scope": lambda: compiled("in scope"),
             "compiled outside": lambda: compiled("outside"),
+            "threads": threads,
             "no scope": no_scope,
         }
     )
