@@ -17,6 +17,7 @@ from tf_fuse._tensorflow.eager import (
     gradient_tape,
 )
 from tf_fuse._tensorflow.graphs import (
+    call_time_captures,
     control_dependencies,
     dataset_functions,
     functions,
@@ -27,6 +28,7 @@ from tf_fuse._tensorflow.graphs import (
 from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
+    coordinator,
     distributed_variable,
     parameter_server_strategy,
     resource_variable,
@@ -48,10 +50,12 @@ FILES: Final[tuple[ModuleType, ...]] = (
     control_dependencies,
     dataset_functions,
     functions,
+    call_time_captures,
     internal_api,
     resource_variable,
     distributed_variable,
     parameter_server_strategy,
+    coordinator,
     sharded_variable,
     trackable_saveable,
     optimizer,
