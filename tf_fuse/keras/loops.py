@@ -140,11 +140,23 @@ def _check(model: Any) -> None:
         )
 
 
+def _check_optimizer(optimizer: Any) -> None:
+    """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
+    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            raise ValueError(
+                f"{name}={value} of {optimizer.name} does not work under a strategy of "
+                "TensorFlow, in Keras's own loops either: leave it out"
+            )
+
+
 def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> Any:
     """Extend `TensorFlowTrainer._make_function`: returns what runs a step of an iterator."""
     if not _has_servers(self.distribute_strategy):
         return stock(self, step_function)
     _check(self)
+    _check_optimizer(self.optimizer)
     return Steps(self, step_function)
 
 
