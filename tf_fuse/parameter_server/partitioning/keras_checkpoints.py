@@ -151,7 +151,8 @@ def whole_variables(optimizer: Any) -> list[Any] | None:
         for run in runs
         for slot in child[run.first : run.first + run.count]
     ]
-    if not runs or any(one is not None and id(one) not in instead for one in slots):
+    own = {id(one) for one in optimizer.variables}
+    if not runs or any(id(one) in own and id(one) not in instead for one in slots):
         return None
     found = [instead.get(id(one), one) for one in optimizer.variables]
     return [one for one in found if one is not None]
