@@ -15,7 +15,8 @@ from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import trainer
-from tf_fuse.keras import batches, metric_sums
+from tf_fuse._tensorflow.variables import parameter_server_strategy
+from tf_fuse.keras import batches, checks, metric_sums
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
 from tf_fuse.keras.worker_data import WorkerData
@@ -45,14 +46,13 @@ def install() -> None:
                 "__init__": _read_here,
                 "potentially_ragged_concat": _concat,
                 "_direct_assign": metric_sums.assign,
+                "compile": checks.compile_model,
+                "fit": checks.run_alone,
+                "evaluate": checks.run_alone,
+                "_maybe_symbolic_build": checks.build,
             }
         )
-
-
-def _has_servers(strategy: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+        parameter_server_strategy.extend_init(checks.connect)
 
 
 class _Reader:
@@ -70,7 +70,7 @@ def _read_here(
     """Extend `TFEpochIterator.__init__`."""
     import tensorflow as tf
 
-    if not _has_servers(distribute_strategy):
+    if not checks.has_servers(distribute_strategy):
         stock(self, distribute_strategy, *args, **more)
         return
     x = more.get("x")
@@ -121,42 +121,14 @@ def _log_once(text: str) -> None:
     _log.info(text)
 
 
-def _check(model: Any) -> None:
-    if model._distribute_strategy is None:
-        raise ValueError(
-            "the model was not made under strategy.scope() of this ParameterServerStrategy: make "
-            "it, and compile it, in `with strategy.scope():`"
-        )
-    if model.run_eagerly:
-        raise ValueError(
-            "run_eagerly=True does not work under ParameterServerStrategy: workers run "
-            "tf.functions; compile the model with run_eagerly=False"
-        )
-    if model.jit_compile:
-        _log.warning(
-            "jit_compile is off for %s: XLA cannot compile functions that read variables of other "
-            "tasks",
-            model.name,
-        )
-
-
-def _check_optimizer(optimizer: Any) -> None:
-    """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
-    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
-        value = getattr(optimizer, name, None)
-        if value is not None:
-            raise ValueError(
-                f"{name}={value} of {optimizer.name} does not work under a strategy of "
-                "TensorFlow, in Keras's own loops either: leave it out"
-            )
-
-
 def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> Any:
     """Extend `TensorFlowTrainer._make_function`: returns what runs a step of an iterator."""
-    if not _has_servers(self.distribute_strategy):
+    if not checks.has_servers(self.distribute_strategy):
+        if step_function == self.train_step:
+            checks.warn_of_local_model(self)
         return stock(self, step_function)
-    _check(self)
-    _check_optimizer(self.optimizer)
+    checks.check_step(self)
+    checks.check_optimizer(self.optimizer)
     return Steps(self, step_function)
 
 
@@ -170,10 +142,10 @@ def _results(stock: Callable[..., Any], self: Any, logs: Any) -> Any:
 
 def _make_predict_function(stock: Callable[..., Any], self: Any, force: bool = False) -> Any:
     """Extend `TensorFlowTrainer.make_predict_function`."""
-    if not _has_servers(self.distribute_strategy):
+    if not checks.has_servers(self.distribute_strategy):
         return stock(self, force)
     if self.predict_function is None or force:
-        _check(self)
+        checks.check_step(self)
         self.predict_function = _predict_function(self)
     return self.predict_function
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
-from tf_fuse._tensorflow.members import AT_FIRST_USE, ON_OBJECTS, Member, Stored, Takes
+from tf_fuse._tensorflow.members import ANY, AT_FIRST_USE, ON_OBJECTS, Exists, Member, Stored, Takes
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
@@ -59,6 +59,33 @@ _BY_NAME: Final = {
         "Metrics add in one operation what they would read, add to and assign.",
         "self",
         "value",
+    ),
+    "compile": _member(
+        "keras.src.trainers.trainer:Trainer",
+        "compile",
+        "A model of parameter servers is compiled in the strategy's scope.",
+        "self",
+        *(ANY,) * 9,
+    ),
+    **{
+        name: Member(
+            _TRAINER,
+            name,
+            Exists(),
+            "Two threads that train one model on servers get an error.",
+            _FEATURES,
+            AT_FIRST_USE,
+            _VERSIONS,
+        )
+        for name in ("fit", "evaluate")
+    },
+    "_maybe_symbolic_build": _member(
+        _TRAINER,
+        "_maybe_symbolic_build",
+        "Keras fails without a reason if a layer is not on servers, or if data has no batch.",
+        "self",
+        "iterator",
+        "data_batch",
     ),
 }
 _EPOCHS = "keras.src.trainers.epoch_iterator:EpochIterator"
