@@ -17,6 +17,7 @@ from tf_fuse._tensorflow.eager import (
     gradient_tape,
 )
 from tf_fuse._tensorflow.graphs import (
+    call_time_captures,
     control_dependencies,
     dataset_functions,
     functions,
@@ -49,6 +50,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     control_dependencies,
     dataset_functions,
     functions,
+    call_time_captures,
     internal_api,
     resource_variable,
     distributed_variable,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import batches as batches_
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
@@ -237,6 +238,7 @@ def _step_or_nothing(step: Callable[[Any], Any], batch: Any, before: Any) -> tup
 
     def run() -> list[Any]:
         nonlocal structure
+        call_time_captures.capture_outside(tf.compat.v1.get_default_graph())
         structure = step(batch.get_value())
         found = [tf.convert_to_tensor(one) for one in _present(structure)]
         specs.extend(tf.TensorSpec.from_tensor(one) for one in found)
