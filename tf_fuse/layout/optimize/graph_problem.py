@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_fuse.layout.cost.data_parallel import FED, data_strategies
 from tf_fuse.layout.cost.memory import Memory, memory
 from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.optimize.data_parallel_strategies import FED, data_strategies
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, listed
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds

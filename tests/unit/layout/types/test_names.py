@@ -337,7 +337,6 @@ def test_planning_needs_no_tensorflow():
         f"parent.__path__ = [{str(ROOT / 'tf_fuse')!r}]\n"
         "sys.modules['tf_fuse'] = parent\n"
         "from tf_fuse import layout\n"
-        "from tf_fuse.layout.relayout import simulation\n"
         "sys.exit(sorted({'tensorflow', 'google', 'rich'} & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
