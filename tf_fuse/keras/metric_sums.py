@@ -125,7 +125,7 @@ class MetricSums:
         return {"additions": trace.additions, "logs": logs}
 
     def refuse(self, error: Exception) -> bool:
-        """Leave variables on their servers because of which a step could not be traced.
+        """Leave the variables on their servers that kept a step from being traced.
 
         Args:
           error: that tracing raised.
