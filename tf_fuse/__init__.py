@@ -4,7 +4,7 @@
 
 Importing this package loads the plugin: it adds the server protocol "grpc+fuse" and the option
 "do_fuse_recv" of `tf.config.optimizer.set_experimental_options`. Nothing changes until a program
-uses both.
+uses both, except that collectives are ours wherever all members run the protocol.
 
     import tensorflow as tf
     import tf_fuse

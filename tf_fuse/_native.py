@@ -25,6 +25,7 @@ _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 # The minor versions of TensorFlow that the sources build against.
 _SUPPORTED = ("2.20", "2.21")
 _MINIMUM_PYTHON = (3, 10)
+_MACHINES = ("x86_64", "aarch64")
 _REBUILD = "python -m pip install --force-reinstall --no-deps ."
 
 _lock = threading.Lock()
@@ -70,12 +71,12 @@ def check_platform() -> None:
     """Check operating system, processor and Python.
 
     Raises:
-        UnsupportedPlatformError: this is not CPython 3.10 or newer on Linux x86-64.
+        UnsupportedPlatformError: this is not CPython 3.10 or newer on Linux, on x86-64 or aarch64.
     """
-    here = (sys.platform, platform.machine())
-    if here != ("linux", "x86_64"):
+    system, machine = sys.platform, platform.machine()
+    if system != "linux" or machine not in _MACHINES:
         raise UnsupportedPlatformError(
-            f"tf_fuse runs on linux x86_64 only; this is {here[0]} {here[1]}. "
+            f"tf_fuse runs on linux {' and '.join(_MACHINES)} only; this is {system} {machine}. "
             "Run it in a container instead: docker run --platform linux/amd64 -it python:3.11"
         )
     implementation = platform.python_implementation()

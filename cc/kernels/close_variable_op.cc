@@ -11,6 +11,10 @@
 // check it; what it finds has a value of another type, which it neither reads
 // nor writes.
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <string>
 
@@ -70,6 +74,21 @@ bool IsClosed(const ResourceHandle& handle) {
   return handle.hash_code() == TypeIndex::Make<ClosedVariable>().hash_code();
 }
 
+// Other threads see what was written before if they see what is written after.
+// They read in that order without saying so to the processor, which x86-64
+// keeps; on others the kernel interrupts them.
+void OrderWrites() {
+  std::atomic_thread_fence(std::memory_order_release);
+#ifndef __x86_64__
+  static const bool registered =
+      syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0,
+              0) == 0;
+  if (registered) {
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  }
+#endif
+}
+
 ResourceHandle* MutableHandle(OpKernelContext* ctx) {
   Tensor shared = ctx->input(0);
   return &shared.scalar<ResourceHandle>()();
@@ -94,8 +113,8 @@ class CloseVariableOp : public OpKernel {
     // once it has seen the other hash code, so the name is not changed after.
     if (handle->maybe_type_name() != type_name_) {
       handle->set_maybe_type_name(type_name_);
+      OrderWrites();
     }
-    std::atomic_thread_fence(std::memory_order_release);
     handle->set_hash_code(TypeIndex::Make<ClosedVariable>().hash_code());
     tensorflow::mutex_lock lock(*variable->mu());
     // A kernel that has looked the variable up before sees another type, or

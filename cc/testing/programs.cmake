@@ -10,8 +10,8 @@
 
 # All of the transport, without the server.
 set(transport_sources ${sources})
-list(FILTER transport_sources INCLUDE REGEX
-     "^(base|channel|collectives|frame|transport)/|/(fuse_worker|update_log)\\.cc$")
+list(FILTER transport_sources INCLUDE REGEX "^(base|channel|collectives|frame|transport)/")
+list(APPEND transport_sources server/fuse_worker.cc update/update_counters.cc)
 # What it defines would stand in for the sanitizer's functions.
 list(REMOVE_ITEM transport_sources base/old_glibc.cc)
 
@@ -130,9 +130,12 @@ add_bare_program(program_fuzz testing/update_program_fuzz.cc update/update_progr
                  update/update_program_run.cc update/block_ops.cc ${proto_sources})
 add_dependencies(program_fuzz transport_objects)  # The generated headers.
 # As in the plugin; and integers overflow there as they do in TensorFlow's kernels.
-set_source_files_properties(
-  update/block_ops.cc PROPERTIES COMPILE_OPTIONS
-                                 "-mavx;-fno-sanitize=signed-integer-overflow,float-cast-overflow")
+get_source_file_property(block_options update/block_ops.cc COMPILE_OPTIONS)
+if(NOT block_options)
+  set(block_options "")
+endif()
+list(APPEND block_options -fno-sanitize=signed-integer-overflow,float-cast-overflow)
+set_source_files_properties(update/block_ops.cc PROPERTIES COMPILE_OPTIONS "${block_options}")
 if(HAVE_LIBFUZZER)
   # CMake wants a source of a program's own.
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/request_fuzz_main_is_in_libfuzzer.cc "")

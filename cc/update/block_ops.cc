@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The functors are TensorFlow's own, and this file is compiled for the
-// processors that the wheel needs anyway (AVX), so that vector registers hold
-// as many elements as there.
+// processors that the wheel needs anyway (on x86-64: AVX), so that vector
+// registers hold as many elements as there.
 
 #include "update/block_ops.h"
 

@@ -135,10 +135,10 @@ def test_source_tree_without_build_stops_the_import(import_copy: Callable[..., l
 
 
 def test_unsupported_platform_stops_the_import(import_copy: Callable[..., list[str]]) -> None:
-    assert import_copy(setup="import platform; platform.machine = lambda: 'aarch64'") == [
+    assert import_copy(setup="import platform; platform.machine = lambda: 'riscv64'") == [
         "UnsupportedPlatformError",
-        "tf_fuse runs on linux x86_64 only; this is linux aarch64. Run it in a container instead: "
-        "docker run --platform linux/amd64 -it python:3.11",
+        "tf_fuse runs on linux x86_64 and aarch64 only; this is linux riscv64. Run it in a "
+        "container instead: docker run --platform linux/amd64 -it python:3.11",
         "False",
     ]
 

@@ -8,6 +8,7 @@ test-wheel`) installs it with each TensorFlow that it holds a library for, by pi
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -31,7 +32,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 @pytest.fixture(scope="module")
 def wheel() -> Path:
     """The wheel that `make wheel` has built."""
-    found = sorted((scripted.ROOT / "dist").glob("tf_fuse-*-py3-none-manylinux*.whl"))
+    tag = f"py3-none-manylinux*_{platform.machine()}"
+    found = sorted((scripted.ROOT / "dist").glob(f"tf_fuse-*-{tag}.whl"))
     if not found:
         pytest.skip("dist/ has no wheel: `make wheel` builds it")
     return found[-1]

@@ -38,17 +38,13 @@ from tf_fuse.shard_update.runtime.strategy_variables import container_of, is_of_
 from tf_fuse.shard_update.verify.verifier import Original
 from tf_fuse.sharded_variable import handle_access
 from tf_fuse.sharded_variable.peers import Peers
-from tf_fuse.sharded_variable.shard_group import ShardGroup
+from tf_fuse.sharded_variable.shard_group import ShardGroup, after_a_death
 
 _log = logging.getLogger("tf_fuse")
 
 # Their Python code may use any variable in the middle of a step.
 _PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
-_LOST = (
-    "\ntf_fuse: if a task was killed, its part of the optimizer's state is lost: restart the "
-    "program from its last checkpoint. (With shard_weight_update_group_size, several tasks keep "
-    "each part.) What a task handed over when it ended can still be read and saved."
-)
+_HANDED_OVER = " What a task handed over when it ended can still be read and saved."
 # A function with one of them waits for other processes.
 _COLLECTIVES = frozenset(
     {
@@ -131,8 +127,9 @@ class FunctionCache:
                 return outputs
             except errors.OpError as error:
                 text = error.message.replace(rewritten.name.decode(), name.decode())
-                if isinstance(error, errors.UnavailableError):
-                    text += _LOST
+                if isinstance(error, errors.UnavailableError) and rewritten.shard_group.held:
+                    held = rewritten.shard_group.held[0]
+                    text += f"\ntf_fuse: {after_a_death(held)}{_HANDED_OVER}"
                 tensorflow_errors.set_message(error, text)
                 raise
 

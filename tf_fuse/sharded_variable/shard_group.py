@@ -255,27 +255,33 @@ def _explained(shard_group: ShardGroup) -> Iterator[None]:
             error,
             f"tf_fuse: the values of {len(shard_group.held)} variables of the optimizer{weights} "
             f"could not be put together from the replicas' shards after step "
-            f"{shard_group.version}: {error.message}\nIf a task was killed, its shards are lost: "
-            f"restart the program from its last checkpoint.{_more_copies(shard_group)}",
+            f"{shard_group.version}: {error.message}\n{after_a_death(shard_group.held[0])}",
         )
         raise
 
 
-def _more_copies(shard_group: ShardGroup) -> str:
-    """Return what to set so that more than one process keeps each part; "" where that is so."""
-    held = shard_group.held[0]
-    count = len(held.owns)
+def after_a_death(held: ShardRanges) -> str:
+    """Say what is lost with a task that was killed, and what to do.
+
+    Args:
+      held: any of the variables that are cut alike.
+    """
+    count, restart = len(held.owns), "restart the program from its last checkpoint"
     if held.groups > 1:
-        return ""
+        return (
+            f"If a task was killed, {held.groups - 1} other{'s' * (held.groups > 2)} had the same "
+            f"shards, which can be read and saved; if none of them is left, {restart}."
+        )
+    lost = f"If a task was killed, its shards are lost: {restart}."
     size = next((size for size in range(count // 2, 1, -1) if count % size == 0), None)
     if size is None:
         return (
-            f" (With a number of replicas that has a divisor, which {count} has not, "
-            "shard_weight_update_group_size keeps each part in several processes.)"
+            f"{lost} (shard_weight_update_group_size keeps each shard in several processes, if it "
+            f"divides their number; nothing between 1 and {count} divides {count}.)"
         )
     return (
-        f" With shard_weight_update_group_size={size}, {count // size} processes keep each part, "
-        "and the death of one loses nothing."
+        f"{lost} With shard_weight_update_group_size={size}, {count // size} processes keep each "
+        "shard, and the death of one loses nothing."
     )
 
 

@@ -189,6 +189,8 @@ class Unsharder:
             sources = self._others(version, error.message)
         else:
             heirs = self._copies.heirs(self._scope, version, self._has_begun)
+            # (Perhaps since this read began.)
+            heirs |= dict.fromkeys(self._handed_here(version), self._here)
             sources = tuple(
                 (rank, holder if holder in self._peers.own else heirs.get(rank, holder))
                 for rank, holder in self._sources

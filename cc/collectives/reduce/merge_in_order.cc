@@ -3,10 +3,15 @@
 
 #include "collectives/reduce/merge_in_order.h"
 
+#if defined(__x86_64__)
 #include <emmintrin.h>
+#else  // aarch64
+#include <arm_neon.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/borrowed_tensor.h"
@@ -48,41 +53,67 @@ bool Adds(const tensorflow::CollectiveParams& params) {
           params.merge_op->type_string() == "AddV2");
 }
 
-// The later member's value is the first operand, as in the ring: of two NaNs
-// the first one's bits are the sum's. A compiler may swap the operands of a
-// sum, but not those of an instruction.
+// Adds what one instruction adds. Of two NaNs the first operand's bits are the
+// sum's; a compiler may swap the operands of a sum, but not those of an
+// instruction.
+#if defined(__x86_64__)
+void AddPacket(float* to, const float* first, const float* second) {
+  __m128 sum = _mm_loadu_ps(first);
+  asm("addps %1, %0" : "+x"(sum) : "x"(_mm_loadu_ps(second)));
+  _mm_storeu_ps(to, sum);
+}
+
+void AddPacket(double* to, const double* first, const double* second) {
+  __m128d sum = _mm_loadu_pd(first);
+  asm("addpd %1, %0" : "+x"(sum) : "x"(_mm_loadu_pd(second)));
+  _mm_storeu_pd(to, sum);
+}
+
+float AddOne(float first, float second) {
+  asm("addss %1, %0" : "+x"(first) : "x"(second));
+  return first;
+}
+
+double AddOne(double first, double second) {
+  asm("addsd %1, %0" : "+x"(first) : "x"(second));
+  return first;
+}
+#else  // aarch64
+void AddPacket(float* to, const float* first, const float* second) {
+  float32x4_t sum = vld1q_f32(first);
+  asm("fadd %0.4s, %0.4s, %1.4s" : "+w"(sum) : "w"(vld1q_f32(second)));
+  vst1q_f32(to, sum);
+}
+
+void AddPacket(double* to, const double* first, const double* second) {
+  float64x2_t sum = vld1q_f64(first);
+  asm("fadd %0.2d, %0.2d, %1.2d" : "+w"(sum) : "w"(vld1q_f64(second)));
+  vst1q_f64(to, sum);
+}
+
+float AddOne(float first, float second) {
+  asm("fadd %s0, %s0, %s1" : "+w"(first) : "w"(second));
+  return first;
+}
+
+double AddOne(double first, double second) {
+  asm("fadd %d0, %d0, %d1" : "+w"(first) : "w"(second));
+  return first;
+}
+#endif
+
+// The later member's value is the first operand, as in the ring.
 template <typename T>
 void AddTo(T* to, const T* first, const T* second, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = first[i] + second[i];
-}
-
-template <>
-void AddTo(float* to, const float* first, const float* second, int64_t n) {
-  int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    __m128 sum = _mm_loadu_ps(first + i);
-    asm("addps %1, %0" : "+x"(sum) : "x"(_mm_loadu_ps(second + i)));
-    _mm_storeu_ps(to + i, sum);
-  }
-  for (; i < n; ++i) {
-    float sum = first[i];
-    asm("addss %1, %0" : "+x"(sum) : "x"(second[i]));
-    to[i] = sum;
-  }
-}
-
-template <>
-void AddTo(double* to, const double* first, const double* second, int64_t n) {
-  int64_t i = 0;
-  for (; i + 2 <= n; i += 2) {
-    __m128d sum = _mm_loadu_pd(first + i);
-    asm("addpd %1, %0" : "+x"(sum) : "x"(_mm_loadu_pd(second + i)));
-    _mm_storeu_pd(to + i, sum);
-  }
-  for (; i < n; ++i) {
-    double sum = first[i];
-    asm("addsd %1, %0" : "+x"(sum) : "x"(second[i]));
-    to[i] = sum;
+  if constexpr (std::is_floating_point_v<T>) {
+    constexpr int64_t kPacket = 16 / sizeof(T);
+    int64_t i = 0;
+    for (; i + kPacket <= n; i += kPacket) {
+      AddPacket(to + i, first + i, second + i);
+    }
+    for (; i < n; ++i) to[i] = AddOne(first[i], second[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) to[i] = first[i] + second[i];
   }
 }
 
