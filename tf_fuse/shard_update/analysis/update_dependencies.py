@@ -146,6 +146,8 @@ def _mark_exact(view: GraphView, buckets: list[Bucket]) -> list[Bucket]:
     found = {name for name in touched(view, order, inexact) if view.assigned(view.nodes[name])}
 
     def marked(cluster: UpdateCluster) -> UpdateCluster:
+        if not inexact.isdisjoint(cluster.reductions):  # Whoever reads the sum has other bits.
+            return replace(cluster, exact=False)
         users = {use.node for use in view.uses(cluster.root)}
         return replace(cluster, exact=not found & (users | touched(view, order, users)))
 
