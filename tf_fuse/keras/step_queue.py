@@ -100,7 +100,7 @@ class StepQueue:
         Args:
           function: gets arguments of the specs; `packing` packs what it returns.
           specs: of its arguments.
-          packing: None if it returns tensors as they are.
+          packing: None to leave it unpacked.
         """
         import tensorflow as tf
 
