@@ -48,6 +48,8 @@ class Call:
         Raises:
           tf.errors.OpError: a step failed.
         """
+        while not self.is_done():
+            self.wait(_MOMENT_S)
         fetched = self._result.get()
         return fetched if self._packing is None else self._packing.unpack(fetched)
 
