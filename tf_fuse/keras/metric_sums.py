@@ -125,7 +125,7 @@ class MetricSums:
         return {"additions": trace.additions, "logs": logs}
 
     def refuse(self, error: Exception) -> bool:
-        """Leave the variables on their servers that kept a step from being traced.
+        """Leave those variables on their servers that prevented the trace of a step.
 
         Args:
           error: that tracing raised.
