@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run `fit`, `evaluate` and `predict` of Keras 3 under `ParameterServerStrategy`.
+"""Run `fit`, `evaluate` and `predict` of Keras 3 on a cluster.
 
     import tf_fuse.keras
 
@@ -10,7 +10,8 @@
     model.compile("adam", "mse")
     model.fit(dataset, epochs=3)
 
-Importing this package is enough. Models that were not made under such a strategy do not change.
+Importing this package is enough, also for `MultiWorkerMirroredStrategy`. Models that were not made
+under such a strategy do not change.
 docs/keras.md says how data and steps are dealt to workers.
 """
 

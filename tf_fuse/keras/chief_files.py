@@ -46,7 +46,7 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
       RuntimeError: a callback of the chief failed.
     """
     model = self.model
-    strategy = model.distribute_strategy
+    strategy: Any = getattr(model, "distribute_strategy", None)
     if not processes.are_several(strategy):
         stock(self, *args, **more)
         return
@@ -65,7 +65,8 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
         return
     if epoch:
         processes.set_first_epoch(model, int(epoch))
-    for variable in [*model.variables, *model.optimizer.variables]:
+    of_optimizer = model.optimizer.variables if model.optimizer else []
+    for variable in [*model.variables, *of_optimizer]:
         value = _from_chief(strategy, np.asarray(variable.numpy()))
         if not strategy.extended.should_checkpoint:
             variable.assign(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
@@ -28,6 +28,7 @@ def install() -> None:
                 "_maybe_symbolic_build": _build,
                 "_make_function": _without_xla,
                 "predict": _in_order,
+                "fit": _one_order,
                 "capture_call_time_value": _capture,
             }
         )
@@ -99,6 +100,21 @@ def _in_order(stock: Callable[..., Any], self: Any, x: Any, *args: Any, **more: 
             options = tf.data.Options()
             options.experimental_distribute.auto_shard_policy = policies.DATA
             x = x.with_options(options)
+    return stock(self, x, *args, **more)
+
+
+def _one_order(stock: Callable[..., Any], self: Any, x: Any = None, *args: Any, **more: Any) -> Any:
+    """Extend `fit`."""
+    import tensorflow as tf
+
+    is_array = not isinstance(x, (tf.data.Dataset, tf.distribute.DistributedDataset, Iterator))
+    is_seeded = processes.is_seeded() or not more.get("shuffle", True)
+    if is_array and not is_seeded and processes.are_several(self.distribute_strategy):
+        _log.warning(
+            "fit shuffles in another order in each process, so some rows train twice in an epoch "
+            "and others not at all: call keras.utils.set_random_seed with the same number in all "
+            "processes, or fit with shuffle=False"
+        )
     return stock(self, x, *args, **more)
 
 

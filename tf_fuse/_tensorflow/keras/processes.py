@@ -26,6 +26,11 @@ def _keras(
     return Member(owner, name, shape, why, features, when, "Keras 3")
 
 
+_FIT: Final = (
+    "x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split",
+    "validation_data", "shuffle", "class_weight", "sample_weight", "initial_epoch",
+    "steps_per_epoch", "validation_steps", "validation_batch_size", "validation_freq",
+)  # fmt: skip
 #: By what they are called here.
 _EXTENDED: Final = {
     "reduce_per_replica": _keras(
@@ -57,6 +62,14 @@ _EXTENDED: Final = {
         "predict",
         Takes("self", "x", "batch_size", "verbose", "steps", "callbacks"),
         "Predictions keep the order of the input only if it is sharded by batches.",
+        _LOOPS,
+        AT_FIRST_USE,
+    ),
+    "fit": _keras(
+        _TRAINER,
+        "fit",
+        Takes("self", *_FIT),
+        "Processes that shuffle without a seed are warned of.",
         _LOOPS,
         AT_FIRST_USE,
     ),
