@@ -13,9 +13,9 @@ import math
 from collections.abc import Sequence
 
 from tf_fuse.layout.relayout import steps as kinds
+from tf_fuse.layout.relayout.factor_dimensions import nested
+from tf_fuse.layout.relayout.factor_meshes import refine, refined
 from tf_fuse.layout.relayout.redistribution import state_of
-from tf_fuse.layout.relayout.refinement import refine, refined
-from tf_fuse.layout.relayout.split_dimensions import nested
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 

@@ -114,12 +114,12 @@ def _rank(rank: int) -> int:
     import tensorflow as tf
     from tensorflow.experimental import dtensor as stock
 
+    from benchmarks.layout import simulation
     from tf_fuse.layout import Mesh, from_sbp, plan_relayout
     from tf_fuse.layout.execution.communication.communicator import Communicator
     from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
     from tf_fuse.layout.execution.communication.relayouts import relayout
     from tf_fuse.layout.execution.devices import devices_of
-    from tf_fuse.layout.relayout import simulation
 
     stock.initialize_accelerator_system("CPU")
     mesh = Mesh({"x": 2, "y": 2})

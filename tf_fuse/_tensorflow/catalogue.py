@@ -17,6 +17,7 @@ from tf_fuse._tensorflow.eager import (
     gradient_tape,
 )
 from tf_fuse._tensorflow.graphs import (
+    call_time_captures,
     control_dependencies,
     dataset_functions,
     functions,
@@ -24,9 +25,17 @@ from tf_fuse._tensorflow.graphs import (
     internal_api,
     rewrite_after_trace,
 )
-from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
+from tf_fuse._tensorflow.keras import (
+    global_state,
+    models,
+    optimizer,
+    processes,
+    trainer,
+    variable,
+)
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
+    coordinator,
     distributed_variable,
     parameter_server_strategy,
     resource_variable,
@@ -48,16 +57,19 @@ FILES: Final[tuple[ModuleType, ...]] = (
     control_dependencies,
     dataset_functions,
     functions,
+    call_time_captures,
     internal_api,
     resource_variable,
     distributed_variable,
     parameter_server_strategy,
+    coordinator,
     sharded_variable,
     trackable_saveable,
     optimizer,
     variable,
     models,
     trainer,
+    processes,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)

@@ -8,14 +8,18 @@ step is replaced, and the iterator that they read from.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import trainer
-from tf_fuse.keras import atomic_adds
-from tf_fuse.keras.step_queue import Batch, StepQueue
+from tf_fuse._tensorflow.variables import parameter_server_strategy
+from tf_fuse.keras import batches, checks, metric_sums
+from tf_fuse.keras.step_queue import Call, StepQueue
+from tf_fuse.keras.steps import Steps
+from tf_fuse.keras.worker_data import WorkerData
 
 _log = logging.getLogger("tf_fuse")
 
@@ -41,15 +45,14 @@ def install() -> None:
                 "_get_metrics_result_or_logs": _results,
                 "__init__": _read_here,
                 "potentially_ragged_concat": _concat,
-                "_direct_assign": atomic_adds.assign,
+                "_direct_assign": metric_sums.assign,
+                "compile": checks.compile_model,
+                "fit": checks.run_alone,
+                "evaluate": checks.run_alone,
+                "_maybe_symbolic_build": checks.build,
             }
         )
-
-
-def _has_servers(strategy: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+        parameter_server_strategy.extend_init(checks.connect)
 
 
 class _Reader:
@@ -67,112 +70,110 @@ def _read_here(
     """Extend `TFEpochIterator.__init__`."""
     import tensorflow as tf
 
-    if not _has_servers(distribute_strategy):
+    if not checks.has_servers(distribute_strategy):
         stock(self, distribute_strategy, *args, **more)
         return
-    if isinstance(more.get("x"), tf.distribute.DistributedDataset):
+    x = more.get("x")
+    if isinstance(x, tf.distribute.DistributedDataset):
         raise ValueError(
             "model.fit under ParameterServerStrategy takes a tf.data.Dataset, not one that "
             "strategy.experimental_distribute_dataset has made"
         )
+    if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
+        _read_on_workers(stock, self, distribute_strategy, x, more)
+        return
     stock(self, _Reader, *args, **more)
     endless = self._distributed_dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     if endless and self.steps_per_epoch is None:
         raise ValueError("the dataset is endless: give steps_per_epoch (or steps)")
+    _log_once(
+        "data: the coordinator reads it, and gives each batch to the next free worker, once per "
+        "epoch"
+    )
 
 
-def _check(model: Any) -> None:
-    if model._distribute_strategy is None:
-        raise ValueError(
-            "the model was not made under strategy.scope() of this ParameterServerStrategy: make "
-            "it, and compile it, in `with strategy.scope():`"
-        )
-    if model.run_eagerly:
-        raise ValueError(
-            "run_eagerly=True does not work under ParameterServerStrategy: workers run "
-            "tf.functions; compile the model with run_eagerly=False"
-        )
-    if model.jit_compile:
-        _log.warning(
-            "jit_compile is off for %s: XLA cannot compile functions that read variables of other "
-            "tasks",
-            model.name,
-        )
+def _read_on_workers(
+    stock: Callable[..., None], self: Any, strategy: Any, function: Any, more: Any
+) -> None:
+    """Each worker reads the dataset that the program's function makes there."""
+    import tensorflow as tf
+
+    for name in ("y", "sample_weight", "class_weight"):
+        if more.get(name) is not None:
+            raise ValueError(
+                f"{name} cannot be given with a function of an InputContext: its dataset must "
+                "yield (x, y) or (x, y, sample_weight)"
+            )
+    data = WorkerData(strategy, function, more.get("steps_per_epoch"))
+    nothing = tf.data.Dataset.from_generator(tuple, output_signature=data.element_spec)
+    stock(self, _Reader, **{**more, "x": nothing, "batch_size": None, "shuffle": False})
+    self._distributed_dataset = data
+    if data.steps is None:
+        trainer.let_end_anywhere(self)
+    _log_once(
+        "data: each worker calls the function, and reads the dataset that it makes (input pipeline "
+        "k of n is worker k of n)"
+    )
+
+
+@functools.cache
+def _log_once(text: str) -> None:
+    _log.info(text)
 
 
 def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> Any:
     """Extend `TensorFlowTrainer._make_function`: returns what runs a step of an iterator."""
-    if not _has_servers(self.distribute_strategy):
+    if not checks.has_servers(self.distribute_strategy):
+        if step_function == self.train_step:
+            checks.warn_of_local_model(self)
         return stock(self, step_function)
-    _check(self)
-    return _Steps(self, step_function)
-
-
-class _Steps:
-    """Runs steps of training or evaluation on workers; Keras calls it with its iterator.
-
-    Attributes:
-      queue: of the steps that have begun.
-    """
-
-    def __init__(self, model: Any, step_function: Any):
-        def step(batch: Any) -> Any:
-            iterations = [model.optimizer.iterations] if model.optimizer else []
-            with atomic_adds.atomic_adds([*model.metrics_variables, *iterations]):
-                return step_function(batch)
-
-        self.queue = StepQueue(model.distribute_strategy, step, join=None)
-        self._model = model
-
-    def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Give the next `steps_per_execution` batches to a worker.
-
-        Returns:
-          What the newest step returned that has ended and been fetched.
-
-        Raises:
-          StopIteration: there are no more batches.
-          tf.errors.OpError: an earlier step failed.
-        """
-        import tensorflow as tf
-
-        batches = _next_batches(iterator, self._model.steps_per_execution)
-        if not isinstance(iterator, tf.data.Iterator):  # of train_on_batch or test_on_batch
-            self.queue.add(batches, spec=None)
-            return self.queue.join()
-        self.queue.add(batches, iterator.element_spec)
-        return self.queue.newest()
-
-
-def _next_batches(iterator: Iterator[Any], count: int) -> list[Any]:
-    batches: list[Any] = []
-    while len(batches) < count:
-        try:
-            batches.append(next(iterator))
-        except StopIteration:
-            if not batches:
-                raise
-            break
-    return batches
+    checks.check_step(self)
+    checks.check_optimizer(self.optimizer)
+    return Steps(self, step_function)
 
 
 def _results(stock: Callable[..., Any], self: Any, logs: Any) -> Any:
     """Extend `Trainer._get_metrics_result_or_logs`: waits for all steps."""
     for function in (self.train_function, self.test_function):
-        if isinstance(function, _Steps) and function.queue.is_busy():
-            logs = function.queue.join()
+        if isinstance(function, Steps) and function.is_busy():
+            logs = function.join()
     return stock(self, logs)
 
 
 def _make_predict_function(stock: Callable[..., Any], self: Any, force: bool = False) -> Any:
     """Extend `TensorFlowTrainer.make_predict_function`."""
-    if not _has_servers(self.distribute_strategy):
+    if not checks.has_servers(self.distribute_strategy):
         return stock(self, force)
     if self.predict_function is None or force:
-        _check(self)
-        queue = StepQueue(self.distribute_strategy, self.predict_step, _append)
-        self.predict_function = queue.begin
+        checks.check_step(self)
+        self.predict_function = _predict_function(self)
     return self.predict_function
+
+
+def _predict_function(model: Any) -> Callable[[Any], Call]:
+    """What runs predictions of batches in one call; returns at once."""
+    import tensorflow as tf
+
+    queue, traced = StepQueue(model.distribute_strategy), {}
+
+    def run(given: Sequence[Any]) -> Any:
+        outputs = [queue.strategy.run(model.predict_step, args=(one,)) for one in given]
+        return functools.reduce(_append, outputs)
+
+    def predict(given: Sequence[Any]) -> Call:
+        if any(isinstance(one, tf.TypeSpec) for one in tf.nest.flatten(given)):
+            raise ValueError(
+                "predict keeps the order of its input, which workers' own datasets do not have: "
+                "give it a dataset or arrays, not a function"
+            )
+        given, specs = batches.with_specs(given, spec=None)
+        key = (len(specs), repr(specs[0]))
+        if key not in traced:
+            traced[key] = queue.trace(run, [specs], packing=None)
+        with queue.giving_up_after_errors():
+            return traced[key](given)
+
+    return predict
 
 
 def _append(outputs: Any, output: Any) -> Any:
@@ -187,7 +188,7 @@ def _concat(stock: Callable[..., Any], tensors: Any) -> Any:
     """Extend `potentially_ragged_concat`: fetches predictions, in the order of the input."""
     import keras
 
-    if not tensors or not isinstance(tensors[0], Batch):
+    if not tensors or not isinstance(tensors[0], Call):
         return stock(tensors)
     found = [one.fetch() for one in tensors]
     return keras.tree.map_structure_up_to(found[0], lambda *parts: stock(list(parts)), *found)

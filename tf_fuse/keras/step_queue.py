@@ -1,37 +1,57 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that workers run while the coordinator reads on."""
+"""Steps that workers run while the coordinator goes on."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
+from tf_fuse.keras.packing import Packing
 
-# A worker has one step under way and one that waits, so it does not wait for the coordinator.
-_STEPS_PER_WORKER = 2
+# A worker has one call under way and one that waits, so it does not wait for the coordinator.
+_CALLS_PER_WORKER = 2
+# A slow worker does not stop the others before they have run so many times their calls.
+_OLDEST = 16
+_MOMENT_S = 0.002
 
 
-class Batch:
-    """What steps return that a worker runs in one call.
+class Call:
+    """A call that a worker runs: one or more steps.
 
     Args:
       result: of `ClusterCoordinator.schedule`.
+      packing: of what it returns.
     """
 
-    def __init__(self, result: Any):
+    def __init__(self, result: Any, packing: Packing | None = None):
         self._result = result
+        self._packing = packing
+
+    def is_done(self) -> bool:
+        """Return whether the call has ended."""
+        return coordinators.is_done(self._result)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the call has ended, but not longer."""
+        coordinators.wait(self._result, seconds)
 
     def fetch(self) -> Any:
-        """Wait for the steps, and return what they returned, as local tensors.
+        """Wait for the call, and return what it returned, on this machine.
 
         Raises:
           tf.errors.OpError: a step failed.
         """
-        return self._result.get()
+        while not self.is_done():
+            self.wait(_MOMENT_S)
+        fetched = self._result.get()
+        return fetched if self._packing is None else self._packing.unpack(fetched)
 
     def numpy(self) -> Any:
         """Return what `fetch` does, as NumPy arrays; Keras and callbacks ask a tensor for it."""
@@ -47,136 +67,127 @@ class Batch:
 
 
 class StepQueue:
-    """Runs a step function on the workers of a `ParameterServerStrategy`.
+    """Runs calls on the workers of a `ParameterServerStrategy`; they end in any order.
 
-    A step gets its batch from the coordinator, and runs on whichever worker is free. If that worker
-    is lost, another one runs the step again with the same batch.
+    A call runs on whichever worker is free. If that worker is lost, another one runs the call again
+    with the same arguments.
+
+    Attributes:
+      strategy: the `ParameterServerStrategy`.
+      coordinator: its `ClusterCoordinator`.
+      workers: number of workers.
     """
 
-    def __init__(
-        self, strategy: Any, step: Callable[[Any], Any], join: Callable[[Any, Any], Any] | None
-    ):
-        """Make the coordinator, or take the one that the strategy has.
+    def __init__(self, strategy: Any):
+        import tensorflow as tf
+
+        self.strategy = strategy
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self.workers = parameter_server_strategy.worker_count(strategy.extended)
+        self._begun: collections.deque[Call] = collections.deque()
+        self._lock = threading.Lock()  # the worker's threads look at what has begun
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    def most(self) -> int:
+        """Return how many calls are under way if all workers are busy."""
+        return _CALLS_PER_WORKER * self.workers
+
+    def trace(
+        self, function: Callable[..., Any], specs: Sequence[Any], packing: Packing | None
+    ) -> Callable[..., Call]:
+        """Trace a function; return what begins a call of it on the next free worker.
 
         Args:
-          strategy: the `ParameterServerStrategy`.
-          step: gets a batch.
-          join: of what steps of one call have returned, and what the next one has; None for the
-            last one's.
+          function: gets arguments of the specs; `packing` packs what it returns.
+          specs: of its arguments.
+          packing: None to leave it unpacked.
         """
         import tensorflow as tf
 
-        self._strategy = strategy
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        workers = parameter_server_strategy.worker_count(strategy.extended)
-        self._most = _STEPS_PER_WORKER * workers
-        self._begun: collections.deque[Batch] = collections.deque()
-        self._newest: Any = None
+        traced = tf.function(function, autograph=False)
+        with parameter_server_strategy.being_scheduled(self.strategy.extended):
+            concrete = traced.get_concrete_function(*specs)
 
-        @tf.autograph.experimental.do_not_convert
-        def run_steps(batches: Sequence[Any]) -> Any:
-            outputs = None
-            for number, batch in enumerate(batches):
-                output = strategy.run(step, args=(batch,))
-                outputs = join(outputs, output) if join and number else output
-            return outputs
+        def begin(*args: Any) -> Call:
+            return Call(self.coordinator.schedule(concrete, args=args), packing)
 
-        self._run_steps = tf.function(run_steps)
+        return begin
 
-    def begin(self, batches: Sequence[Any], spec: Any = None) -> Batch:
-        """Give batches to the next free worker, which runs a step of each; return at once.
+    def add(self, call: Call) -> None:
+        """Take a call that has begun."""
+        with self._lock:
+            self._begun.append(call)
+
+    def is_full(self) -> bool:
+        """Return whether all workers are busy, or very many calls wait for an older one."""
+        running = sum(not one.is_done() for one in self._begun)
+        return running >= self.most() or len(self._begun) >= _OLDEST * self.most()
+
+    def wait_for_room(self) -> None:
+        """Wait until `is_full` may have changed, at most for a moment."""
+        running = [one for one in self._begun if not one.is_done()]
+        if running:
+            running[0].wait(_MOMENT_S)
+
+    def has_ended(self, in_order: bool) -> bool:
+        """Return whether `take` need not wait."""
+        return any(one.is_done() for one in itertools.islice(self._begun, 1 if in_order else None))
+
+    def take(self, take: Callable[[Any], Any], in_order: bool) -> Any:
+        """Wait for a call, and leave it out.
 
         Args:
-          batches: read from a dataset.
-          spec: the dataset's `element_spec`; None for that of the first batch with any number of
-            rows. Steps are traced for it: kernels round in other ways where they know a shape.
-        """
-        import keras
+          take: gets what it returned, before `done` leaves the call out.
+          in_order: whether it is the oldest call; else one that ends first.
 
-        batches = keras.tree.map_structure(_tensor, list(batches))
-        if spec is None:
-            spec = keras.tree.map_structure(_any_rows, batches[0])
-        else:
-            spec = keras.tree.map_structure(_spec, spec)
-        with parameter_server_strategy.being_scheduled(self._strategy.extended):
-            traced = self._run_steps.get_concrete_function([spec] * len(batches))
-        return Batch(self._coordinator.schedule(traced, args=(batches,)))
-
-    def add(self, batches: Sequence[Any], spec: Any) -> None:
-        """Begin steps as `begin` does; wait for the oldest ones if many have begun.
+        Returns:
+          What `take` returns.
 
         Raises:
-          tf.errors.OpError: an earlier step failed; the others are given up.
+          tf.errors.OpError: a step failed; the others are given up.
         """
-        with self._giving_up_after_errors():
-            self._begun.append(self.begin(batches, spec))
-            while len(self._begun) > self._most or self._newest is None:
-                self._fetch()
+        with self.giving_up_after_errors():
+            while not self.has_ended(in_order):
+                self._begun[0].wait(_MOMENT_S)
+            call = next(one for one in self._begun if in_order or one.is_done())
+            outputs = call.fetch()
+            with self._lock:
+                self._begun.remove(call)
+                return take(outputs)
 
-    def newest(self) -> Any:
-        """Return what the newest step returned that has been fetched."""
-        return self._newest
+    def done(self, look: Callable[[list[Any]], Any]) -> Any:
+        """Look at what calls have returned that have ended; any thread may do so.
 
-    def is_busy(self) -> bool:
-        """Return whether steps have begun since `join`."""
-        return self._newest is not None
+        Args:
+          look: gets what they returned.
 
-    def join(self) -> Any:
-        """Wait for all steps; return what the last one returned.
-
-        Raises:
-          tf.errors.OpError: a step failed.
+        Returns:
+          What `look` returns.
         """
-        with self._giving_up_after_errors():
-            while self._begun:
-                self._fetch()
-            self._coordinator.join()
-        newest, self._newest = self._newest, None
-        return newest
+        import tensorflow as tf
 
-    def _fetch(self) -> None:
-        self._newest = self._begun.popleft().fetch()
+        with self._lock:
+            found = []
+            for call in self._begun:
+                with contextlib.suppress(tf.errors.OpError):
+                    if call.is_done():
+                        found.append(call.fetch())
+            return look(found)
 
     @contextlib.contextmanager
-    def _giving_up_after_errors(self) -> Iterator[None]:
+    def giving_up_after_errors(self) -> Iterator[None]:
+        """After an error, forget all calls, and wait until none runs."""
         import tensorflow as tf
 
         try:
             yield
         except BaseException as error:
-            self._begun.clear()
-            self._newest = None
+            with self._lock:
+                self._begun.clear()
             if isinstance(error, tf.errors.OpError):
                 # Or the coordinator raises it once more when the next step begins.
                 with contextlib.suppress(tf.errors.OpError):
-                    self._coordinator.join()
+                    self.coordinator.join()
             raise
-
-
-def _tensor(one: Any) -> Any:
-    """A part of a batch, as a tensor."""
-    import tensorflow as tf
-
-    # The sample weight that a generator lacks; only Keras's own iterators need it.
-    if one is None or isinstance(one, tf.experimental.Optional):
-        return None
-    return one if tf.is_tensor(one) else tf.convert_to_tensor(one)
-
-
-def _spec(one: Any) -> Any:
-    import tensorflow as tf
-
-    return None if isinstance(one, tf.OptionalSpec) else one
-
-
-def _any_rows(one: Any) -> Any:
-    """The spec of a tensor of a batch, with any number of rows."""
-    import tensorflow as tf
-
-    if one is None:
-        return None
-    spec = tf.type_spec_from_value(one)
-    shape = [None, *spec.shape[1:]] if spec.shape.rank else spec.shape
-    if isinstance(spec, tf.RaggedTensorSpec):
-        return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, spec.row_splits_dtype)
-    return type(spec)(shape, spec.dtype)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fit`, `evaluate` and `predict` of Keras 3 on parameter servers.
 
-With one worker all values are those of Keras in one process without a strategy, to the last bit.
+With one worker all values are those of Keras in one process without a strategy, and those of a
+custom loop on the same servers, to the last bit.
 """
 
 import functools
@@ -11,56 +12,80 @@ import sys
 import pytest
 
 from tests.fault import coordinator
-from tests.slow_cases import slow
+from tests.slow_cases import slow_but
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-# Each with its steps per execution.
-_CASES = {
-    "mlp": 1,
+# The steps per execution of each model. The default run trains the first three.
+_STEPS = {
     "wide & deep": 3,
-    "two outputs": 1,
-    "own train_step": 3,
-    "recurrent": 1,
-    "attention": 2,
-    "mlp, steps together": 3,
+    "MLP": 2,
+    "own train_step": 1,
+    "DLRM": 1,
+    "DeepFM": 2,
+    "DIN": 1,
+    "MMoE": 1,
+    "two towers": 3,
+    "ResNet": 1,
+    "LSTM": 1,
+    "Transformer": 2,
+    "preprocessing": 1,
 }
+_DEFAULT = list(_STEPS)[:3]
+_EPOCHS = 2
+_CASES = slow_but(
+    [(name, mode) for name in _STEPS for mode in ("on", "off")],
+    lambda case: case[0] in _DEFAULT and case[1] == "on",
+)
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """A function that returns what a mode gives, which runs once."""
-    return functools.cache(lambda mode: coordinator.run(__file__, mode))
+    """A function that returns what a model gave in a mode; models run together, once."""
+
+    @functools.cache
+    def run(mode, group):
+        return coordinator.run(__file__, mode, group, seconds=850)
+
+    return lambda mode, name: run(mode, "default" if name in _DEFAULT else "others")[name]
 
 
-@pytest.mark.parametrize("mode", [slow("off"), "on"])
-@pytest.mark.parametrize("name", _CASES)
+@pytest.mark.parametrize(("name", "mode"), _CASES)
 def test_values_are_those_of_one_process(runs, name, mode):
-    expected, here = (runs(one)[name] for one in ("one process", mode))
+    expected, here = runs("one process", name), runs(mode, name)
     assert "raised" not in expected and "raised" not in here, (expected, here)
     for what in ("history", "evaluated", "predicted", "variables"):
         assert here[what] == expected[what], what
 
 
-@pytest.mark.parametrize(("name", "steps"), _CASES.items())
-def test_callbacks_are_called_as_in_one_process(runs, name, steps):
-    expected, here = (runs(one)[name]["calls"] for one in ("one process", "on"))
+@pytest.mark.parametrize(("name", "mode"), _CASES)
+def test_values_are_those_of_a_custom_loop(runs, name, mode):
+    here, loop = runs(mode, name), runs(mode, name)["loop"]
+    assert loop["history"].items() <= here["history"].items()
+    assert "loss" in loop["history"]
+    assert loop["variables"] == here["trained"]
+
+
+@pytest.mark.parametrize("name", _DEFAULT)
+def test_callbacks_are_called_as_in_one_process(runs, name):
+    expected, here = (runs(mode, name)["calls"] for mode in ("one process", "on"))
     assert here == expected
-    assert ["on_train_batch_end", steps - 1] in [call[:2] for call in here]
+    assert ["on_train_batch_end", _STEPS[name] - 1] in [call[:2] for call in here]
 
 
-def _main(mode):
+def _main(mode, group):
     import keras
     import tensorflow as tf
 
-    from tests.cluster.keras import fit_models
+    from tests.cluster.keras import fit_case, fit_models
 
     keras.config.disable_interactive_logging()
+    job = None
     if mode == "one process":
         scope = tf.distribute.get_strategy().scope
     else:
         job = coordinator.Job("off", 1, 2)
-        import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+        import tf_fuse.keras  # noqa: F401  (makes Keras run its steps on workers)
 
         tf.config.optimizer.set_experimental_options({"tf_fuse": mode == "on"})
         scope = job.strategy.scope
@@ -83,38 +108,50 @@ def _main(mode):
 
             return note
 
-    def case(name, steps):
-        def run():
-            keras.backend.clear_session()
-            keras.utils.set_random_seed(3)
-            calls = Calls()
-            with scope():
-                model, data = fit_models.MODELS[name.partition(",")[0]]()
-                model.steps_per_execution = steps
-            given = {key: data[key] for key in ("x", "y", "batch_size") if key in data}
-            history = model.fit(
-                **data, epochs=2, verbose=0, callbacks=[calls], validation_data=_validation(given)
-            )
-            evaluated = model.evaluate(**given, verbose=0, return_dict=True)
-            inputs = {key: given[key] for key in ("x", "batch_size") if key in given}
-            predicted = model.predict(**inputs, verbose=0)
-            variables = [*model.variables, *model.optimizer.variables]
-            return {
-                "history": coordinator.exact(history.history),
-                "evaluated": coordinator.exact(evaluated),
-                "predicted": coordinator.exact(predicted),
-                "variables": coordinator.exact([keras.ops.convert_to_numpy(v) for v in variables]),
-                "calls": calls.made,
-            }
+    def made(name):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        with scope():
+            return fit_models.MODELS[name]()
 
-        return run
+    def variables(model):
+        every = [*model.variables, *model.optimizer.variables]
+        return coordinator.exact([keras.ops.convert_to_numpy(v) for v in every])
 
-    coordinator.finish({name: case(name, steps) for name, steps in _CASES.items()})
+    def run(name):
+        calls = Calls()
+        case = made(name)
+        model = case.model
+        model.steps_per_execution = _STEPS[name]
+        given = case.given(is_training=False)
+        history = model.fit(
+            **case.given(is_training=True),
+            epochs=_EPOCHS,
+            verbose=0,
+            callbacks=[calls],
+            validation_data=(given["x"], given["y"]) if "y" in given else given["x"],
+        )
+        trained = variables(model)
+        evaluated = model.evaluate(**given, verbose=0, return_dict=True)
+        inputs = {key: given[key] for key in ("x", "batch_size") if key in given}
+        predicted = model.predict(**inputs, verbose=0)
+        return {
+            "history": coordinator.exact(history.history),
+            "trained": trained,
+            "evaluated": coordinator.exact(evaluated),
+            "predicted": coordinator.exact(predicted),
+            "variables": variables(model),
+            "calls": calls.made,
+            "loop": loop(name) if job else None,
+        }
 
+    def loop(name):
+        case = made(name)
+        history = fit_case.train(case, job.strategy, job.coordinator, _EPOCHS)
+        return {"history": coordinator.exact(history), "variables": variables(case.model)}
 
-def _validation(given):
-    """What `fit` takes as validation data: a tuple, or one dataset."""
-    return (given["x"], given["y"]) if "y" in given else given["x"]
+    names = [name for name in _STEPS if (name in _DEFAULT) == (group == "default")]
+    coordinator.finish({name: functools.partial(run, name) for name in names})
 
 
 if __name__ == "__main__":

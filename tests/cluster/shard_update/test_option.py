@@ -177,7 +177,7 @@ def test_state_that_died_with_its_replica_is_an_error():
         assert "after step 5" in error.text
         assert "task:2" in error.text
         assert "restart the program from its last checkpoint" in error.text
-        assert "shard_weight_update_group_size keeps each part in several" in error.text
+        assert "nothing between 1 and 3 divides 3" in error.text
 
 
 def test_replica_that_does_not_answer_is_an_error():

@@ -9,71 +9,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from benchmarks.collectives import results as numbers
 from benchmarks.collectives import run as collectives
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("4KB", 4096),
-        ("4kib", 4096),
-        ("64MB", 64 << 20),
-        ("1GiB", 1 << 30),
-        ("40004B", 40004),
-        ("8", 8),
-    ],
-)
-def test_sizes(text, size):
-    assert numbers.parse_size(text) == size
-
-
-@pytest.mark.parametrize("size", [4, 4096, 40004, 1 << 20, 3 << 30])
-def test_names_of_sizes_are_exact(size):
-    assert numbers.parse_size(numbers.size_name(size)) == size
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("--op broadcast", "--op takes all_reduce, reduce_scatter, all_gather, rs_ag; got 'broad"),
-        ("--ranks 2,1", "--ranks takes whole numbers of at least 2, got '1'"),
-        ("--ranks two", "--ranks takes whole numbers of at least 2, got 'two'"),
-        ("--ranks ,", "--ranks names nothing"),
-        ("--sizes 4XB", "--sizes: no size: '4XB'; expected a number and one of B, KB, MB, GB"),
-        ("--sizes MB", "--sizes: no size: 'MB'"),
-        ("--sizes 1.5MB", "--sizes: no size: '1.5MB'"),
-        ("--sizes=-4KB", "--sizes: no size: '-4KB'"),
-        ("--sizes 0KB", "--sizes: '0KB' is 0 bytes; expected a positive multiple of 4 (float32)"),
-        ("--sizes 4KB,6B", "--sizes: '6B' is 6 bytes; expected a positive multiple of 4"),
-        ("--variants stock,nccl", "--variants takes stock, tf_fuse, gloo; got 'nccl'"),
-        ("--paths udp", "--paths takes shm, tcp, grpc; got 'udp'"),
-        ("--rounds 0", "--rounds must be at least 1, got 0"),
-        ("--calls -1", "--calls must be at least 1, got -1"),
-        ("--timeout nan", "--timeout must be at least 1, got nan"),
-        ("--large-rounds 0", "--large-rounds must be at least 1, got 0"),
-        ("--hosts 3", "argument --hosts: invalid choice"),
-        ("--mbit 10", "--mbit 10 is of no use on loopback: give --hosts 2"),
-        ("--delay-ms 1", "--delay-ms 1 is of no use on loopback: give --hosts 2"),
-        ("--emulator veth", "--emulator veth is of no use on loopback: give --hosts 2"),
-        ("--hosts 2 --mbit -1", "--mbit must be at least 0 and finite, got -1"),
-        ("--hosts 2 --delay-ms nan", "--delay-ms must be at least 0 and finite, got nan"),
-        ("--hosts 2 --delay-ms 1 --emulator veth", "--delay-ms 1: the emulator veth cannot delay"),
-        ("--variants stock --gloo-python p", "--gloo-python p is of no use: --variants lacks gloo"),
-    ],
-)
-def test_wrong_flags(arguments, text, capsys):
-    with pytest.raises(SystemExit) as caught:
-        collectives.parse(arguments.split())
-    assert caught.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-def test_lists_by_spaces_and_commas():
-    args = collectives.parse(["--ranks", "2,4", "8", "2", "--sizes", "4KB,", "1MB"])
-    assert (args.ranks, args.sizes) == ([2, 4, 8], [4096, 1 << 20])
-    assert args.op == ["all_reduce"]
-    assert collectives.parse([]).sizes == [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
 
 
 def test_a_variant_of_ours_for_each_path(monkeypatch):
@@ -90,29 +26,6 @@ def test_a_variant_of_ours_for_each_path(monkeypatch):
     # What the user's shell has set does not hide behind the names.
     found = [v.env().get("TF_FUSE_COLLECTIVE_PATHS") for v in made]
     assert found == [None, None, "grpc", None]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "paths", "emulator"),
-    [
-        ("", ["shm"], None),
-        ("--hosts 2", ["grpc", "tcp"], "veth"),
-        ("--hosts 2 --mbit 10 --paths shm", ["shm"], "veth"),
-        # What can delay is chosen by what the kernel has.
-        ("--hosts 2 --delay-ms 1", ["grpc", "tcp"], None),
-        ("--hosts 2 --emulator relay", ["grpc", "tcp"], "relay"),
-    ],
-)
-def test_what_is_between_hosts(arguments, paths, emulator):
-    args = collectives.parse(arguments.split())
-    assert (args.paths, args.emulator) == (paths, emulator)
-
-
-def test_rounds_of_large_sizes():
-    args = collectives.parse(["--rounds", "5", "--large-rounds", "2"])
-    rounds = [collectives.rounds_of(args, size << 20) for size in (64, 255, 256, 1024)]
-    assert rounds == [5, 5, 2, 2]
-    assert collectives.rounds_of(collectives.parse(["--rounds", "5"]), 1 << 30) == 5
 
 
 def test_memory_grows_with_all_that_hold_tensors():
@@ -156,13 +69,6 @@ def test_gloo_is_left_out_where_pytorch_is_missing(monkeypatch, tmp_path):
     assert args.variants == ["stock", "tf_fuse"]
     expected = f"left out: gloo, {python}: ModuleNotFoundError: No module named 'torch'\n"
     assert out.getvalue() == expected
-
-
-def test_gloo_is_kept_where_pytorch_is(tmp_path):
-    python = _interpreter(tmp_path, "exit 0")
-    args = collectives.parse(["--gloo-python", python])
-    assert collectives.settle_gloo(args, Console()) is None
-    assert args.variants == ["stock", "tf_fuse", "gloo"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from rich.progress import Progress
 
 from benchmarks.layout import relayout as layout_relayout
@@ -17,20 +16,6 @@ from benchmarks.layout import wire as layout_wire
 
 _DOCS = Path(__file__).resolve().parents[3] / "docs"
 DOCS, BENCHMARKS = _DOCS / "layout.md", _DOCS / "benchmarks.md"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (["--parts", "relayout,speed"], "--parts takes relayout, wire, search, step, got speed"),
-        (["--parts", ","], "--parts takes relayout, wire, search, step, got nothing"),
-        (["--parts", "wire", "--plot", "x.png"], "--plot draws the part relayout, which --parts"),
-    ],
-)
-def test_what_the_command_line_refuses(arguments, text, capsys):
-    with pytest.raises(SystemExit):
-        layout.parse(arguments)
-    assert text in capsys.readouterr().err
 
 
 def test_the_table_of_relayouts_in_the_docs(tmp_path, monkeypatch):

@@ -160,3 +160,42 @@ def test_frames_took_the_way_of_the_variant(variant, right, wrong):
         with pytest.raises(frame_paths.WrongPathError) as caught:
             frame_paths.check_path(variant, 640, 16, _frames(*counts))
         assert str(caught.value).startswith(f"variant {variant}, frames of 640 bytes: ")
+
+
+def _result(losses_equal=True):
+    def mode(rate, rpcs, worker, ps):
+        return {
+            "steps_per_s": {"median": rate, "min": rate - 1, "max": rate + 2},
+            "recv_rpcs_per_step": rpcs,
+            "cpu_ms_per_step": {"worker": worker, "ps": ps},
+            "losses": [1.0, 0.5],
+        }
+
+    return {
+        "workload": "features",
+        "settings": {
+            "features": 3,
+            "workers": 1,
+            "ps": 2,
+            "batch": 64,
+            "steps": 60,
+            "rounds": 5,
+            "seed": 1,
+        },
+        "modes": {"stock": mode(10.0, 905.0, 70.0, 80.0), "fused": mode(40.0, 10.0, 11.0, 15.0)},
+        "speedup": 4.0,
+        "speedup_by_round": {"median": 4.0, "min": 3.5, "max": 4.5},
+        "rpc_reduction": 1 - 10 / 905,
+        "losses_equal": losses_equal,
+        "max_loss_difference": {"fused": 0.0 if losses_equal else 0.25},
+    }
+
+
+def test_unequal_losses_fail_the_command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(fuse_recv, "measure", lambda *_: _result(losses_equal=False))
+    out = tmp_path / "new" / "out.json"
+    assert fuse_recv.main(["--json", str(out)]) == 1
+    assert capsys.readouterr().err == "error: the losses of stock and fused differ\n"
+    assert out.exists()  # the evidence is kept
+    monkeypatch.setattr(fuse_recv, "measure", lambda *_: _result())
+    assert fuse_recv.main([]) == 0

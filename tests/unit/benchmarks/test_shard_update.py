@@ -4,7 +4,6 @@
 
 import io
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -13,60 +12,10 @@ from rich.console import Console
 from benchmarks.collectives import rank as collective_rank
 from benchmarks.common.rank_group import Measurement
 from benchmarks.shard_update import models
-from benchmarks.shard_update import modes as shard_update_modes
 from benchmarks.shard_update import rank as shard_update_rank
 from benchmarks.shard_update import results as numbers
 from benchmarks.shard_update import run as shard_update
 from benchmarks.shard_update.modes import MODES, Round, options_of
-
-# --- The command line ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("--model vgg", "argument --model: invalid choice: 'vgg'"),
-        ("--optimizer lars", "argument --optimizer: invalid choice: 'lars'"),
-        ("--replicas 1", "--replicas must be at least 2, got 1"),
-        ("--rounds 0", "--rounds must be at least 1, got 0"),
-        ("--steps 0", "--steps must be at least 1, got 0"),
-        ("--warm-up 0", "--warm-up must be at least 1, got 0"),
-        ("--timeout nan", "--timeout must be at least 1, got nan"),
-        ("--learning-rate nan", "--learning-rate must be positive and finite, got nan"),
-        ("--learning-rate inf", "--learning-rate must be positive and finite, got inf"),
-        ("--modes stock,fsdp", "--modes takes stock, unsharded, unsharded_fused, sharded, sha"),
-        ("--modes ,", "--modes names nothing"),
-        ("--modes stock --gloo-python p", "--gloo-python p is of no use: --modes lacks ddp and z"),
-        ("--size width", "--size takes NAME=NUMBER, got 'width'"),
-        ("--size width=-1", "--size takes NAME=NUMBER, got 'width=-1'"),
-        ("--width 0", "mlp: width must be at least 1, got 0"),
-        ("--size heads=2", "mlp has no size 'heads'; it has batch, layers, width"),
-        ("--model ncf --layers 2", "ncf has no size 'layers'; it has batch, items, users, width"),
-        ("--model transformer --size width=9", "width 9 is no multiple of heads 8"),
-    ],
-)
-def test_wrong_flags(arguments, text, capsys):
-    with pytest.raises(SystemExit) as caught:
-        shard_update.parse(arguments.split())
-    assert caught.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-def test_sizes_of_a_model():
-    arguments = "--layers 2 --size width=8,batch=3 --modes stock ddp,stock"
-    args = shard_update.parse(arguments.split())
-    assert args.sizes == {"batch": 3, "layers": 2, "width": 8}
-    assert (args.parameters, args.modes) == (2 * (8 * 8 + 8), ["stock", "ddp"])
-    assert shard_update.parse([]).sizes == {"batch": 16, "layers": 4, "width": 2048}
-
-
-def test_too_little_memory(monkeypatch, capsys):
-    free = type("Memory", (), {"available": 1 << 30})
-    monkeypatch.setattr(shard_update.psutil, "virtual_memory", lambda: free)
-    assert shard_update.main(["--modes", "stock,unsharded", "--replicas", "2"]) == 2
-    error = capsys.readouterr().err
-    assert "2 replicas in 2 modes need about 3.0 GiB of memory, and 1.0 are available" in error
-
 
 # --- What is trained -----------------------------------------------------------------------------
 
@@ -100,10 +49,6 @@ def test_all_ranks_begin_alike_with_other_batches(model):
         for part, same, another in zip(first, again, other, strict=True):
             np.testing.assert_array_equal(part, same)
             assert (part != another).any()
-
-
-def test_optimizers_of_pytorch_are_some_of_keras():
-    assert set(models.TORCH_OPTIMIZERS) < set(models.OPTIMIZERS)
 
 
 # --- Numbers -------------------------------------------------------------------------------------
@@ -249,42 +194,6 @@ def test_status_tells_of_other_losses(modes, status, tmp_path):
     assert json.loads(args.json.read_text()) == result
 
 
-# --- PyTorch is optional -------------------------------------------------------------------------
-
-
-def _settle(arguments, monkeypatch, reason):
-    monkeypatch.setattr(
-        shard_update, "why_no_torch", lambda python: reason and f"{python} {reason}"
-    )
-    args, output = shard_update.parse(arguments.split()), io.StringIO()
-    return shard_update.settle_torch(args, Console(file=output)), args.modes, output.getvalue()
-
-
-def test_without_pytorch_its_modes_are_left_out(monkeypatch):
-    error, modes, output = _settle("--modes stock,ddp,zero", monkeypatch, "has none")
-    assert (error, modes) == (None, ["stock"])
-    assert output == f"not available: ddp, zero: {sys.executable} has none\n"
-
-
-def test_an_interpreter_that_was_named_must_have_it(monkeypatch):
-    assert _settle("--modes stock,ddp --gloo-python p", monkeypatch, "has none")[0] == (
-        "no PyTorch on gloo in p has none"
-    )
-    assert _settle("--modes ddp", monkeypatch, "has none")[0].startswith("no PyTorch on gloo in ")
-    assert _settle("--modes stock,ddp --gloo-python p", monkeypatch, None)[:2] == (
-        None,
-        ["stock", "ddp"],
-    )
-
-
-def test_why_there_is_no_pytorch(tmp_path):
-    assert "cannot be run" in shard_update_modes.why_no_torch(str(tmp_path / "none"))
-    lacking = tmp_path / "python"
-    lacking.write_text("#!/bin/sh\necho a trace >&2\necho 'no numpy here' >&2\nexit 1\n")
-    lacking.chmod(0o755)
-    assert shard_update_modes.why_no_torch(str(lacking)) == f"{lacking}: no numpy here"
-
-
 # --- The replica's side --------------------------------------------------------------------------
 
 
@@ -349,21 +258,6 @@ def test_what_cannot_be_had_is_reported(at_build):
     assert shard_update_rank.Replica(make).serve({"do": "prepare", "warm_up": 1}) == {
         "event": "prepared", "unsupported": "no option shard_weight_update"
     }  # fmt: skip
-
-
-def test_modes():
-    assert {name: dict(mode.options) for name, mode in MODES.items() if mode.options} == {
-        "unsharded_fused": {"fuse_weight_update": True},
-        "sharded": {"shard_weight_update": True},
-        "sharded_first_use": {
-            "shard_weight_update": True,
-            "shard_weight_update_gather": "first_use",
-        },
-        "sharded_unfused": {"shard_weight_update": True, "fuse_weight_update": False},
-        "sharded_compiled": {"shard_weight_update": True, "compile_weight_update": True},
-    }
-    protocols = [mode.protocol for mode in MODES.values() if mode.backend == "tensorflow"]
-    assert protocols == ["grpc", *["grpc+fuse"] * 6]
 
 
 def test_groups_are_of_modes_that_cut():

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_fuse.sharded_variable.choose_sources import Copies
 from tf_fuse.sharded_variable.local_shards import ShardRanges
 from tf_fuse.sharded_variable.peers import Peers
-from tf_fuse.sharded_variable.shard_group import ShardGroup
+from tf_fuse.sharded_variable.shard_group import ShardGroup, after_a_death
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -75,3 +75,26 @@ def test_a_replica_that_does_not_end_its_step_is_an_error(monkeypatch):
     assert f"{_OTHER} has ended step 1, and not step 2, after 0 s" in str(caught.value)
     assert "values" not in reader.asked
     assert shard_group.is_parted
+
+
+_LOST = "If a task was killed, its shards are lost: restart the program from its last checkpoint."
+
+
+@pytest.mark.parametrize(
+    ("replicas", "groups", "text"),
+    [
+        (2, 1, f"{_LOST} (shard_weight_update_group_size keeps each shard in several processes, if "
+               "it divides their number; nothing between 1 and 2 divides 2.)"),
+        (6, 1, f"{_LOST} With shard_weight_update_group_size=3, 2 processes keep each shard, and "
+               "the death of one loses nothing."),
+        (4, 2, "If a task was killed, 1 other had the same shards, which can be read and saved; if "
+               "none of them is left, restart the program from its last checkpoint."),
+        (6, 3, "If a task was killed, 2 others had the same shards, which can be read and saved; "
+               "if none of them is left, restart the program from its last checkpoint."),
+    ],
+)  # fmt: skip
+def test_an_error_says_what_a_death_costs(replicas, groups, text):
+    size = replicas // groups
+    owns = tuple((rank % size, rank % size + 1) for rank in range(replicas))
+    held = ShardRanges((size,), tf.float32, owns, groups=groups)
+    assert after_a_death(held) == text

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
-from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Takes
+from tf_fuse._tensorflow.members import ANY, AT_FIRST_USE, ON_OBJECTS, Exists, Member, Stored, Takes
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
@@ -60,8 +60,54 @@ _BY_NAME: Final = {
         "self",
         "value",
     ),
+    "compile": _member(
+        "keras.src.trainers.trainer:Trainer",
+        "compile",
+        "A model of parameter servers is compiled in the strategy's scope.",
+        "self",
+        *(ANY,) * 9,
+    ),
+    **{
+        name: Member(
+            _TRAINER,
+            name,
+            Exists(),
+            "Two threads that train one model on servers get an error.",
+            _FEATURES,
+            AT_FIRST_USE,
+            _VERSIONS,
+        )
+        for name in ("fit", "evaluate")
+    },
+    "_maybe_symbolic_build": _member(
+        _TRAINER,
+        "_maybe_symbolic_build",
+        "Keras fails without a reason if a layer is not on servers, or if data has no batch.",
+        "self",
+        "iterator",
+        "data_batch",
+    ),
 }
-MEMBERS = tuple(_BY_NAME.values())
+_EPOCHS = "keras.src.trainers.epoch_iterator:EpochIterator"
+MEMBERS = (
+    *_BY_NAME.values(),
+    _member(
+        _EPOCHS,
+        "_interrupted_warning",
+        "Data that workers read may end after any number of calls.",
+        "self",
+        when=ON_OBJECTS,
+    ),
+    Member(
+        _EPOCHS,
+        "_num_batches",
+        Stored(),
+        "is the length of the last epoch, which does not bound the next one",
+        _FEATURES,
+        ON_OBJECTS,
+        _VERSIONS,
+    ),
+)
 
 
 def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
@@ -85,3 +131,12 @@ def _extend(member: Member, method: Callable[..., Any]) -> None:
     extended.__name__ = member.name
     extended.__wrapped__ = stock  # type: ignore[attr-defined]
     monkey_patch.replace(member, extended)
+
+
+def let_end_anywhere(epochs: Any) -> None:
+    """Let each epoch of an `EpochIterator` end when its data ends, without a warning."""
+
+    def forget_length() -> None:
+        epochs._num_batches = None
+
+    epochs._interrupted_warning = forget_length

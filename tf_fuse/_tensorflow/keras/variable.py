@@ -17,9 +17,10 @@ MEMBERS = (
         _MODULE + ":Variable",
         "_value",
         Stored(),
-        "is TensorFlow's variable",
-        (feature_names.KERAS_IN_PIECES, feature_names.LAYOUT),
-        versions=_VERSIONS,
+        "is TensorFlow's variable; a metric's holds a tensor while a step of `fit` is traced",
+        (feature_names.KERAS_IN_PIECES, feature_names.LAYOUT, feature_names.KERAS_FIT),
+        ON_OBJECTS,
+        _VERSIONS,
     ),
     Member(
         _MODULE + ":Variable",
@@ -47,6 +48,11 @@ def value_of(variable: Any) -> Any:
     if cls is None or not isinstance(variable, cls):
         return variable
     return variable._value  # (`value` casts, where Keras's scopes say so.)
+
+
+def set_value(variable: Any, value: Any) -> None:
+    """Let a variable of Keras 3 hold another variable of TensorFlow, or a tensor of a graph."""
+    variable._value = value
 
 
 def inner(variable: Any) -> Any:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,9 +32,18 @@ _ROUND_ROBIN = Member(
     _FEATURES,
     AT_FIRST_USE,
 )
+_INIT = Member(
+    "tensorflow.python.distribute.parameter_server_strategy_v2:ParameterServerStrategyV2",
+    "__init__",
+    Takes("self", "cluster_resolver", "variable_partitioner"),
+    "A worker that makes the strategy would wait for ever: it is an error.",
+    (feature_names.KERAS_FIT,),
+    AT_FIRST_USE,
+)
 MEMBERS = (
     _CREATE,
     _ROUND_ROBIN,
+    _INIT,
     *(
         Member(_CLASS, name, Stored(), why, (*_FEATURES, *others))
         for name, why, *others in (
@@ -86,6 +96,23 @@ def extend(
     round_robin.__doc__ = stock_round_robin.__doc__
     monkey_patch.replace(_CREATE, create_variable)
     monkey_patch.replace(_ROUND_ROBIN, round_robin)
+
+
+def extend_init(init: Callable[..., None]) -> None:
+    """Extend `ParameterServerStrategy.__init__`, once per process.
+
+    Args:
+      init: gets the stock method, and then what that gets.
+    """
+    if monkey_patch.is_replaced(_INIT):
+        return
+    stock = _INIT.resolve().__init__
+
+    @functools.wraps(stock)
+    def extended(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(stock, self, *args, **kwargs)
+
+    monkey_patch.replace(_INIT, extended)
 
 
 def server_count(extended: Any) -> int:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as function_types
+from tensorflow.python.eager import record
 from tensorflow.python.eager.polymorphic_function import function_type_utils
+from tensorflow.python.ops import resource_variable_ops
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse.layout.execution import run_side_effects, traffic
@@ -112,7 +114,9 @@ class Execution:
         with LOCK.alone() if writes else LOCK.shared():
             self._check_shards()
             self._communicator.begin_call()
-            made = self._function(*flat)
+            with record.stop_recording():
+                made = self._function(*flat)
+        made = self._without_gradient(flat, made)
         found = dict(zip(self.program.results, made, strict=True))
         return self._packed([found.get(name or "") for name in self._sources.returned])
 
@@ -222,6 +226,32 @@ class Execution:
         target = TensorLayout(layout.mesh, layout.shape)
         plan = None if layout == target else plan_relayout(layout, target)
         return relayout(self._communicator, plan, held)[self.devices.first]
+
+    def _without_gradient(self, fed: Sequence[Any], made: Sequence[Any]) -> Sequence[Any]:
+        """Return results that fail when a gradient through them is asked for.
+
+        It would be None for the variables, whose values are in shards, and the trace does not keep
+        gradients that a program defines.
+        """
+        if not made or (tf.executing_eagerly() and not record.could_possibly_record()):
+            return made
+        sources = list(fed)
+        for variable in self.variables.values():
+            resource_variable_ops.variable_accessed(variable)
+            sources.append(variable.handle)
+
+        @tf.custom_gradient
+        def results(*_: Any) -> Any:
+            return list(made), self._no_gradient
+
+        return results(*sources)
+
+    def _no_gradient(self, *upstream: Any) -> Any:
+        del upstream
+        raise LayoutError(
+            f"a gradient through {self.plan.function.name!r} is asked for, which runs by a plan "
+            "and has none; plan the function that asks for the gradient"
+        )
 
     def _packed(self, flat: Sequence[Any]) -> Any:
         structure = self._sources.concrete.structured_outputs

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from tf_fuse.layout.optimize import solver
@@ -50,7 +51,9 @@ def search(
     # The first strategy of a graph's operation splits nothing.
     known = [(0,) * tables.size]
     if mode != DATA:
-        known = [*_data(problem, tables, limits), *known]
+        # Without a time limit, so that it is the same whatever that is.
+        untimed = dataclasses.replace(limits, time_limit_seconds=None)
+        known = [*_data(problem, tables, untimed), *known]
     found = solver.solve(tables, limits, names, known)
     return Plan(
         problem, tables.original(found.choice), mode, found.method, found.bound,

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tf_fuse.layout.relayout.factor_dimensions import cut
 from tf_fuse.layout.relayout.link_rates import Link, slowest
 from tf_fuse.layout.relayout.redistribution import default_steps, state_of
-from tf_fuse.layout.relayout.split_dimensions import cut
 from tf_fuse.layout.relayout.steps import MASK, PAD, RelayoutState, Space, StepSet
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout import shortest_path as search
+from tf_fuse.layout.relayout.factor_dimensions import factored
+from tf_fuse.layout.relayout.factor_meshes import Refinement, refine, refined
 from tf_fuse.layout.relayout.link_rates import Link, slowest
-from tf_fuse.layout.relayout.refinement import Refinement, refine, refined
-from tf_fuse.layout.relayout.split_dimensions import factored
 from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, RelayoutState, StepSet
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
@@ -200,6 +200,34 @@ def plan_relayout(
         )
     steps = tuple(_steps(first, path))
     return RelayoutPlan(source, target, mesh, item_bytes, steps, first.shape)
+
+
+def block_of(
+    step: RelayoutStep,
+    member: Sequence[int],
+    dimensions: Sequence[int],
+    cut: TensorLayout,
+    shape: Sequence[int],
+) -> tuple[slice, ...]:
+    """Return the block of an array that belongs to a member of the group.
+
+    Args:
+      step: an all-to-all.
+      member: its coordinates in the axes of the step.
+      dimensions: for each axis of the step, which dimension it cuts.
+      cut: the layout in which it does.
+      shape: of the array before it is cut.
+    """
+    block = [slice(0, size) for size in shape]
+    at = dict(zip(step.axes, member, strict=True))
+    for i in set(dimensions):
+        number = 0
+        for axis in cut.splits[i]:
+            if axis in at:
+                number = number * cut.mesh.size_of(axis) + at[axis]
+        length = cut.slice_shape[i]
+        block[i] = slice(number * length, (number + 1) * length)
+    return tuple(block)
 
 
 def default_steps(mesh: Mesh) -> StepSet:

@@ -70,7 +70,7 @@ class StepSet:
         To pad, slice and reduce is cheaper for some pairs, down to half of the bytes; but -0.0
         becomes 0.0 where zeros are added, and the type must be one of numbers.
       strided: whether a dimension that several axes split, at the beginning or the end, is cut into
-        factors, so that on the way what a device holds may be strided (`split_dimensions.py`).
+        factors, so that on the way what a device holds may be strided (`factor_dimensions.py`).
     """
 
     joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})

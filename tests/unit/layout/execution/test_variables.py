@@ -244,6 +244,18 @@ def refused(action):
         return str(error)
     return "nothing"
 
+def through(call, *sources):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        made = call(x)
+    return tape.gradient(made, [*sources] or x)
+
+nested = tf.function(run, autograph=False)
+by_run = [
+    told(lambda: through(run, w)), told(lambda: through(run)), told(lambda: through(nested, w)),
+    told(tf.function(lambda: through(run, w), autograph=False)),
+    told(tf.function(lambda: tf.gradients(run(x), [w.handle]), autograph=False)),
+]
 held = w.numpy()
 refusals = [
     refused(lambda: w.assign(1.0)), refused(lambda: w.assign_add(tf.ones([1, 4]))),
@@ -262,7 +274,7 @@ errors = {
 free, kept = layout.plan(f, mesh, specs), layout.plan(f, mesh, specs, keep_layouts=True)
 layouts = [str(one.variables["w"]) for one in (plan, free, kept)]
 same = np.array_equal(layout.execute(kept)(x), run(x))
-told_all = [found, errors, refusals, layouts, bool(same)]
+told_all = [found, errors, refusals, layouts, bool(same), by_run]
 scripted.give(told_all)
 """
 
@@ -270,7 +282,7 @@ scripted.give(told_all)
 def test_eager_tapes_and_methods_in_place(isolated_env):
     """Gradients of a variable in shards are those of a whole one, and so is what is changed."""
     command = [sys.executable, "-c", TAPES]
-    found, errors, refusals, layouts, same = scripted.result_of(command, isolated_env)
+    found, errors, refusals, layouts, same, by_run = scripted.result_of(command, isolated_env)
     assert found.pop("shards") == "LaidOutResourceVariable"
     assert set(found) > {"matmul True", "slice False", "second", "unwatched", "changed"}
     assert all(found.values()), found
@@ -294,6 +306,11 @@ def test_eager_tapes_and_methods_in_place(isolated_env):
         shape.format("(3, 8, 4)", "subtract"),
         "Tensor conversion requested dtype float32 for Tensor with dtype int32",
     ]  # fmt: skip
+    # A gradient through what a plan runs would be None for the variables.
+    assert by_run == [
+        "a gradient through '<lambda>' is asked for, which runs by a plan and has none; plan the "
+        "function that asks for the gradient"
+    ] * len(by_run)  # fmt: skip
     assert layouts[0] == layouts[2] == "[8/x, 4] on x:2" != layouts[1]
     assert same
 

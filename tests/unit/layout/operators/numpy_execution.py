@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Sequence
 
 import numpy as np
 
+from benchmarks.layout import simulation
 from tf_fuse.layout import Mesh
 from tf_fuse.layout.operators import rule_of
-from tf_fuse.layout.relayout import simulation
 from tf_fuse.layout.strategies.strategy import SPLIT, Strategy
 from tf_fuse.layout.types.operation import Operation
 

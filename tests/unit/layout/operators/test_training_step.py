@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.layout import simulation
 from tests.unit.layout.edge_costs import resharding_cost
 from tests.unit.layout.operators import cases
 from tests.unit.layout.operators import numpy_execution as execution
 from tf_fuse.layout import Mesh
-from tf_fuse.layout.relayout import simulation
 from tf_fuse.layout.strategies.insert_forks import with_forks
 from tf_fuse.layout.strategies.strategy import strategies
 from tf_fuse.layout.types.operation import Operation, Tensor, check_graph

@@ -605,6 +605,14 @@ def test_no_dearer_than_the_best_of_several_data_strategies(monkeypatch):
     assert search(one, DATA, limits=limits).picoseconds == 7
     found = search(one, limits=limits)
     assert (found.picoseconds, found.method, found.choice) == (7, solution.KNOWN, (2, 1))
+    # It is the same whatever the time limit is.
+    asked, solve = [], solver.solve
+    monkeypatch.setattr(
+        solver, "solve", lambda tables, *rest: asked.append(rest[0]) or solve(tables, *rest)
+    )
+    hurried = dataclasses.replace(limits, time_limit_seconds=1.0)
+    assert search(one, limits=hurried).choice == (2, 1)
+    assert asked == [limits, hurried]
 
 
 @given(seed=SEEDS, share=st.none() | st.integers(0, 4), way=st.sampled_from(sorted(WAYS)))

@@ -18,9 +18,9 @@ from tensorflow.python.eager import context
 
 from benchmarks.layout import baselines as layout_baselines
 from benchmarks.layout import brute_force as layout_brute_force
+from benchmarks.layout import simulation
 from tests import scripted
 from tf_fuse.layout import LayoutError, Mesh, TensorLayout
-from tf_fuse.layout.relayout import simulation
 
 
 def devices_of(mesh: Mesh) -> Any:

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from benchmarks.layout import baselines as layout_baselines
 from benchmarks.layout import brute_force as layout_brute_force
+from benchmarks.layout import simulation
 from tf_fuse.layout import (
     ALL_STEPS,
     MANY_AXES_STEPS,
@@ -28,7 +29,7 @@ from tf_fuse.layout import (
     from_sbp,
     plan_relayout,
 )
-from tf_fuse.layout.relayout import shortest_path, simulation
+from tf_fuse.layout.relayout import shortest_path
 
 CONTIGUOUS = StepSet(strided=False)
 ANY_PARTIAL = StepSet(strided=False, any_partial=True)

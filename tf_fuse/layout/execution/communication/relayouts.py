@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the steps of relayout plans into a graph.
 
-As in `tf_fuse.layout.relayout.simulation`, a step works on the slices of a group's devices. A
-`Communicator` carries what they send.
+A step works on the slices of a group's devices. A `Communicator` carries what they send.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.relayout import steps as kinds
-from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep
-from tf_fuse.layout.relayout.simulation import block_of
+from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, block_of
 
 
 class Relayouts:

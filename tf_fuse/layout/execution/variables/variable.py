@@ -223,7 +223,7 @@ def adopt(
         _check_same(name, shards, layout, communicator.devices)
         return shards
     variable = _inner(variable)
-    if not isinstance(variable, resource_variable_ops.ResourceVariable):
+    if not isinstance(variable, resource_variable_ops.BaseResourceVariable):
         raise LayoutError(
             f"variable {name!r} is a {type(variable).__name__}, which cannot be laid out; make it "
             "a tf.Variable outside of a strategy's scope"

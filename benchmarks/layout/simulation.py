@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tf_fuse.layout.relayout import steps as kinds
-from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep
+from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, block_of
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
@@ -134,34 +134,6 @@ def _exchange(step: RelayoutStep, held: Sequence[Array]) -> list[Array]:
             put = block_of(step, sender, step.sources, step.before, found[i].shape)
             found[i][put] = held[j][take]
     return found
-
-
-def block_of(
-    step: RelayoutStep,
-    member: Sequence[int],
-    dimensions: Sequence[int],
-    cut: TensorLayout,
-    shape: Sequence[int],
-) -> tuple[slice, ...]:
-    """Return the block of an array that belongs to a member of the group.
-
-    Args:
-      step: an all-to-all.
-      member: its coordinates in the axes of the step.
-      dimensions: for each axis of the step, which dimension it cuts.
-      cut: the layout in which it does.
-      shape: of the array before it is cut.
-    """
-    block = [slice(0, size) for size in shape]
-    at = dict(zip(step.axes, member, strict=True))
-    for i in set(dimensions):
-        number = 0
-        for axis in cut.splits[i]:
-            if axis in at:
-                number = number * cut.mesh.size_of(axis) + at[axis]
-        length = cut.slice_shape[i]
-        block[i] = slice(number * length, (number + 1) * length)
-    return tuple(block)
 
 
 def _sum(terms: Sequence[Array]) -> Array:

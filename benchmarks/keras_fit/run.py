@@ -1,0 +1,184 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What Keras's `fit` on parameter servers takes per step, against a custom loop and tf_keras.
+
+    python benchmarks/keras_fit/run.py --workers 2 --ps 2 --json keras_fit.json
+
+* `loop`: a custom loop with `ClusterCoordinator`; each worker reads its own dataset.
+* `fit`: Keras 3 with `tf_fuse.keras`; workers read datasets that a function makes.
+* `fit_coordinator`: same; the coordinator reads one dataset.
+* `tf_keras`: tf_keras's own `fit` on stock TensorFlow: protocol `grpc`, the plugin is not loaded.
+
+All but the last have the option `tf_fuse`. Each round runs each variant once, one after the other,
+in processes of its own; the first steps do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.common import output
+from benchmarks.fuse_recv import run as fuse_recv
+from examples import compare
+from examples.progress import display, open_console
+
+VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
+_SETTINGS = (
+    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution", "warm_steps",
+    "width", "workers",
+)  # fmt: skip
+_FIRST = "fit"  # The others are compared with it.
+_TIMEOUT_S = 1800.0
+
+
+def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    """Runs all variants in turn.
+
+    Args:
+      args: the command line.
+      progress: gets a task.
+
+    Returns:
+      What `--json` writes.
+
+    Raises:
+      ProcessError: a variant's process failed.
+    """
+    settings = {key: getattr(args, key) for key in _SETTINGS}
+    task = progress.add_task("rounds", total=args.rounds * len(args.variants))
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in args.variants}
+    script = str(Path(__file__).with_name("variant.py"))
+    for _ in range(args.rounds):
+        for name in args.variants:
+            command = [sys.executable, script, json.dumps({**settings, "variant": name})]
+            rounds[name] += output.rows_of(command, _TIMEOUT_S)
+            progress.advance(task)
+    return {
+        "settings": {**settings, "rounds": args.rounds},
+        "machine": fuse_recv.machine(),
+        "variants": {
+            name: {key: compare.spread(one[key] for one in found) for key in found[0]}
+            for name, found in rounds.items()
+        },
+        "ratio": ratios(rounds),
+    }
+
+
+def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Time per step of the other variants over that of `fit`, of each round.
+
+    Above 1, `fit` is faster.
+    """
+    if _FIRST not in rounds:
+        return {}
+    return {
+        name: compare.spread(
+            other["ms_per_step"] / mine["ms_per_step"]
+            for other, mine in zip(found, rounds[_FIRST], strict=True)
+        )
+        for name, found in rounds.items()
+        if name != _FIRST
+    }
+
+
+def render(result: Mapping[str, Any]) -> Table:
+    """The result as a table, a row per variant."""
+    settings = result["settings"]
+    table = Table(
+        title=f"wide & deep: {settings['workers']} worker(s), {settings['ps']} server(s), batch "
+        f"{settings['batch']}\n{settings['rounds']} rounds of {settings['steps']} steps"
+    )
+    table.add_column("variant")
+    for column in ("ms per step\nmedian (min to max)", "coordinator's CPU\nms per step",
+                   "time over fit's"):  # fmt: skip
+        table.add_column(column, justify="right")
+    for name, numbers in result["variants"].items():
+        ratio = result["ratio"].get(name)
+        table.add_row(
+            name,
+            output.span(numbers["ms_per_step"], ".2f"),
+            output.span(numbers["cpu_ms_per_step"], ".2f"),
+            output.span(ratio, ".2f") if ratio else "",
+        )
+    return table
+
+
+def plot(result: Mapping[str, Any], path: Path) -> None:
+    """Draws the time per step of each variant.
+
+    Args:
+      result: what `measure` returned.
+      path: the picture; its ending chooses the format.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    axes = figure.subplots()
+    names = list(result["variants"])
+    times = [one["ms_per_step"] for one in result["variants"].values()]
+    medians = [one["median"] for one in times]
+    spans = [[one["median"] - one["min"] for one in times],
+             [one["max"] - one["median"] for one in times]]  # fmt: skip
+    axes.bar_label(axes.bar(names, medians, yerr=spans, capsize=4), fmt="%.1f", label_type="center")
+    axes.set_ylabel("ms per step")
+    figure.savefig(path)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description="Compare fit with custom loops and tf_keras.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--ps", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=1000, help="of each table")
+    parser.add_argument("--dim", type=int, default=8, help="columns of each embedding")
+    parser.add_argument("--width", type=int, default=64, help="of the first hidden layer")
+    parser.add_argument("--metrics", action="store_true", help="with AUC")
+    parser.add_argument("--steps", type=int, default=300, help="that count, of all workers")
+    parser.add_argument("--warm-steps", type=int, default=60, help="before them")
+    parser.add_argument("--steps-per-execution", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--plot", type=Path, help="write a picture here")
+    args = parser.parse_args(argv)
+    args.variants = list(dict.fromkeys(args.variants))
+    for key in ("batch", "ps", "rounds", "steps", "warm_steps", "workers", "steps_per_execution"):
+        if getattr(args, key) < 1:
+            parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and prints its table; see --help.
+
+    Returns:
+      0; or 1 when a variant failed.
+    """
+    args = parse(argv)
+    console = open_console()
+    try:
+        with display(console) as progress:
+            result = measure(args, progress)
+    except output.ProcessError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    console.print(render(result))
+    output.write(result, args, lambda text: console.print(text, highlight=False), plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

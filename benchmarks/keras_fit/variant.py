@@ -1,0 +1,228 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One run of one variant, in a process of its own; `run.py` starts it.
+
+    python variant.py '{"variant": "fit", "workers": 2, ...}' ROWS.json
+
+The model is wide & deep on the columns of Criteo's logs: 13 numbers and 26 categories. Keras 3 and
+tf_keras build it with the same code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Last: an installed tf_fuse has a library, while the checkout's need not have one.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+import tensorflow as tf
+
+from benchmarks.common import output
+
+NUMERIC, CATEGORICAL = 13, 26
+_POOL = 32  # batches, drawn once and repeated: reading them costs little
+
+
+def model(keras: Any, settings: dict[str, Any]) -> Any:
+    """Wide & deep (Cheng et al., 2016), in the scope of a strategy.
+
+    Args:
+      keras: Keras 3, or tf_keras.
+      settings: of the benchmark.
+    """
+    keras.utils.set_random_seed(settings["seed"])
+    numeric = keras.Input([NUMERIC])
+    ids = keras.Input([CATEGORICAL], dtype="int32")
+    columns = range(CATEGORICAL)
+    rows = settings["rows"]
+    deep = [keras.layers.Embedding(rows, settings["dim"])(ids[:, i]) for i in columns]
+    wide = [keras.layers.Embedding(rows, 1)(ids[:, i]) for i in columns]
+    x = keras.layers.Concatenate()([numeric, *deep])
+    for width in (settings["width"], settings["width"] // 2):
+        x = keras.layers.Dense(width, activation="relu")(x)
+    logits = keras.layers.Add()([*wide, keras.layers.Dense(1)(x)])
+    return keras.Model([numeric, ids], logits)
+
+
+def batches(settings: dict[str, Any], worker: Any = 0) -> tf.data.Dataset:
+    """Endless batches ((numbers, categories), labels), drawn from a worker's seed."""
+
+    def draw(number: tf.Tensor) -> Any:
+        seed = tf.stack([tf.cast(number, tf.int64), tf.cast(worker, tf.int64)])
+        shape = [settings["batch"], NUMERIC + CATEGORICAL]
+        uniform = tf.random.stateless_uniform(shape, seed)
+        skewed = uniform[:, NUMERIC:] ** 3 * settings["rows"]
+        ids = tf.minimum(tf.cast(skewed, tf.int32), settings["rows"] - 1)
+        numeric = uniform[:, :NUMERIC] * 2.0 - 1.0
+        score = tf.reduce_sum(numeric, axis=1) + tf.cast(ids[:, 0] % 2, tf.float32)
+        return (numeric, ids), tf.cast(score > 0.5, tf.float32)[:, tf.newaxis]
+
+    return tf.data.Dataset.range(_POOL).map(draw).cache().repeat().prefetch(2)
+
+
+class _Clock:
+    """Times of the coordinator.
+
+    Attributes:
+      begun: clock and CPU seconds when the steps that count began; None before.
+    """
+
+    def __init__(self) -> None:
+        self.begun: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        self.begun = time.perf_counter(), time.process_time()
+
+    def row(self, steps: int, **more: Any) -> dict[str, Any]:
+        """What `run.py` gets."""
+        assert self.begun is not None
+        seconds, cpu = time.perf_counter() - self.begun[0], time.process_time() - self.begun[1]
+        return {"ms_per_step": seconds / steps * 1e3, "cpu_ms_per_step": cpu / steps * 1e3, **more}
+
+
+def _compiled(keras: Any, settings: dict[str, Any], strategy: Any) -> Any:
+    with strategy.scope():
+        made = model(keras, settings)
+        metrics = [keras.metrics.AUC(from_logits=True)] if settings["metrics"] else []
+        made.compile(
+            keras.optimizers.Adam(1e-3),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+            metrics=metrics,
+            steps_per_execution=settings["steps_per_execution"],
+        )
+    return made
+
+
+def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any) -> dict[str, Any]:
+    clock, warm = _Clock(), settings["warm_steps"]
+
+    class Times(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if clock.begun is None and batch + 1 >= warm:
+                clock.begin()
+
+    total = warm + settings["steps"]
+    history = _compiled(keras, settings, strategy).fit(
+        data, epochs=1, steps_per_epoch=total, verbose=0, callbacks=[Times()]
+    )
+    return clock.row(settings["steps"], loss=float(history.history["loss"][0]))
+
+
+def fit(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+    """Keras 3's `fit`; workers read their own datasets."""
+    import keras
+
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+
+    def data(context: Any) -> tf.data.Dataset:
+        return batches(settings, context.input_pipeline_id)
+
+    return _fit(keras, settings, strategy, data)
+
+
+def fit_coordinator(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+    """Keras 3's `fit`; the coordinator reads the data."""
+    import keras
+
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+
+    return _fit(keras, settings, strategy, batches(settings))
+
+
+def tf_keras(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+    """tf_keras's own `fit`."""
+    import tf_keras as keras  # type: ignore[import-untyped]
+
+    data = keras.utils.experimental.DatasetCreator(lambda _: batches(settings))
+    return _fit(keras, settings, strategy, data)
+
+
+def loop(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+    """A custom loop, as in TensorFlow's tutorial "Parameter server training"."""
+    import keras
+
+    made = _compiled(keras, settings, strategy)
+    with strategy.scope():
+        made.optimizer.build(made.trainable_variables)
+        auc = keras.metrics.AUC(from_logits=True) if settings["metrics"] else None
+        if auc:
+            auc.update_state([[0.0]], [[0.0]])
+            auc.reset_state()
+
+    loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def replica_step(element: Any) -> tf.Tensor:
+        inputs, labels = element
+        with tf.GradientTape() as tape:
+            outputs = made(list(inputs), training=True)
+            loss = loss_of(labels, outputs)
+        variables = made.trainable_variables
+        made.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        if auc:
+            auc.update_state(labels, outputs)
+        return loss
+
+    @tf.function
+    def step(iterator: Any) -> tf.Tensor:
+        for _ in range(settings["steps_per_execution"]):
+            loss = strategy.run(replica_step, args=(next(iterator),))
+        return loss
+
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    index = tf.distribute.coordinator.experimental_get_current_worker_index
+    iterator = iter(coordinator.create_per_worker_dataset(lambda: batches(settings, index())))
+
+    def run(steps: int) -> Any:
+        for _ in range(0, steps, settings["steps_per_execution"]):
+            result = coordinator.schedule(step, args=(iterator,))
+        coordinator.join()
+        return result
+
+    clock = _Clock()
+    run(settings["warm_steps"])
+    clock.begin()
+    result = run(settings["steps"])
+    return clock.row(settings["steps"], loss=float(result.fetch()))
+
+
+VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "loop": loop,
+    "fit": fit,
+    "fit_coordinator": fit_coordinator,
+    "tf_keras": tf_keras,
+}
+
+
+def main() -> None:
+    """Runs a variant, and writes its row."""
+    settings = json.loads(sys.argv[1])
+    del sys.argv[1]
+    stock = settings["variant"] == "tf_keras"
+    if stock:  # The plugin is not loaded.
+        from examples.standalone import cluster_package
+
+        package, protocol = cluster_package(), "grpc"
+    else:
+        import tf_fuse  # noqa: F401  (loads the plugin)
+        import tf_fuse.cluster as package
+
+        protocol = "grpc+fuse"
+        tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    cluster = package.LocalCluster(
+        workers=settings["workers"], ps=settings["ps"], protocol=protocol
+    )
+    strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
+    output.give_rows([VARIANTS[settings["variant"]](settings, strategy)])
+    cluster.close()
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow cannot stop a coordinator's server.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`fit` and `evaluate` of a function of an `InputContext`: each worker reads its own dataset."""
+
+import logging
+import warnings
+
+import pytest
+
+from tests.fault import coordinator
+from tests.slow_cases import slow
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+_ROWS, _BATCH, _EPOCHS = 30, 4, 3
+_LOST = "lost worker"
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__, seconds=400)
+
+
+@pytest.mark.parametrize("steps", [slow(1), 3])
+def test_each_row_trains_once_per_epoch(cases, steps):
+    """The epoch ends when all workers are through, though one has fewer batches."""
+    found = cases[f"finite, {steps}"]
+    assert found["seen"] == [_EPOCHS] * _ROWS
+    assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("steps", [slow(1), 3])
+def test_callbacks_are_called_for_each_call_that_has_ended(cases, steps):
+    """Of two workers with 4 batches each: one call per `steps_per_execution` batches, and rest."""
+    numbers = list(range(steps - 1, 2 * -(-4 // steps) * steps, steps))
+    assert cases[f"finite, {steps}"]["batches"] == numbers * _EPOCHS
+
+
+@pytest.mark.parametrize("steps", [slow(1), 3])
+def test_evaluation_counts_each_row_once(cases, steps):
+    expected = {"ids": float(sum(range(_ROWS))), "loss": sum(range(_ROWS)) / _ROWS}
+    assert cases[f"finite, {steps}"]["evaluated"] == expected
+
+
+def test_the_logs_are_sums_of_what_has_ended(cases):
+    """Numbers, in each call of a callback; the last are those of all rows."""
+    logs = cases["logs"]
+    assert {kind for kind, _ in logs} == {"float"}
+    assert logs[-1][1] == sum(range(_ROWS))
+    assert [value for _, value in logs] == sorted(value for _, value in logs)
+
+
+def test_steps_per_epoch_counts_the_steps_of_all_workers(cases):
+    assert cases["repeated"] == 2 * 5 * _BATCH
+
+
+def test_a_dataset_on_the_coordinator_can_validate(cases):
+    assert cases["validated"] == [float(sum(range(_ROWS)))] * 2
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("endless", "the dataset of a worker is endless: give steps_per_epoch"),
+        ("too short", "has ended before all steps of the epoch: repeat() it, or leave out steps_p"),
+        ("no dataset", "must return a tf.data.Dataset of batches; "),
+        ("y", "y cannot be given with a function of an InputContext"),
+        (
+            "predict",
+            "predict keeps the order of its input, which workers' own datasets do not have",
+        ),
+    ],
+)
+def test_mistakes_are_named(cases, what, text):
+    assert text in cases[what]["text"]
+
+
+def test_data_is_explained_once(cases):
+    assert [text.partition(":")[0] for text in cases["explained"]] == ["data"] * 2
+    assert "each worker calls the function" in cases["explained"][0]
+
+
+def test_a_lost_worker_repeats_its_call_only(cases):
+    """The worker makes its dataset again, without the batches that were used."""
+    seen = cases[_LOST]["seen"]
+    assert min(seen) >= _EPOCHS
+    assert sum(seen) <= _EPOCHS * _ROWS + 2 * _BATCH
+
+
+def test_an_evaluation_is_exact_if_a_worker_is_lost(cases):
+    assert cases[_LOST]["evaluated"] == float(sum(range(_ROWS)))
+
+
+def _main():
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    job = coordinator.Job("off", 2, 1)
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    explained = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            explained.append(record.getMessage())
+
+    logging.getLogger("tf_fuse").addHandler(Handler())
+    logging.getLogger("tf_fuse").setLevel(logging.INFO)
+
+    class Model(keras.Model):
+        """Notes which rows it has seen."""
+
+        def __init__(self):
+            super().__init__()
+            self.seen = self.add_weight(shape=[_ROWS], initializer="zeros", trainable=False)
+            self.sum = keras.metrics.Sum(name="ids")
+            self.mean = keras.metrics.Mean(name="loss")
+
+        def call(self, x):
+            return tf.cast(x, tf.float32)
+
+        def train_step(self, data):
+            rows = keras.utils.unpack_x_y_sample_weight(data)[0]
+            self.seen.value.assign_add(tf.reduce_sum(tf.one_hot(rows, _ROWS), axis=0))
+            return self.test_step(data)
+
+        def test_step(self, data):
+            rows = tf.cast(keras.utils.unpack_x_y_sample_weight(data)[0], tf.float32)
+            self.sum.update_state(rows)
+            self.mean.update_state(rows)
+            return {"loss": self.mean.result(), "ids": self.sum.result()}
+
+    def model(steps=1):
+        with job.strategy.scope():
+            one = Model()
+            one.compile(steps_per_execution=steps)
+        return one
+
+    def mine(context):
+        rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32)
+        return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(_BATCH)
+
+    def seen(one):
+        return [int(count) for count in one.seen.numpy()]
+
+    def finite(steps):
+        one, batches = model(steps), []
+        note = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: batches.append(batch)
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[note])
+        return {
+            "seen": seen(one),
+            "batches": batches,
+            "evaluated": one.evaluate(mine, verbose=0, return_dict=True),
+            "warnings": [str(one.message) for one in caught if "ran out of data" in str(one)],
+        }
+
+    def logs():
+        found = []
+        note = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs: found.append(
+                (type(logs["ids"]).__name__, logs["ids"])
+            )
+        )
+        model().fit(mine, verbose=0, callbacks=[note])
+        return found
+
+    def repeated():
+        one = model()
+        one.fit(lambda c: mine(c).unbatch().repeat().batch(_BATCH), epochs=2, steps_per_epoch=5,
+                verbose=0)  # fmt: skip
+        return sum(seen(one))
+
+    def validated():
+        rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
+        return [model().fit(mine, validation_data=data, verbose=0).history["val_ids"][0]
+                for data in (rows, mine)]  # fmt: skip
+
+    def lost_worker():
+        one = model()
+
+        class Lose(keras.callbacks.Callback):
+            """Ends a worker in the middle of an epoch, and starts it again."""
+
+            def __init__(self):
+                super().__init__()
+                self.on_train_batch_end = self.on_test_batch_end = self.lose_in_second
+                self.calls = 0
+
+            def lose_in_second(self, batch, logs=None):
+                self.calls += 1
+                if self.calls == 2:
+                    job.cluster.kill("worker:0")
+                    job.cluster.restart("worker:0")
+
+        one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
+        evaluated = one.evaluate(mine, verbose=0, return_dict=True, callbacks=[Lose()])
+        return {"seen": seen(one), "evaluated": evaluated["ids"]}
+
+    coordinator.finish(
+        {
+            **{f"finite, {steps}": lambda steps=steps: finite(steps) for steps in (1, 3)},
+            "logs": logs,
+            "repeated": repeated,
+            "validated": validated,
+            "endless": lambda: model().fit(lambda c: mine(c).repeat(), verbose=0),
+            "too short": lambda: model().fit(mine, steps_per_epoch=20, verbose=0),
+            "no dataset": lambda: model().fit(lambda _: np.zeros(3), verbose=0),
+            "y": lambda: model().fit(mine, np.zeros(3), verbose=0),
+            "predict": lambda: model().predict(mine, verbose=0),
+            "explained": lambda: explained,
+            _LOST: lost_worker,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main()

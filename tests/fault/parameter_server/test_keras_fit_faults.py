@@ -1,0 +1,105 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Keras 3's `fit` on parameter servers when the coordinator or a server is killed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.fault import coordinator
+from tests.fault.parameter_server import keras_fit_program as program
+from tests.scripted import result_file
+
+pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return coordinator.run(__file__, tmp_path_factory.mktemp("backups"), seconds=500)
+
+
+def test_a_coordinator_that_was_killed_goes_on_at_the_epoch(cases):
+    """All has the bits of a run without a fault: losses, step, weights, the optimizer's state."""
+    whole, again = cases["without a fault"], cases["coordinator killed"]
+    assert again["killed"] == -9
+    assert again["epochs"] == list(range(2, program.EPOCHS))
+    for what in ("step", "variables"):
+        assert again[what] == whole[what], what
+    for name, values in again["history"].items():
+        assert values == whole["history"][name][2:], name
+
+
+def test_a_lost_server_ends_fit(cases):
+    """With the error of a custom loop; after a restart training goes on from the last backup."""
+    lost = cases["server killed"]
+    assert lost["raised"] == lost["loop"] == "UnavailableError"
+    whole = cases["without a fault"]
+    assert lost["again"]["epochs"] == [program.EPOCHS - 1]
+    for what in ("step", "variables"):
+        assert lost["again"][what] == whole[what], what
+
+
+def _run(cluster, folder, kill_in=-1):
+    """Run the program; return its status, and what it found."""
+    with result_file(dict(os.environ)) as (env, path):
+        command = [sys.executable, program.__file__, json.dumps(cluster), folder, str(kill_in)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        found = dict(json.loads(line) for line in path.read_text().splitlines())
+    if done.returncode not in (0, -9):
+        raise AssertionError(done.stderr[-4000:])
+    return done.returncode, found.get("trained", {})
+
+
+def _main(folder):
+    import keras
+    import tensorflow as tf
+
+    job = coordinator.Job("off", 1, 1)
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    cluster = {name: job.cluster.cluster_spec[name] for name in ("worker", "ps")}
+
+    def without_a_fault():
+        return _run(cluster, f"{folder}/whole")[1]
+
+    def coordinator_killed():
+        killed, _ = _run(cluster, f"{folder}/coordinator", kill_in=2)
+        return {"killed": killed, **_run(cluster, f"{folder}/coordinator")[1]}
+
+    def server_killed():
+        class Kill(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                if epoch == program.EPOCHS - 1:
+                    job.cluster.kill("ps:0")
+
+        backup = f"{folder}/server"
+        try:
+            program.train(job, backup, callbacks=[Kill()])
+            raised = None
+        except tf.errors.OpError as error:
+            raised = type(error).__name__
+
+        @tf.function
+        def step():
+            return variable.read_value()
+
+        loop = coordinator.caught(lambda: job.call(step))["raised"]
+        job.cluster.restart("ps:0")
+        return {"raised": raised, "loop": loop, "again": _run(cluster, backup)[1]}
+
+    variable = job.variables([1.0])[0]
+    coordinator.finish(
+        {
+            "without a fault": without_a_fault,
+            "coordinator killed": coordinator_killed,
+            "server killed": server_killed,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,163 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Find mistakes of programs before TensorFlow does, and say what to write instead."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tf_fuse._tensorflow.keras.variable import value_of
+
+_log = logging.getLogger("tf_fuse")
+
+_NAMES = 3  # that an error lists
+
+# By the id of a model: the thread that runs it, and a mark of its outermost call.
+_running: dict[int, tuple[int, object]] = {}
+
+
+def has_servers(strategy: Any) -> bool:
+    """Return whether a strategy is a `ParameterServerStrategy`."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def connect(
+    stock: Callable[..., None], self: Any, cluster_resolver: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Extend `ParameterServerStrategy.__init__`: workers and servers would wait for themselves."""
+    task = cluster_resolver.task_type
+    if task in ("worker", "ps"):
+        raise ValueError(
+            f"this process is task {cluster_resolver.task_id} of the job {task!r}: it runs "
+            "tf.distribute.Server(...).join(), and only the coordinator (job 'chief') makes the "
+            "strategy and calls fit"
+        )
+    stock(self, cluster_resolver, *args, **kwargs)
+
+
+def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Extend `Trainer.compile`: works outside of the scope, too; checks where variables are."""
+    import keras
+    import tensorflow as tf
+
+    strategy = getattr(self, "_distribute_strategy", None)
+    if strategy is None or not has_servers(strategy):
+        if has_servers(tf.distribute.get_strategy()):
+            raise _no_scope()
+        stock(self, *args, **kwargs)
+        return
+    with strategy.scope():
+        stock(self, *args, **kwargs)
+    given = [*keras.tree.flatten([args, kwargs]), self]
+    _check_places(one for part in given for one in getattr(part, "variables", ()))
+
+
+def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Extend `fit` and `evaluate`: two threads do not run them for one model.
+
+    Raises:
+      RuntimeError: another thread does.
+    """
+    if not has_servers(self._distribute_strategy):
+        return stock(self, *args, **kwargs)
+    mine = (threading.get_ident(), object())
+    thread, first = _running.setdefault(id(self), mine)
+    if thread != mine[0]:
+        raise RuntimeError(
+            f"fit or evaluate of {self.name} runs in another thread: run one after the other, or "
+            "train a model of its own in each thread"
+        )
+    try:
+        return stock(self, *args, **kwargs)
+    finally:
+        if first is mine[1]:  # not evaluate inside of fit
+            del _running[id(self)]
+
+
+def build(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch."""
+    if not has_servers(self._distribute_strategy):
+        stock(self, *args, **kwargs)
+        return
+    _check_places(self.variables)
+    # The loop finds, too, that the data has no batch: it ends at once, as in one process.
+    with contextlib.suppress(StopIteration):
+        stock(self, *args, **kwargs)
+
+
+def check_step(model: Any) -> None:
+    """Check a model before its step is traced."""
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+    if model._distribute_strategy is None:
+        raise _no_scope()
+    if model.run_eagerly or tf.config.functions_run_eagerly():
+        raise ValueError(
+            "run_eagerly=True does not work under ParameterServerStrategy: workers run "
+            "tf.functions; compile the model with run_eagerly=False, and do not call "
+            "tf.config.run_functions_eagerly(True)"
+        )
+    if strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            f"each worker has {strategy.num_replicas_in_sync} GPUs, but fit gives each batch to "
+            "one device: start one worker for each GPU, with CUDA_VISIBLE_DEVICES=<its number>"
+        )
+    if model.jit_compile:
+        _log.warning(
+            "jit_compile is off for %s: XLA cannot compile functions that read variables of other "
+            "tasks",
+            model.name,
+        )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
+    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            raise ValueError(
+                f"{name}={value} of {optimizer.name} does not work under a strategy of "
+                "TensorFlow, in Keras's own loops either: leave it out"
+            )
+
+
+def warn_of_local_model(model: Any) -> None:
+    """Warn that `fit` will not use the servers to which this process is connected."""
+    import tensorflow as tf
+
+    tasks = {device.name.split("/")[1] for device in tf.config.list_logical_devices()}
+    if model._distribute_strategy is None and "job:ps" in tasks:
+        _log.warning(
+            "%s trains in this process alone: to train it on the workers of the "
+            "ParameterServerStrategy, make it in `with strategy.scope():`",
+            model.name,
+        )
+
+
+def _no_scope() -> ValueError:
+    return ValueError(
+        "the model was not made under strategy.scope() of this ParameterServerStrategy: make it, "
+        "and compile it, in `with strategy.scope():`"
+    )
+
+
+def _check_places(variables: Iterable[Any]) -> None:
+    lost = []
+    for one in variables:
+        value = value_of(one)
+        devices = [part.device for part in getattr(value, "variables", [value])]
+        if not all("/job:ps" in device for device in devices):
+            lost.append(getattr(one, "path", one.name))
+    if lost:
+        raise ValueError(
+            f"{len(lost)} variables are not on parameter servers ({', '.join(lost[:_NAMES])}"
+            f"{', ...' if len(lost) > _NAMES else ''}): make the model's layers, its optimizer and "
+            "its metrics, and call it first, in `with strategy.scope():`"
+        )

@@ -1,0 +1,214 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Sum metrics on the coordinator: a step returns what it adds to their variables.
+
+So no step waits for the metrics' servers, no addition is lost between the read and the assignment
+of two workers, and a step that runs twice since its worker was lost counts once. Variables that a
+step does not only add to stay on their servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tf_fuse._tensorflow.keras.variable import set_value, value_of
+from tf_fuse.keras import graphs
+
+_log = logging.getLogger("tf_fuse")
+
+
+class _Trace:
+    """A step that is being traced.
+
+    Attributes:
+      additions: by the number of each metric's variable, what the step adds to it, in order.
+      refused: numbers of variables to which the step assigns something else.
+    """
+
+    def __init__(self, sums: MetricSums):
+        self._numbers = {id(one): i for i, one in enumerate(sums.variables)}
+        self._on_servers = {id(one) for one in sums.on_servers()}
+        self.additions: list[list[Any]] = [[] for _ in sums.variables]
+        self.refused: set[int] = set()
+
+    def assign(self, stock: Callable[..., None], variable: Any, value: Any) -> None:
+        number = self._numbers.get(id(variable))
+        if number is not None:
+            added = graphs.added_to(value, value_of(variable))
+            if added is None:
+                self.refused.add(number)
+                raise ValueError(f"{variable.path} is assigned something that is not a sum")
+            self.additions[number].append(added)
+            set_value(variable, value)
+            return
+        on_server = id(variable) in self._on_servers
+        added = graphs.added_to_variable(value, value_of(variable)) if on_server else None
+        if added is None:
+            stock(variable, value)
+        else:
+            value_of(variable).assign_add(added)
+
+
+_trace: contextvars.ContextVar[_Trace | None] = contextvars.ContextVar("trace", default=None)
+
+
+def assign(stock: Callable[..., None], self: Any, value: Any) -> None:
+    """Extend `Variable._direct_assign`."""
+    trace = _trace.get()
+    if trace is None:
+        stock(self, value)
+    else:
+        trace.assign(stock, self, value)
+
+
+class MetricSums:
+    """The metrics of a model while steps run.
+
+    Attributes:
+      variables: of Keras, to which steps only add, in the order of their additions.
+    """
+
+    def __init__(self, model: Any):
+        self._model = model
+        self.variables = [
+            one for one in model.metrics_variables if hasattr(value_of(one), "handle")
+        ]
+        self._totals: list[Any] | None = None
+        self._results: Any = None
+        self._newest: _Trace | None = None
+
+    def on_servers(self) -> list[Any]:
+        """Return variables to which steps add in one operation on their server."""
+        local = {id(one) for one in self.variables}
+        iterations = [self._model.optimizer.iterations] if self._model.optimizer else []
+        others = [one for one in self._model.metrics_variables if id(one) not in local]
+        return [*others, *iterations]
+
+    def step(self, step_function: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
+        """Trace a step.
+
+        Args:
+          step_function: of Keras; returns logs.
+          batch: that it gets.
+
+        Returns:
+          "additions": for each of `variables`, a list; "logs": None where `add` computes them.
+
+        Raises:
+          Exception: the step needs variables of metrics on their servers; see `refuse`.
+        """
+        import tensorflow as tf
+
+        trace = self._newest = _Trace(self)
+        token = _trace.set(trace)
+        try:
+            zeros = [tf.zeros(one.shape, one.dtype) for one in self.variables]
+            with self._holding(zeros) as held:
+                logs = _tensors(step_function(batch))
+                results = _tensors(self._model.get_metrics_result()) if self.variables else {}
+        finally:
+            _trace.reset(token)
+        if not isinstance(logs, dict):
+            logs = {"": logs}
+        state = {one.ref() for one in held}
+        for name, value in logs.items():
+            if not graphs.depends_on(value, state):
+                continue
+            if not graphs.is_same(value, results.get(name), state):
+                trace.refused.update(range(len(self.variables)))
+                raise ValueError(f"{name!r} of the step's logs is computed from metrics")
+            logs = {**logs, name: None}
+        return {"additions": trace.additions, "logs": logs}
+
+    def refuse(self, error: Exception) -> bool:
+        """Leave those variables on their servers that prevented the trace of a step.
+
+        Args:
+          error: that tracing raised.
+
+        Returns:
+          Whether a step is worth another trace; if so, those that were traced are of no more use.
+        """
+        trace = self._newest
+        if trace is None or not self.variables:
+            return False
+        refused = trace.refused or range(len(self.variables))
+        _log.info(
+            "metrics of %s stay on servers, where each step reads and adds: %s (%s)",
+            self._model.name,
+            ", ".join(self.variables[i].path for i in sorted(refused)),
+            error,
+        )
+        self.variables = [one for i, one in enumerate(self.variables) if i not in refused]
+        self._results = None
+        return True
+
+    def add(self, outputs: Any) -> Any:
+        """Add what steps of one call returned.
+
+        Args:
+          outputs: of `step`: "additions" is a list of those of each step; "logs" the last one's.
+
+        Returns:
+          The logs of the last step: metrics are those of all steps since `store`.
+        """
+        if self._totals is None:
+            self._totals = [one.numpy() for one in self.variables]
+        for additions in outputs["additions"]:
+            for i, added in enumerate(additions):
+                for one in added:
+                    self._totals[i] = self._totals[i] + one
+        logs = outputs["logs"]
+        if any(one is None for one in logs.values()):
+            if self._results is None:
+                self._results = self._trace_results()
+            results = self._results(self._totals)
+            logs = {name: results[name] if one is None else one for name, one in logs.items()}
+        return logs[""] if list(logs) == [""] else logs
+
+    def store(self) -> None:
+        """Assign the sums to the variables, from where Keras reads them."""
+        totals, self._totals = self._totals, None
+        for variable, total in zip(self.variables, totals or (), strict=False):
+            variable.assign(total)
+
+    def give_up(self) -> None:
+        """Forget the sums."""
+        self._totals = None
+
+    @contextlib.contextmanager
+    def _holding(self, values: Sequence[Any]) -> Iterator[list[Any]]:
+        """Let variables hold tensors: what reads them in a trace reads these."""
+        import tensorflow as tf
+
+        stock = [value_of(one) for one in self.variables]
+        held = [tf.identity(one) for one in values]
+        try:
+            for variable, value in zip(self.variables, held, strict=True):
+                set_value(variable, value)
+            yield held
+        finally:
+            for variable, value in zip(self.variables, stock, strict=True):
+                set_value(variable, value)
+
+    def _trace_results(self) -> Any:
+        import tensorflow as tf
+
+        def results(totals: Sequence[Any]) -> Any:
+            with self._holding(totals):
+                return _tensors(self._model.get_metrics_result())
+
+        specs = [tf.TensorSpec(one.shape, one.dtype) for one in self.variables]
+        function = tf.function(results, autograph=False).get_concrete_function(specs)
+        return lambda totals: function([tf.constant(one) for one in totals])
+
+
+def _tensors(logs: Any) -> Any:
+    """Logs with what variables of Keras hold now in place of the variables."""
+    import keras
+
+    return keras.tree.map_structure(value_of, logs)

@@ -1,0 +1,261 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of training and evaluation, as Keras's loops call them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tf_fuse._tensorflow.graphs import call_time_captures
+from tf_fuse.keras import batches as batches_
+from tf_fuse.keras.metric_sums import MetricSums
+from tf_fuse.keras.packing import Packing
+from tf_fuse.keras.step_queue import Call, StepQueue
+from tf_fuse.keras.worker_data import WorkerIterator
+
+_log = logging.getLogger("tf_fuse")
+_LONGEST_PAUSE_S = 1.0
+
+
+class Steps:
+    """Runs steps of a model on workers; Keras calls it with an iterator of batches."""
+
+    def __init__(self, model: Any, step_function: Callable[[Any], Any]):
+        self._model = model
+        self._step_function = step_function
+        self._queue = StepQueue(model.distribute_strategy)
+        self._sums = MetricSums(model)
+        self._traced: dict[Any, Callable[..., Call]] = {}
+        self._newest: Any = None
+        self._begun = 0  # calls on data of workers since the last `join`
+        self._in_vain = 0
+
+    def __call__(self, iterator: Any) -> Any:
+        """Run `steps_per_execution` steps.
+
+        Returns:
+          Logs of the newest steps that have ended and been fetched.
+
+        Raises:
+          StopIteration: there are no more batches.
+          tf.errors.OpError: an earlier step failed.
+        """
+        import tensorflow as tf
+
+        count = self._model.steps_per_execution
+        with self._giving_up_after_errors():
+            if isinstance(iterator, WorkerIterator):
+                return self._run_on_workers_data(iterator, count)
+            batches = batches_.read(iterator, count)
+            if not isinstance(iterator, tf.data.Iterator):  # of train_on_batch or test_on_batch
+                self._begin_on(batches, spec=None)
+                return self.join()
+            self._begin_on(batches, iterator.element_spec)
+            while self._newest is None or self._queue.has_ended(in_order=True):
+                self._fetch()
+            while self._queue.is_full():
+                self._queue.wait_for_room()
+                if self._queue.has_ended(in_order=True):
+                    self._fetch()
+            return self._newest
+
+    def is_busy(self) -> bool:
+        """Return whether steps have begun since `join`."""
+        return self._newest is not None
+
+    def join(self) -> Any:
+        """Wait for all steps, and write the metrics; return the logs of the last step.
+
+        Raises:
+          tf.errors.OpError: a step failed.
+        """
+        with self._giving_up_after_errors():
+            while len(self._queue):
+                self._fetch()
+            self._queue.coordinator.join()
+            self._sums.store()
+        newest, self._newest, self._begun = self._newest, None, 0
+        return newest
+
+    def _begin_on(self, batches: Sequence[Any], spec: Any) -> None:
+        """Begin a call with batches that the coordinator has read."""
+        batches, specs = batches_.with_specs(batches, spec)
+        strategy = self._queue.strategy
+
+        def run(packing: Packing, batches: Sequence[Any]) -> Any:
+            outputs = [strategy.run(self._step, args=(one,)) for one in batches]
+            return packing.pack(_joined(outputs))
+
+        key = (len(specs), repr(specs[0]))
+        self._queue.add(self._function(key, run, [specs])(batches))
+
+    def _run_on_workers_data(self, iterator: WorkerIterator, count: int) -> Any:
+        """Return the logs of the next call that ends; begin others so that no worker waits."""
+        calls = math.ceil(iterator.data.steps / count) if iterator.data.steps else None
+        while True:
+            while len(self._queue) < iterator.most(self._queue) and self._begun != calls:
+                self._begin_on_workers_data(iterator, count)
+            if not len(self._queue):
+                raise StopIteration
+            in_vain = self._queue.take(
+                lambda outputs: self._take(outputs, iterator), in_order=False
+            )
+            if in_vain is None:
+                self._in_vain = 0
+                return self._newest
+            if in_vain:
+                self._pause(iterator)
+
+    def _pause(self, iterator: WorkerIterator) -> None:
+        """Wait before the next call: a worker that is through takes what another one should."""
+        self._in_vain += 1
+        pause = 0.001 * 2 ** min(self._in_vain, 10)
+        if pause >= _LONGEST_PAUSE_S and self._in_vain == 10:
+            _log.warning(
+                "the epoch waits for the rest of the data of workers %s", iterator.waits_for()
+            )
+        time.sleep(min(pause, _LONGEST_PAUSE_S))
+
+    def _begin_on_workers_data(self, iterator: WorkerIterator, count: int) -> None:
+        import tensorflow as tf
+
+        strategy, spec = self._queue.strategy, iterator.spec()
+        ends = iterator.data.steps is None
+
+        def run(packing: Packing, batches: Any) -> Any:
+            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
+            outputs: list[Any] = []
+            steps = tf.constant(0)
+            for _ in range(count):
+                if ends:
+                    one, done = _step_or_nothing(
+                        lambda batch: strategy.run(self._step, args=(batch,)),
+                        batches.get_next_as_optional(),
+                        outputs[-1] if outputs else None,
+                    )
+                    steps += tf.cast(done, tf.int32)
+                else:
+                    one = strategy.run(self._step, args=(batches.get_next(),))
+                    steps += 1
+                outputs.append(one)
+            return packing.pack({**_joined(outputs), "worker": worker, "steps": steps})
+
+        key = (count, repr(spec), ends)
+        begin = self._function(key, run, [spec])
+        self._queue.add(begin(iterator.iterators(self._queue)))
+        self._begun += 1
+
+    def _step(self, batch: Any) -> Any:
+        return self._sums.step(self._step_function, batch)
+
+    def _function(self, key: Any, run: Callable[..., Any], specs: Sequence[Any]) -> Any:
+        """Return what begins a call of a traced function.
+
+        Args:
+          key: of functions that are the same.
+          run: gets the packing of what it returns, and the arguments.
+          specs: of the arguments.
+        """
+        if key in self._traced:
+            return self._traced[key]
+        packing = Packing()
+        try:
+            begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing)
+        except Exception as error:
+            if self._newest is not None:  # steps that return sums of more variables
+                self.join()
+            before = self._sums.variables
+            if not self._sums.refuse(error):
+                raise
+            try:
+                self._traced.clear()
+                return self._function(key, run, specs)
+            except BaseException:
+                self._sums.variables = before
+                raise
+        self._traced[key] = begin
+        return begin
+
+    def _fetch(self) -> None:
+        self._newest = self._queue.take(self._sums.add, in_order=True)
+
+    def _take(self, outputs: Any, iterator: WorkerIterator) -> bool | None:
+        """Add what a call returned; return whether it was in vain; None if it ran steps."""
+        in_vain = iterator.take(outputs)
+        steps = int(outputs["steps"])
+        if not steps:
+            self._begun -= 1
+            return in_vain
+        self._newest = self._sums.add({**outputs, "additions": outputs["additions"][:steps]})
+        return None
+
+    @contextlib.contextmanager
+    def _giving_up_after_errors(self) -> Iterator[None]:
+        import tensorflow as tf
+
+        try:
+            with self._queue.giving_up_after_errors():
+                yield
+        except StopIteration:
+            raise
+        except BaseException as error:
+            on_workers, self._newest, self._begun = self._begun, None, 0
+            self._sums.give_up()
+            if on_workers and isinstance(error, tf.errors.OutOfRangeError):
+                raise ValueError(
+                    "the dataset of a worker has ended before all steps of the epoch: repeat() it, "
+                    "or leave out steps_per_epoch (steps, validation_steps), so that the epoch "
+                    "ends when all workers are through"
+                ) from error
+            raise
+
+
+def _joined(outputs: Sequence[Any]) -> dict[str, Any]:
+    """What the steps of one call return together."""
+    return {"additions": [one["additions"] for one in outputs], "logs": outputs[-1]["logs"]}
+
+
+def _step_or_nothing(step: Callable[[Any], Any], batch: Any, before: Any) -> tuple[Any, Any]:
+    """Run a step if there is a batch.
+
+    Args:
+      step: gets it.
+      batch: an optional.
+      before: what the step before returned; None for zeros.
+
+    Returns:
+      What the step returns, or `before`; whether there is a batch.
+    """
+    import tensorflow as tf
+
+    structure: Any = None
+    specs: list[Any] = []
+
+    def run() -> list[Any]:
+        nonlocal structure
+        call_time_captures.capture_outside(tf.compat.v1.get_default_graph())
+        structure = step(batch.get_value())
+        found = [tf.convert_to_tensor(one) for one in _present(structure)]
+        specs.extend(tf.TensorSpec.from_tensor(one) for one in found)
+        return found
+
+    def leave() -> list[Any]:
+        if before is not None:
+            return [tf.convert_to_tensor(one) for one in _present(before)]
+        return [tf.zeros([size or 0 for size in one.shape], one.dtype) for one in specs]
+
+    has_batch = batch.has_value()
+    tensors = iter(tf.cond(has_batch, run, leave))
+    flat = [None if one is None else next(tensors) for one in tf.nest.flatten(structure)]
+    return tf.nest.pack_sequence_as(structure, flat), has_batch
+
+
+def _present(structure: Any) -> list[Any]:
+    import tensorflow as tf
+
+    return [one for one in tf.nest.flatten(structure) if one is not None]
