@@ -136,9 +136,7 @@ def _main(role):
         cpus = [tf.config.LogicalDeviceConfiguration()] * 2
         tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
         set_options({"tf_fuse": True})
-        _train(
-            tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), lambda step, args: step(*args)
-        )
+        _train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), lambda step, args: step(*args))
     elif role == "replica":
         set_options({"shard_weight_update": True, "shard_weight_update_always": True})
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
