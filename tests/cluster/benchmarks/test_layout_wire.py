@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.layout import wire
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(2000)]
 
 _DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "benchmarks.md"
 
