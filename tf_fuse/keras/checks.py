@@ -47,7 +47,7 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import tensorflow as tf
 
     strategy = getattr(self, "_distribute_strategy", None)
-    if not has_servers(strategy):
+    if strategy is None or not has_servers(strategy):
         if has_servers(tf.distribute.get_strategy()):
             raise _no_scope()
         stock(self, *args, **kwargs)
