@@ -199,7 +199,8 @@ def _main(folder):
         model = mlp()
         fit(model)
         model.export(str(folder / "export"), verbose=False)
-        served = tf.saved_model.load(folder / "export").serve(x)
+        loaded = tf.saved_model.load(str(folder / "export"))
+        served = loaded.serve(x)
         return {"here": predicted(model), "served": served.numpy().ravel().tolist()}
 
     def there_and_back():
