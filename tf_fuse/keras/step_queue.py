@@ -19,7 +19,7 @@ from tf_fuse.keras.packing import Packing
 _CALLS_PER_WORKER = 2
 # A slow worker does not stop the others before they have run so many times their calls.
 _OLDEST = 16
-_MOMENT_S = 0.002
+_MOMENT_S = 0.02
 
 
 class Call:

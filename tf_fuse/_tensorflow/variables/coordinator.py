@@ -14,7 +14,7 @@ from tf_fuse._tensorflow.members import ON_OBJECTS, Member, Stored, Takes
 _VALUES = "tensorflow.python.distribute.coordinator.values"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
 _FEATURES = (feature_names.KERAS_FIT,)
-_FETCH_S = 0.0002  # of a small tensor, about
+_MOMENT_S = 0.0005
 _DISPATCH = Member(
     _CONTEXT,
     "get_current_dispatch_context",
@@ -29,6 +29,7 @@ MEMBERS = (
         for name, why in (
             ("_status_available_event", "is set when the call has ended"),
             ("_has_fetched_to_local", "says that the worker may be lost: its results are here"),
+            ("_has_fetched_to_local_lock", "is held while results come from the worker"),
             ("_error", "is what the call raised"),
         )
     ),
@@ -59,7 +60,10 @@ def is_done(result: Any) -> bool:
 def wait(result: Any, seconds: float) -> None:
     """Wait until a call may be done, but not longer."""
     if result._status_available_event.is_set():
-        time.sleep(min(seconds, _FETCH_S))
+        with result._has_fetched_to_local_lock:
+            pass
+        if not is_done(result):  # A thread is about to take the lock, or runs the call again.
+            time.sleep(min(seconds, _MOMENT_S))
     else:
         result._status_available_event.wait(seconds)
 
