@@ -46,7 +46,7 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import keras
     import tensorflow as tf
 
-    strategy = getattr(self, "_distribute_strategy", None)
+    strategy: Any = getattr(self, "_distribute_strategy", None)
     if not has_servers(strategy):
         if has_servers(tf.distribute.get_strategy()):
             raise _no_scope()
