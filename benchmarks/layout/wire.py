@@ -46,11 +46,12 @@ def measure(progress: Progress) -> list[dict[str, Any]]:
 
 
 def _rows(program: Path) -> list[dict[str, Any]]:
-    command = [*(_APART if _can_be_apart() else ()), sys.executable, str(program)]
+    command = [*(_APART if can_be_apart() else ()), sys.executable, str(program)]
     return output.rows_of(command, wire_relayouts.TIMEOUT_S + 60)
 
 
-def _can_be_apart() -> bool:
+def can_be_apart() -> bool:
+    """Whether the processes can have a network namespace of their own."""
     try:
         return not subprocess.run([*_APART, "true"], capture_output=True, check=False).returncode
     except FileNotFoundError:

@@ -52,6 +52,27 @@ bool HasRemoteReceive(const PartitionGraphs& partitions) {
   return false;
 }
 
+// The tasks of a graph that receive from others.
+std::set<std::string> TasksThatReceive(const PartitionGraphs& partitions) {
+  std::set<std::string> tasks;
+  for (const auto& [name, graph] : partitions) {
+    for (const tensorflow::Node* node : graph->op_nodes()) {
+      std::string send_device;
+      std::string recv_device;
+      if (!node->IsRecv() ||
+          !tensorflow::TryGetNodeAttr(node->attrs(), "send_device",
+                                      &send_device) ||
+          !tensorflow::TryGetNodeAttr(node->attrs(), "recv_device",
+                                      &recv_device)) {
+        continue;
+      }
+      const std::string receiver = TaskOfDevice(recv_device);
+      if (TaskOfDevice(send_device) != receiver) tasks.insert(receiver);
+    }
+  }
+  return tasks;
+}
+
 // What the tasks of one graph can do. All are asked at once, when one is
 // needed: one that does not answer takes seconds, many of them no longer.
 class Peers {
@@ -75,29 +96,9 @@ class Peers {
     auto it = peers_.find(task);
     if (it != peers_.end()) return it->second;
     std::set<std::string> tasks = {task};
-    if (peers_.empty()) AddTasks(&tasks);
+    if (peers_.empty()) tasks.merge(TasksThatReceive(partitions_));
     for (auto& [name, state] : ProbePeers(tasks)) peers_.emplace(name, state);
     return peers_.at(task);
-  }
-
-  // Adds the tasks of the graph that receive from others.
-  void AddTasks(std::set<std::string>* tasks) const {
-    for (const auto& [name, graph] : partitions_) {
-      for (const tensorflow::Node* node : graph->op_nodes()) {
-        std::string send_device;
-        std::string recv_device;
-        if (!node->IsRecv() ||
-            !tensorflow::TryGetNodeAttr(node->attrs(), "send_device",
-                                        &send_device) ||
-            !tensorflow::TryGetNodeAttr(node->attrs(), "recv_device",
-                                        &recv_device)) {
-          continue;
-        }
-        const std::string sender = TaskOfDevice(send_device);
-        const std::string receiver = TaskOfDevice(recv_device);
-        if (sender != receiver) tasks->insert(receiver);
-      }
-    }
   }
 
   const PartitionGraphs& partitions_;
@@ -166,7 +167,8 @@ class FuseRecvPass : public tensorflow::GraphOptimizationPass {
       return peers.RecvBlocker(task);
     };
     if (!HasFuseServer()) {
-      WarnOnceThatProtocolIsPlain();
+      // A program of one process needs no server.
+      if (!TasksThatReceive(partitions).empty()) WarnOnceThatProtocolIsPlain();
       analysis.task_blocker = [](const std::string&) {
         return std::string(skip::kNoFuseServer);
       };

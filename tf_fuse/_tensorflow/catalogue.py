@@ -25,7 +25,14 @@ from tf_fuse._tensorflow.graphs import (
     internal_api,
     rewrite_after_trace,
 )
-from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
+from tf_fuse._tensorflow.keras import (
+    global_state,
+    models,
+    optimizer,
+    processes,
+    trainer,
+    variable,
+)
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     coordinator,
@@ -62,6 +69,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     variable,
     models,
     trainer,
+    processes,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)

@@ -46,8 +46,8 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import keras
     import tensorflow as tf
 
-    strategy: Any = getattr(self, "_distribute_strategy", None)
-    if not has_servers(strategy):
+    strategy = getattr(self, "_distribute_strategy", None)
+    if strategy is None or not has_servers(strategy):
         if has_servers(tf.distribute.get_strategy()):
             raise _no_scope()
         stock(self, *args, **kwargs)

@@ -150,8 +150,8 @@ class UpdateCluster:
       reductions: nodes that reduce members over some or all axes.
       branches: conditionals that get a member, and as which argument. If there is one, the update
         is in a branch of it.
-      exact: whether all that it assigns has the bits of a whole update: nothing in it is made of a
-        sum that is added in another order.
+      exact: whether all that it makes has the bits of a whole update: nothing in it is, or is made
+        of, a sum that is added in another order.
       gather: where its new weight is gathered.
       reason: why it is left alone, a key of REASONS; None if it is sharded.
       detail: the node or tensor that is the reason.
@@ -371,5 +371,5 @@ class ShardedUpdate:
 
 
 def sharded_clusters(buckets: Iterable[Bucket]) -> list[UpdateCluster]:
-    """The clusters of buckets that are sharded."""
+    """Return the clusters of buckets that are sharded."""
     return [cluster for bucket in buckets for cluster in bucket.sharded]

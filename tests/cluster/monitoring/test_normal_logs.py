@@ -74,6 +74,12 @@ def test_replicas(tmp_path):
     assert [_ours(log) for log in logs] == [[], []]
 
 
+def test_one_process(tmp_path):
+    """The option turns fused receives on, too, which need a server; here nobody misses it."""
+    (log,) = _ended([_started("mirrored", {}, tmp_path)])
+    assert _ours(log) == []
+
+
 def test_parameter_servers(tmp_path):
     (log,) = _ended([_started("coordinator", {}, tmp_path)])
     assert _ours(log) == []
@@ -126,7 +132,12 @@ def _main(role):
     from tf_fuse.cluster import LocalCluster
 
     set_options = tf.config.optimizer.set_experimental_options
-    if role == "replica":
+    if role == "mirrored":
+        cpus = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
+        set_options({"tf_fuse": True})
+        _train(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]), lambda step, args: step(*args))
+    elif role == "replica":
         set_options({"shard_weight_update": True, "shard_weight_update_always": True})
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         step = _train(strategy, lambda step, args: step(*args))

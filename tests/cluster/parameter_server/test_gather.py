@@ -39,6 +39,13 @@ def test_values_have_the_same_bits(cases, kind, what):
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+def test_row_numbers_of_another_type(cases, kind):
+    stock, ours = cases[f"stock_{kind}"], cases[f"ours_{kind}"]
+    assert ours["narrow"] == stock["narrow"]
+    assert "GatherV2" in stock["narrow_ops"] and "GatherV2" not in ours["narrow_ops"]
+
+
+@pytest.mark.parametrize("kind", _KINDS)
 @pytest.mark.parametrize("row", ["too_large", "below_zero"])
 def test_errors_have_the_same_codes(cases, kind, row):
     stock = cases[f"stock_{kind}"][row]
@@ -106,6 +113,11 @@ def _main():
                 return tf.gather(whole, ids)
 
             @tf.function
+            def narrow(ids):
+                whole = tf.convert_to_tensor(layer.embeddings.value)
+                return tf.gather(whole, tf.cast(ids, tf.int16))
+
+            @tf.function
             def read(ids):
                 return tf.reduce_sum(layer(ids))
 
@@ -128,6 +140,8 @@ def _main():
                 "table": coordinator.exact(values[[0, 7, 9_999, 10_000, 29_999]]),
                 "ops": {kind: ops.count(kind) for kind in sorted(set(ops))},
                 "read_bytes": counted["counters"].get("bytes", 0),
+                "narrow": coordinator.exact(call(narrow, ids)),
+                "narrow_ops": _needed(narrow.get_concrete_function(ids).graph),
                 "before": coordinator.exact(call(before, ids)),
             }
             for name, row in (("too_large", _ROWS), ("below_zero", -_ROWS - 1)):

@@ -218,6 +218,25 @@ def test_which_reductions_keep_bits(reduce, is_exact):
     assert cluster.reason == (None if is_exact else "not_exact")
 
 
+def test_a_sum_that_is_returned_does_not_keep_bits():
+    """All that is assigned does; the sum is of sums of parts."""
+
+    def body(job, dw, dv):
+        dw, dv = job.packed(dw, dv)
+        seen = tf.cumsum(job.w)
+        job.m.assign_add(dw)
+        total = tf.reduce_sum(job.m)
+        job.w.assign_sub(job.m)
+        job.v.assign_sub(dv)
+        return seen, total
+
+    job = Job(body)
+    clusters = job.plan().buckets[0].clusters
+    assert [(one.reason, one.exact) for one in clusters] == [(None, False), (None, True)]
+    cluster = job.plan(exact=True).buckets[0].clusters[0]
+    assert cluster.exact and not cluster.reductions
+
+
 def _momentum_operation(job, delta, lr):
     tf.raw_ops.ResourceApplyMomentum(
         var=job.w.handle, accum=job.m.handle, lr=lr, grad=delta, momentum=0.9

@@ -26,7 +26,7 @@ from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.data_parallel_strategies import FED, data_strategies
 from tf_fuse.layout.optimize.plans.plan import Plan
-from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, listed
+from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, is_count, listed
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
 from tf_fuse.layout.relayout.steps import StepSet
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed, Strategy, strategies
@@ -104,9 +104,11 @@ def problem_of(
     Raises:
       LayoutError: the operations are in no order in which they can run, or do not fit their rules;
         `batch` names what is not fed, or a dimension that is not there; `results` what no operation
-        makes.
+        makes; `slots` is not a whole number, 0 or more.
     """
     check_graph(operations)
+    if not is_count(slots):
+        raise LayoutError(f"slots is a whole number, 0 or more, got {slots!r}")
     check_names("results", results)
     whole = (*_sources(operations), *operations, *_results(operations, results))
     if training:

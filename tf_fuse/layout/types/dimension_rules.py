@@ -107,6 +107,7 @@ class LayoutRules:
         Raises:
           LayoutError: as of `layouts`, except that rules for other dimensions are allowed.
         """
+        raise_if(_no_dimensions("", dimensions))
         raise_if([*self._unknown_axes(mesh), *self._problems("", dimensions, mesh)])
         return self._restricted(dimensions, mesh)
 
@@ -127,6 +128,11 @@ class LayoutRules:
             dimension has two sizes; a tensor has two dimensions on one axis, or one twice; a size
             is not a multiple of its axis's. All that are found are named.
         """
+        raise_if([
+            problem
+            for name in sorted(tensors)
+            for problem in _no_dimensions(f"tensor {name!r}: ", tensors[name])
+        ])  # fmt: skip
         problems = [*self._unknown_axes(mesh), *self._unused(tensors), *disagreeing(tensors)]
         for name in sorted(tensors):
             problems += self._problems(f"tensor {name!r}: ", tensors[name], mesh)
@@ -185,6 +191,14 @@ class LayoutRules:
 
     def __str__(self) -> str:
         return ";".join(f"{name}:{axis}" for name, axis in self.rules)
+
+
+def _no_dimensions(who: str, dimensions: Iterable[object]) -> list[str]:
+    return [
+        f"{who}give a layout.Dimension for each dimension, got {one!r}"
+        for one in dimensions
+        if not isinstance(one, Dimension)
+    ]
 
 
 def disagreeing(tensors: Mapping[str, Sequence[Dimension]]) -> list[str]:

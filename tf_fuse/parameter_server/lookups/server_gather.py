@@ -48,9 +48,12 @@ def _gather_later(op: Any) -> None:
 
 def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) -> None:
     """Make all that uses a gather's rows use rows that are gathered from variables."""
+    from tensorflow.python.framework import dtypes
     from tensorflow.python.ops import math_ops
 
     params, ids = op.inputs[:2]
+    if ids.dtype not in (dtypes.int32, dtypes.int64):  # Variables have no other row numbers.
+        ids = math_ops.cast(ids, dtypes.int32)
     # The rows wait for what the reads waited for: earlier writes, or a check of the program.
     waits = list(dict.fromkeys(one for before in passed for one in before.control_inputs))
     rows = _rows(reads, ids, waits)

@@ -195,6 +195,7 @@ def constants(library: Any) -> dict[str, Any]:
     both = {}
     for name in ("one", "laid out"):
         model = model_of(library, optimizer=library.optimizers.Nadam(0.01))
+        model.evaluate(x, y, BATCH, 0)  # makes the metrics' variables in a function
         if name == "laid out":
             layout.lay_out(model, MESH, mode="data")
         history = model.fit(x, y, BATCH, 2, 0, shuffle=False).history["loss"]

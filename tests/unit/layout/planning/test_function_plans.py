@@ -481,6 +481,8 @@ def test_errors():
         "input 'x' has a batch of 7, which is not a multiple of the 2 devices of mesh 'x:2', so "
         "mode 'data' cannot split it; pad it to 8, or set batch to {'x': None}"
     )
+    for slots in (-1, 1.5, True):
+        assert error(slots=slots) == f"slots is a whole number, 0 or more, got {slots!r}"
     assert error(batch={"z": 0}) == "batch: 'z' is not an input of 'forward'; there are: x"
     assert error(batch={"x": 2}) == "batch: input 'x' has 2 dimensions, and 2 is not one of them"
     assert error(rates=assumed_rates(GRID)) == (

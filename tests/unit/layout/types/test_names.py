@@ -212,6 +212,14 @@ _MATMUL = Operation("y", "MatMul", _GIVEN, [Tensor("y", (8, 4))])
             "rules: give a mapping or pairs, got 'bx', which is not a pair",
         ),
         (
+            lambda: LayoutRules({"b": "x"}).layouts({"x": ["b"]}, _XY),
+            "tensor 'x': give a layout.Dimension for each dimension, got 'b'",
+        ),
+        (
+            lambda: LayoutRules({"b": "x"}).layout("b", _XY),
+            "give a layout.Dimension for each dimension, got 'b'",
+        ),
+        (
             lambda: layout.from_mindspore(
                 layout.MindSporeLayout((2, 2), (1, 0), (8, 8)), axes="xy"
             ),
