@@ -29,7 +29,6 @@ from tf_fuse._tensorflow.keras import (
     global_state,
     models,
     optimizer,
-    processes,
     trainer,
     variable,
 )
@@ -69,7 +68,6 @@ FILES: Final[tuple[ModuleType, ...]] = (
     variable,
     models,
     trainer,
-    processes,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)
