@@ -61,7 +61,9 @@ def test_forty_steps(name):
     arguments = name, _NAMES.index(name), len(_NAMES)
     cases = coordinator.run(__file__, *arguments, seconds=_SECONDS)
     for model in ("dlrm", "biases"):
-        assert cases[model]["fused"] > 0 or name.startswith("tf.compat"), cases[model]
+        # Dense updates of these are one operation of TensorFlow already.
+        stays = name.startswith("tf.compat") or (model, name) == ("biases", "tf_keras.legacy Adam")
+        assert cases[model]["fused"] > 0 or stays, cases[model]
         assert cases[model]["losses"] == 40, cases[model]
         assert cases[model]["ulps"] == 0, cases[model]
 
