@@ -28,6 +28,7 @@
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
 #                 (ARCH=aarch64 with Debian's g++-aarch64-linux-gnu)
 #   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
+#   make test-keras  the tests of Keras with each minor version of Keras 3 from 3.12
 #   make sbom     list what that wheel installs, into dist/tf_fuse.cdx.json
 #   make native   rebuild the library only (PY=... for an environment of your own)
 #   make clean    remove everything that these commands made
@@ -57,7 +58,7 @@ export TENSORFLOW PYTHON ARCH
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
-.PHONY: wheel test-wheel sbom random dynamic faults collectives updates soak network bench clean
+.PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network bench clean
 .PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -225,6 +226,17 @@ sbom:
 
 test-wheel: environment
 	TF_FUSE_TEST_WHEEL=1 $(BIN)/python -m pytest -v -rP tests/wheel $(ARGS)
+
+# Environments with that Keras before the packages of .venv; no path file of those is read.
+test-keras: environment
+	for version in 3.12 3.13 3.14 3.15; do \
+	  venv=build/keras/$$version; \
+	  $(BIN)/python -m venv --without-pip --clear $$venv && \
+	  $(BIN)/python -m pip --python $$venv/bin/python install --quiet --no-deps "keras==$$version.*" && \
+	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	    > "$$(echo $$venv/lib/python*/site-packages)/venv.pth" && \
+	  $$venv/bin/python -m pytest -v tests/unit/_tensorflow tests/cluster/keras $(ARGS) || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info tf_fuse/_lib tf_fuse/v1/*_pb2.py tf_fuse/v1/*_pb2.pyi \

@@ -1,10 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces the communication of distributed training with stock TensorFlow.
+"""Reduce the communication of distributed training with stock TensorFlow.
 
 Importing this package loads the plugin: it adds the server protocol "grpc+fuse" and the option
 "do_fuse_recv" of `tf.config.optimizer.set_experimental_options`. Nothing changes until a program
-uses both.
+uses both, except that collectives are ours wherever all members run the protocol.
 
     import tensorflow as tf
     import tf_fuse

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse` and the script `tf-fuse`: see `tf_fuse.cli`."""
+"""Run `python -m tf_fuse` and the script `tf-fuse`; see `tf_fuse.cli`."""
 
 import sys
 

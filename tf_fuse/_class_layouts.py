@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the order of virtual functions in the C++ classes of TensorFlow that tf_fuse subclasses.
+"""Read the order of virtual functions in the C++ classes of TensorFlow that tf_fuse subclasses.
 
 The build records them in build_info.json, and `tf-fuse doctor` compares. setup.py runs this file by
 itself, so it imports nothing of tf_fuse. Sizes of objects cannot be compared: TensorFlow's

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks platform and versions, then loads the native library.
+"""Check platform and versions, then loads the native library.
 
 The plugin subclasses TensorFlow's C++ classes, so it works only with the minor version of
 TensorFlow that it was built against; an installation holds one library for each of one or several

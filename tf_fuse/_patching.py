@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Extends TensorFlow and Keras when an option needs it, and puts their members back."""
+"""Extend TensorFlow and Keras when an option needs it, and puts their members back."""
 
 from __future__ import annotations
 
@@ -50,14 +50,16 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
             handle_packing.install(options.packs_handles)
         if features.works(feature_names.WEIGHT_UPDATES):
             shard_update.install(
-                options.shards_updates, options.compiles_updates, options.fuses_updates
+                options.reader("shard_weight_update"),
+                options.reader("compile_weight_update"),
+                options.fuses_updates,
             )
     if "place_variables" in on and features.works(feature_names.PLACEMENT):
         parameter_server.extend()
     if "gather_on_servers" in on and features.works(feature_names.GATHERS):
-        server_gather.install(options.gathers_on_servers)
+        server_gather.install(options.reader("gather_on_servers"))
     if "split_matmuls" in on and features.works(feature_names.MATMULS):
-        matmul.install(options.splits_matmuls)
+        matmul.install(options.reader("split_matmuls"))
 
 
 def uninstall() -> None:

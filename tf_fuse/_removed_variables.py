@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Warns of environment variables that a former version of tf_fuse read."""
+"""Warn of environment variables that a former version of tf_fuse read."""
 
 from __future__ import annotations
 

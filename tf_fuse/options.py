@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Adds our options to `tf.config.optimizer.set_experimental_options`.
+"""Add our options to `tf.config.optimizer.set_experimental_options`.
 
 Stock TensorFlow stores unknown keys and drops them when it builds the `ConfigProto`. We extend the
 eager context so that our keys travel in that proto, as the parameters of a custom graph optimizer
@@ -11,6 +11,7 @@ needed; a process without the plugin ignores the entry.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -233,27 +234,14 @@ _WORDS = {
 # The keys of stock TensorFlow: a key similar to one of these is not a misspelling of ours.
 _STOCK_KEYS = frozenset(
     {
-        "arithmetic_optimization",
-        "auto_mixed_precision",
-        "auto_mixed_precision_mkl",
-        "auto_mixed_precision_onednn_bfloat16",
-        "constant_folding",
-        "debug_stripper",
-        "dependency_optimization",
-        "disable_meta_optimizer",
-        "disable_model_pruning",
-        "function_optimization",
-        "implementation_selector",
-        "layout_optimizer",
-        "loop_optimization",
-        "min_graph_nodes",
-        "pin_to_host_optimization",
-        "remapping",
-        "scoped_allocator_optimization",
-        "shape_optimization",
-        "use_plugin_optimizers",
+        "arithmetic_optimization", "auto_mixed_precision", "auto_mixed_precision_mkl",
+        "auto_mixed_precision_onednn_bfloat16", "constant_folding", "debug_stripper",
+        "dependency_optimization", "disable_meta_optimizer", "disable_model_pruning",
+        "function_optimization", "implementation_selector", "layout_optimizer",
+        "loop_optimization", "min_graph_nodes", "pin_to_host_optimization", "remapping",
+        "scoped_allocator_optimization", "shape_optimization", "use_plugin_optimizers",
     }
-)
+)  # fmt: skip
 
 
 def validate(options: Mapping[str, Any]) -> None:
@@ -361,72 +349,31 @@ def _options_of(context: Any) -> dict[str, Any]:
     return effective(experimental_options.stored(context))
 
 
+def value_of(context: Any, key: str) -> Any:
+    """Return the value of an option in a context; None if nothing sets it."""
+    return _options_of(context).get(OPTIONS[key].key)
+
+
+def is_on(context: Any, key: str) -> bool:
+    """Return whether an option is on in a context."""
+    return bool(value_of(context, key))
+
+
+def reader(key: str) -> Callable[[Any], bool]:
+    """Return a function that takes a context and returns whether an option is on in it."""
+    return functools.partial(is_on, key=key)
+
+
 def packs_handles(context: Any) -> bool:
     """Return whether a function that this context calls gets its handles packed."""
     options = _options_of(context)
     return bool(options.get("do_fuse_recv") and options.get("do_pack_handles", True))
 
 
-def shards_anything(context: Any) -> bool:
-    """Return whether to cut updates even if the step then takes longer."""
-    return bool(_options_of(context).get("shard_weight_update_always"))
-
-
-def demands_bits(context: Any) -> bool:
-    """Return whether to leave updates alone whose bits would differ."""
-    return bool(_options_of(context).get("shard_weight_update_exact"))
-
-
-def group_size(context: Any) -> int:
-    """Return how many replicas share one copy of the optimizer's state; 0: all."""
-    return int(_options_of(context).get("shard_weight_update_group_size", 0))
-
-
-def gathers_first(context: Any) -> bool:
-    """Return whether weights are gathered right before their first use."""
-    options = _options_of(context)
-    return bool(options.get("shard_weight_update_gather") == "first_use")
-
-
-def gathers_narrow(context: Any) -> bool:
-    """Return whether weights gathered before their first use may travel in a narrower type."""
-    options = _options_of(context)
-    return bool(options.get("shard_weight_update_gather_bfloat16"))
-
-
-def shards_updates(context: Any) -> bool:
-    """Return whether updates in functions that this context calls are cut over replicas."""
-    return bool(_options_of(context).get("shard_weight_update"))
-
-
-def places_variables(context: Any) -> bool:
-    """Return whether variables of parameter servers are placed by bytes and traffic."""
-    return bool(_options_of(context).get("place_variables"))
-
-
-def gathers_on_servers(context: Any) -> bool:
-    """Return whether functions that are traced gather rows where the variable is."""
-    return bool(_options_of(context).get("gather_on_servers"))
-
-
-def compiles_updates(context: Any) -> bool:
-    """Return whether XLA compiles updates in functions that this context calls."""
-    return bool(_options_of(context).get("compile_weight_update"))
-
-
 def fuses_updates(context: Any) -> bool | None:
-    """Return whether updates in functions that this context calls are fused.
-
-    Returns:
-      None if the program does not set the option: then `shard_weight_update` decides.
-    """
-    is_on = _options_of(context).get("fuse_weight_update")
-    return None if is_on is None else bool(is_on)
-
-
-def splits_matmuls(context: Any) -> bool:
-    """Return whether graphs that are built multiply by the pieces of a variable."""
-    return bool(_options_of(context).get("split_matmuls"))
+    """Return whether updates are fused; None if `shard_weight_update` decides."""
+    is_set = value_of(context, "fuse_weight_update")
+    return None if is_set is None else bool(is_set)
 
 
 def install(when_set: Callable[[Mapping[str, Any]], None]) -> None:

@@ -102,7 +102,7 @@ def _compiled(keras: Any, settings: dict[str, Any], strategy: Any) -> Any:
 def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any) -> dict[str, Any]:
     clock, warm = _Clock(), settings["warm_steps"]
 
-    class Times(keras.callbacks.Callback):  # type: ignore[misc]
+    class Times(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             if clock.begun is None and batch + 1 >= warm:
                 clock.begin()
@@ -137,7 +137,7 @@ def fit_coordinator(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
 
 def tf_keras(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
     """tf_keras's own `fit`."""
-    import tf_keras as keras
+    import tf_keras as keras  # type: ignore[import-untyped]
 
     data = keras.utils.experimental.DatasetCreator(lambda _: batches(settings))
     return _fit(keras, settings, strategy, data)

@@ -17,7 +17,6 @@ using std::to_string;
 
 // Sums of sizes below this cannot overflow uint64.
 constexpr uint64_t kMaxAnyBytes = uint64_t{1} << 62;
-constexpr size_t kMinMessageLimit = 64;
 
 std::string SlotPrefix(size_t slot) { return "slot " + to_string(slot) + ": "; }
 
@@ -25,23 +24,6 @@ std::string Is(const char* what, uint64_t actual, const char* relation,
                uint64_t expected) {
   return std::string(what) + " is " + to_string(actual) + ", " + relation +
          " " + to_string(expected);
-}
-
-// Replaces what is not UTF-8 by '?' and cuts to `limit` bytes, saying so.
-std::string CleanMessage(std::string_view message, size_t limit) {
-  limit = std::max(limit, kMinMessageLimit);
-  std::string text(message);
-  for (size_t i = 0; (i += wire::Utf8ValidPrefix(
-                          std::string_view(text).substr(i))) < text.size();) {
-    text[i] = '?';
-  }
-  if (text.size() <= limit) return text;
-  const std::string note =
-      "... (cut from " + to_string(text.size()) + " bytes)";
-  size_t keep = limit - note.size();
-  while (keep > 0 && (static_cast<uint8_t>(text[keep]) & 0xC0) == 0x80) --keep;
-  text.resize(keep);
-  return text + note;
 }
 
 }  // namespace
@@ -58,7 +40,6 @@ void FrameBuilder::Reserve(size_t slots) {
 void FrameBuilder::Clear() {
   slots_.clear();
   dims_.clear();
-  messages_.clear();
   error_ = Status();
   header_bytes_ = 0;
   total_bytes_ = 0;
@@ -96,7 +77,7 @@ size_t FrameBuilder::AddRaw(uint32_t dtype, const int64_t* dims, size_t rank,
   finished_ = false;
   Slot slot;
   slot.encoding = Encoding::kRaw;
-  slot.dtype_or_code = dtype;
+  slot.dtype = dtype;
   slot.is_dead = is_dead;
   slot.bytes = is_dead ? 0 : bytes;
   int64_t elements = 0;
@@ -124,7 +105,7 @@ size_t FrameBuilder::AddLive(Encoding encoding, uint32_t dtype,
   finished_ = false;
   Slot slot;
   slot.encoding = encoding;
-  slot.dtype_or_code = dtype;
+  slot.dtype = dtype;
   slot.bytes = bytes;
   int64_t elements = 0;
   if (AppendDims(dims, rank, &elements)) {
@@ -170,22 +151,6 @@ size_t FrameBuilder::AddSerialized(uint32_t dtype, const int64_t* dims,
     Fail("dtype " + to_string(dtype) + " cannot travel serialized");
   }
   return AddLive(Encoding::kSerialized, dtype, dims, rank, bytes);
-}
-
-size_t FrameBuilder::AddStatus(uint32_t code, std::string_view message) {
-  finished_ = false;
-  Slot slot;
-  slot.encoding = Encoding::kStatus;
-  slot.dtype_or_code = code;
-  if (code == 0 || code > kMaxStatusCode) {
-    Fail(Is("status code", code, "must be 1 to", kMaxStatusCode));
-  }
-  const std::string text = CleanMessage(message, limits_.max_message_bytes);
-  slot.message_begin = messages_.size();
-  slot.bytes = text.size();
-  messages_ += text;
-  slots_.push_back(slot);
-  return slots_.size() - 1;
 }
 
 Status FrameBuilder::Finish(uint64_t* total_bytes) {
@@ -243,7 +208,7 @@ void FrameBuilder::WriteRecords(uint8_t* out) const {
     record[wire::kSlotFlagsAt] = slot.is_dead ? wire::kDeadFlag : 0;
     record[wire::kSlotRankAt] = slot.rank;
     record[wire::kSlotReservedAt] = 0;
-    wire::Store<uint32_t>(record + wire::kSlotDtypeAt, slot.dtype_or_code);
+    wire::Store<uint32_t>(record + wire::kSlotDtypeAt, slot.dtype);
     wire::Store<uint64_t>(record + wire::kSlotOffsetAt, slot.offset);
     wire::Store<uint64_t>(record + wire::kSlotBytesAt, slot.bytes);
     record += wire::kSlotDimsAt;
@@ -263,10 +228,6 @@ void FrameBuilder::WriteHeader(uint8_t* out) const {
     // carry another process's memory over the wire.
     std::memset(out + end, 0, slot.offset - end);
     end = slot.offset + slot.bytes;
-    if (slot.encoding == Encoding::kStatus) {
-      std::memcpy(out + slot.offset, messages_.data() + slot.message_begin,
-                  slot.bytes);
-    }
   }
 }
 
@@ -274,7 +235,7 @@ void FrameBuilder::CopyPayload(size_t slot, const void* source,
                                uint8_t* out) const {
   if (!finished_ || slot >= slots_.size()) return;
   const Slot& s = slots_[slot];
-  if (s.encoding == Encoding::kStatus || s.bytes == 0) return;
+  if (s.bytes == 0) return;
   std::memcpy(out + s.offset, source, s.bytes);
 }
 
@@ -283,12 +244,6 @@ void StringsWriter::Append(std::string_view text) {
   end_ += text.size();
   wire::Store<uint64_t>(next_end_, end_);
   next_end_ += sizeof(uint64_t);
-}
-
-std::string_view DecodedFrame::message(size_t slot) const {
-  const DecodedSlot& s = slots_[slot];
-  if (s.encoding != Encoding::kStatus || s.payload_bytes == 0) return {};
-  return {reinterpret_cast<const char*>(payload(slot)), s.payload_bytes};
 }
 
 std::string_view DecodedFrame::string(size_t slot, int64_t i) const {

@@ -4,8 +4,8 @@
 // The packed-tensor frame: many tensors in one contiguous buffer.
 //
 // This codec uses the standard library only, so that it can be tested and
-// fuzzed on a machine without TensorFlow. Data types and status codes are plain
-// numbers to it (TensorFlow's DataType and absl's StatusCode).
+// fuzzed on a machine without TensorFlow. Data types are plain numbers to it
+// (TensorFlow's DataType).
 //
 // Wire format, version 2. All integers are little-endian.
 //
@@ -22,7 +22,7 @@
 //      1  u8   flags         bit 0: dead
 //      2  u8   rank          0 .. 254
 //      3  u8   reserved      0
-//      4  u32  dtype         status code where encoding is kStatus
+//      4  u32  dtype
 //      8  u64  payload_offset  from the frame's first byte; 0 if no payload
 //     16  u64  payload_bytes
 //     24  i64  dims[rank]
@@ -58,14 +58,11 @@ inline constexpr size_t kSlotRecordBytes = 24;
 inline constexpr size_t kPayloadAlignment = 64;
 inline constexpr size_t kMaxRank =
     254;  // tensorflow::TensorShape::MaxDimensions
-inline constexpr uint32_t kMaxStatusCode =
-    16;  // absl::StatusCode::kUnauthenticated
 
 // How the value of a slot travels. The numbers are part of the wire format.
 enum class Encoding : uint8_t {
   kRaw = 1,      // The packed bytes are in this frame (none if dead or empty).
   kBeside = 2,   // Not in this frame: fetch it with one single receive.
-  kStatus = 3,   // Failed: a status code, and a UTF-8 message as the payload.
   kStrings = 4,  // Strings: where each ends, then their characters.
   kSerialized = 5,  // In a form of the caller's: at least a byte per element.
 };
@@ -123,8 +120,6 @@ struct EncodeLimits {
   // gRPC message sizes are int32. Leave room below this for the message that
   // carries the frame.
   uint64_t max_total_bytes = 2147483647;
-  // A longer status message is cut, and says so at its end. At least 64.
-  size_t max_message_bytes = 16384;
   // When set, AddRaw checks `bytes` against dtype and dims.
   ElementBytesFn element_bytes = nullptr;
   OtherTypes other_types;
@@ -176,20 +171,14 @@ class FrameBuilder {
   // `dtype` and `dims` tell it what to expect. Returns the slot's index.
   size_t AddBeside(uint32_t dtype, const int64_t* dims, size_t rank);
 
-  // Adds a failed slot. `code` is in 1 .. 16. `message` is copied; bytes that
-  // are not UTF-8 become '?', and a message over the limit is cut at a
-  // character's border. Returns the slot's index.
-  size_t AddStatus(uint32_t code, std::string_view message);
-
   // Computes all offsets and stores the frame's size. After adding another
   // slot it must be called again. Errors: kInvalidArgument for the first bad
   // slot, kLimitExceeded above max_total_bytes or where sizes overflow.
   Status Finish(uint64_t* total_bytes);
 
-  // Writes header, records, status messages, and zeroes for all padding into
-  // `out`, which holds the size Finish() gave. Afterwards only the payloads of
-  // raw, strings and serialized slots are left to write. Does nothing unless
-  // Finish() succeeded.
+  // Writes header, records, and zeroes for all padding into `out`, which holds
+  // the size Finish() gave. Afterwards only the payloads of raw, strings and
+  // serialized slots are left to write. Does nothing unless Finish() succeeded.
   void WriteHeader(uint8_t* out) const;
 
   // Writes header and records only, header_bytes() bytes: for a frame that is
@@ -198,7 +187,7 @@ class FrameBuilder {
 
   // Copies payload_bytes(slot) bytes from `source` to their place in `out`.
   // Does nothing for slots whose payload the caller does not own (dead, empty,
-  // kBeside, kStatus), or unless Finish() succeeded.
+  // kBeside), or unless Finish() succeeded.
   void CopyPayload(size_t slot, const void* source, uint8_t* out) const;
 
   bool finished() const { return finished_; }
@@ -213,8 +202,7 @@ class FrameBuilder {
   struct Slot {
     uint64_t offset = 0;
     uint64_t bytes = 0;
-    uint64_t message_begin = 0;  // Into messages_; kStatus only.
-    uint32_t dtype_or_code = 0;
+    uint32_t dtype = 0;
     Encoding encoding = Encoding::kRaw;
     uint8_t rank = 0;
     bool is_dead = false;
@@ -228,10 +216,9 @@ class FrameBuilder {
 
   EncodeLimits limits_;
   std::vector<Slot> slots_;
-  // The dimensions of all slots one after the other, and likewise the status
-  // messages: no allocation per slot at any rank.
+  // The dimensions of all slots one after the other: no allocation per slot at
+  // any rank.
   std::vector<int64_t> dims_;
-  std::string messages_;
   Status error_;
   uint64_t header_bytes_ = 0;
   uint64_t total_bytes_ = 0;
@@ -263,8 +250,6 @@ struct DecodeLimits {
   // Exactly this many slots, or kUnexpectedSlots. Negative: any number.
   int64_t expected_slots = -1;
   uint32_t max_slots = 1u << 20;
-  // Per status message.
-  uint64_t max_message_bytes = 65536;
   uint64_t max_total_bytes = 2147483647;
 };
 
@@ -272,10 +257,9 @@ struct DecodeLimits {
 struct DecodedSlot {
   uint64_t payload_offset = 0;  // From the frame's start; 0 if no payload.
   uint64_t payload_bytes = 0;
-  int64_t num_elements = 0;  // Product of the dims; 0 for kStatus.
+  int64_t num_elements = 0;  // Product of the dims.
   size_t dims_begin = 0;     // Use DecodedFrame::dims().
-  uint32_t dtype = 0;        // 0 for kStatus.
-  uint32_t status_code = 0;  // 1 .. 16 for kStatus, else 0.
+  uint32_t dtype = 0;
   Encoding encoding = Encoding::kRaw;
   uint8_t rank = 0;
   bool is_dead = false;  // Only for kRaw; then there is no payload.
@@ -298,8 +282,6 @@ class DecodedFrame {
   const uint8_t* payload(size_t slot) const {
     return data_ + slots_[slot].payload_offset;
   }
-  // The message of a kStatus slot (valid UTF-8); empty for other slots.
-  std::string_view message(size_t slot) const;
   // Element `i`, below num_elements, of a kStrings slot.
   std::string_view string(size_t slot, int64_t i) const;
 

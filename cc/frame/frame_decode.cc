@@ -59,11 +59,9 @@ class Decoder {
     error_ = Status(kind, std::move(message));
     return false;
   }
-  bool FailSlot(ErrorKind kind, size_t slot, const std::string& message) {
-    return Fail(kind, "slot " + to_string(slot) + ": " + message);
-  }
   bool FailSlot(size_t slot, const std::string& message) {
-    return FailSlot(ErrorKind::kCorrupt, slot, message);
+    return Fail(ErrorKind::kCorrupt,
+                "slot " + to_string(slot) + ": " + message);
   }
   bool FailShort(size_t needed) {
     return Fail(ErrorKind::kTruncated, "frame has " + to_string(size_) +
@@ -77,10 +75,8 @@ class Decoder {
   bool Dims(size_t index, const uint8_t* dims, DecodedSlot* slot);
   bool ContentOfRaw(size_t index, const DecodedSlot& slot);
   bool ContentOfBeside(size_t index, const DecodedSlot& slot);
-  bool ContentOfStatus(size_t index, const DecodedSlot& slot);
   bool ContentOfStrings(size_t index, const DecodedSlot& slot);
   bool ContentOfSerialized(size_t index, const DecodedSlot& slot);
-  bool MessageIsUtf8(size_t index, const DecodedSlot& slot);
   bool EndsAreInOrder(size_t index, const DecodedSlot& slot);
   bool Placement(size_t index, const DecodedSlot& slot);
 
@@ -216,61 +212,38 @@ bool Decoder::Record(size_t index) {
   slot.is_dead = (flags & wire::kDeadFlag) != 0;
   slot.payload_offset = wire::Load<uint64_t>(record + wire::kSlotOffsetAt);
   slot.payload_bytes = wire::Load<uint64_t>(record + wire::kSlotBytesAt);
-  const uint32_t number = wire::Load<uint32_t>(record + wire::kSlotDtypeAt);
+  slot.dtype = wire::Load<uint32_t>(record + wire::kSlotDtypeAt);
   if (!Dims(index, record + wire::kSlotDimsAt, &slot)) return false;
 
   bool ok = false;
   switch (record[wire::kSlotEncodingAt]) {
     case static_cast<uint8_t>(Encoding::kRaw):
       slot.encoding = Encoding::kRaw;
-      slot.dtype = number;
       ok = ContentOfRaw(index, slot);
       break;
     case static_cast<uint8_t>(Encoding::kBeside):
       slot.encoding = Encoding::kBeside;
-      slot.dtype = number;
       ok = ContentOfBeside(index, slot);
-      break;
-    case static_cast<uint8_t>(Encoding::kStatus):
-      slot.encoding = Encoding::kStatus;
-      slot.status_code = number;
-      slot.num_elements = 0;
-      ok = ContentOfStatus(index, slot);
       break;
     case static_cast<uint8_t>(Encoding::kStrings):
       slot.encoding = Encoding::kStrings;
-      slot.dtype = number;
       ok = ContentOfStrings(index, slot);
       break;
     case static_cast<uint8_t>(Encoding::kSerialized):
       slot.encoding = Encoding::kSerialized;
-      slot.dtype = number;
       ok = ContentOfSerialized(index, slot);
       break;
     default:
       return FailSlot(index, "encoding is " +
                                  to_string(record[wire::kSlotEncodingAt]) +
-                                 ", expected 1 to 5");
+                                 ", expected 1, 2, 4 or 5");
   }
   if (!ok || !Placement(index, slot)) return false;
-  if (slot.encoding == Encoding::kStatus && !MessageIsUtf8(index, slot)) {
-    return false;
-  }
   if (slot.encoding == Encoding::kStrings && !EndsAreInOrder(index, slot)) {
     return false;
   }
   out_->slots_.push_back(slot);
   return true;
-}
-
-bool Decoder::MessageIsUtf8(size_t index, const DecodedSlot& slot) {
-  const std::string_view text(
-      reinterpret_cast<const char*>(data_ + slot.payload_offset),
-      slot.payload_bytes);
-  const size_t valid = wire::Utf8ValidPrefix(text);
-  if (valid == text.size()) return true;
-  return FailSlot(index, "status message of " + to_string(text.size()) +
-                             " bytes is not UTF-8 at byte " + to_string(valid));
 }
 
 // Each string ends at or behind the one before it, and the last one ends with
@@ -374,25 +347,6 @@ bool Decoder::ContentOfSerialized(size_t index, const DecodedSlot& slot) {
         index, "serialized, but dead flag is " + to_string(slot.is_dead) +
                    " and payload size is " + to_string(slot.payload_bytes) +
                    " for " + to_string(slot.num_elements) + " elements");
-  }
-  return true;
-}
-
-bool Decoder::ContentOfStatus(size_t index, const DecodedSlot& slot) {
-  if (slot.is_dead || slot.rank != 0) {
-    return FailSlot(index, "status, but dead flag is " +
-                               to_string(slot.is_dead) + " and rank is " +
-                               to_string(slot.rank) + ", expected 0 and 0");
-  }
-  if (slot.status_code == 0 || slot.status_code > kMaxStatusCode) {
-    return FailSlot(index, "status code is " + to_string(slot.status_code) +
-                               ", expected 1 to " + to_string(kMaxStatusCode));
-  }
-  if (slot.payload_bytes > limits_.max_message_bytes) {
-    return FailSlot(ErrorKind::kLimitExceeded, index,
-                    "status message has " + to_string(slot.payload_bytes) +
-                        " bytes, the limit is " +
-                        to_string(limits_.max_message_bytes));
   }
   return true;
 }

@@ -45,8 +45,8 @@ FRAME_TEST(GoldenBytes) {
       // 2: string {2, 5}, beside.
       "02 00 02 00 07000000 0000000000000000"
       "0000000000000000 0200000000000000 0500000000000000"
-      // 3: status 5 (not found), a message of 5 bytes at 320.
-      "03 00 00 00 05000000 4001000000000000"
+      // 3: a variant {}, 5 bytes at 320.
+      "05 00 00 00 15000000 4001000000000000"
       "0500000000000000"
       // 4: int64 {0, 4}, empty.
       "01 00 02 00 09000000 0000000000000000"
@@ -61,7 +61,7 @@ FRAME_TEST(GoldenBytes) {
     want.insert(want.end(), bytes.begin(), bytes.end());
   };
   payload(256, "010203");
-  payload(320, "6e6f20c3a9");
+  payload(320, "767778797a");
   payload(384, "ff");
 
   const Bytes got = SmallFrame();
@@ -115,10 +115,7 @@ FRAME_TEST(Views) {
   EXPECT_TRUE(frame[1].is_dead);
   EXPECT_TRUE(frame[2].encoding == Encoding::kBeside);
   EXPECT_EQ(frame[2].num_elements, 10);
-  EXPECT_EQ(frame[3].status_code, 5u);
-  EXPECT_EQ(frame[3].dtype, 0u);
-  EXPECT_EQ(frame.message(3), "no \xC3\xA9");
-  EXPECT_EQ(frame.message(0), "");
+  EXPECT_EQ(frame[3].dtype, kVariant);
   EXPECT_EQ(frame[4].num_elements, 0);
   EXPECT_EQ(frame.dims(4)[1], 4);
   EXPECT_EQ(frame.dims(5).size, 0u);
@@ -201,10 +198,6 @@ FRAME_TEST(BuilderErrors) {
   ExpectBuildError(
       {{Encoding::kRaw, 1, std::vector<int64_t>(255, 1), "", false}}, bad,
       "slot 0: rank is 255, above the maximum of 254");
-  ExpectBuildError({{Encoding::kStatus, 0, {}, "", false}}, bad,
-                   "slot 0: status code is 0, must be 1 to 16");
-  ExpectBuildError({{Encoding::kStatus, 17, {}, "", false}}, bad,
-                   "slot 0: status code is 17, must be 1 to 16");
   ExpectBuildError({good, {Encoding::kRaw, kString, {}, "x", false}}, bad,
                    "slot 1: dtype 7 cannot travel as raw bytes", checked);
   ExpectBuildError({{Encoding::kRaw, kFloat, {2}, "1234567", false}}, bad,
@@ -277,31 +270,6 @@ FRAME_TEST(BuilderErrors) {
   EXPECT_EQ(total, 56u);
 }
 
-void ExpectMessage(const std::string& message, const std::string& want) {
-  EncodeLimits limits;
-  limits.max_message_bytes = 64;
-  Bytes bytes;
-  EXPECT_OK(Build({{Encoding::kStatus, 14, {}, message, false}}, &bytes, 0xAA,
-                  limits));
-  DecodedFrame frame;
-  EXPECT_OK(Decode(bytes.data(), bytes.size(), TestLimits(), &frame));
-  EXPECT_EQ(frame.message(0), want);
-}
-
-FRAME_TEST(StatusMessages) {
-  const std::string a64(64, 'a');
-  ExpectMessage("", "");
-  ExpectMessage(a64, a64);
-  ExpectMessage(a64 + "b", a64.substr(0, 41) + "... (cut from 65 bytes)");
-  // Never within a character: the 41st byte would be the first half of one.
-  ExpectMessage(a64.substr(0, 40) + "\xC3\xA9" + a64,
-                a64.substr(0, 40) + "... (cut from 106 bytes)");
-  ExpectMessage("bad \xC3\x28 \xFF\xED\xA0\x80 \xF0\x9F\x98\x80 \xC0\x80",
-                "bad ?( ???? \xF0\x9F\x98\x80 ??");
-  ExpectMessage("\xE2\x82", "??");
-  ExpectMessage("\xF4\x90\x80\x80\xF4\x8F\xBF\xBF", "????\xF4\x8F\xBF\xBF");
-}
-
 FRAME_TEST(ManySlots) {
   std::vector<SlotSpec> specs;
   for (int i = 0; i < 10000; ++i) {
@@ -320,17 +288,17 @@ std::vector<SlotSpec> RandomSpecs(Random* random) {
   for (SlotSpec& spec : specs) {
     const uint32_t dtypes[] = {kFloat, kUint8, kInt64};
     size_t elements = 1;
-    spec.dtype_or_code = dtypes[random->Below(3)];
+    spec.dtype = dtypes[random->Below(3)];
     spec.dims.resize(random->Below(10) == 0 ? random->Below(255)
                                             : random->Below(5));
     for (int64_t& dim : spec.dims) {
       dim = elements > 1000 ? 1 : static_cast<int64_t>(random->Below(4));
       elements *= static_cast<size_t>(dim);
     }
-    switch (random->Below(7)) {
+    switch (random->Below(6)) {
       case 5: {
         spec.encoding = Encoding::kStrings;
-        spec.dtype_or_code = kString;
+        spec.dtype = kString;
         std::vector<std::string> strings(elements);
         for (std::string& s : strings) {
           s.assign(random->Below(9), static_cast<char>(random->Next()));
@@ -338,27 +306,21 @@ std::vector<SlotSpec> RandomSpecs(Random* random) {
         spec.payload = StringsPayload(strings);
         break;
       }
-      case 6:
+      case 1:
         spec.encoding = Encoding::kSerialized;
-        spec.dtype_or_code = kVariant;
+        spec.dtype = kVariant;
         spec.payload.assign(1 + elements + random->Below(9), 'v');
         break;
       case 0:
         spec.encoding = Encoding::kBeside;
-        spec.dtype_or_code = static_cast<uint32_t>(random->Next());
-        break;
-      case 1:
-        spec.encoding = Encoding::kStatus;
-        spec.dtype_or_code = 1 + static_cast<uint32_t>(random->Below(16));
-        spec.dims.clear();
-        spec.payload = std::string(random->Below(200), 'm');
+        spec.dtype = static_cast<uint32_t>(random->Next());
         break;
       case 2:
         spec.is_dead = true;
-        spec.dtype_or_code = static_cast<uint32_t>(random->Next());
+        spec.dtype = static_cast<uint32_t>(random->Next());
         break;
       default:
-        spec.payload.resize(elements * ElementBytes(spec.dtype_or_code));
+        spec.payload.resize(elements * ElementBytes(spec.dtype));
         for (char& c : spec.payload) c = static_cast<char>(random->Next());
     }
   }

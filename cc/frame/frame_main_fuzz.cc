@@ -72,7 +72,6 @@ void NextInput(Random* random, const std::vector<Bytes>& corpus, Bytes* last,
     limits.other_types = TestTypes();
     FrameBuilder builder(limits);
     builder.AddRaw(kUint8, dims, 2, static_cast<uint64_t>(dims[0] * 2), false);
-    builder.AddStatus(1 + static_cast<uint32_t>(random->Below(16)), "message");
     builder.AddRaw(kFloat, dims, 1, 0, true);
     builder.AddBeside(kString, dims, 2);
     const bool strings = random->Below(2) == 0;
@@ -84,7 +83,7 @@ void NextInput(Random* random, const std::vector<Bytes>& corpus, Bytes* last,
     if (strings && dims[0] > 0) {
       // All ends are 0.
       std::fill(
-          input->begin() + 1 + static_cast<int64_t>(builder.payload_offset(4)),
+          input->begin() + 1 + static_cast<int64_t>(builder.payload_offset(3)),
           input->end(), 0);
     }
     for (uint64_t n = random->Below(4); n > 0; --n) {

@@ -39,7 +39,7 @@ std::vector<SlotSpec> SmallSpecs() {
       {Encoding::kRaw, kUint8, {3}, "\x01\x02\x03", false},
       {Encoding::kRaw, kFloat, {}, "", true},
       {Encoding::kBeside, kString, {2, 5}, "", false},
-      {Encoding::kStatus, 5, {}, "no \xC3\xA9", false},
+      {Encoding::kSerialized, kVariant, {}, "vwxyz", false},
       {Encoding::kRaw, kInt64, {0, 4}, "", false},
       {Encoding::kRaw, kUint8, {}, "\xFF", false},
   };

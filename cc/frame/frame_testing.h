@@ -74,9 +74,9 @@ inline const char* ErrorKindName(ErrorKind kind) {
 
 struct SlotSpec {
   Encoding encoding = Encoding::kRaw;
-  uint32_t dtype_or_code = kFloat;
+  uint32_t dtype = kFloat;
   std::vector<int64_t> dims;
-  // The message, for kStatus; for kStrings what StringsPayload() gives.
+  // For kStrings what StringsPayload() gives.
   std::string payload;
   bool is_dead = false;
 };
@@ -121,21 +121,18 @@ inline void AddSlots(const std::vector<SlotSpec>& specs, FrameBuilder* b) {
   for (const SlotSpec& s : specs) {
     switch (s.encoding) {
       case Encoding::kRaw:
-        b->AddRaw(s.dtype_or_code, s.dims.data(), s.dims.size(),
-                  s.payload.size(), s.is_dead);
+        b->AddRaw(s.dtype, s.dims.data(), s.dims.size(), s.payload.size(),
+                  s.is_dead);
         break;
       case Encoding::kBeside:
-        b->AddBeside(s.dtype_or_code, s.dims.data(), s.dims.size());
-        break;
-      case Encoding::kStatus:
-        b->AddStatus(s.dtype_or_code, s.payload);
+        b->AddBeside(s.dtype, s.dims.data(), s.dims.size());
         break;
       case Encoding::kStrings:
-        b->AddStrings(s.dtype_or_code, s.dims.data(), s.dims.size(),
+        b->AddStrings(s.dtype, s.dims.data(), s.dims.size(),
                       s.payload.size() - 8 * ElementsOf(s));
         break;
       case Encoding::kSerialized:
-        b->AddSerialized(s.dtype_or_code, s.dims.data(), s.dims.size(),
+        b->AddSerialized(s.dtype, s.dims.data(), s.dims.size(),
                          s.payload.size());
         break;
     }
@@ -155,10 +152,7 @@ inline Status Build(const std::vector<SlotSpec>& specs,
   out->assign(total, fill);
   builder.WriteHeader(out->data());
   for (size_t i = 0; i < specs.size(); ++i) {
-    // The builder writes messages, and nobody else may.
-    const bool message = specs[i].encoding == Encoding::kStatus;
-    builder.CopyPayload(i, message ? nullptr : specs[i].payload.data(),
-                        out->data());
+    builder.CopyPayload(i, specs[i].payload.data(), out->data());
   }
   return status;
 }
@@ -169,8 +163,7 @@ inline std::vector<SlotSpec> ToSpecs(const DecodedFrame& frame) {
     const DecodedSlot& slot = frame[i];
     SlotSpec& spec = specs[i];
     spec.encoding = slot.encoding;
-    spec.dtype_or_code =
-        slot.encoding == Encoding::kStatus ? slot.status_code : slot.dtype;
+    spec.dtype = slot.dtype;
     spec.dims.assign(frame.dims(i).begin(), frame.dims(i).end());
     spec.payload.assign(reinterpret_cast<const char*>(frame.payload(i)),
                         slot.payload_bytes);
@@ -180,8 +173,8 @@ inline std::vector<SlotSpec> ToSpecs(const DecodedFrame& frame) {
 }
 
 inline bool operator==(const SlotSpec& a, const SlotSpec& b) {
-  return a.encoding == b.encoding && a.dtype_or_code == b.dtype_or_code &&
-         a.dims == b.dims && a.payload == b.payload && a.is_dead == b.is_dead;
+  return a.encoding == b.encoding && a.dtype == b.dtype && a.dims == b.dims &&
+         a.payload == b.payload && a.is_dead == b.is_dead;
 }
 
 // Checks what Decode() promises about an accepted frame, by means of its own,
@@ -234,13 +227,6 @@ inline std::string CheckAccepted(const uint8_t* data, size_t size,
       case Encoding::kBeside:
         if (slot.is_dead || slot.payload_bytes != 0) return at + "beside";
         break;
-      case Encoding::kStatus:
-        if (slot.is_dead || slot.rank != 0 || slot.status_code < 1 ||
-            slot.status_code > kMaxStatusCode ||
-            frame.message(i).size() != slot.payload_bytes) {
-          return at + "status";
-        }
-        break;
       case Encoding::kStrings: {
         const uint64_t count = static_cast<uint64_t>(slot.num_elements);
         if (slot.is_dead || count != elements ||
@@ -272,7 +258,6 @@ inline std::string CheckAccepted(const uint8_t* data, size_t size,
   if (end != size) return "bytes after the last payload";
   // A list of slots has exactly one frame: encoding again gives the same bytes.
   EncodeLimits limits;
-  limits.max_message_bytes = SIZE_MAX;
   limits.element_bytes = ElementBytes;
   std::vector<uint8_t> again;
   const Status status = Build(ToSpecs(frame), &again, 0x55, limits);

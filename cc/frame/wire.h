@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 
 namespace tf_fuse {
 namespace frame {
@@ -78,49 +77,6 @@ inline constexpr uint64_t AlignUp(uint64_t n, uint64_t alignment) {
 // {0, 2^62, 4} is a shape and {2^62, 4, 0} is not.
 inline bool MultiplyDim(int64_t dim, int64_t* product) {
   return dim >= 0 && !__builtin_mul_overflow(*product, dim, product);
-}
-
-// Returns the length (1 .. 4) of the UTF-8 character at the start of `s`, or 0
-// if there is no well-formed one (RFC 3629: no overlong forms, no surrogates,
-// nothing above U+10FFFF).
-inline size_t Utf8CharBytes(std::string_view s) {
-  if (s.empty()) return 0;
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  size_t length = 0;
-  // The range allowed for the second byte rules out the forbidden values.
-  uint8_t low = 0x80, high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) {
-    length = 2;
-  } else if (first >= 0xE0 && first <= 0xEF) {
-    length = 3;
-    if (first == 0xE0) low = 0xA0;
-    if (first == 0xED) high = 0x9F;
-  } else if (first >= 0xF0 && first <= 0xF4) {
-    length = 4;
-    if (first == 0xF0) low = 0x90;
-    if (first == 0xF4) high = 0x8F;
-  } else {
-    return 0;
-  }
-  if (s.size() < length || byte(1) < low || byte(1) > high) return 0;
-  for (size_t i = 2; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
-// Returns the index of the first byte that is not well-formed UTF-8, or
-// s.size().
-inline size_t Utf8ValidPrefix(std::string_view s) {
-  size_t i = 0;
-  while (i < s.size()) {
-    const size_t n = Utf8CharBytes(s.substr(i));
-    if (n == 0) break;
-    i += n;
-  }
-  return i;
 }
 
 }  // namespace wire

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
 #include "server/fuse_worker.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -150,7 +152,9 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
     for (const auto& job : server_def.cluster().job()) {
       if (job.name() != server_def.job_name()) continue;
       auto found = job.tasks().find(server_def.task_index());
-      if (found != job.tasks().end()) return HostOfAddress(found->second);
+      if (found == job.tasks().end()) continue;
+      const absl::StatusOr<HostAndPort> where = Split(found->second);
+      return where.ok() ? where->host : "";
     }
     return "";
   }

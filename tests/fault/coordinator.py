@@ -129,7 +129,7 @@ def caught(action: Callable[[], Any]) -> dict[str, Any]:
     return {"raised": None}
 
 
-def wait_until(what: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def wait_until(what: Callable[[], Any], timeout_s: float = 100.0) -> Any:
     """Asks until the answer is true or the time is over; returns the last answer."""
     deadline = time.monotonic() + timeout_s
     while not (answer := what()) and time.monotonic() < deadline:

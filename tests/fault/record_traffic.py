@@ -116,7 +116,7 @@ def as_input(kind: str, message: bytes) -> bytes:
     """The fuzzer's input that holds a recorded message."""
     if kind in _PLANS:
         return bytes([_REQUEST]) + _PLANS[kind] + message
-    types = [1 if encoding == 3 else dtype for encoding, _, _, dtype in _records(message)]
+    types = [dtype for _, _, _, dtype in _records(message)]
     if kind == "frame":
         return bytes([_ANSWER, 0, len(types)]) + bytes(types) + message
     # Of what was asked for and did not come, the types are not known.

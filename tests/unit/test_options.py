@@ -284,11 +284,11 @@ def _readings():
     """What those who read the options see."""
     return {
         "packs_handles": options.packs_handles(context.context()),
-        "shards_updates": options.shards_updates(context.context()),
-        "demands_bits": options.demands_bits(context.context()),
+        "shards_updates": options.is_on(context.context(), "shard_weight_update"),
+        "demands_bits": options.is_on(context.context(), "shard_weight_update_exact"),
         "fuses_updates": options.fuses_updates(context.context()),
-        "places_variables": options.places_variables(context.context()),
-        "gathers_on_servers": options.gathers_on_servers(context.context()),
+        "places_variables": options.is_on(context.context(), "place_variables"),
+        "gathers_on_servers": options.is_on(context.context(), "gather_on_servers"),
         "entry": _entries().get("tf_fuse"),
     }
 
@@ -346,10 +346,10 @@ def test_the_switch_extends_what_its_options_need(monkeypatch):
     )
     monkeypatch.setattr(
         "tf_fuse.parameter_server.lookups.server_gather.install",
-        lambda is_on: installed.append(is_on.__name__),
+        lambda is_on: installed.append(is_on.keywords["key"]),
     )
     _set({"tf_fuse": True})
-    assert installed == ["updates", "placement", "gathers_on_servers"]
+    assert installed == ["updates", "placement", "gather_on_servers"]
     installed.clear()
     _set({"tf_fuse": True, "place_variables": False, "gather_on_servers": False})
     assert installed == ["updates"]
@@ -358,7 +358,7 @@ def test_the_switch_extends_what_its_options_need(monkeypatch):
     assert installed == ["placement"]
     installed.clear()
     _set({"gather_on_servers": True})
-    assert installed == ["gathers_on_servers"]
+    assert installed == ["gather_on_servers"]
 
 
 # --- What one option does on parameter servers ---------------------------------------------------

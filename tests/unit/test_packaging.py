@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import stat
@@ -135,7 +136,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     # A module that a former build left: it is gone from the sources and must not be packed.
     for stale in (source / "build").glob("lib*"):
         raise AssertionError(f"{stale} was copied")
-    tag = f"lib.linux-x86_64-cpython-{sys.version_info.major}{sys.version_info.minor}"
+    tag = f"lib.linux-{platform.machine()}-cpython-{sys.version_info.major}{sys.version_info.minor}"
     stale = source / "build" / tag / "tf_fuse" / "deleted_module.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("")
@@ -159,7 +160,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_wheel_is_tagged_for_the_platform_and_any_python(wheel: zipfile.ZipFile) -> None:
     version = importlib.metadata.version("tf_fuse")
-    assert Path(str(wheel.filename)).name == f"tf_fuse-{version}-py3-none-linux_x86_64.whl"
+    assert (
+        Path(str(wheel.filename)).name
+        == f"tf_fuse-{version}-py3-none-linux_{platform.machine()}.whl"
+    )
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -296,6 +300,46 @@ def test_unknown_distribution_name_is_an_error(
         "\ntf_fuse: TF_FUSE_TENSORFLOW is 'tensorflow-gpu'; it must be one of "
         "('tensorflow', 'tensorflow-cpu').\n"
     )
+
+
+def _unpack(folder: Path, name: str, version: str) -> str:
+    """Makes what an unpacked wheel leaves of its metadata; returns its package."""
+    metadata = folder / f"{name}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return str(folder / "tensorflow")
+
+
+def test_another_processor_has_the_same_version(setup_py: ModuleType, tmp_path: Path) -> None:
+    here = setup_py.TensorFlow(Path("/here"), {"tensorflow-cpu": "2.21.0"}, {}, True, "/python")
+    there = here.of_folder(_unpack(tmp_path / "same", "tensorflow", "2.21.0"))
+    assert (there.foreign, there.distribution, there.minor) == (True, "tensorflow", "2.21")
+    assert (there.folder, there.python) == (tmp_path / "same" / "tensorflow", "/python")
+    with pytest.raises(setup_py.BuildError) as caught:
+        here.of_folder(_unpack(tmp_path / "other", "tensorflow", "2.21.1"))
+    assert str(caught.value) == (
+        f"\ntf_fuse: TF_FUSE_FOLDERS names {tmp_path}/other/tensorflow, which has "
+        "{'tensorflow': '2.21.1'}; /python has {'tensorflow-cpu': '2.21.0'}. The versions must be "
+        "the same.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [
+        ("sparc", "error: ARCH is sparc; it must be x86_64 or aarch64\n"),
+        (
+            "aarch64" if platform.machine() == "x86_64" else "x86_64",
+            "error: no compiler for {0} (no-such-compiler). Install one: sudo apt-get install "
+            "g++-{1}-linux-gnu\n",
+        ),
+    ],
+)
+def test_wheel_for_another_processor_needs_its_compiler(arch: str, expected: str) -> None:
+    env = {**os.environ, "ARCH": arch, "CXX": "no-such-compiler"}
+    done = subprocess.run([ROOT / ".ci" / "wheel"], env=env, text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == expected.format(arch, arch.replace("_", "-"))
 
 
 def test_missing_compiler_is_an_error_with_the_command(

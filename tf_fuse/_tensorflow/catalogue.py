@@ -25,7 +25,13 @@ from tf_fuse._tensorflow.graphs import (
     internal_api,
     rewrite_after_trace,
 )
-from tf_fuse._tensorflow.keras import global_state, models, optimizer, trainer, variable
+from tf_fuse._tensorflow.keras import (
+    global_state,
+    models,
+    optimizer,
+    trainer,
+    variable,
+)
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     coordinator,

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of `tf-fuse` and `python -m tf_fuse`, which are the same.
+"""Run the commands of `tf-fuse` and `python -m tf_fuse`, which are the same.
 
 `doctor` starts even where the native library cannot be loaded, and then says how to mend that.
 """

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`tf-fuse bench` and `tf-fuse demo`: stock TensorFlow against tf_fuse on this machine."""
+"""Run `tf-fuse bench` and `tf-fuse demo`: compare stock TensorFlow with tf_fuse here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse doctor`: checks whether fused receives work on this machine."""
+"""Run `python -m tf_fuse doctor`: check whether fused receives work on this machine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from tf_fuse.cli import round_trip
 
 _PROTOCOL = "grpc+fuse"
 # Errors whose messages need no type; the report names the type of any other error.
@@ -57,68 +57,6 @@ class Check:
     needs: tuple[str, ...] = ()
     waits_for: str = ""
     applies: Callable[[], bool] = lambda: True
-
-
-# Runs in a process of its own: a coordinator cannot leave a cluster.
-#
-# The worker reads its clock, sends four tensors to the server, which adds its four variables and
-# sends the sums back, and reads its clock again: one fused receive there and one back. The server
-# is heard first, so that starting its part of the function is not measured.
-_ROUND_TRIP = """
-import time
-started = time.monotonic()
-import os
-import statistics
-import sys
-import tensorflow as tf
-import tf_fuse
-from tf_fuse.cluster import LocalCluster
-
-CALLS = 20
-tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
-with LocalCluster(workers=1, ps=1) as cluster:
-    strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    with strategy.scope():
-        variables = [tf.Variable(float(i)) for i in range(4)]
-    server = variables[0].device
-
-    @tf.function
-    def there_and_back():
-        with tf.device(server):
-            heard = variables[0] + 1.0
-        with tf.control_dependencies([tf.identity(heard)]):
-            start = tf.timestamp()
-        one = tf.cast(start > 0.0, tf.float32)
-        sent = [one * (i + 2.0) for i in range(4)]
-        with tf.device(server):
-            sums = [value + variable for value, variable in zip(sent, variables)]
-        total = tf.add_n(sums)
-        with tf.control_dependencies([total]):
-            return total, tf.timestamp() - start
-
-    coordinator.schedule(there_and_back).fetch()
-    start_s = time.monotonic() - started
-    values, seconds = zip(*(coordinator.schedule(there_and_back).fetch() for _ in range(CALLS)))
-    counters = tf_fuse.cluster_metrics()
-    fused = [counters[f"/job:{job}/replica:0/task:0"]["fused_rpcs"] for job in ("worker", "ps")]
-    wrong = [float(value) for value in values if value != 20.0]
-    if wrong:
-        text = f"value {wrong[0]} (expected 20.0)"
-    elif min(fused) <= CALLS:
-        text = f"{fused} fused receives of worker and server (expected {CALLS + 1} each)"
-    else:
-        text = (
-            f"{statistics.median(map(float, seconds)) * 1e3:.2f} ms from a worker to a server and "
-            f"back, one fused receive each way (median of {CALLS} calls); starting both took "
-            f"{start_s:.1f} s"
-        )
-    with open(sys.argv[1], "w") as file:
-        file.write(text)
-    code = 1 if wrong or min(fused) <= CALLS else 0
-    cluster.close()
-os._exit(code)
-"""
 
 
 def run(json_path: str | None) -> int:
@@ -245,7 +183,7 @@ def _library() -> str:
 
 
 def _internals() -> str:
-    """Checks each private member of TensorFlow and Keras that is replaced or read.
+    """Check each private member of TensorFlow and Keras that is replaced or read.
 
     Raises:
       RuntimeError: members have another shape; the text names them and what is off without them.
@@ -348,35 +286,6 @@ def _describe(pids: list[int]) -> str:
     return ", ".join(texts) or unseen
 
 
-def _round_trip() -> str:
-    """Exchange fused tensors between a worker and a server, and measure the time.
-
-    Raises:
-      RuntimeError: it failed, or took longer than two minutes.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        # A file, since libraries log to stdout and stderr.
-        path = Path(folder) / "found"
-        path.touch()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _ROUND_TRIP, str(path)],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError("no answer within 120 s") from error
-        found = path.read_text()
-        if done.returncode != 0:
-            raise RuntimeError(
-                f"exit status {done.returncode}: {found} {done.stderr.strip()[-1500:]}"
-            )
-        return found
-
-
 CHECKS = (
     Check(
         "versions",
@@ -411,7 +320,7 @@ CHECKS = (
     ),
     Check(
         "round trip",
-        _round_trip,
+        round_trip.measure,
         "unset http_proxy or add localhost to no_proxy; else report it with this output",
         needs=("versions", "library", "protocol", "port"),
         waits_for="starts a worker and a server, which takes some 10 to 20 s",

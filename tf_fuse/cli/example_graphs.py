@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs for `explain --example`: one training step each, placed on tasks that need not exist.
+"""Build the graphs of `explain --example`: training steps on tasks that need not exist.
 
 Nothing is trained: the graphs have the shape of a step on parameter servers (keys go to the
 servers, rows and weights come back, gradients go to the servers), which is all that decides what is

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse explain`: the groups, and why the other receives were left alone."""
+"""Run `python -m tf_fuse explain`: show groups, and why other receives are left alone."""
 
 from __future__ import annotations
 

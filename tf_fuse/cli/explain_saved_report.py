@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tf_fuse explain REPORT.json`: what a program's report says, in tables and words.
+"""Run `python -m tf_fuse explain REPORT.json`: show a program's report as tables and text.
 
 That is what `tf_fuse.weight_update_report()` returned, `tf_fuse.server_update_report()`, or
 `tf_fuse.parameter_server.placement_report(strategy)`.

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Where `explain` writes JSON."""
+"""Write the JSON of `explain`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the graphs that `explain` takes. Nothing in them is run or loaded as a model."""
+"""Read the graphs that `explain` takes. Nothing in them is run or loaded as a model."""
 
 from __future__ import annotations
 

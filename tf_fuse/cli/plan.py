@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`tf-fuse plan`: the cheapest layouts of a function over a mesh of devices."""
+"""Run `tf-fuse plan`: find the cheapest layouts of a function over a mesh of devices."""
 
 from __future__ import annotations
 

@@ -220,10 +220,15 @@ def start_server(
     # coordinator (tf.distribute.experimental.ParameterServerStrategy asks for it).
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     import tensorflow as tf
+    from google.protobuf import text_format
 
     if config.protocol == FUSED_PROTOCOL:
         import tf_fuse  # noqa: F401  (loading the plugin registers the protocol)
-    session_config = _parse_session_config(session_config_text)
+    try:
+        session_config = text_format.Parse(session_config_text or "", tf.compat.v1.ConfigProto())
+    except text_format.ParseError as e:
+        text = f"--session-config is not a ConfigProto in text format: {e}"
+        raise ConfigError(f"{text}; found {session_config_text!r}") from e
     if inter_op is not None:
         session_config.inter_op_parallelism_threads = inter_op
     if intra_op is not None:
@@ -271,18 +276,6 @@ def start_metrics(port: int, address: str) -> str:
             errno.EADDRINUSE, f"--metrics-port {port} is in use by another process on this machine"
         ) from e
     return f"http://{address}:{server.server_port}/metrics"
-
-
-def _parse_session_config(text: str | None) -> Any:
-    import tensorflow as tf
-    from google.protobuf import text_format
-
-    try:
-        return text_format.Parse(text or "", tf.compat.v1.ConfigProto())
-    except text_format.ParseError as e:
-        raise ConfigError(
-            f"--session-config is not a ConfigProto in text format: {e}; found {text!r}"
-        ) from e
 
 
 def watch_lifeline(fd: int) -> None:
@@ -354,18 +347,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = parse_tf_config(os.environ.get("TF_CONFIG"))
         if args.protocol:
             config = dataclasses.replace(config, protocol=args.protocol)
-    except ConfigError as e:
-        return _fail(EXIT_CONFIG, str(e))
-    # Python's handler would only run once the C++ wait below returned, that is never.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
         if args.metrics_port is not None and config.protocol != FUSED_PROTOCOL:
-            return _fail(
-                EXIT_CONFIG,
-                f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, this task runs "
-                f"{config.protocol!r}",
-            )
+            runs = f"this task runs {config.protocol!r}"
+            raise ConfigError(f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, {runs}")
+        # Python's handler would only run once the C++ wait below returned, that is never.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = start_server(config, args.inter_op, args.intra_op, args.cpus, args.session_config)
         if args.metrics_port is not None:
             url = start_metrics(args.metrics_port, args.metrics_address)

@@ -22,7 +22,7 @@ class Decided(Generic[_T]):
         self._numbers = itertools.count()
 
     def add(self, function: str, decision: _T, rewritten: str = "") -> None:
-        """Adds what was decided about a function.
+        """Add what was decided about a function.
 
         Args:
           function: its name.
@@ -32,15 +32,15 @@ class Decided(Generic[_T]):
         self._of.setdefault(function, {})[rewritten] = next(self._numbers), decision
 
     def of(self, function: str) -> list[_T]:
-        """What was decided about one function."""
+        """Return what was decided about one function."""
         return [decision for _, decision in self._of.get(function, {}).copy().values()]
 
     def all(self) -> list[_T]:
-        """What was decided, in that order."""
+        """Return what was decided, in that order."""
         # (A copy is made at once; what iterates may be interrupted by `forget`.)
         found = [one for of in self._of.copy().values() for one in of.copy().values()]
         return [decision for _, decision in sorted(found, key=lambda one: one[0])]
 
     def forget(self, function: str) -> None:
-        """Drops what was decided about a function that is gone."""
+        """Drop what was decided about a function that is gone."""
         self._of.pop(function, None)

@@ -15,7 +15,7 @@ from tf_fuse.fuse_update.outline import Outline
 SINGLE = "too_few"
 
 
-@dataclass
+@dataclass(frozen=True)
 class FusionDecision:
     """What the pass did to one function.
 

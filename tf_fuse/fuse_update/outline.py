@@ -25,6 +25,7 @@ from typing import Any
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
 from tf_fuse.fuse_update.analysis.cycles import without_cycles
+from tf_fuse.fuse_update.analysis.devices import ArgumentDevices
 from tf_fuse.fuse_update.analysis.fusion_clusters import (
     CONTROL_FLOW,
     FREE,
@@ -66,7 +67,7 @@ REASONS = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outline:
     """The result for one function.
 
@@ -78,11 +79,11 @@ class Outline:
       bodies: the functions that it calls, by name.
     """
 
-    clusters: list[FusionCluster] = field(default_factory=list)
-    exact: list[bool] = field(default_factory=list)
-    left: list[UnfusedAssignment] = field(default_factory=list)
+    clusters: tuple[FusionCluster, ...] = ()
+    exact: tuple[bool, ...] = ()
+    left: tuple[UnfusedAssignment, ...] = ()
     function: Any | None = None
-    bodies: dict[str, Any] = field(default_factory=dict)
+    bodies: Mapping[str, Any] = field(default_factory=dict)
 
 
 def outline(
@@ -106,31 +107,27 @@ def outline(
     old = sorted(node.name for node in view.nodes.values() if node.op in CONTROL_FLOW)
     if old:
         assigns = sorted(name for name, node in view.nodes.items() if node.op in ASSIGNS)
-        return Outline(left=[UnfusedAssignment(name, "control_flow", old[0]) for name in assigns])
+        return Outline(
+            left=tuple(UnfusedAssignment(name, "control_flow", old[0]) for name in assigns)
+        )
     finder = Finder(view, shapes, can_fuse_on, encoder.rules)
-    found = Outline(left=finder.left)
     kept, clusters = [], finder.clusters()
+    left = list(finder.left)
     staged: list[tuple[FusionCluster, FusedOperation]] = []
     if partial is not None:
         staged_encoder = StagedEncoder(view, finder, partial, can_fuse_on, encoder, site)
-        staged, clusters = _staged(view, staged_encoder, clusters, found)
+        staged, clusters = _staged(view, staged_encoder, clusters, left)
     for cluster in clusters:
         cluster = narrowed(view, cluster) if cluster.size == 1 else cluster
         reason = _reason(view, cluster, finder, encoder.rules)
         if reason is None:
             kept.append(cluster)
         else:
-            found.left += [
-                UnfusedAssignment(n, *reason) for n in cluster.nodes if view.nodes[n].op in ASSIGNS
-            ]
+            left += _assignments_of(view, cluster, *reason)
     ready = {id(cluster): made for cluster, made in staged}
     kept = [*(cluster for cluster, _ in staged), *kept]
     for cluster in without_cycles(view, kept):
-        found.left += [
-            UnfusedAssignment(n, "waits_for_itself", n)
-            for n in cluster.nodes
-            if view.nodes[n].op in ASSIGNS
-        ]
+        left += _assignments_of(view, cluster, "waits_for_itself")
         kept.remove(cluster)
     operations = {}
     for i, cluster in enumerate(kept):
@@ -138,30 +135,48 @@ def outline(
         if isinstance(made, FusedOperation):
             operations[i] = made
             continue
-        found.left += [
-            UnfusedAssignment(n, made, n) for n in cluster.nodes if view.nodes[n].op in ASSIGNS
-        ]
-    found.left = [left for left in found.left if not _is_gathered(view, left.node)]
-    found.left.sort(key=lambda left: left.node)
-    found.clusters = [kept[i] for i in operations]
-    found.exact = [made.is_exact for made in operations.values()]
-    if operations:
-        # (Only servers count updates.)
-        builder = OutlinedFunction(view, is_counted=partial is not None)
-        found.function = builder.build(found.clusters, list(operations.values()))
-        found.bodies = builder.bodies
-    return found
+        left += _assignments_of(view, cluster, made)
+    left = [one for one in left if not _is_gathered(view, one.node)]
+    if isinstance(can_fuse_on, ArgumentDevices):
+        left = [can_fuse_on.explain(one) for one in left]
+    fused = [kept[i] for i in operations]
+    # (Only servers count updates.)
+    builder = OutlinedFunction(view, is_counted=partial is not None)
+    return Outline(
+        clusters=tuple(fused),
+        exact=tuple(made.is_exact for made in operations.values()),
+        left=tuple(sorted(left, key=lambda one: one.node)),
+        function=builder.build(fused, list(operations.values())) if operations else None,
+        bodies=builder.bodies,
+    )
+
+
+def _assignments_of(
+    view: GraphView, cluster: FusionCluster, reason: str, detail: str = ""
+) -> list[UnfusedAssignment]:
+    """Return the assignments of a cluster that is not fused; by default each is its own detail."""
+    return [
+        UnfusedAssignment(name, reason, detail or name)
+        for name in cluster.nodes
+        if view.nodes[name].op in ASSIGNS
+    ]
 
 
 def _staged(
-    view: GraphView, staged_encoder: StagedEncoder, clusters: list[FusionCluster], found: Outline
+    view: GraphView,
+    staged_encoder: StagedEncoder,
+    clusters: list[FusionCluster],
+    left: list[UnfusedAssignment],
 ) -> tuple[list[tuple[FusionCluster, FusedOperation]], list[FusionCluster]]:
-    """Return the operations of updates that change rows, and the clusters of other updates."""
+    """Return the operations of updates that change rows, and the clusters of other updates.
+
+    Adds to `left` the scatters that are not fused.
+    """
     made, others = staged_encoder.take(clusters)
     bad = without_cycles(view, [cluster for cluster, _ in made])
     nodes = {name for cluster in bad for name in cluster.nodes}
-    found.left += [UnfusedAssignment(n, "rows", n) for n in staged_encoder.left]
-    found.left += [
+    left += [UnfusedAssignment(n, "rows", n) for n in staged_encoder.left]
+    left += [
         UnfusedAssignment(n, "waits_for_itself", n)
         for n in sorted(nodes)
         if view.nodes[n].op in SCATTERS

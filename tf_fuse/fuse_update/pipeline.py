@@ -150,7 +150,6 @@ class Pipeline:
                 view, found = outline_with_divisions(view, *arguments, partial)
             else:
                 found = outline(view, *arguments, partial)
-            found.left = [devices.explain(left) for left in found.left]
         decision = FusionDecision(call.name, found, view, devices is not None, call.variables)
         self.decided.add(call.name, decision, call.rewritten)
         unfused = len(decision.assignments_left())

@@ -47,7 +47,7 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import tensorflow as tf
 
     strategy = getattr(self, "_distribute_strategy", None)
-    if not has_servers(strategy):
+    if strategy is None or not has_servers(strategy):
         if has_servers(tf.distribute.get_strategy()):
             raise _no_scope()
         stock(self, *args, **kwargs)
@@ -115,6 +115,17 @@ def check_step(model: Any) -> None:
             "tasks",
             model.name,
         )
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
+    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            raise ValueError(
+                f"{name}={value} of {optimizer.name} does not work under a strategy of "
+                "TensorFlow, in Keras's own loops either: leave it out"
+            )
 
 
 def warn_of_local_model(model: Any) -> None:

@@ -128,6 +128,7 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
             checks.warn_of_local_model(self)
         return stock(self, step_function)
     checks.check_step(self)
+    checks.check_optimizer(self.optimizer)
     return Steps(self, step_function)
 
 

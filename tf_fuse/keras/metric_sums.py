@@ -125,7 +125,7 @@ class MetricSums:
         return {"additions": trace.additions, "logs": logs}
 
     def refuse(self, error: Exception) -> bool:
-        """Leave variables on their servers because of which a step could not be traced.
+        """Leave those variables on their servers that prevented the trace of a step.
 
         Args:
           error: that tracing raised.

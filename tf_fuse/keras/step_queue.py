@@ -19,7 +19,7 @@ from tf_fuse.keras.packing import Packing
 _CALLS_PER_WORKER = 2
 # A slow worker does not stop the others before they have run so many times their calls.
 _OLDEST = 16
-_MOMENT_S = 0.002
+_MOMENT_S = 0.02
 
 
 class Call:
@@ -48,6 +48,8 @@ class Call:
         Raises:
           tf.errors.OpError: a step failed.
         """
+        while not self.is_done():
+            self.wait(_MOMENT_S)
         fetched = self._result.get()
         return fetched if self._packing is None else self._packing.unpack(fetched)
 
@@ -100,7 +102,7 @@ class StepQueue:
         Args:
           function: gets arguments of the specs; `packing` packs what it returns.
           specs: of its arguments.
-          packing: None if it returns tensors as they are.
+          packing: None to leave it unpacked.
         """
         import tensorflow as tf
 

@@ -34,10 +34,8 @@ class WorkerData:
 
         self.queue = StepQueue(strategy)
         self.steps = steps
-        endless = False
 
         def make(used: Any) -> Any:
-            nonlocal endless
             context = tf.distribute.InputContext(
                 num_input_pipelines=self.queue.workers,
                 input_pipeline_id=tf.distribute.coordinator.experimental_get_current_worker_index(),
@@ -49,17 +47,26 @@ class WorkerData:
                     f"the function given to fit or evaluate must return a tf.data.Dataset of "
                     f"batches; {function!r} returned {type(dataset).__name__}"
                 )
-            endless = tf.get_static_value(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
             return dataset if steps else dataset.skip(used)
 
         traced = tf.function(make, autograph=False)
         self._concrete = traced.get_concrete_function(tf.TensorSpec([], tf.int64))
-        if endless and not steps:
+        if not steps and self._cardinality(make) == tf.data.INFINITE_CARDINALITY:
             raise ValueError(
                 "the dataset of a worker is endless: give steps_per_epoch (or steps, "
                 "validation_steps)"
             )
         self.element_spec = self._concrete.structured_outputs.element_spec
+
+    def _cardinality(self, make: Callable[[Any], Any]) -> int:
+        """Ask a worker how many batches its dataset has."""
+        import tensorflow as tf
+
+        def count() -> Any:
+            return make(tf.constant(0, tf.int64)).cardinality()
+
+        with self.queue.giving_up_after_errors():
+            return int(self.queue.trace(count, [], packing=None)().fetch())
 
     def __iter__(self) -> WorkerIterator:
         return WorkerIterator(self)

@@ -76,7 +76,7 @@ def fuses_updates() -> bool:
 
     context = context_module.context()
     wanted = options.fuses_updates(context)
-    return options.shards_updates(context) if wanted is None else wanted
+    return options.is_on(context, "shard_weight_update") if wanted is None else wanted
 
 
 def set_costs(extended: Any, costs: Costs) -> None:
@@ -118,7 +118,7 @@ def extend() -> None:
             gradient_tape.mark(made)
         return made
 
-    parameter_server_strategy.extend(options.places_variables, create, _create)
+    parameter_server_strategy.extend(options.reader("place_variables"), create, _create)
 
 
 class _Partitioned:
@@ -301,7 +301,9 @@ def strategy_in_scope() -> Any:
 
     extended = distribute_lib.get_strategy().extended
     cls = parameter_server_strategy_v2.ParameterServerStrategyV2Extended
-    if not isinstance(extended, cls) or not options.places_variables(context_module.context()):
+    if not isinstance(extended, cls) or not options.is_on(
+        context_module.context(), "place_variables"
+    ):
         return None
     return extended
 

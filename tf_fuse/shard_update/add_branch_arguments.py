@@ -29,7 +29,7 @@ def with_group(definition: Any) -> Any:
 
 
 def reduce_inside(reduce: Any) -> Any:
-    """A node like an all-reduce, with the keys that `with_group` adds. It is in no function."""
+    """Return a node, in no function, like an all-reduce with the keys that `with_group` adds."""
     copy = type(reduce)()
     copy.CopyFrom(reduce)
     del copy.input[:]
@@ -38,7 +38,7 @@ def reduce_inside(reduce: Any) -> Any:
 
 
 def forget_shapes(definition: Any, positions: set[int]) -> None:
-    """Drops what a function says of the shapes of arguments."""
+    """Drop what a function says of the shapes of arguments."""
     for position in positions:
         if position in definition.arg_attr:
             definition.arg_attr[position].attr.pop("_output_shapes", None)

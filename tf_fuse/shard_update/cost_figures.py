@@ -53,7 +53,7 @@ class UpdateCosts:
         return {name: getattr(self, name) for name in NAMES}
 
     def text(self) -> str:
-        """The figures as `parse` takes them, without a loss."""
+        """Return the figures as `parse` takes them, without a loss."""
         return ",".join(f"{name}={value!r}" for name, value in self.figures().items())
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ NAMES = tuple(field.name for field in fields(UpdateCosts) if field.name != "orig
 
 
 def parse(text: str, origin: str) -> UpdateCosts:
-    """Reads figures.
+    """Read figures.
 
     Args:
       text: NAME=NUMBER, by commas; or "default".
@@ -105,7 +105,7 @@ def _number(name: str, text: str) -> float:
 
 
 def pinned(task: str) -> UpdateCosts | None:
-    """The figures that the environment has.
+    """Return the figures that the environment has.
 
     Args:
       task: this one, for their origin.
@@ -130,7 +130,7 @@ def pinned(task: str) -> UpdateCosts | None:
 
 
 def told(word: str) -> UpdateCosts:
-    """The figures that another replica has told.
+    """Return the figures that another replica has told.
 
     Args:
       word: what `UpdateCosts.word` has made there.
@@ -146,7 +146,7 @@ def told(word: str) -> UpdateCosts:
 
 
 def within_range(measured: Mapping[str, float], origin: str) -> UpdateCosts:
-    """Figures of a measurement, as far as they can be believed.
+    """Return figures of a measurement, as far as they can be believed.
 
     Args:
       measured: some figures, by name.
@@ -195,7 +195,7 @@ class Profit:
     costs: UpdateCosts = DEFAULTS
 
     def __bool__(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is one."""
         return self.saved > self.cost
 
     def __str__(self) -> str:
@@ -203,7 +203,7 @@ class Profit:
         return f"it would save {1e3 * self.saved:.2f} ms and cost {1e3 * self.cost:.2f} ms"
 
     def arithmetic(self) -> str:
-        """How both figures come about."""
+        """Return how both figures come about."""
         costs = self.costs
         return (
             f"saves {1e3 * self.saved:.2f} ms = {costs.operation_ns_per_byte:.3g} ns x "

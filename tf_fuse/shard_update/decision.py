@@ -55,7 +55,7 @@ class Decision:
     element_types: dict[str, str] = field(default_factory=dict)
 
     def describe(self, graph: Any, inputs: Sequence[Any], arguments: Sequence[str]) -> None:
-        """Adds what the report says of the function's variables.
+        """Add what the report says of the function's variables.
 
         Args:
           graph: that the function was traced to.
@@ -76,5 +76,5 @@ class Decision:
 
 
 def _element_types(graph: Any) -> dict[str, Any]:
-    """The type of what is reduced, by all-reduce, of a function and those that it calls."""
+    """Return the type of what is reduced, by all-reduce, of a function and those that it calls."""
     return {op.name: op.get_attr("T") for op in operations(graph) if op.type == REDUCE}

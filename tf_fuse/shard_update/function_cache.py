@@ -24,15 +24,7 @@ from tf_fuse.function_graph.decisions import Decided
 from tf_fuse.function_graph.function_lookup import REDUCE, bodies_of, has_op, operations
 from tf_fuse.function_graph.operations import RESOURCE_APPLY
 from tf_fuse.function_graph.view import ASSIGNS
-from tf_fuse.options import (
-    compiles_updates,
-    demands_bits,
-    fuses_updates,
-    gathers_first,
-    gathers_narrow,
-    group_size,
-    shards_anything,
-)
+from tf_fuse.options import fuses_updates, is_on, value_of
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 from tf_fuse.shard_update.decision import Decision
 from tf_fuse.shard_update.pipeline import check_update, shard_update
@@ -72,7 +64,7 @@ class FunctionCache:
         graphs: MutableMapping[str, Any],
         shapes: MutableMapping[str, Mapping[str, Shape | None]],
     ) -> None:
-        """Starts without rewritten functions.
+        """Start without rewritten functions.
 
         Args:
           graphs: of functions, by name; of a rewritten function, that of the original.
@@ -91,7 +83,7 @@ class FunctionCache:
         self._deciding = threading.RLock()
 
     def has_looked_at(self, name: bytes) -> bool:
-        """Whether replicas that train together run a function, rewritten or not."""
+        """Return whether replicas that train together run a function, rewritten or not."""
         return name in self._shared
 
     @property
@@ -100,7 +92,7 @@ class FunctionCache:
         return self._decided.all()
 
     def done(self) -> dict[str, float]:
-        """What has been done with all shard groups so far, by the names of counters."""
+        """Return what has been done with all shard groups so far, by the names of counters."""
         total = Counter[str]()
         for replica_group in list(self._replica_groups.values()):
             total.update(replica_group.state.counts())
@@ -115,7 +107,7 @@ class FunctionCache:
         ]
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
-        """Calls a function's rewritten if it has one, and the function itself otherwise."""
+        """Call a function's rewritten if it has one, and the function itself otherwise."""
         inputs = handle_access.originals(inputs)
         rewritten = self._rewritten_of(context, name, inputs)
         if rewritten is None or not rewritten.is_of(inputs):
@@ -142,7 +134,7 @@ class FunctionCache:
                 raise
 
     def forget(self, context: Any, name: bytes) -> None:
-        """Drops the rewritten function of a function that is gone."""
+        """Drop the rewritten function of a function that is gone."""
         self._shared.discard(name)
         self._decided.forget(name.decode())
         rewritten = self._rewritten.pop(name, None)
@@ -200,11 +192,11 @@ class FunctionCache:
         kept = [arguments[i] for i, c in sorted(containers.items()) if id(c) in read]
         decision = self._plan(context, replica_group, definition, graph, variables, kept, costs)
         decision.costs, decision.replicas = costs, len(peers.devices)
-        decision.groups = groups_of(len(peers.devices), group_size(context)) or 1
+        decision.groups = groups_of(len(peers.devices), _group_size(context)) or 1
         decision.describe(graph, inputs, arguments)
         rewritten = None
         try:
-            is_compiled = compiles_updates(context)
+            is_compiled = is_on(context, "compile_weight_update")
             bodies = bodies_of(context)
             replica_group.consensus.reach(
                 describe(name, decision.plan, decision.reason, is_compiled, costs, bodies)
@@ -229,7 +221,7 @@ class FunctionCache:
         self._graphs[new], self._shapes[new] = self._graphs[name], rewritten.plan.shapes
 
     def _note_one_replica(self, context: Any, name: str, inputs: Sequence[Any]) -> None:
-        """Says once why nothing is cut where there is one replica, which reduces nothing."""
+        """Say once why nothing is cut where there is one replica, which reduces nothing."""
         if self._is_one_replica or not any(map(is_of_one_replica, inputs)):
             return
         if has_op(context, name, ASSIGNS | RESOURCE_APPLY):
@@ -237,7 +229,7 @@ class FunctionCache:
             self._note(Decision(name, None, "no_group", "there is one replica", replicas=1))
 
     def _note(self, decision: Decision) -> None:
-        """Logs what was decided, once for all traces of a function that have it in common."""
+        """Log what was decided, once for all traces of a function that have it in common."""
         from tf_fuse.shard_update.report import summary
 
         self._decided.add(decision.function, decision)
@@ -267,17 +259,17 @@ class FunctionCache:
 
         body = bodies_of(context)
         peers = replica_group.peers
-        count, size = len(peers.devices), group_size(context)
+        count, size = len(peers.devices), _group_size(context)
         groups = groups_of(count, size)
         if groups is None:
             return Decision(name, None, "group_size", why_no_groups(count, size))
         replicas = Replicas(count, {peers.devices[r]: r for r in peers.own}, groups)
         options = PlanOptions(
-            exact=demands_bits(context),
-            profitable=not shards_anything(context),
-            first_use=gathers_first(context),
-            narrow=gathers_narrow(context),
-            is_one=compiles_updates(context) or fuses_updates(context) is not False,
+            exact=is_on(context, "shard_weight_update_exact"),
+            profitable=not is_on(context, "shard_weight_update_always"),
+            first_use=value_of(context, "shard_weight_update_gather") == "first_use",
+            narrow=is_on(context, "shard_weight_update_gather_bfloat16"),
+            is_one=is_on(context, "compile_weight_update") or fuses_updates(context) is not False,
         )
         original = Original(definition, graph, body)
         update = ShardedUpdate(())
@@ -321,12 +313,12 @@ def using(
 
 
 def user_of(name: str | bytes) -> str:
-    """What the report calls a function."""
+    """Return what the report calls a function."""
     return f"function {name.decode() if isinstance(name, bytes) else name}"
 
 
 def _peers(context: Any, variables: Iterable[Any]) -> Peers | str:
-    """The replicas that keep some variables equal; or why they are not known."""
+    """Return the replicas that keep some variables equal; or why they are not known."""
     strategies = map(distributed_variable.strategy_of, variables)
     extended = {id(one): one.extended for one in strategies}
     if len(extended) != 1:
@@ -335,3 +327,8 @@ def _peers(context: Any, variables: Iterable[Any]) -> Peers | str:
     if distributed_variable.is_of_processes(one):
         return Peers.of(context)
     return Peers.here(one.worker_devices)
+
+
+def _group_size(context: Any) -> int:
+    """Return how many replicas share one copy of the optimizer's state; 0: all."""
+    return int(value_of(context, "shard_weight_update_group_size") or 0)

@@ -19,7 +19,7 @@ _KEEPERS = {"compiled": "_tf_fuse_compiler", "fused": "_tf_fuse_fuser"}
 
 
 def operations(context: Any) -> list[dict[str, Any]]:
-    """What became of the functions of a context whose updates were to be one operation each.
+    """Return what became of the functions of a context whose updates were to be one operation each.
 
     Args:
       context: the eager context.
@@ -36,7 +36,7 @@ def operations(context: Any) -> list[dict[str, Any]]:
 
 
 def fused() -> list[FusionDecision]:
-    """What was decided about each function by `fuse_weight_update`."""
+    """Return what was decided about each function by `fuse_weight_update`."""
     from tensorflow.python.eager import context
 
     fuser = getattr(context.context(), _KEEPERS["fused"], None)
@@ -86,7 +86,7 @@ def _left(decision: FusionDecision, left: UnfusedAssignment) -> dict[str, Any]:
 
 
 def _name(decision: FusionDecision, variable: str) -> str:
-    """The name of a variable in the program, as far as it is known.
+    """Return the name of a variable in the program, as far as it is known.
 
     Args:
       decision: about the function that uses it.
@@ -99,7 +99,7 @@ def _name(decision: FusionDecision, variable: str) -> str:
 
 
 def lines(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The same in words.
+    """Yield the same in words.
 
     Args:
       told: of `operations`.
@@ -127,13 +127,13 @@ def _count(number: int, what: str) -> str:
 
 
 def _where(left: Mapping[str, Any]) -> str:
-    """The variable of an assignment that is left, and what is the reason, if that is elsewhere."""
+    """Return the variable of an unfused assignment, and the node that is the reason."""
     own = ("", left["variable"], left["assignment"])
     return str(left["variable"]) + (f" by {left['detail']}" if left["detail"] not in own else "")
 
 
 def left(told: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How many assignments are left, by reason.
+    """Return how many assignments are left, by reason.
 
     Args:
       told: of `operations`.

@@ -19,7 +19,7 @@ from tf_fuse.fuse_update.backend import Backend, no_xla
 from tf_fuse.fuse_update.encode.elementwise import ElementwiseEncoder
 from tf_fuse.fuse_update.encode.xla import XlaEncoder
 from tf_fuse.fuse_update.function_cache import UpdateFuser
-from tf_fuse.options import demands_bits
+from tf_fuse.options import is_on
 from tf_fuse.shard_update.function_cache import FunctionCache, using
 from tf_fuse.shard_update.traced_functions import graphs as _graphs
 
@@ -32,7 +32,7 @@ def install(
     compiles: Callable[[Any], bool],
     fuses: Callable[[Any], bool | None],
 ) -> None:
-    """Extends TensorFlow's eager context, once per process.
+    """Extend TensorFlow's eager context, once per process.
 
     Args:
       is_on: whether updates are to be cut, given the context.
@@ -74,7 +74,7 @@ def install(
 
 
 def updates_of(context: Any) -> FunctionCache:
-    """The rewritten functions of a context; made when first asked for."""
+    """Return the rewritten functions of a context; made when first asked for."""
     updates = getattr(context, "_tf_fuse_updates", None)
     if updates is None:
         updates = context._tf_fuse_updates = FunctionCache(_graphs, _shapes)
@@ -82,15 +82,15 @@ def updates_of(context: Any) -> FunctionCache:
 
 
 def compiler_of(context: Any) -> UpdateFuser:
-    """The compiled rewritten functions of a context; made when first asked for."""
+    """Return the compiled rewritten functions of a context; made when first asked for."""
     return _keeper_of(context, "_tf_fuse_compiler", Backend("compiled", XlaEncoder(), no_xla))
 
 
 def fuser_of(context: Any) -> UpdateFuser:
-    """The functions of a context with each update in one operation; made when first asked for."""
+    """Return a context's functions with fused updates; make the record at the first call."""
 
     def may_differ() -> bool:
-        return has_other_tasks(context) and not demands_bits(context)
+        return has_other_tasks(context) and not is_on(context, "shard_weight_update_exact")
 
     maker = ElementwiseEncoder(lambda: context.config, may_differ)
     backend = Backend("fused", maker, lambda context: "", has_servers=True, may_differ=may_differ)

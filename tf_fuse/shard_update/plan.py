@@ -371,5 +371,5 @@ class ShardedUpdate:
 
 
 def sharded_clusters(buckets: Iterable[Bucket]) -> list[UpdateCluster]:
-    """The clusters of buckets that are sharded."""
+    """Return the clusters of buckets that are sharded."""
     return [cluster for bucket in buckets for cluster in bucket.sharded]

@@ -31,18 +31,18 @@ class Replicas:
     groups: int = 1
 
     def has(self, node: Any) -> bool:
-        """Whether the replica of a node is known."""
+        """Return whether the replica of a node is known."""
         return len(self.ranks) == 1 or node.device in self.ranks
 
     def rank(self, node: Any) -> int:
-        """The rank of the replica that runs a node of the function."""
+        """Return the rank of the replica that runs a node of the function."""
         if len(self.ranks) == 1:
             return next(iter(self.ranks.values()))
         return self.ranks[node.device]
 
 
 def ranges_of(replicas: Replicas, bucket: Bucket, rank: int) -> list[Range]:
-    """The elements of each part of a bucket that are a replica's, in its group alone."""
+    """Return the elements of each part of a bucket that are a replica's, in its group alone."""
     first = rank % (replicas.count // replicas.groups) * replicas.groups
     return _chunks(replicas, bucket, first, first + replicas.groups - 1)
 
@@ -55,7 +55,7 @@ def summed_of(replicas: Replicas, bucket: Bucket, rank: int) -> list[Range]:
 
 
 def _chunks(replicas: Replicas, bucket: Bucket, first: int, last: int) -> list[Range]:
-    """The elements of each part of a bucket that are in some chunks of the all-reduce's ring."""
+    """Return the elements of each part of a bucket that are in some chunks of the ring."""
     sizes = [cluster.size for cluster in bucket.clusters]
     width = width_of(bucket.reduce.attr["T"].type)
     begins = packed_ranges(sizes, width, replicas.count, first)
@@ -64,7 +64,7 @@ def _chunks(replicas: Replicas, bucket: Bucket, first: int, last: int) -> list[R
 
 
 def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
-    """Whether a node is a sum over all replicas."""
+    """Return whether a node is a sum over all replicas."""
 
     def is_full_group(view: GraphView, node: Any) -> bool:
         if node.op != REDUCE:
@@ -81,14 +81,14 @@ def reduces_over(count: int) -> Callable[[GraphView, Any], bool]:
 
 
 def name_of(dtype: int) -> str:
-    """The name of a type, by its number."""
+    """Return the name of a type, by its number."""
     from tensorflow.python.framework import dtypes
 
     return str(dtypes.as_dtype(dtype).name)
 
 
 def width_of(dtype: int) -> int:
-    """Bytes of an element of a type, by its number."""
+    """Return bytes of an element of a type, by its number."""
     from tensorflow.python.framework import dtypes
 
     return int(dtypes.as_dtype(dtype).size)

@@ -25,7 +25,7 @@ _OFF = "the option shard_weight_update is off"
 
 
 def weight_update_report() -> dict[str, Any]:
-    """What the option `shard_weight_update` has done in this process so far.
+    """Return what the option `shard_weight_update` has done in this process so far.
 
     It reads nothing from other replicas, and puts no values together.
 
@@ -95,7 +95,7 @@ def weight_update_report() -> dict[str, Any]:
 
 
 def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
-    """Prints what the option `shard_weight_update` has done, as tables.
+    """Print what the option `shard_weight_update` has done, as tables.
 
     Args:
       report: of `weight_update_report`, perhaps of another process; None for one of now.
@@ -124,7 +124,7 @@ def print_weight_update_report(report: Mapping[str, Any] | None = None) -> None:
 
 
 def summary(decision: Decision) -> tuple[bool, str]:
-    """A line about a function, for the log.
+    """Return a line about a function, for the log.
 
     Returns:
       Whether an update was left alone, and the line; "" if the function reduces what it has, and
@@ -155,19 +155,19 @@ def summary(decision: Decision) -> tuple[bool, str]:
 
 
 def _replicas(function: Mapping[str, Any]) -> str:
-    """How many replicas, and how they share the work."""
+    """Return how many replicas, and how they share the work."""
     count, groups = function["replicas"], function.get("groups", 1)
     return f"{count} replicas" + (f" in {groups} groups" if groups > 1 else "")
 
 
 def _held(data: Mapping[str, Any]) -> str:
-    """What is in parts."""
+    """Return what is in parts."""
     weights = f" and {data['weights']} weights" if data["weights"] else ""
     return f"{data['variables']} variables of the optimizer{weights}"
 
 
 def _left(data: Mapping[str, Any]) -> str:
-    """How many gradients of a function are left alone, and why."""
+    """Return how many gradients of a function are left alone, and why."""
     counts = Counter(one["reason"] for one in _alone(data["packs"]))
     if not counts:
         return ""
@@ -176,7 +176,7 @@ def _left(data: Mapping[str, Any]) -> str:
 
 
 def _alone(buckets: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What is left alone: gradients, or buckets as a whole; not what updates nothing."""
+    """Yield what is left alone: gradients, or buckets as a whole; not what updates nothing."""
     for bucket in buckets:
         for one in [bucket] if bucket["reason"] else bucket["gradients"]:
             if one["reason"] not in ("", NO_UPDATE):
@@ -216,7 +216,7 @@ def _costs(decision: Decision) -> dict[str, Any] | None:
 
 
 def _gathered(decision: Decision) -> int:
-    """Bytes of what all-gathers bring, or the second halves of all-reduces."""
+    """Return bytes of what all-gathers bring, or the second halves of all-reduces."""
     total = 0
     for bucket in decision.plan.buckets if decision.plan else []:
         size = decision.element_bytes.get(bucket.node, 0)
@@ -323,7 +323,7 @@ def _times(count: int) -> str:
 
 
 def _gathering(one: Mapping[str, Any]) -> str:
-    """What the table says of the gather of a weight; nothing of one at the end of the step."""
+    """Return the table's text about the gather of a weight, or "" if that ends the step."""
     if one["gather"] == "first_use":
         wide = f" for {one['gather_wide']}" if one["gather_wide"] else ""
         return f", gathered before its first use, in {one['gather_type']}{wide}"

@@ -41,7 +41,7 @@ class RewrittenFunction:
     handles: list[tuple[int, weakref.ref[Any]]]
 
     def is_of(self, inputs: Sequence[Any]) -> bool:
-        """Whether a call is with the variables that the rewritten function was made for."""
+        """Return whether a call is with the variables that the rewritten function was made for."""
         return all(inputs[position] is handle() for position, handle in self.handles)
 
 

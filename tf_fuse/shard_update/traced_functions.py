@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Notes the graphs of functions, so that an option that is set later applies to them, too."""
+"""Note the graphs of functions, so that an option that is set later applies to them, too."""
 
 from __future__ import annotations
 

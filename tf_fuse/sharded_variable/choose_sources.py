@@ -41,7 +41,7 @@ class Copies:
     """The replicas that have copies of each other's parts."""
 
     def __init__(self, reader: Reader, readers: Mapping[int, Reader]):
-        """Knows of no replica that is gone.
+        """Know of no replica that is gone.
 
         Args:
           reader: of all replicas.
@@ -55,20 +55,20 @@ class Copies:
         self._of: dict[tuple[int, ...], Reader] = {tuple(range(len(reader.peers.devices))): reader}
 
     def reader(self, ranks: tuple[int, ...]) -> Reader:
-        """What reads from some replicas, whether others live or not."""
+        """Return what reads from some replicas, whether others live or not."""
         if ranks not in self._of:
             self._of[ranks] = Reader(self.peers, ranks)
             atexit.register(self._of[ranks].abandon)
         return self._of[ranks]
 
     def own_group(self, groups: int) -> tuple[int, ...]:
-        """The ranks of the group that this process is in; of its first replica."""
+        """Return the ranks of the group that this process is in; of its first replica."""
         size = len(self.peers.devices) // groups
         first = self.peers.own[0] // size * size
         return tuple(range(first, first + size))
 
     def connect(self, groups: int) -> None:
-        """Connects to the own group, if others are in processes of their own.
+        """Connect to the own group, if others are in processes of their own.
 
         It is done early: a task that has died by then would be waited for.
 
@@ -87,7 +87,7 @@ class Copies:
         why: str,
         has_begun: bool = False,
     ) -> tuple[Source, ...]:
-        """Replicas that have everything together, where the own group cannot be read.
+        """Return replicas that have everything together, where the own group cannot be read.
 
         Args:
           groups: of all replicas.
@@ -196,12 +196,12 @@ class Copies:
             wait = min(2 * wait, _LONGEST_WAIT_S)
 
     def _holders(self, rank: int, size: int) -> list[int]:
-        """The replicas that have the same as one, which comes first, in groups of a size."""
+        """Return the replicas that have the same as one, which comes first, in groups of a size."""
         count = len(self.peers.devices)
         return [(rank + i) % count for i in range(0, count, size)]
 
     def _marks(self, scope: str, rank: int) -> tuple[int, Sequence[int]] | None:
-        """How many steps a replica has ended, and what it was handed; None if it does not answer.
+        """Return how many steps a replica has ended, and what it was handed; None if it is silent.
 
         Of what it was handed, the version of each replica's parts; -1.
         """

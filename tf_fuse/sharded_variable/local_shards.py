@@ -42,7 +42,7 @@ class ShardRanges:
 
     @classmethod
     def of(cls, shard: ShardSpec) -> ShardRanges:
-        """What is held of a shard."""
+        """Return what is held of a shard."""
         from tensorflow.python.framework import dtypes
 
         dtype = dtypes.as_dtype(shard.dtype)
@@ -59,7 +59,7 @@ class ShardRanges:
         return self.size * int(self.dtype.size)
 
     def range(self, rank: int) -> tuple[int, int]:
-        """The elements that a replica's part has: its own, and whole registers around them."""
+        """Return the elements of a replica's shard: its own, and whole registers around them."""
         return window(self.owns[rank], self.size)
 
 
@@ -87,12 +87,12 @@ class LocalShards:
             self.kept = every  # At once: another thread may hand them over.
 
     def cut(self) -> None:
-        """Gives the parts the variables' values."""
+        """Give the parts the variables' values."""
         for part, own in zip(self.parts, self._own_parts(), strict=True):
             part.assign(own)
 
     def has_moved(self) -> bool:
-        """Whether the parts have other values than the variables."""
+        """Return whether the parts have other values than the variables."""
         import numpy as np
 
         def bits(tensor: Any) -> Any:
@@ -121,7 +121,7 @@ class LocalShards:
         return found
 
     def assign(self, index: int, value: Any) -> None:
-        """Gives a variable its whole value."""
+        """Give a variable its whole value."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         handle = self.refs[index]()
@@ -130,7 +130,7 @@ class LocalShards:
                 gen_resource_variable_ops.assign_variable_op(handle, value)
 
     def release(self) -> None:
-        """Frees the variables' own values."""
+        """Free the variables' own values."""
         from tf_fuse import _native
 
         with aside(self.device):
@@ -140,11 +140,11 @@ class LocalShards:
                     _native.load().tf_fuse_release_variable(handle)
 
     def shown(self) -> list[str]:
-        """The names of what others find: of the parts, or of what was kept of them."""
+        """Return the names of what others find: of the parts, or of what was kept of them."""
         return [named.name for named in self.kept or self.parts]
 
     def free(self) -> None:
-        """Frees what was kept for others."""
+        """Free what was kept for others."""
         every, self.kept = self.kept, []
         for kept in every:
             kept.destroy()

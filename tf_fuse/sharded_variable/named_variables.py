@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def aside(device: str) -> Iterator[None]:
-    """Runs operations at once, on a device, wherever the program is: in a scope, or in a tape."""
+    """Run operations at once, on a device, wherever the program is: in a scope, or in a tape."""
     from tensorflow.python.eager import context, record
     from tensorflow.python.framework import ops
 
@@ -20,14 +20,14 @@ def aside(device: str) -> Iterator[None]:
 
 
 def handle_in_graph(name: str, dtype: Any, shape: Sequence[int] = ()) -> Any:
-    """Adds the handle of a named variable to the default graph, on its device of now."""
+    """Add the handle of a named variable to the default graph, on its device of now."""
     from tensorflow.python.ops import gen_resource_variable_ops
 
     return gen_resource_variable_ops.var_handle_op(dtype=dtype, shape=shape, shared_name=name)
 
 
 def read_in_graph(name: str, dtype: Any, shape: Sequence[int] = ()) -> Any:
-    """Adds the value of a named variable to the default graph, on its device of now."""
+    """Add the value of a named variable to the default graph, on its device of now."""
     from tensorflow.python.ops import gen_resource_variable_ops
 
     handle = handle_in_graph(name, dtype, shape)
@@ -43,7 +43,7 @@ class Named:
     """
 
     def __init__(self, name: str, dtype: Any, shape: Sequence[int], device: str):
-        """Makes the handle; there is no value yet."""
+        """Make the handle; there is no value yet."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         self.name, self.device = name, device
@@ -54,21 +54,21 @@ class Named:
             )
 
     def assign(self, value: Any) -> None:
-        """Gives it a value; a tensor is taken over without a copy."""
+        """Give it a value; a tensor is taken over without a copy."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         with aside(self.device):
             gen_resource_variable_ops.assign_variable_op(self.handle, value)
 
     def read(self) -> Any:
-        """Its value, without a copy."""
+        """Return its value, without a copy."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         with aside(self.device):
             return gen_resource_variable_ops.read_variable_op(self.handle, self._dtype)
 
     def destroy(self) -> None:
-        """Frees it; it need not have a value."""
+        """Free it; it need not have a value."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         with aside(self.device):

@@ -46,7 +46,7 @@ class Peers:
 
     @classmethod
     def of(cls, context: Any) -> Peers | str:
-        """The peers of a program with MultiWorkerMirroredStrategy; or why there is none."""
+        """Return the peers of a program with MultiWorkerMirroredStrategy; or why there is none."""
         server = collective_server_def(context)
         if server is None:
             return "the program has no MultiWorkerMirroredStrategy"
@@ -72,7 +72,7 @@ class Peers:
 
     @classmethod
     def here(cls, devices: Sequence[str]) -> Peers | str:
-        """The peers of a program with MirroredStrategy; or why there is none."""
+        """Return the peers of a program with MirroredStrategy; or why there is none."""
         if len(devices) < 2:
             return "there is one replica"
         if not all("/device:CPU:" in device for device in devices):
@@ -84,7 +84,7 @@ class Reader:
     """Runs small graphs on the tasks of a peers. Thread-safe."""
 
     def __init__(self, peers: Peers, ranks: Collection[int] | None = None):
-        """Connects when it is first used, to all or to some ranks."""
+        """Connect when it is first used, to all or to some ranks."""
         self.peers = peers
         self._pid = os.getpid()
         self._ranks = range(len(peers.devices)) if ranks is None else ranks
@@ -96,7 +96,7 @@ class Reader:
         self._known: set[Hashable] = set()
 
     def run(self, key: Hashable, build: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Runs what `build` adds to the graph, which is asked once for each key.
+        """Run what `build` adds to the graph, which is asked once for each key.
 
         Args:
           key: names what is run.
@@ -164,7 +164,7 @@ class Reader:
         return tf.compat.v1.Session(self.peers.target, graph=self._graph, config=self._config())
 
     def _check_health(self, seconds: float) -> None:
-        """Raises an error if a task is not there: a session would wait until it is."""
+        """Raise an error if a task is not there: a session would wait until it is."""
         from tensorflow.python.eager import context
 
         for rank in sorted({*self._ranks} - {*self.peers.own}):
@@ -172,7 +172,7 @@ class Reader:
             context.context().check_collective_ops_peer_health(task, int(1000 * seconds))
 
     def connect(self) -> None:
-        """Connects now: a task that has died by then would be waited for.
+        """Connect now: a task that has died by then would be waited for.
 
         Raises:
           tf.errors.OpError: as of `run`.
@@ -217,7 +217,7 @@ def _close(session: Any) -> None:
 
 
 def _within(seconds: float, work: Callable[[], Any]) -> Any:
-    """What `work` returns, if it does within a time; else it is left to itself."""
+    """Return what `work` returns, if it does within a time; else it is left to itself."""
     from tensorflow.python.framework import errors
 
     results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
@@ -241,5 +241,5 @@ def _within(seconds: float, work: Callable[[], Any]) -> Any:
 
 
 def timeout_seconds() -> float:
-    """How long another task may take to answer."""
+    """Return how long another task may take to answer."""
     return float(os.environ.get(_TIMEOUT_VARIABLE, _TIMEOUT_S))

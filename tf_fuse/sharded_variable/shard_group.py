@@ -83,7 +83,7 @@ class ShardGroup:
         handles: Mapping[int, Sequence[Any]],
         copies: Copies,
     ):
-        """Makes the parts, without values.
+        """Make the parts, without values.
 
         Args:
           number: the same in all processes.
@@ -117,12 +117,12 @@ class ShardGroup:
         self._unsharder = Unsharder(self.scope, self.held, self._replicas, copies, self.inherited)
 
     def handles(self) -> list[Any]:
-        """The handles that still exist."""
+        """Return the handles that still exist."""
         refs = [ref for replica in self._replicas for ref in replica.refs]
         return [handle for ref in refs if (handle := ref()) is not None]
 
     def bytes(self) -> tuple[int, int]:
-        """How many bytes the parts of this process have, and how many the whole values."""
+        """Return how many bytes the parts of this process have, and how many the whole values."""
         here = 0
         for replica in self._replicas:
             for one in self.held:
@@ -131,7 +131,7 @@ class ShardGroup:
         return here, len(self._replicas) * sum(one.bytes for one in self.held)
 
     def counts(self) -> dict[str, float]:
-        """What has been done with the parts so far, by the names of counters."""
+        """Return what has been done with the parts so far, by the names of counters."""
         joins = self.joins
         return {
             "steps": self.version,
@@ -141,7 +141,7 @@ class ShardGroup:
         }
 
     def allocated(self, weights: bool = True) -> int:
-        """Bytes of the buffers that the parts have, those of weights too or not."""
+        """Return bytes of the buffers that the parts have, those of weights too or not."""
         from tensorflow.python.ops import array_ops
 
         values = [
@@ -153,7 +153,7 @@ class ShardGroup:
         return sum(int(array_ops.size(value)) * value.dtype.size for value in values)
 
     def bytes_of_others(self) -> int:
-        """How many bytes of the values only other processes have."""
+        """Return how many bytes of the values only other processes have."""
         here = {replica.rank for replica in self._replicas}
         here.update(rank for rank, mark in enumerate(self.inherited()) if version_of(mark) >= 0)
         total = 0
@@ -164,7 +164,7 @@ class ShardGroup:
         return total
 
     def cut(self) -> None:
-        """Gives the parts the variables' values, which stay where they are for now."""
+        """Give the parts the variables' values, which stay where they are for now."""
         if self.version:
             for replica in self._replicas:
                 replica.keep()
@@ -178,7 +178,7 @@ class ShardGroup:
         self._marks["begun"].assign(_int64(self.version))
 
     def ended(self) -> None:
-        """A step has ended well: the variables' own values are of the past."""
+        """Note that a step has ended well: the variables' own values are out of date."""
         self.version += 1
         # Before what was kept is gone: a step without an all-reduce waits for nobody.
         self._marks["overwritten"].assign(_int64(-1 - self.version))
@@ -190,7 +190,7 @@ class ShardGroup:
             self._marks["ended"].assign(_int64(self.version))
 
     def failed(self) -> None:
-        """A step has failed. Where it has changed the parts before, they have the values."""
+        """Note that a step has failed. If it changed the shards before, they have the values."""
         if not self.is_parted and any(replica.has_moved() for replica in self._replicas):
             self._part()
 
@@ -201,7 +201,7 @@ class ShardGroup:
                 replica.release()
 
     def join(self) -> None:
-        """Puts the variables' values together.
+        """Put the variables' values together.
 
         Raises:
           tf.errors.OpError: another replica has died or does not answer; nothing has changed.
@@ -228,7 +228,7 @@ class ShardGroup:
         return tuple(inherited_name(self.scope, i, rank) for i in range(len(self.held)))
 
     def destroy(self) -> None:
-        """Frees everything."""
+        """Free everything."""
         device = self._inherited.device
         ranks = [rank for rank, mark in enumerate(self.inherited()) if version_of(mark) >= 0]
         for rank in ranks:
@@ -286,7 +286,7 @@ def after_a_death(held: ShardRanges) -> str:
 
 
 def key_of(held: Sequence[ShardRanges], handles: Mapping[int, Sequence[Any]]) -> tuple[Any, ...]:
-    """What tells whether two functions can use the same parts."""
+    """Return what tells whether two functions can use the same parts."""
     ids = tuple((rank, *map(id, handles[rank])) for rank in sorted(handles))
     return ids, tuple(held)
 

@@ -50,7 +50,7 @@ class ShardSpec:
 
 
 def window(own: tuple[int, int], size: int) -> tuple[int, int]:
-    """The elements to compute so that each of a replica's own ones is computed as in the whole.
+    """Return the elements to compute so that a replica's own ones have the bits of the whole.
 
     Args:
       own: first element, and the one after the last.

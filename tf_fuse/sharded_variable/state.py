@@ -63,7 +63,7 @@ class ShardGroups:
     """
 
     def __init__(self, reader: Reader | None, readers: Mapping[int, Reader] | None = None):
-        """Starts without shard groups.
+        """Start without shard groups.
 
         Args:
           reader: of all replicas; None where there will be no shard groups.
@@ -98,7 +98,7 @@ class ShardGroups:
         return sorted(self._shard_groups.values(), key=lambda shard_group: shard_group.number)
 
     def counts(self) -> dict[str, float]:
-        """What has been done with all shard groups so far, by the names of counters."""
+        """Return what has been done with all shard groups so far, by the names of counters."""
         with self._counting:
             total = Counter(self._past)
             for shard_group in [*self._shard_groups.copy().values(), *self._dead]:
@@ -108,7 +108,7 @@ class ShardGroups:
     def shard_group(
         self, held: Sequence[ShardRanges], handles: Mapping[int, Sequence[Any]]
     ) -> ShardGroup:
-        """The shard group of some variables that are cut in a way; made when it is first asked for.
+        """Return the shard group of some variables; make it at the first call.
 
         Raises:
           tf.errors.OpError: another replica has died or does not answer.
@@ -172,7 +172,7 @@ class ShardGroups:
             return self._changed.wait_for(lambda: not self._in_steps, seconds)
 
     def go_on(self) -> None:
-        """Takes `stop` back."""
+        """Take `stop` back."""
         with self._changed:
             self._last = None
             self._changed.notify_all()
@@ -207,7 +207,7 @@ class ShardGroups:
                 self._make_whole(ids, who)
 
     def lend(self, handle: Any, who: str = "") -> Any:
-        """The handle of a variable that has its value, for one operation.
+        """Return the handle of a variable that has its value, for one operation.
 
         Args:
           handle: of the variable.
@@ -263,7 +263,7 @@ class ShardGroups:
                 self._changed.notify_all()
 
     def _is_of_others(self, handle: int) -> bool:
-        """Whether another thread than this one makes steps with a variable."""
+        """Return whether another thread than this one makes steps with a variable."""
         return self._steppers.get(handle) != {threading.get_ident()}
 
     def _borrow(self, handles: Iterable[Any], who: str, patience: float) -> int:
@@ -303,7 +303,7 @@ class ShardGroups:
 
     @contextlib.contextmanager
     def _reserve(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
-        """Keeps other threads from some variables, and from what is put together with them."""
+        """Keep other threads from some variables, and from what is put together with them."""
         while True:
             together = self._together(ids)
             with self._alone(together, for_step):
@@ -320,7 +320,7 @@ class ShardGroups:
 
     @contextlib.contextmanager
     def _alone(self, ids: Collection[int], for_step: bool = False) -> Iterator[None]:
-        """Keeps other threads from some variables; for a step, also when they have them on loan."""
+        """Keep other threads from some variables; for a step, also when they have them on loan."""
         thread = threading.get_ident()
         if any(self._busy.get(i) == thread for i in ids):
             # As a handler of a signal that comes in a step. It would wait for itself.
@@ -346,7 +346,7 @@ class ShardGroups:
                 self._changed.notify_all()
 
     def _wait_for_loans(self, ids: Collection[int], thread: int) -> None:
-        """Returns when no other thread uses some variables; `_changed` is held."""
+        """Return when no other thread uses some variables; `_changed` is held."""
         self._wanted.append(ids)
         began, wait = time.monotonic(), 0.001
         try:

@@ -58,7 +58,7 @@ class UnshardCounts:
     by: Counter[str] = field(default_factory=Counter)
 
     def add(self, who: str, size: int, seconds: float) -> None:
-        """Counts one."""
+        """Count one."""
         self.count += 1
         self.bytes += size
         self.seconds += seconds
@@ -106,7 +106,7 @@ class Unsharder:
         self._failed = 0
 
     def join(self, version: int, has_begun: bool = False) -> None:
-        """Puts the values together.
+        """Put the values together.
 
         Args:
           version: how many steps this process has ended.
@@ -151,7 +151,7 @@ class Unsharder:
                     replica.assign(i, array_ops.identity(whole))
 
     def _choose_sources(self, version: int) -> None:
-        """Chooses whom to read: the own group, or who has the parts of those that have left."""
+        """Choose whom to read: the own group, or who has the parts of those that have left."""
         own = self._copies.own_group(self._groups)
         if not all(rank in own for rank, _ in self._sources):
             self._sources = self._others(version, "it did not answer before")
@@ -183,12 +183,14 @@ class Unsharder:
         return self._copies.others(self._groups, self._scope, version, here, why, has_begun)
 
     def _try_others(self, version: int, error: errors.OpError) -> None:
-        """Chooses others to read after an error, which is raised if there are none."""
+        """Choose others to read after an error, which is raised if there are none."""
         self._failed += 1
         if self._groups > 1:
             sources = self._others(version, error.message)
         else:
             heirs = self._copies.heirs(self._scope, version, self._has_begun)
+            # (Perhaps since this read began.)
+            heirs |= dict.fromkeys(self._handed_here(version), self._here)
             sources = tuple(
                 (rank, holder if holder in self._peers.own else heirs.get(rank, holder))
                 for rank, holder in self._sources
@@ -201,7 +203,7 @@ class Unsharder:
         return self._copies.reader(tuple(dict.fromkeys(holder for _, holder in self._sources)))
 
     def _wait_for_others(self, version: int) -> None:
-        """Returns when all replicas have ended the last step that this one has ended.
+        """Return when all replicas have ended the last step that this one has ended.
 
         They write their parts when they have what they need of this one; nothing in a step waits
         for that, since weights are gathered in the next one. (One that has left had ended it.)
@@ -315,7 +317,7 @@ class Unsharder:
     def _whole(
         self, chunk: Sequence[int], others: Sequence[int], overwritten: Sequence[int]
     ) -> list[Any]:
-        """Adds what puts shards together to a graph.
+        """Add what puts shards together to a graph.
 
         It fetches the mark `overwritten` of others, then what `_are_still` needs.
         """
@@ -370,7 +372,7 @@ class Unsharder:
 
 
 def in_chunks(shards: Iterable[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Slots that are moved at once, given how many bytes each one has."""
+    """Return slots that are moved at once, given how many bytes each one has."""
     chunks: list[list[int]] = [[]]
     total = 0
     for i in shards:

@@ -156,10 +156,6 @@ absl::Status ReadSlot(const Tensor& frame, const frame::DecodedFrame& decoded,
                       size_t i, DataType expected_type, bool copy_out,
                       Slot* slot) {
   const frame::DecodedSlot& in = decoded[i];
-  if (in.encoding == frame::Encoding::kStatus) {
-    return absl::Status(static_cast<absl::StatusCode>(in.status_code),
-                        decoded.message(i));
-  }
   const auto dtype = static_cast<DataType>(in.dtype);
   slot->is_dead = in.is_dead;
   slot->beside = in.encoding == frame::Encoding::kBeside;

@@ -18,7 +18,7 @@ import pytest
 
 import tf_fuse
 from tf_fuse import _native
-from tf_fuse.cli import doctor
+from tf_fuse.cli import doctor, round_trip
 
 pytestmark = pytest.mark.cluster
 
@@ -175,10 +175,10 @@ def test_round_trip_that_is_not_fused_fails(isolated_env, monkeypatch):
     for name, value in isolated_env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(_PACKAGE.parent))
-    stock = doctor._ROUND_TRIP.replace('"do_fuse_recv": True', '"do_fuse_recv": False')
-    monkeypatch.setattr(doctor, "_ROUND_TRIP", stock)
+    stock = round_trip._PROGRAM.replace('"do_fuse_recv": True', '"do_fuse_recv": False')
+    monkeypatch.setattr(round_trip, "_PROGRAM", stock)
     with pytest.raises(RuntimeError) as caught:
-        doctor._round_trip()
+        round_trip.measure()
     assert str(caught.value).startswith(
         "exit status 1: [0, 0] fused receives of worker and server (expected 21 each)"
     )
@@ -186,8 +186,8 @@ def test_round_trip_that_is_not_fused_fails(isolated_env, monkeypatch):
 
 def test_round_trip_is_told_from_what_is_logged(monkeypatch):
     program = 'import sys; open(sys.argv[1], "w").write("two calls"); print("a line after it")'
-    monkeypatch.setattr(doctor, "_ROUND_TRIP", program)
-    assert doctor._round_trip() == "two calls"
+    monkeypatch.setattr(round_trip, "_PROGRAM", program)
+    assert round_trip.measure() == "two calls"
 
 
 # --- One check at a time, in this process --------------------------------------------------------

@@ -3,6 +3,7 @@
 """Data channels between hosts and containers (namespaces), over IPv6, and by names of all kinds."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -68,6 +69,28 @@ def test_users_of_one_host(expected):
 @pytest.mark.parametrize(("paths", "path"), [("tcp", "tcp"), ("shm", "shm")])
 def test_ipv6(expected, paths, path):
     _check(expected, path, [{"host": "[::1]"}] * 2, paths)
+
+
+@pytest.fixture
+def host_without_ipv4():
+    """The name of a namespace whose loopback has an IPv6 address alone."""
+    if reason := two_hosts.why_not():
+        pytest.skip(reason)
+    name = f"tf_fuse_{os.getpid()}_ipv6"
+    ip = ["ip", "-n", name]
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        subprocess.run([*ip, "link", "set", "dev", "lo", "up"], check=True)
+        subprocess.run([*ip, "-4", "address", "flush", "dev", "lo"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+def test_a_host_without_ipv4(expected, host_without_ipv4):
+    """Its /etc/hosts has an address of IPv4 for localhost all the same."""
+    place = {"host": "[::1]", "netns": host_without_ipv4, "names": "127.0.0.1 localhost\n"}
+    _check(expected, "tcp", [place] * 2, "tcp")
 
 
 @pytest.mark.parametrize("own", ["127.0.0.1", "::1"])

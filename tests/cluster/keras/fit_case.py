@@ -86,6 +86,7 @@ def train(case: Case, strategy: Any, coordinator: Any, epochs: int) -> dict[str,
       The loss and the metrics at the end of each epoch, by name.
     """
     model = case.model
+    has_own_step = type(model).train_step is not keras.Model.train_step
     dataset = case.dataset()
     steps = int(dataset.cardinality())
     iterator = iter(coordinator.create_per_worker_dataset(dataset.repeat()))
@@ -93,10 +94,10 @@ def train(case: Case, strategy: Any, coordinator: Any, epochs: int) -> dict[str,
         loss_metric = keras.metrics.Mean()
 
     def replica(batch: Any) -> None:
-        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
-        if type(model).train_step is not keras.Model.train_step:
-            loss_metric.update_state(next(iter(model.train_step(batch).values())))
+        if has_own_step:
+            model.train_step(batch)
             return
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             loss = model.compute_loss(x, y, outputs, weight, training=True)
@@ -116,7 +117,9 @@ def train(case: Case, strategy: Any, coordinator: Any, epochs: int) -> dict[str,
         for _ in range(steps):
             coordinator.schedule(step, args=(iterator,))
         coordinator.join()
-        found = {**model.get_metrics_result(), "loss": loss_metric.result()}
+        found = dict(model.get_metrics_result())
+        if not has_own_step:
+            found["loss"] = loss_metric.result()
         for name, value in found.items():
             history.setdefault(name, []).append(float(value))
     model.optimizer.finalize_variable_values(model.trainable_variables)

@@ -107,8 +107,7 @@ def preprocessing() -> Case:
     ]
     joined = layers.Concatenate()([keras.ops.cast(part, "float32") for part in parts])
     model = keras.Model([numbers, texts], layers.Dense(1)(layers.Dense(8, "relu")(joined)))
-    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)
-    model.compile(optimizer, "huber", metrics=["mae"])
+    model.compile(keras.optimizers.Adam(0.01), "huber", metrics=["mae"])
     x = {"numbers": tf.constant(data), "text": tf.constant(words)}
     return Case(model, x, data.sum(1), feed="dataset")
 

@@ -42,8 +42,6 @@ def _main():
         class Calls(package.callbacks.Callback):
             """Notes each call: name, number, names in the logs."""
 
-            _supports_tf_logs = True  # Or tf_keras refuses calls of batches.
-
         for name in dir(package.callbacks.Callback):
             if name.startswith("on_"):
 
@@ -57,6 +55,8 @@ def _main():
 
                 setattr(Calls, name, note)
 
+        callback = Calls()
+        callback._supports_tf_logs = True  # Or tf_keras refuses calls of batches.
         package.utils.set_random_seed(3)
         with job.strategy.scope():
             layers = [package.layers.Dense(2), package.layers.Dense(1)]
@@ -68,7 +68,7 @@ def _main():
             steps_per_epoch=_STEPS,
             validation_data=dataset,
             validation_steps=_STEPS,
-            callbacks=[Calls()],
+            callbacks=[callback],
             verbose=0,
         )
         return made

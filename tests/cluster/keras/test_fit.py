@@ -14,7 +14,7 @@ import pytest
 from tests.fault import coordinator
 from tests.slow_cases import slow_but
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 # The steps per execution of each model. The default run trains the first three.
 _STEPS = {
@@ -45,7 +45,7 @@ def runs():
 
     @functools.cache
     def run(mode, group):
-        return coordinator.run(__file__, mode, group, seconds=600)
+        return coordinator.run(__file__, mode, group, seconds=850)
 
     return lambda mode, name: run(mode, "default" if name in _DEFAULT else "others")[name]
 

@@ -52,6 +52,10 @@ _TEXTS = {
     ),
     "run_eagerly": _EAGERLY,
     "run_functions_eagerly": _EAGERLY,
+    "accumulated gradients": (
+        "gradient_accumulation_steps=2 of adam does not work under a strategy of TensorFlow, in "
+        "Keras's own loops either: leave it out"
+    ),
     "two GPUs": (
         "each worker has 2 GPUs, but fit gives each batch to one device: start one worker for "
         "each GPU, with CUDA_VISIBLE_DEVICES=<its number>"
@@ -211,6 +215,12 @@ def _main():
         finally:
             tf.config.run_functions_eagerly(False)
 
+    def accumulated_gradients():
+        with scope():
+            model = made()
+            model.compile(keras.optimizers.Adam(gradient_accumulation_steps=2, name="adam"), "mse")
+        model.fit(dataset, verbose=0)
+
     def two_gpus():
         kind = type(job.strategy)
         with mock.patch.object(kind, "num_replicas_in_sync", mock.PropertyMock(return_value=2)):
@@ -271,6 +281,7 @@ def _main():
             "no batch": no_batch,
             "run_eagerly": lambda: in_scope(run_eagerly=True).fit(dataset, verbose=0),
             "run_functions_eagerly": run_functions_eagerly,
+            "accumulated gradients": accumulated_gradients,
             "two GPUs": two_gpus,
             "distributed dataset": lambda: in_scope().fit(distributed(dataset), verbose=0),
             "endless dataset": lambda: in_scope().fit(dataset.repeat(), verbose=0),

@@ -57,20 +57,6 @@ def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
     assert cases["failed step"] == {"raised": "InvalidArgumentError", "code": 3, "then": 1}
 
 
-@pytest.mark.parametrize(
-    ("what", "text"),
-    [
-        ("no scope", "the model was not made under strategy.scope() of this ParameterServerStra"),
-        ("run_eagerly", "run_eagerly=True does not work under ParameterServerStrategy"),
-        ("distributed dataset", "takes a tf.data.Dataset, not one that strategy.experimental_dis"),
-        ("endless dataset", "the dataset is endless: give steps_per_epoch"),
-    ],
-)
-def test_mistakes_are_named(cases, what, text):
-    assert cases[what]["raised"] == "ValueError"
-    assert text in cases[what]["text"]
-
-
 def test_a_lost_worker_costs_its_step(cases):
     """Another worker runs the step again: each row trains at least once."""
     lost = cases["lost worker"]
@@ -166,9 +152,11 @@ def _main(folder):
         one = model()
         trained = [float(one.train_on_batch(ids[i : i + 4], return_dict=True)["first"])
                    for i in (1, 2)]  # fmt: skip
-        one.reset_metrics()
-        tested = [float(one.test_on_batch(np.array([i], np.int32), return_dict=True)["ids"])
-                  for i in (3, 4)]  # fmt: skip
+        tested = []
+        for i in (3, 4):
+            one.reset_metrics()  # Keras 3.12 does not do it.
+            rows = np.array([i], np.int32)
+            tested.append(float(one.test_on_batch(rows, return_dict=True)["ids"]))
         return {"trained": trained, "tested": tested}
 
     def saved():
@@ -194,23 +182,6 @@ def _main(folder):
         one.seen.assign(tf.zeros([_ROWS]))
         one.fit(dataset(), verbose=0)
         return {"raised": error["raised"], "code": error["code"], "then": max(seen(one))}
-
-    def mistake(what):
-        def run():
-            if what == "no scope":
-                one = Model()
-                one.compile()
-                with job.strategy.scope():
-                    one.fit(dataset(), verbose=0)
-            elif what == "run_eagerly":
-                model(run_eagerly=True).fit(dataset(), verbose=0)
-            elif what == "endless dataset":
-                model().fit(dataset().repeat(), verbose=0)
-            else:
-                made = job.strategy.experimental_distribute_dataset(dataset())
-                model().fit(made, verbose=0)
-
-        return run
 
     class Lose(keras.callbacks.Callback):
         """Ends a worker in the middle of the first epoch, and starts it again."""
@@ -243,10 +214,6 @@ def _main(folder):
             "warnings": lambda: warnings,
             "saved": saved,
             "failed step": failed_step,
-            **{
-                what: mistake(what)
-                for what in ("no scope", "run_eagerly", "distributed dataset", "endless dataset")
-            },
             "lost worker": lost_worker,
             "uninstalled": uninstalled,
         }

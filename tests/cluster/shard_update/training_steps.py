@@ -44,15 +44,55 @@ def _adam(strategy: Any, keras: Any, variables: Any, **options: Any) -> Any:
     return optimizer
 
 
-def _trains(model: Any, variables: Any, optimizer: Any) -> Any:
-    """What a replica does in a plain step."""
+def _trains(
+    loss_of: Any,
+    variables: Any,
+    optimizer: Any,
+    scale: Any = lambda loss: loss,
+    unscale: Any = list,
+) -> Any:
+    """What a replica does in a plain step.
+
+    Args:
+      loss_of: returns the loss of a batch and its targets.
+      variables: to train.
+      optimizer: of them.
+      scale: what is made of the loss before its gradients.
+      unscale: what is made of the gradients.
+    """
 
     def replica(x: Any, y: Any) -> Any:
-        loss, gradients = _gradients(model, x, y, variables)
+        with tf.GradientTape() as tape:
+            loss = loss_of(x, y)
+            scaled_loss = scale(loss)
+        gradients = unscale(tape.gradient(scaled_loss, variables))
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
     return replica
+
+
+def _loss_of(model: Any) -> Any:
+    return lambda x, y: _loss(model, x, y)
+
+
+def _layers_of(strategy: Any, dtype: str) -> tuple[Any, Any]:
+    """A model of three layers of a type; its output is float32 in the loss."""
+    keras, _ = _model(strategy)
+    with strategy.scope():
+        layers = [keras.layers.Dense(n, dtype=dtype) for n in (37, 5, 1)]
+        return keras, keras.Sequential([keras.Input([10]), *layers])
+
+
+def _loss_in_float32(model: Any) -> Any:
+    return lambda x, y: tf.reduce_mean((tf.cast(model(x, training=True), tf.float32) - y) ** 2)
+
+
+def _loss_scaling(strategy: Any, optimizers: Any, make: Any, variables: Any) -> Any:
+    with strategy.scope():
+        optimizer = make(optimizers.Adam(0.05), initial_scale=8.0, dynamic_growth_steps=2)
+        optimizer.build(variables)
+    return optimizer
 
 
 def _step(strategy: Any, replica: Any) -> Any:
@@ -66,7 +106,7 @@ def frozen(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    return _step(strategy, _trains(model, variables, optimizer)), model.variables
+    return _step(strategy, _trains(_loss_of(model), variables, optimizer)), model.variables
 
 
 def two_optimizers(strategy: Any) -> Any:
@@ -119,15 +159,11 @@ def embedding(strategy: Any) -> Any:
     """Gradients of an embedding are sparse; they do not come with the dense ones."""
     table, dense, variables, optimizer = _table(strategy, 1)
 
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            rows = tf.cast(tf.abs(x[:, 0]) * 5.0, tf.int32)
-            loss = tf.reduce_mean((dense(table(rows)) - y) ** 2)
-        gradients = tape.gradient(loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
+    def loss_of(x: Any, y: Any) -> Any:
+        rows = tf.cast(tf.abs(x[:, 0]) * 5.0, tf.int32)
+        return tf.reduce_mean((dense(table(rows)) - y) ** 2)
 
-    return _step(strategy, replica), variables
+    return _step(strategy, _trains(loss_of, variables, optimizer)), variables
 
 
 def accumulation(strategy: Any) -> Any:
@@ -175,7 +211,7 @@ def loop(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    replica = _trains(model, variables, optimizer)
+    replica = _trains(_loss_of(model), variables, optimizer)
 
     @tf.function
     def steps(x: Any, y: Any) -> Any:
@@ -193,47 +229,25 @@ def nested(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    replica = tf.function(_trains(model, variables, optimizer))
+    replica = tf.function(_trains(_loss_of(model), variables, optimizer))
     return _step(strategy, replica), variables
 
 
 def half(strategy: Any) -> Any:
     """Layers compute in bfloat16; weights and their gradients are float32."""
-    keras, _ = _model(strategy)
-    with strategy.scope():
-        layers = [keras.layers.Dense(n, dtype="mixed_bfloat16") for n in (37, 5, 1)]
-        model = keras.Sequential([keras.Input([10]), *layers])
+    keras, model = _layers_of(strategy, "mixed_bfloat16")
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
-
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((tf.cast(model(x, training=True), tf.float32) - y) ** 2)
-        gradients = tape.gradient(loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
-    return _step(strategy, replica), variables
+    return _step(strategy, _trains(_loss_in_float32(model), variables, optimizer)), variables
 
 
 def scaled(strategy: Any) -> Any:
     """Loss scaling of Keras 3: reduced and updated in a branch, if gradients are finite."""
     keras, model = _model(strategy)
     variables = model.trainable_variables
-    with strategy.scope():
-        optimizer = keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.Adam(0.05), initial_scale=8.0, dynamic_growth_steps=2
-        )
-        optimizer.build(variables)
-
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = _loss(model, x, y)
-            scaled_loss = optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled_loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
+    make = keras.optimizers.LossScaleOptimizer
+    optimizer = _loss_scaling(strategy, keras.optimizers, make, variables)
+    replica = _trains(_loss_of(model), variables, optimizer, optimizer.scale_loss)
     return _step(strategy, replica), variables
 
 
@@ -241,21 +255,10 @@ def scaled_2(strategy: Any) -> Any:
     """Loss scaling of Keras 2: reduced first, then updated in a branch, if gradients are finite."""
     keras, model = _model(strategy, "tf_keras")
     variables = model.trainable_variables
-    with strategy.scope():
-        optimizer = keras.mixed_precision.LossScaleOptimizer(
-            keras.optimizers.Adam(0.05), initial_scale=8.0, dynamic_growth_steps=2
-        )
-        optimizer.build(variables)
-
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = _loss(model, x, y)
-            scaled_loss = optimizer.get_scaled_loss(loss)
-        gradients = optimizer.get_unscaled_gradients(tape.gradient(scaled_loss, variables))
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
-    return _step(strategy, replica), variables
+    make = keras.mixed_precision.LossScaleOptimizer
+    optimizer = _loss_scaling(strategy, keras.optimizers, make, variables)
+    ways = optimizer.get_scaled_loss, optimizer.get_unscaled_gradients
+    return _step(strategy, _trains(_loss_of(model), variables, optimizer, *ways)), variables
 
 
 def constrained(strategy: Any) -> Any:
@@ -265,7 +268,7 @@ def constrained(strategy: Any) -> Any:
     variables = model.trainable_variables
     optimizer = _adam(strategy, keras, variables)
 
-    return _step(strategy, _trains(model, variables, optimizer)), variables
+    return _step(strategy, _trains(_loss_of(model), variables, optimizer)), variables
 
 
 def lars(strategy: Any) -> Any:
@@ -311,24 +314,11 @@ def waited_for(strategy: Any) -> Any:
 
 def half_scaled(strategy: Any) -> Any:
     """Layers compute in float16, and the loss is scaled."""
-    keras, _ = _model(strategy)
-    with strategy.scope():
-        layers = [keras.layers.Dense(n, dtype="mixed_float16") for n in (37, 5, 1)]
-        model = keras.Sequential([keras.Input([10]), *layers])
-        variables = model.trainable_variables
-        optimizer = keras.optimizers.LossScaleOptimizer(
-            keras.optimizers.Adam(0.05), initial_scale=8.0, dynamic_growth_steps=2
-        )
-        optimizer.build(variables)
-
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((tf.cast(model(x, training=True), tf.float32) - y) ** 2)
-            scaled_loss = optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled_loss, variables)
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
+    keras, model = _layers_of(strategy, "mixed_float16")
+    variables = model.trainable_variables
+    make = keras.optimizers.LossScaleOptimizer
+    optimizer = _loss_scaling(strategy, keras.optimizers, make, variables)
+    replica = _trains(_loss_in_float32(model), variables, optimizer, optimizer.scale_loss)
     return _step(strategy, replica), variables
 
 
@@ -336,16 +326,15 @@ def tied(strategy: Any) -> Any:
     """A table whose rows are gathered, and which the result is multiplied by."""
     table, dense, variables, optimizer = _table(strategy, 6)
 
-    def replica(x: Any, y: Any) -> Any:
-        with tf.GradientTape() as tape:
-            rows = tf.cast(tf.abs(x[:, 0]) * 5.0, tf.int32)
-            products = tf.matmul(dense(table(rows)), table.embeddings.value, transpose_b=True)
-            loss = tf.reduce_mean((products - y) ** 2)
-        gradients = [tf.convert_to_tensor(one) for one in tape.gradient(loss, variables)]
-        optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
+    def loss_of(x: Any, y: Any) -> Any:
+        rows = tf.cast(tf.abs(x[:, 0]) * 5.0, tf.int32)
+        products = tf.matmul(dense(table(rows)), table.embeddings.value, transpose_b=True)
+        return tf.reduce_mean((products - y) ** 2)
 
-    return _step(strategy, replica), variables
+    def whole(gradients: Any) -> Any:
+        return [tf.convert_to_tensor(one) for one in gradients]
+
+    return _step(strategy, _trains(loss_of, variables, optimizer, unscale=whole)), variables
 
 
 def tiny(strategy: Any) -> Any:

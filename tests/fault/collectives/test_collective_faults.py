@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(300)]
 _STOCK, _OURS = ["grpc"] * 3, ["grpc+fuse"] * 3
 _ENDLESS = 10_000_000  # calls
 _LARGE = 3_000_000  # elements
-_LIMIT_S = 4.0  # of a collective: in stock, some ranks wait until then
+_LIMIT_S = 4.0  # of a collective, on an idle machine: in stock, some ranks wait until then
+_TIMES_A_CALL = 5  # A limit that passes is at least so many times what a call takes.
+# And at most this: gRPC takes 20 s to give up a new connection to a stopped process.
+_LONGEST_LIMIT_S = 15.0
+_LONG_LIMIT_S = 30.0  # One that does not pass.
 _ONLY_OURS = ["reduce_scatter", "all_gather"]
 _SLOW = pytest.mark.slow
 # A fault by each data path once; `make slow` has the other op, too.
@@ -59,10 +63,18 @@ def _nothing_left(ranks, living):
 # --- their errors should have, and when it was.
 
 
+def _with_limit(ranks, **args):
+    """Let all ranks call an op; return the arguments, with a time limit that is long enough."""
+    start = time.monotonic()
+    ranks.values("attempt", **args)
+    taken = time.monotonic() - start
+    limit = min(_LONGEST_LIMIT_S, max(_LIMIT_S, _TIMES_A_CALL * taken))
+    return args | {"timeout_seconds": limit}
+
+
 def _under_way(ranks, op):
     """Lets all ranks call an op again and again."""
-    args = {"op": op, "elements": _LARGE, "timeout_seconds": _LIMIT_S}
-    ranks.values("attempt", **args)
+    args = _with_limit(ranks, op=op, elements=_LARGE)
     ranks.start("attempt", calls=_ENDLESS, **args)
     ranks.begun(0)
 
@@ -75,8 +87,7 @@ def _killed(ranks, op):
 
 
 def _killed_before(ranks, op):
-    args = {"op": op, "elements": _LARGE, "timeout_seconds": _LIMIT_S}
-    ranks.values("attempt", **args)
+    args = _with_limit(ranks, op=op, elements=_LARGE)
     ranks.kill(2)
     start = time.monotonic()
     ranks.start("attempt", [0, 1], **args)
@@ -91,21 +102,25 @@ def _stopped(ranks, op):
 
 
 def _never(ranks, op):
+    # A call of another group, for the limit.
+    args = _with_limit(ranks, op=op, elements=1000)
     start = time.monotonic()
-    ranks.start("attempt", [0, 1], op=op, elements=1000, timeout_seconds=_LIMIT_S)
+    ranks.start("attempt", [0, 1], group_key=4000, **args)
     return [0, 1], ["task:2"], start
 
 
 def _absent(ranks, op):
-    ranks.values("attempt", op=op, elements=1000)
-    return _never(ranks, op)
+    args = _with_limit(ranks, op=op, elements=1000)
+    start = time.monotonic()
+    ranks.start("attempt", [0, 1], **args)
+    return [0, 1], ["task:2"], start
 
 
 def _aborted(ranks, op):
     ranks.values("attempt", op=op, elements=1000)
     start = time.monotonic()
     ranks.start("aborted", [0], op=op, elements=1000, text="task:2 is missed")
-    ranks.start("attempt", [1], op=op, elements=1000, timeout_seconds=_LIMIT_S)
+    ranks.start("attempt", [1], op=op, elements=1000, timeout_seconds=_LONG_LIMIT_S)
     return [0, 1], ["task:2 is missed"], start
 
 
@@ -116,7 +131,7 @@ def _cancelled(ranks, op):
     return [0], [], start
 
 
-def _differing(texts, common=1000, limit=_LIMIT_S, **differs):
+def _differing(texts, common=1000, limit=_LONG_LIMIT_S, **differs):
     """Rank 1 calls with other arguments."""
 
     def fault(ranks, op):
@@ -131,7 +146,7 @@ def _differing(texts, common=1000, limit=_LIMIT_S, **differs):
 
 def _unknown(ranks, op):
     start = time.monotonic()
-    ranks.start("attempt", op=op, elements=999, timeout_seconds=_LIMIT_S)
+    ranks.start("attempt", op=op, elements=999, timeout_seconds=_LONG_LIMIT_S)
     return [0, 1, 2], ["did not find collective implementation"], start
 
 
@@ -262,18 +277,17 @@ def test_killed_rank(op, path):
 @pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
 def test_stopped_rank(op, path):
     with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
-        args = {"op": op, "elements": _LARGE, "timeout_seconds": 3.0}
-        ranks.values("attempt", **args)
+        args = _with_limit(ranks, op=op, elements=_LARGE)
         ranks.start("attempt", calls=_ENDLESS, **args)
         ranks.begun(0)
         ranks.pause(1)
-        errors = _failed(ranks.wait([0, 2], seconds=100))
+        errors = _failed(ranks.wait([0, 2]))
         # One that waits for a sum asks who was to make it, which may wait for the stopped one.
         for error in errors:
             assert error.code == _DEADLINE, error
             assert "task:1" in error.text, error
         ranks.resume(1)
-        (late,) = ranks.wait([1], seconds=100)
+        (late,) = ranks.wait([1])
         assert late is not Ended
         _nothing_left(ranks, [0, 1, 2])
 
@@ -285,9 +299,9 @@ def test_who_waits_for_one_that_waits_names_the_one_that_is_missing(path):
     # Rank 0 has the only sum, which rank 2 of the other group waits for.
     args = {"op": "reduce_scatter_in_groups", "elements": 1}
     with Ranks(["grpc+fuse"] * 4, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
-        ranks.values("attempt", **args)
+        with_limit = _with_limit(ranks, **args)
         ranks.start("attempt", [0, 3], **args)
-        ranks.start("attempt", [2], timeout_seconds=_LIMIT_S, **args)
+        ranks.start("attempt", [2], **with_limit)
         (error,) = _failed(ranks.wait([2]))
         assert error.code == _DEADLINE, error
         assert "it waited for member 0 (/job:worker/replica:0/task:0" in error.text, error
@@ -304,10 +318,15 @@ _COME = r"Group 3003 has 2 of 3 members: (\S+), (\S+)\. No member has come from 
 _LEADER = "/job:worker/replica:0/task:0"
 
 
-def _never_comes(ranks, absent):
+def _limit(ranks):
+    """A limit that passes, of calls of a few elements."""
+    return _with_limit(ranks, op="all_reduce", elements=9, group_key=4000)["timeout_seconds"]
+
+
+def _never_comes(ranks, absent, limit):
     """The errors of those that wait for one that does not come, and whose group nobody knows."""
     waiting = [rank for rank in range(3) if rank != absent]
-    ranks.start("attempt", waiting, op="reduce_scatter", elements=9, timeout_seconds=_LIMIT_S)
+    ranks.start("attempt", waiting, op="reduce_scatter", elements=9, timeout_seconds=limit)
     errors = _failed(ranks.wait(waiting))
     # The time of one is over first. It gives up, which ends the group for the other one.
     assert {error.code for error in errors} <= {_CANCELLED, _DEADLINE}, errors
@@ -321,7 +340,7 @@ def test_who_never_comes_is_named(absent):
     tasks = [f"/job:worker/replica:0/task:{rank}" for rank in range(3)]
     missing = tasks.pop(absent)
     with Ranks(_OURS) as ranks:
-        for error in _never_comes(ranks, absent):
+        for error in _never_comes(ranks, absent, _limit(ranks)):
             found = re.search(_COME, error.text)
             assert found, error
             assert sorted(found.groups()[:2]) == [f"{task}/device:CPU:0" for task in tasks], error
@@ -331,8 +350,9 @@ def test_who_never_comes_is_named(absent):
 
 def test_a_leader_that_has_stopped_is_named():
     with Ranks(_OURS) as ranks:
+        limit = _limit(ranks)
         ranks.pause(0)
-        for error in _never_comes(ranks, 0):
+        for error in _never_comes(ranks, 0, limit):
             said = f"{_LEADER}, the leader of group 3003, which knows the members that have come"
             assert f"{said}, does not answer: DEADLINE_EXCEEDED" in error.text, error
         ranks.resume(0)
@@ -341,7 +361,7 @@ def test_a_leader_that_has_stopped_is_named():
 
 def test_a_leader_without_the_plugin_says_nothing():
     with Ranks(["grpc", "grpc+fuse", "grpc+fuse"]) as ranks:
-        for error in _never_comes(ranks, 0):
+        for error in _never_comes(ranks, 0, _limit(ranks)):
             assert "Group 3003" not in error.text and "the leader of" not in error.text, error
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why an update is not one operation with the bits of stock, and what the report says of it."""
 
+import dataclasses
 import json
 import math
 import os
@@ -138,7 +139,7 @@ def test_reasons(reason, monkeypatch):
     body, count = _CASES[reason]
     found = _outlined(body)
     assert [left.reason for left in found.left].count(reason) == count
-    assert (found.clusters, found.function) == ([], None)
+    assert (found.clusters, found.function) == ((), None)
 
 
 def test_a_variable_that_is_elsewhere():
@@ -210,9 +211,8 @@ def test_an_update_is_where_its_variables_are(told):
     decision = fusion_report.fused()[-1]
     assert decision.function == told["function"]
     server = "/job:ps/replica:0/task:1/device:CPU:0"
-    decision.has_servers = True
     decision.view.device_of = lambda node: server if node.op in ASSIGNS else ""
-    one = fusion_report.operations(context_module.context())[-1]
+    one = fusion_report._operation("fused", dataclasses.replace(decision, has_servers=True))
     assert [each["device"] for each in one["each"]] == [server]
     assert f" on {server}, of " in list(lines([one]))[1]
 

@@ -36,7 +36,7 @@ def test_an_update_is_one_call():
     job = Job()
     function, found = _outline(job.update, tf.TensorSpec(SHAPE))
     (cluster,) = found.clusters
-    assert (cluster.size, len(cluster.variables), found.left) == (16, 2, [])
+    assert (cluster.size, len(cluster.variables), found.left) == (16, 2, ())
     (body,) = found.bodies.values()
     ops = sorted(node.op for node in body.node_def)
     assert ops == sorted(

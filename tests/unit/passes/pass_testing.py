@@ -46,6 +46,22 @@ def use(on: str, name: str, *values: tf.Tensor) -> tf.Tensor:
         return tf.add_n([tf.identity(v, name=f"{name}_in{i}") for i, v in enumerate(values)], name)
 
 
+def outputs(*values):
+    """Sends every value from the worker to a server, under the names out0, out1, ..."""
+    for i, value in enumerate(values):
+        with tf.device(W0):
+            out = tf.identity(value, name=f"out{i}")
+        with tf.device(PS0):
+            tf.identity(out, name=f"sink{i}")
+
+
+def switch(value, predicate, on=W0):
+    """The two outputs of a Switch, the one for False first."""
+    with tf.device(on):
+        result = tf.raw_ops.Switch(data=value, pred=predicate)
+        return result.output_false, result.output_true
+
+
 def node(name: str, op: str, inputs: list[str], on: str, /, **attrs: Any) -> node_def_pb2.NodeDef:
     """A NodeDef; attributes are a DType, bool, int, str, or a list of DTypes."""
     result = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=on)

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fuse_recv pass on conditionals and loops: what is fused, and what goes through a Switch."""
 
-import pytest
 import tensorflow as tf
 
 from tests.unit.passes.pass_testing import (
@@ -19,15 +18,6 @@ from tests.unit.passes.pass_testing import (
     v1,
 )
 from tf_fuse.explain import rewrite
-
-
-@pytest.fixture(params=[1, 2], ids=["switch_merge", "lowered_if"])
-def control_flow(request):
-    """TF1's control flow, made of Switch and Merge; and TF2's, which is lowered to them."""
-    v2_was_on = v1.control_flow_v2_enabled()
-    (v1.enable_control_flow_v2 if request.param == 2 else v1.disable_control_flow_v2)()
-    yield request.param
-    (v1.enable_control_flow_v2 if v2_was_on else v1.disable_control_flow_v2)()
 
 
 def _variable(on: str, name: str) -> v1.Variable:

@@ -17,42 +17,19 @@ from tests.unit.passes.pass_testing import (
     analysed,
     const,
     node,
+    outputs,
     source,
+    switch,
     trace,
     use,
-    v1,
     verdicts,
 )
-
-
-@pytest.fixture(params=["v1", "v2"])
-def control_flow(request):
-    """Both kinds: TF1's own Switch and Merge, and TF2's If and While, which are lowered to them."""
-    was_on = v1.control_flow_v2_enabled()
-    (v1.enable_control_flow_v2 if request.param == "v2" else v1.disable_control_flow_v2)()
-    yield request.param
-    (v1.enable_control_flow_v2 if was_on else v1.disable_control_flow_v2)()
 
 
 def _variable(on, name):
     with tf.device(on):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2], shared_name=name, name=name)
         return lambda: tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
-
-
-def _outputs(*values):
-    """Sends every value from the worker to a server, under the names out0, out1, ..."""
-    for i, value in enumerate(values):
-        with tf.device(W0):
-            out = tf.identity(value, name=f"out{i}")
-        with tf.device(PS0):
-            tf.identity(out, name=f"sink{i}")
-
-
-def _switch(value, predicate, on=W0):
-    with tf.device(on):
-        result = tf.raw_ops.Switch(data=value, pred=predicate)
-        return result.output_false, result.output_true
 
 
 def _merge(*values, on=W0):
@@ -80,7 +57,7 @@ def test_branches_that_read_variables_on_two_servers(control_flow):
                 lambda: use(W0, "yes", x0(), y0()),
                 lambda: use(W0, "no", x1(), y1()),
             )
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     graph = trace(build)
     if control_flow == "v2":
@@ -108,7 +85,7 @@ def test_nested_conditionals(control_flow):
                 lambda: tf.cond(q, lambda: use(W0, "a", x, y), lambda: use(W0, "b", x)),
                 lambda: tf.cond(q, lambda: use(W0, "c", y), lambda: use(W0, "d", y, y)),
             )
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -120,7 +97,7 @@ def test_value_after_inner_conditional_dies_with_the_outer(control_flow):
 
         def inner():
             value = tf.cond(q, lambda: x + 1, lambda: x + 2)
-            _outputs(value, value + 1)
+            outputs(value, value + 1)
             return value
 
         with tf.device(W0):
@@ -138,7 +115,7 @@ def test_switch_case(control_flow):
         x = source(W0, "x")
         with tf.device(W0):
             value = tf.switch_case(index, [lambda i=i: x + float(i) for i in range(3)])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -178,7 +155,7 @@ def test_control_output_of_a_conditional_with_side_effects(control_flow):
         ifs = [op for op in done.graph.get_operations() if op.type == "If"]
         assert len(ifs) == (control_flow == "v2")
         with tf.control_dependencies(ifs or [done]):
-            _outputs(x + 1, x + 2)
+            outputs(x + 1, x + 2)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -187,11 +164,11 @@ def test_one_predicate_in_two_partitions():
     # The Switches are on different tasks; each gets the predicate by a receive of its own.
     def build():
         p = source(PS1, "p", tf.bool, ())
-        no, _ = _switch(source(PS0, "x"), p, on=PS0)
+        no, _ = switch(source(PS0, "x"), p, on=PS0)
         with tf.device(W0):
-            _, yes = _switch(source(W0, "y"), tf.identity(p), on=W0)
+            _, yes = switch(source(W0, "y"), tf.identity(p), on=W0)
         value = _merge(no, yes)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -199,9 +176,9 @@ def test_one_predicate_in_two_partitions():
 def test_predicate_itself_may_be_dead():
     def build():
         p, q = (source(W0, name, tf.bool, ()) for name in "pq")
-        dying, _ = _switch(p, q)
-        value = _merge(*_switch(source(W0, "x"), dying))
-        _outputs(value, value + 1)
+        dying, _ = switch(p, q)
+        value = _merge(*switch(source(W0, "x"), dying))
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
@@ -213,10 +190,10 @@ def test_merge_of_different_predicates(predicates):
         with tf.device(W0):
             values["not p"] = tf.logical_not(values["p"])
         x = source(W0, "x")
-        no, _ = _switch(x, values[predicates[0]])
-        _, yes = _switch(x, values[predicates[1]])
+        no, _ = switch(x, values[predicates[0]])
+        _, yes = switch(x, values[predicates[1]])
         value = _merge(no, yes)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
@@ -224,9 +201,9 @@ def test_merge_of_different_predicates(predicates):
 def test_merge_with_a_value_that_is_always_there():
     def build():
         x = source(W0, "x")
-        no, _ = _switch(x, source(W0, "p", tf.bool, ()))
+        no, _ = switch(x, source(W0, "p", tf.bool, ()))
         value = _merge(no, x)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -234,30 +211,30 @@ def test_merge_with_a_value_that_is_always_there():
 @pytest.mark.parametrize("output", [0, 1])
 def test_switch_without_merge(output):
     def build():
-        taken = _switch(source(W0, "x"), source(W0, "p", tf.bool, ()))[output]
-        _outputs(taken, taken + 1)
+        taken = switch(source(W0, "x"), source(W0, "p", tf.bool, ()))[output]
+        outputs(taken, taken + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
 
 def test_dead_by_control_edge_alone():
     def build():
-        _, yes = _switch(source(W0, "x"), source(W0, "p", tf.bool, ()))
+        _, yes = switch(source(W0, "x"), source(W0, "p", tf.bool, ()))
         with tf.device(W0):
             pivot = tf.identity(yes, name="pivot")
             with tf.control_dependencies([pivot]):
                 value = tf.constant([1.0, 2.0])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
 
 def test_control_edge_from_a_switch_is_live():
     def build():
-        _, yes = _switch(source(W0, "x"), source(W0, "p", tf.bool, ()))
+        _, yes = switch(source(W0, "x"), source(W0, "p", tf.bool, ()))
         with tf.device(W0), tf.control_dependencies([yes.op]):
             value = tf.constant([1.0, 2.0])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -268,9 +245,9 @@ def test_many_conditionals_on_one_value(predicates):
     def build():
         x = source(W0, "x")
         ps = [source(W0, f"p{i}", tf.bool, ()) for i in range(predicates)]
-        values = [_switch(x, p)[1] for p in ps]
+        values = [switch(x, p)[1] for p in ps]
         dead = use(W0, "all", *values)
-        _outputs(dead, dead + 1, x + 1, x + 2)
+        outputs(dead, dead + 1, x + 1, x + 2)
 
     found = _out_verdicts(build)
     assert found == {**_DOUBTED, "out2": "fused", "out3": "fused"}

@@ -22,15 +22,6 @@ from tests.unit.passes.pass_testing import (
 from tf_fuse.explain import rewrite
 
 
-@pytest.fixture(params=["v1", "v2"])
-def control_flow(request):
-    """TF1's own loops, made of Enter, Merge and the like; and TF2's While, which is lowered."""
-    was_on = v1.control_flow_v2_enabled()
-    (v1.enable_control_flow_v2 if request.param == "v2" else v1.disable_control_flow_v2)()
-    yield request.param
-    (v1.enable_control_flow_v2 if was_on else v1.disable_control_flow_v2)()
-
-
 @pytest.fixture
 def tf1_loops():
     """For tests that name nodes."""

@@ -5,34 +5,20 @@
 As in test_liveness.py, every graph ends in nodes named "out..." that a server receives.
 """
 
-import pytest
 import tensorflow as tf
 
-from tests.unit.passes.pass_testing import PS0, PS1, W0, analysed, source, trace, v1, verdicts
-
-
-@pytest.fixture(params=["v1", "v2"])
-def control_flow(request):
-    """Both kinds: TF1's own Switch and Merge, and TF2's If and While, which are lowered to them."""
-    was_on = v1.control_flow_v2_enabled()
-    (v1.enable_control_flow_v2 if request.param == "v2" else v1.disable_control_flow_v2)()
-    yield request.param
-    (v1.enable_control_flow_v2 if was_on else v1.disable_control_flow_v2)()
-
-
-def _outputs(*values):
-    """Sends every value from the worker to a server, under the names out0, out1, ..."""
-    for i, value in enumerate(values):
-        with tf.device(W0):
-            out = tf.identity(value, name=f"out{i}")
-        with tf.device(PS0):
-            tf.identity(out, name=f"sink{i}")
-
-
-def _switch(value, predicate, on=W0):
-    with tf.device(on):
-        result = tf.raw_ops.Switch(data=value, pred=predicate)
-        return result.output_false, result.output_true
+from tests.unit.passes.pass_testing import (
+    PS0,
+    PS1,
+    W0,
+    analysed,
+    outputs,
+    source,
+    switch,
+    trace,
+    v1,
+    verdicts,
+)
 
 
 def _out_verdicts(build):
@@ -51,7 +37,7 @@ def test_values_after_a_loop(control_flow):
             _, value = tf.while_loop(
                 lambda i, _: i < 3, lambda i, a: (i + 1, a + x), [tf.constant(0), tf.zeros([2])]
             )
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -65,7 +51,7 @@ def test_values_after_a_loop_on_two_tasks(control_flow):
 
         with tf.device(W0):
             _, value = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.zeros([2])])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     found = verdicts(analysed(trace(build)))
     assert [found["out0"], found["out1"]] == ["fused", "fused"]
@@ -89,7 +75,7 @@ def test_loop_inside_a_branch(control_flow):
 
         with tf.device(W0):
             value = tf.cond(p, loop, lambda: tf.zeros([2]))
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     found = verdicts(analysed(trace(build)))
     assert [found["out0"], found["out1"]] == ["fused", "fused"]
@@ -105,7 +91,7 @@ def test_conditional_inside_a_loop(control_flow):
 
         with tf.device(W0):
             _, value = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.ones([2])])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -120,7 +106,7 @@ def test_nested_loops(control_flow):
 
         with tf.device(W0):
             _, value = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), tf.ones([2])])
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -161,7 +147,7 @@ def _split(value, enter):
 def test_loop_made_by_hand():
     def build():
         value = _loop(lambda a, _: tf.tanh(a), lambda s: s.output_false)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _FUSED
 
@@ -169,7 +155,7 @@ def test_loop_made_by_hand():
 def test_loop_in_which_the_value_may_die():
     def build():
         value = _loop(lambda a, enter: _split(a, enter).output_true, lambda s: s.output_false)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
@@ -183,7 +169,7 @@ def test_exit_that_is_not_fed_by_the_loop_s_own_end():
 
     def build():
         value = _loop(remember, lambda s: _split(s.output_false, enters[-1]).output_true)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED
 
@@ -191,10 +177,10 @@ def test_exit_that_is_not_fed_by_the_loop_s_own_end():
 def test_loop_that_is_entered_in_a_branch_only():
     def build():
         p = source(W0, "p", tf.bool, ())
-        _, yes = _switch(source(W0, "x"), p)
+        _, yes = switch(source(W0, "x"), p)
         with tf.device(W0), tf.control_dependencies([tf.identity(yes)]):
             one = tf.constant(0.5)
         value = _loop(lambda a, enter: a + enter(one, True), lambda s: s.output_false)
-        _outputs(value, value + 1)
+        outputs(value, value + 1)
 
     assert _out_verdicts(build) == _DOUBTED

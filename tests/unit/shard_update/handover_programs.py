@@ -249,6 +249,27 @@ def handed_over_anew_while_it_is_read():
         raise AssertionError
 
 
+def who_leaves_while_it_is_read():
+    """What the reader was handed since it began to read counts; also if others leave then."""
+    one, *others = _replicas(3)
+    gone = []
+
+    def leave(key):
+        if key[0] == one.shard_group.scope and others:
+            other = others.pop()
+            other.leave()
+            other.dies(one)
+            gone.append(other.rank)
+            raise _UNREACHABLE
+        if any((rank, rank) in key[2] for rank in gone):
+            raise _UNREACHABLE
+
+    one.all.before = leave
+    assert one.read() == [3.0]
+    assert one.marks() == [-1, 3, 3]
+    assert _log == []
+
+
 def an_error_that_passes():
     """It is tried again."""
     one, other = _replicas()

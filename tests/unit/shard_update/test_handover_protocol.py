@@ -20,6 +20,7 @@ _CASES = [
         "another_step_after_the_handover",
         "half_of_a_second_handover",
         "handed_over_anew_while_it_is_read",
+        "who_leaves_while_it_is_read",
         "an_error_that_passes",
         "a_handover_that_fails",
         "three_replicas",

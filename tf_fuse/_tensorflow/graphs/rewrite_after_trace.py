@@ -80,7 +80,7 @@ def install() -> None:
 
 
 def when_traced(op: Any, change: Callable[[Any], None]) -> None:
-    """Changes the graph of an operation when that has been traced.
+    """Change the graph of an operation when that has been traced.
 
     Nothing is changed in a graph that has no such end, as those of sessions.
 
@@ -119,7 +119,7 @@ def _change(graph: Any) -> None:
 
 
 def replace(old: Any, new: Any) -> None:
-    """Makes all operations that read a tensor read another one with the same value.
+    """Make all operations that read a tensor read another one with the same value.
 
     Args:
       old: the tensor.
@@ -132,7 +132,7 @@ def replace(old: Any, new: Any) -> None:
 
 
 def chain_to(tensor: Any) -> tuple[list[Any], Any]:
-    """Goes back from a tensor over operations that only hand on their input.
+    """Go back from a tensor over operations that only hand on their input.
 
     Args:
       tensor: of a graph.
@@ -152,7 +152,7 @@ def chain_to(tensor: Any) -> tuple[list[Any], Any]:
 
 
 def has_own_gradient(op: Any) -> bool:
-    """Whether the gradient of an operation is the one of its type."""
+    """Return whether the gradient of an operation is the one of its type."""
     try:
         op.get_attr("_gradient_op_type")
     except ValueError:

@@ -28,8 +28,8 @@ _WHY = {
     "_clip_gradients": "Norms are of whole gradients.",
     "_use_weight_decay": "Programs exclude whole variables by name.",
     "_overwrite_model_variables_with_average_value": "Averages are kept beside the pieces.",
-    "save_own_variables": "Keras's files cannot hold slots of pieces: it is an error.",
-    "load_own_variables": "Keras's files cannot hold slots of pieces: it is an error.",
+    "save_own_variables": "Keras's files have whole slots in place of those of pieces.",
+    "load_own_variables": "Keras's files have whole slots in place of those of pieces.",
     "_trackable_children": "A checkpoint has whole variables and slots in place of pieces.",
 }
 _BY_NAME: Final = {

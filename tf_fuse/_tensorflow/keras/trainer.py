@@ -94,7 +94,7 @@ MEMBERS = (
     _member(
         _EPOCHS,
         "_interrupted_warning",
-        "Data that workers read may end after any number of calls: this is no interruption.",
+        "Data that workers read may end after any number of calls.",
         "self",
         when=ON_OBJECTS,
     ),

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from tf_fuse._tensorflow.members import ON_OBJECTS, Member, Stored, Takes
 _VALUES = "tensorflow.python.distribute.coordinator.values"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
 _FEATURES = (feature_names.KERAS_FIT,)
+_MOMENT_S = 0.0005
 _DISPATCH = Member(
     _CONTEXT,
     "get_current_dispatch_context",
@@ -20,13 +22,16 @@ _DISPATCH = Member(
     "knows the worker whose thread asks",
     _FEATURES,
 )
+_RESULT = f"{_VALUES}:RemoteValueImpl"
 MEMBERS = (
-    Member(
-        f"{_VALUES}:RemoteValueImpl",
-        "_status_available_event",
-        Stored(),
-        "is set when the call has ended",
-        _FEATURES,
+    *(
+        Member(_RESULT, name, Stored(), why, _FEATURES)
+        for name, why in (
+            ("_status_available_event", "is set when the call has ended"),
+            ("_has_fetched_to_local", "says that the worker may be lost: its results are here"),
+            ("_has_fetched_to_local_lock", "is held while results come from the worker"),
+            ("_error", "is what the call raised"),
+        )
     ),
     Member(
         f"{_VALUES}:PerWorkerDatasetFromDatasetFunction",
@@ -41,13 +46,26 @@ MEMBERS = (
 
 
 def is_done(result: Any) -> bool:
-    """Return whether the call has ended whose result `ClusterCoordinator.schedule` returned."""
-    return bool(result._status_available_event.is_set())
+    """Return whether a call has ended, and what it returned is on this machine.
+
+    Before that, its worker may be lost, and then the call runs again.
+
+    Args:
+      result: of `ClusterCoordinator.schedule`.
+    """
+    has_ended = result._status_available_event.is_set()
+    return bool(has_ended and (result._has_fetched_to_local or result._error is not None))
 
 
 def wait(result: Any, seconds: float) -> None:
-    """Wait until a call has ended, but not longer."""
-    result._status_available_event.wait(seconds)
+    """Wait until a call may be done, but not longer."""
+    if result._status_available_event.is_set():
+        with result._has_fetched_to_local_lock:
+            pass
+        if not is_done(result):  # A thread is about to take the lock, or runs the call again.
+            time.sleep(min(seconds, _MOMENT_S))
+    else:
+        result._status_available_event.wait(seconds)
 
 
 class _DatasetFunction:

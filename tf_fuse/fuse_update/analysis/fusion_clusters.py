@@ -55,7 +55,7 @@ class Rules:
 CONTROL_FLOW = frozenset({"Enter", "Merge", "NextIteration", "RefEnter", "RefSwitch", "Switch"})
 
 
-@dataclass
+@dataclass(frozen=True)
 class UnfusedAssignment:
     """An assignment that is not fused.
 
@@ -70,7 +70,7 @@ class UnfusedAssignment:
     detail: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class FusionCluster:
     """Operations that become one operation.
 
@@ -81,8 +81,8 @@ class FusionCluster:
       device: the device that they name; "" if they name none.
     """
 
-    nodes: list[str]
-    variables: list[str]
+    nodes: tuple[str, ...]
+    variables: tuple[str, ...]
     size: int
     device: str
 
@@ -128,7 +128,9 @@ class Finder:
             if node.name in self._cone:
                 members[self._find(self._cone[node.name])].append(node.name)
         return [
-            FusionCluster(nodes, self._variables(nodes), self._size[key], self._device[key])
+            FusionCluster(
+                tuple(nodes), tuple(self._variables(nodes)), self._size[key], self._device[key]
+            )
             for key, nodes in sorted(members.items())
         ]
 
@@ -366,7 +368,7 @@ def narrowed(view: GraphView, cluster: FusionCluster) -> FusionCluster:
         made = {tensor.partition(":")[0] for tensor in data_inputs(node)}
         if node.op in READS | ASSIGNS or made & kept:
             kept.add(name)
-    return replace(cluster, nodes=[name for name in cluster.nodes if name in kept])
+    return replace(cluster, nodes=tuple(name for name in cluster.nodes if name in kept))
 
 
 def results_of(view: GraphView, cluster: FusionCluster) -> list[str]:

@@ -79,7 +79,7 @@ class Rows:
     hands: set[str] = field(default_factory=set)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Join:
     """A node that joins further rows to some rows.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tf_fuse._tensorflow.dtype_numbers import BFLOAT16, BOOL, DOUBLE, FLOAT, HALF, INT32, INT64
@@ -85,12 +86,12 @@ class ElementwiseEncoder:
             if simple is None:
                 return "optimizer"
             made = _Writer(simple, cluster).write(shapes)
-        made.is_exact = set(made.node.attr["Tin"].list.type) <= _WHOLE and all(
+        is_exact = set(made.node.attr["Tin"].list.type) <= _WHOLE and all(
             node.attr["dtype"].type in _WHOLE
             for node in map(view.nodes.__getitem__, cluster.nodes)
             if node.op in ASSIGNS
         )
-        return made
+        return replace(made, is_exact=is_exact)
 
     def _make_exact(
         self,

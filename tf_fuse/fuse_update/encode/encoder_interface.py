@@ -14,7 +14,7 @@ from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster, Rules
 from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
 
 
-@dataclass
+@dataclass(frozen=True)
 class FusedOperation:
     """The operation that replaces a fusion cluster.
 

@@ -112,7 +112,9 @@ class StagedEncoder:
             nodes = group.nodes()
             order = [node.name for node in self._order if node.name in nodes]
             device = self._view.nodes[group.scatters[0]].device
-            made.append((FusionCluster(order, sorted(group.variables), 0, device), operation))
+            made.append(
+                (FusionCluster(tuple(order), tuple(sorted(group.variables)), 0, device), operation)
+            )
             self.left = [name for name in self.left if name not in nodes]
         return made, others
 
@@ -252,7 +254,7 @@ class StagedEncoder:
     def _write_whole(self, writer: Writer, cluster: FusionCluster, part: list[str]) -> bool:
         view = self._view
         variables = {variable_of(view, view.nodes[n]) for n in part if self._has_variable(n)}
-        small = FusionCluster(part, sorted(variables), cluster.size, cluster.device)
+        small = FusionCluster(tuple(part), tuple(sorted(variables)), cluster.size, cluster.device)
         if results_of(view, small) or not variables:
             return False  # (A stage cannot pass such results to another stage.)
         made = self._encoder.encode(view, small, self._shapes, self._site)

@@ -90,8 +90,8 @@ class Writer:
         view = self._view
         variables = sorted({variable_of(view, view.nodes[n]) for n in nodes if _reads(view, n)})
         cluster = FusionCluster(
-            list(nodes),
-            variables,
+            tuple(nodes),
+            tuple(variables),
             math.prod(max(n, -1) for n in shape),
             view.nodes[nodes[-1]].device,
         )

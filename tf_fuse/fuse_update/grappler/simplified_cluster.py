@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tf_fuse.function_graph.view import GraphView
 
 
-@dataclass
+@dataclass(frozen=True)
 class SimplifiedCluster:
     """A cluster as a function of its own.
 

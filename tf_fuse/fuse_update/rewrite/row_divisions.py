@@ -21,7 +21,7 @@ from tf_fuse.fuse_update.analysis.keras_row_division import Division
 from tf_fuse.fuse_update.analysis.rows import JOIN, SUM, PartialShape, source_of
 
 
-@dataclass
+@dataclass(frozen=True)
 class FunctionWithJoins:
     """A function in which nodes compute the quotients, not conditionals.
 

@@ -228,7 +228,7 @@ class Execution:
         return relayout(self._communicator, plan, held)[self.devices.first]
 
     def _without_gradient(self, fed: Sequence[Any], made: Sequence[Any]) -> Sequence[Any]:
-        """Return results of which no gradient can be asked, as of all that the function reads.
+        """Return results that fail when a gradient through them is asked for.
 
         It would be None for the variables, whose values are in shards, and the trace does not keep
         gradients that a program defines.

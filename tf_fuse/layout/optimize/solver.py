@@ -301,9 +301,7 @@ class _Search:
         self._bound = max(self._bound, lowest)
         for one in found:
             self._offer(one, NEIGHBOURHOODS)
-        if self._late() or (
-            self._best is not None and tables.cost_of(self._best) <= self._bound
-        ):  # fmt: skip
+        if self._late() or (self._best is not None and tables.cost_of(self._best) <= self._bound):
             return
         # The program takes tables over at most two operations.
         order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries, most=2)

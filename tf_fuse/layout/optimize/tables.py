@@ -107,7 +107,7 @@ class Tables:
         return found
 
     def fits(self, choice: Sequence[int]) -> bool:
-        """Whether it can be: no infinite table entry, and within the limit at each time point."""
+        """Return whether a choice has no infinite table entry and fits at each time point."""
         if self.cost_of(choice) >= INFINITE:
             return False
         return self.limit is None or self.peak_of(choice) <= self.limit

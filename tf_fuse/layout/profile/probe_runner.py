@@ -104,7 +104,7 @@ class ExecutionBench:
     def _run(
         self, what: Callable[[PerDevice], PerDevice], shape: Sequence[int]
     ) -> Callable[[], None]:
-        """A call that waits until what it makes is on all devices; an element of each is read."""
+        """Return a call that reads an element of each result, so that it waits for all devices."""
         pieces = {}
         for device, name in self._devices.names.items():
             with tf.device(name):

@@ -100,26 +100,62 @@ def _trackable_children(
 
 def _with_wholes(optimizer: Any, children: dict[str, Any]) -> dict[str, Any]:
     """Replace pieces and their slots by whole variables in an optimizer's list."""
-    weights = keras_optimizer.weights_of(optimizer)
-    runs = _runs(weights)
-    if not runs:
+    instead = _instead(optimizer)
+    if not instead:
         return children
     made = _made(optimizer)
-    # By identity, a piece's replacement; None for all but the first piece.
-    instead: dict[int, Any] = {}
-    for name in sorted(vars(optimizer)):
-        child = getattr(optimizer, name)
-        # (A list with one slot for each weight; other lists have the iterations, too.)
-        if isinstance(child, list) and name != "_variables" and len(child) == len(weights):
-            for run in runs:
-                pieces = list(child)[run.first : run.first + run.count]
-                whole = run.whole
-                if name != "_trainable_variables":
-                    whole = _joined(made, name, run, pieces) if run.count > 1 else None
-                if whole is not None:
-                    instead.update({id(one): None for one in pieces})
-                    instead[id(pieces[0])] = whole
     return {name: _replaced(made, name, child, instead) for name, child in children.items()}
+
+
+def _lists(optimizer: Any) -> dict[str, list[Any]]:
+    """Return the lists with one variable for each weight, by name: the weights, and slots.
+
+    Other lists have the iterations, too.
+    """
+    count = len(keras_optimizer.weights_of(optimizer))
+    found = {name: getattr(optimizer, name) for name in sorted(vars(optimizer))}
+    return {
+        name: list(child)
+        for name, child in found.items()
+        if isinstance(child, list) and name != "_variables" and len(child) == count
+    }
+
+
+def _instead(optimizer: Any) -> dict[int, Any]:
+    """Return, by identity, a piece's replacement; None for all but the first piece."""
+    runs = _runs(keras_optimizer.weights_of(optimizer))
+    instead: dict[int, Any] = {}
+    for name, child in _lists(optimizer).items() if runs else ():
+        for run in runs:
+            pieces = child[run.first : run.first + run.count]
+            whole = run.whole
+            if name != "_trainable_variables":
+                whole = _joined(_made(optimizer), name, run, pieces) if run.count > 1 else None
+            if whole is not None:
+                instead.update({id(one): None for one in pieces})
+                instead[id(pieces[0])] = whole
+    return instead
+
+
+def whole_variables(optimizer: Any) -> list[Any] | None:
+    """Return an optimizer's own variables, with one in place of the slots of all pieces.
+
+    Returns:
+      In the order of an optimizer without pieces. None if some slots are not parts of a whole.
+    """
+    instead = _instead(optimizer)
+    runs = [one for one in _runs(keras_optimizer.weights_of(optimizer)) if one.count > 1]
+    slots = [
+        slot
+        for child in _lists(optimizer).values()
+        for run in runs
+        for slot in child[run.first : run.first + run.count]
+    ]
+    own = {id(one) for one in optimizer.variables}
+    if not runs or any(id(one) in own and id(one) not in instead for one in slots):
+        return None
+    found = [instead.get(id(one), one) for one in optimizer.variables]
+    return [one for one in found if one is not None]
 
 
 def _runs(weights: Sequence[Any]) -> list[_Run]:

@@ -10,9 +10,9 @@ compute norms or means of weights, and unknown ones, are refused.
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from tf_fuse._tensorflow.keras import optimizer as keras_optimizer
 from tf_fuse._tensorflow.keras.optimizer import ELEMENTWISE
 from tf_fuse._tensorflow.variables.resource_variable import unique_id
 from tf_fuse.parameter_server import abstract_build
+from tf_fuse.parameter_server.partitioning import keras_checkpoints
 from tf_fuse.parameter_server.partitioning.gradient_tape import cut, in_pieces, joined, value_of
 from tf_fuse.parameter_server.partitioning.pieces import pieces
 
@@ -74,8 +75,8 @@ def install() -> None:
                 "_clip_gradients": _clip_gradients,
                 "_use_weight_decay": _use_weight_decay,
                 "_overwrite_model_variables_with_average_value": _overwrite_with_averages,
-                "save_own_variables": functools.partial(_refuse_files, "save_own_variables"),
-                "load_own_variables": functools.partial(_refuse_files, "load_own_variables"),
+                "save_own_variables": _save_file,
+                "load_own_variables": _load_file,
                 "build": _build_wholes,
             }
         )
@@ -231,14 +232,42 @@ def _overwrite_with_averages(stock: Any, optimizer: Any, trainable_variables: An
     return stock(optimizer, trainable_variables)
 
 
-def _refuse_files(name: str, stock: Any, optimizer: Any, store: Any) -> Any:
-    """Refuse Keras's own files, which number an optimizer's variables; pieces would be wrong."""
-    split = vars(optimizer).get(_SPLIT)
-    if split is not None:
-        raise ValueError(
-            f"{name}: the optimizer {optimizer.name!r} keeps variables for each piece of "
-            f"{len(set(map(id, split.owners.values())))} of its variables, which Keras's "
-            "files cannot record: use tf.train.Checkpoint, which has them whole, or "
-            "model.save_weights or include_optimizer=False for the model alone"
+def _save_file(stock: Any, optimizer: Any, store: Any) -> Any:
+    """Save into one of Keras's own files, which number an optimizer's variables, whole ones."""
+    import numpy as np
+
+    if vars(optimizer).get(_SPLIT) is None:
+        return stock(optimizer, store)
+    for i, variable in enumerate(_wholes(optimizer, "save_own_variables")):
+        pieces_of = getattr(variable, "variables", [variable])
+        arrays = [one.numpy() for one in pieces_of]
+        store[str(i)] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return None
+
+
+def _load_file(stock: Any, optimizer: Any, store: Any) -> Any:
+    """Load from one of Keras's own files."""
+    if vars(optimizer).get(_SPLIT) is None:
+        return stock(optimizer, store)
+    wholes = _wholes(optimizer, "load_own_variables")
+    if len(store.keys()) != len(wholes):
+        warnings.warn(
+            f"Skipping variable loading for optimizer {optimizer.name!r}, because it has "
+            f"{len(wholes)} variables whereas the saved optimizer has {len(store.keys())}",
+            stacklevel=2,
         )
-    return stock(optimizer, store)
+        return None
+    for i, variable in enumerate(wholes):
+        variable.assign(store[str(i)])
+    return None
+
+
+def _wholes(optimizer: Any, name: str) -> list[Any]:
+    found = keras_checkpoints.whole_variables(optimizer)
+    if found is None:
+        raise ValueError(
+            f"{name}: the optimizer {optimizer.name!r} keeps variables for pieces of its variables "
+            "which are not pieces of whole ones, so Keras's files cannot record them: use "
+            "tf.train.Checkpoint"
+        )
+    return found

@@ -44,7 +44,7 @@ class Scope:
 
     @classmethod
     def outermost(cls, definition: Any, mirrored: Collection[str], kept: Collection[str]) -> Scope:
-        """The scope of the planned function.
+        """Return the scope of the planned function.
 
         Args:
           definition: its `FunctionDef`.
@@ -63,7 +63,7 @@ class Scope:
 def inner_scope(
     program: ReplicatedProgram, view: GraphView, node: Any, call: Inside, scope: Scope
 ) -> Scope:
-    """What is known of the arguments of a function that is called.
+    """Return what is known of the arguments of a function that is called.
 
     Args:
       program: that the functions are of.
@@ -105,7 +105,7 @@ def inner_scope(
 
 
 def reduces(program: ReplicatedProgram, name: str) -> bool:
-    """Whether a function, or one that it calls, has an all-reduce."""
+    """Return whether a function, or one that it calls, has an all-reduce."""
     definition = program.function(name)
     return definition is not None and any(
         node.op == REDUCE or any(reduces(program, called) for called in called_functions(node))
@@ -121,7 +121,7 @@ def _is_used_elsewhere(
     position: int,
     scope: Scope,
 ) -> bool:
-    """Whether another function than the called one uses a variable that it gets."""
+    """Return whether another function than the called one uses a variable that it gets."""
     resource = view.resource(call.arguments[position])
     users = [name for name in view.escapes(resource, but_shape=False) if name != node.name]
     if view.users(resource) or [n for n in users if n or resource not in scope.carried]:

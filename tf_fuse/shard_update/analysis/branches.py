@@ -108,7 +108,7 @@ class BranchAnalysis:
     def _branch(
         self, bucket: Bucket, node: Any, positions: list[int]
     ) -> tuple[Bucket, BranchPlan | str]:
-        """The plan of the branch that has an update; or where it turns out that there is none.
+        """Return the plan of the branch that has an update, or where none was found.
 
         Returns:
           Also the bucket, with what the branch says of its clusters.

@@ -76,7 +76,7 @@ class Growth:
         return math.prod(self.shape)
 
     def cluster(self) -> UpdateCluster:
-        """The plan's record of what has grown."""
+        """Return the plan's record of what has grown."""
         return UpdateCluster(
             self.root,
             self.shape,
@@ -102,7 +102,7 @@ class Growth:
             self.shape = shape
 
     def add_sink(self, node: str, origin: str) -> None:
-        """Adds an assignment to the cluster."""
+        """Add an assignment to the cluster."""
         if node not in self.origins:
             self.origins[node] = origin
             self.sinks.append(node)
@@ -127,7 +127,7 @@ class FunctionFacts:
         outside: Collection[str],
         carried: Collection[str],
     ):
-        """Takes the function.
+        """Take the function.
 
         Args:
           view: of it.
@@ -152,33 +152,33 @@ class FunctionFacts:
         return self.accesses.setdefault(variable, ([], []))
 
     def shape(self, tensor: str) -> Shape | None:
-        """The shape of a tensor, as far as it is known."""
+        """Return the shape of a tensor, as far as it is known."""
         return self._shapes.get(tensor)
 
     def size(self, tensor: str) -> int | None:
-        """The number of a tensor's elements, if it is known."""
+        """Return the number of a tensor's elements, if it is known."""
         shape = self.shape(tensor)
         return None if shape is None else math.prod(shape)
 
     def join(self, growth: Growth, tensor: str, origin: str) -> None:
-        """Makes a tensor a member of a cluster."""
+        """Make a tensor a member of a cluster."""
         growth.join(tensor, origin, self.shape(tensor))
 
     def assigned(self, growth: Growth) -> set[str]:
-        """The variables that are assigned by values, and the weights of other updates."""
+        """Return the variables that are assigned by values, and the weights of other updates."""
         return {self.view.assigned(self.view.nodes[sink])[0] for sink in growth.sinks}
 
     def is_applied(self, variable: str) -> bool:
-        """Whether a variable is the weight of an operation that updates it."""
+        """Return whether a variable is the weight of an operation that updates it."""
         nodes = [self.view.nodes[name] for name in self.accesses[variable][1]]
         return any(n.op in RESOURCE_APPLY and self.view.assigned(n)[0] == variable for n in nodes)
 
     def may_be_slot(self, growth: Growth, variable: str) -> bool:
-        """Whether an assigned variable is taken for a slot until more is seen of it."""
+        """Return whether an assigned variable is taken for a slot until more is seen of it."""
         return variable not in growth.excluded | self.outside and not self.is_applied(variable)
 
     def can_shard(self, assign: str, growth: Growth) -> bool:
-        """Whether a replica can assign its shard instead of the whole, as far as the value goes."""
+        """Return whether the assigned value lets a replica assign its shard alone."""
         node = self.view.nodes[assign]
         if node.op not in ASSIGNS:
             return False
@@ -186,7 +186,7 @@ class FunctionFacts:
         return value in self.found.tensors and self.size(value) == growth.size
 
     def escapes(self, variable: str, but_shape: bool) -> list[str]:
-        """As `GraphView.escapes`, but for results that are for the next iteration."""
+        """Return as `GraphView.escapes` does, but ignore results for the next iteration."""
         found = self.view.escapes(variable, but_shape)
         return [name for name in found if name or variable not in self._carried]
 
@@ -195,13 +195,13 @@ class Reductions:
     """Finds out what reductions reduce."""
 
     def __init__(self, view: GraphView, shapes: Mapping[str, Shape | None], exact: bool):
-        """Takes the function, its tensors' shapes, and whether bits must not change."""
+        """Take the function, its tensors' shapes, and whether bits must not change."""
         self._view = view
         self._shapes = shapes
         self._exact = exact
 
     def of(self, node: Any) -> Reduction | tuple[str, str]:
-        """The reduction that a node is; or why it cannot be done by parts, and where."""
+        """Return the reduction that a node is; or why it cannot be done by parts, and where."""
         tensor = data_inputs(node)[0]
         (output,) = self._view.outputs(node)
         shape, result = self._shapes.get(tensor), self._shapes.get(output)

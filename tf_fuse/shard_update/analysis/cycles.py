@@ -20,7 +20,7 @@ from tf_fuse.shard_update.plan import Bucket, UpdateCluster, sharded_clusters
 
 
 def has_cycle(view: GraphView, buckets: Sequence[Bucket]) -> bool:
-    """Whether nodes of the rewritten function would wait for one another.
+    """Return whether nodes of the rewritten function would wait for one another.
 
     Args:
       view: of the original function.
@@ -87,7 +87,7 @@ class _Waits:
         return data_inputs(bucket.reduce)[1:4]
 
     def _reduce_scatter(self, bucket: Bucket) -> None:
-        """The all-reduce reads the gradients themselves; nothing packs or unpacks them."""
+        """Add the edges of a reduce-scatter, which reads the gradients without packing them."""
         if bucket.node in self._view.nodes:
             (reduced,) = self._view.outputs(self._view.nodes[bucket.node])
             for use in self._view.uses(reduced):
@@ -107,7 +107,7 @@ class _Waits:
         self._more.pop(node, None)
 
     def _slice(self, bucket: Bucket, cluster: UpdateCluster) -> None:
-        """The cluster's nodes read slices, its shards, and shards of variables."""
+        """Add the edges of a cluster, which reads slices, its shards, and shards of variables."""
         for variable in cluster.held:
             for user in self._view.users(variable):
                 self._data[user.name] = [
@@ -133,7 +133,7 @@ class _Waits:
                 self._more[name].add(self._join(bucket, what, [], read))
 
     def _gather_first(self, bucket: Bucket) -> set[int]:
-        """Reads in front of the update wait for gathers, and the reduce-scatter for these."""
+        """Read in front of the update wait for gathers, and the reduce-scatter for these."""
         first: set[int] = set()
         before = ""
         for number, (_, indices) in enumerate(batches(bucket)):
@@ -157,7 +157,7 @@ class _Waits:
         return node is not None and node.op == "Const"
 
     def _new_weight(self, bucket: Bucket, index: int, cluster: UpdateCluster) -> str:
-        """The node that makes the shard of the new weight; reads of versions are replaced."""
+        """Return the node that makes the shard of the new weight, after reads are replaced."""
         value = ""
         for number, name in enumerate(cluster.chain):
             sink = self._view.nodes[name]
@@ -179,7 +179,7 @@ class _Waits:
         return value
 
     def are_circular(self) -> bool:
-        """Whether some nodes wait for one another."""
+        """Return whether some nodes wait for one another."""
         before = {
             name: {self._instead.get(tensor, _maker(tensor)) for tensor in tensors}
             | self._more[name]
@@ -204,5 +204,5 @@ class _Waits:
 
 
 def _maker(tensor: str) -> Any:
-    """The node that makes a tensor; "" for an argument."""
+    """Return the node that makes a tensor; "" for an argument."""
     return tensor.partition(":")[0] if ":" in tensor else ""

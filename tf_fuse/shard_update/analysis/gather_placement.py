@@ -116,7 +116,7 @@ def _place(
 
 
 def _is_in_front(order: Order, cluster: UpdateCluster, node: Any) -> bool:
-    """Whether a node reads a weight as it is before the update."""
+    """Return whether a node reads a weight as it is before the update."""
     return (
         node is not None
         and node.op in READS
@@ -128,7 +128,7 @@ def _is_in_front(order: Order, cluster: UpdateCluster, node: Any) -> bool:
 def _obstacle(
     view: GraphView, cluster: UpdateCluster, reads: Collection[str], node: Any
 ) -> tuple[str, str] | None:
-    """Why a node that gets a weight keeps it from being in parts, and where; None if it does not.
+    """Return why a node keeps the weight that it gets from being sharded, and where; or None.
 
     Args:
       view: of the function.
@@ -212,13 +212,13 @@ def _with_readers(view: GraphView, cluster: UpdateCluster, gather: Gather) -> Ga
 
 
 def _takes_shard(view: GraphView, cluster: UpdateCluster, node: str) -> bool:
-    """Whether a node reads the shard of the cluster's weight, and not the gathered tensor."""
+    """Return whether a node reads the shard of the cluster's weight, not the gathered tensor."""
     is_sink = node in cluster.sinks and view.nodes[node].op in ASSIGNS
     return node in cluster.nodes or is_sink
 
 
 def batches(bucket: Bucket) -> list[tuple[int, list[int]]]:
-    """What of a bucket is gathered at once before its first use, in order.
+    """Return what of a bucket is gathered at once before its first use, in order.
 
     The last gradients of a bucket are of the weights that a step reads first. So these come first,
     and who reads them need not wait for the others.

@@ -23,7 +23,7 @@ def leads_to_update(
     tensors: Iterable[str],
     results: Collection[str] = (),
 ) -> bool:
-    """Whether a variable may be changed by something that is made of tensors.
+    """Return whether a variable may be changed by something that is made of tensors.
 
     Args:
       view: of a function.
@@ -56,7 +56,7 @@ def leads_to_update(
 
 
 def _gets_variable(view: GraphView, node: Any) -> bool:
-    """Whether a node that does not call functions may change a variable."""
+    """Return whether a node that does not call functions may change a variable."""
     # (The resource of a collective is not a variable: it orders the collectives.)
     if node.op in READS or node.op.startswith("Collective"):
         return False
@@ -64,7 +64,7 @@ def _gets_variable(view: GraphView, node: Any) -> bool:
 
 
 def _call_updates(view: GraphView, program: ReplicatedProgram, node: Any, index: int) -> bool:
-    """Whether a function that a node calls may make an update of one of the node's inputs."""
+    """Return whether a function that a node calls may update a variable by one of its inputs."""
     for name in called_functions(node):
         body = program.function(name)
         if body is None:
@@ -79,7 +79,7 @@ def _call_updates(view: GraphView, program: ReplicatedProgram, node: Any, index:
 def results_with_update(
     inner: GraphView, program: ReplicatedProgram, node: Any, outputs: Sequence[bool] = ()
 ) -> set[str]:
-    """The results of a function from which its caller may update a variable.
+    """Return the results of a function from which its caller may update a variable.
 
     Args:
       inner: of the function.

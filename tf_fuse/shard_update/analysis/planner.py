@@ -71,7 +71,7 @@ class Planner:
     def _buckets(
         self, view: GraphView, shapes: dict[str, Any], found: Replication, scope: Scope
     ) -> list[Bucket]:
-        """The verdicts about a function's own all-reduces, phase by phase."""
+        """Return the verdicts about a function's own all-reduces, phase by phase."""
         options, groups = self._options, self._replicas.groups
         buckets = self._grow(view, shapes, found, scope)
         if not buckets:
@@ -90,7 +90,7 @@ class Planner:
     def _grow(
         self, view: GraphView, shapes: dict[str, Any], found: Replication, scope: Scope
     ) -> list[Bucket]:
-        """The buckets of a function, with a cluster for each gradient."""
+        """Return the buckets of a function, with a cluster for each gradient."""
         reduces_here = [node for _, node in sorted(view.nodes.items()) if node.op == REDUCE]
         if not reduces_here:
             return []
@@ -131,7 +131,7 @@ class Planner:
     def _calls(
         self, view: GraphView, node: Any, found: Replication, scope: Scope
     ) -> list[CallPlan]:
-        """The plans of the functions with all-reduces that a node calls."""
+        """Return the plans of the functions with all-reduces that a node calls."""
         calls = []
         for call in inside(view, self._program, node, found):
             if not reduces(self._program, call.name):

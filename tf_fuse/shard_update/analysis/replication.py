@@ -64,7 +64,7 @@ class ReplicatedProgram:
 def analyse_replication(
     view: GraphView, program: ReplicatedProgram, replicated: Iterable[str], mirrored: Iterable[str]
 ) -> Replication:
-    """Finds the replicated tensors of a function.
+    """Find the replicated tensors of a function.
 
     Args:
       view: of the function.
@@ -87,7 +87,7 @@ def analyse_replication(
 
 
 def _visit(view: GraphView, program: ReplicatedProgram, node: Any, found: Replication) -> set[str]:
-    """Adds a node's replicated outputs; returns variables that are not equal any more."""
+    """Add a node's replicated outputs; returns variables that are not equal any more."""
     inputs = data_inputs(node)
     if node.op in READS:
         if view.variable_of(node) in found.variables:
@@ -121,7 +121,7 @@ def _visit(view: GraphView, program: ReplicatedProgram, node: Any, found: Replic
 
 
 def _visit_assignment(view: GraphView, node: Any, found: Replication) -> set[str]:
-    """Variables that a node changes to what is not replicated."""
+    """Return variables that a node changes to what is not replicated."""
     variables = view.assigned(node)
     values = [
         tensor
@@ -156,7 +156,7 @@ def _called(
     found: Replication,
     equal: Collection[int] | None = None,
 ) -> tuple[list[bool], set[str]] | None:
-    """Analyses a function that is called.
+    """Analyse a function that is called.
 
     Returns:
       For each result whether it is replicated, and the caller's variables that do not stay equal;
@@ -274,19 +274,19 @@ class Inside:
 
 
 def has_condition(node: Any) -> bool:
-    """Whether the first input of a node says which function is run, and is not an argument."""
+    """Return whether the first input of a node chooses the function, and is not an argument."""
     return node.op in _CONDITIONALS | _CASES
 
 
 def is_loop(node: Any) -> bool:
-    """Whether a node runs a function again and again on what it returns."""
+    """Return whether a node runs a function again and again on what it returns."""
     return node.op in _LOOPS
 
 
 def inside(
     view: GraphView, program: ReplicatedProgram, node: Any, found: Replication
 ) -> list[Inside]:
-    """What is known in the functions that a node calls.
+    """Return what is known in the functions that a node calls.
 
     Args:
       view: of the caller.
@@ -321,7 +321,7 @@ def inside(
 
 
 def is_run_by_all(program: ReplicatedProgram, name: str) -> bool:
-    """Whether all replicas run a function, or none: it has an all-reduce of all of them.
+    """Return whether all replicas run a function, or none: it has an all-reduce of all of them.
 
     If some ran it and others did not, they would wait for ever.
     """
@@ -337,7 +337,7 @@ def is_run_by_all(program: ReplicatedProgram, name: str) -> bool:
 
 
 def only_reads(view: GraphView, program: ReplicatedProgram, node: Any, resource: str) -> bool:
-    """Whether a node that gets a variable is a call that reads it, and no more."""
+    """Return whether a node that gets a variable is a call that reads it, and no more."""
     names = called_functions(node)
     if not names:
         return False
@@ -365,7 +365,7 @@ def only_reads(view: GraphView, program: ReplicatedProgram, node: Any, resource:
 
 
 def called_functions(node: Any) -> list[str]:
-    """The functions that a node calls; none for other nodes."""
+    """Return the functions that a node calls; none for other nodes."""
     if node.op in _CALLS:
         return [node.attr["f"].func.name]
     if node.op in _CONDITIONALS:
@@ -380,7 +380,7 @@ def called_functions(node: Any) -> list[str]:
 def _assigned(
     view: GraphView, program: ReplicatedProgram, name: str, arguments: list[str], found: Replication
 ) -> set[str]:
-    """The caller's variables that a function may change."""
+    """Return the caller's variables that a function may change."""
     body = program.function(name)
     if body is None:
         return _variables_among(view, arguments, found)

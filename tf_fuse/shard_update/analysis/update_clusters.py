@@ -58,7 +58,7 @@ class ClusterFinder:
         carried: Collection[str] = (),
         updating: Collection[str] = (),
     ):
-        """Takes the function.
+        """Take the function.
 
         Args:
           view: of it.
@@ -78,7 +78,7 @@ class ClusterFinder:
     # --- Packs -----------------------------------------------------------------------------------
 
     def bucket(self, node: Any) -> Bucket:
-        """The bucket of an all-reduce."""
+        """Return the bucket of an all-reduce."""
         (whole,) = self._view.outputs(node)
         bucket = self._bucket(node, whole)
         if bucket.reason is not None and not self._leads_to_update(whole):
@@ -111,7 +111,7 @@ class ClusterFinder:
         return [packed]
 
     def _roots(self, whole: str, count: int) -> list[str] | None:
-        """The parts of the reduced vector; None if something else is made of it."""
+        """Return the parts of the reduced vector; None if something else is made of it."""
         uses = self._view.uses(whole)
         is_split = [self._view.nodes[use.node].op for use in uses] == ["SplitV"]
         if count == 1 and not is_split:
@@ -127,7 +127,7 @@ class ClusterFinder:
     # --- Clusters --------------------------------------------------------------------------------
 
     def cluster(self, root: str, dtype: int) -> UpdateCluster:
-        """The cluster of a gradient.
+        """Return the cluster of a gradient.
 
         Args:
           root: the gradient, in the shape that it has in the bucket, or as a branch gets it.
@@ -167,7 +167,7 @@ class ClusterFinder:
             problems[problem.origin] = problem
 
     def _grow(self, growth: Growth) -> ClusterProblem | None:
-        """Follows the gradient, then the variables that are assigned from it."""
+        """Follow the gradient, then the variables that are assigned from it."""
         while growth.waiting:
             while growth.waiting:
                 problem = self._follow(growth, growth.waiting.pop())
@@ -187,7 +187,7 @@ class ClusterFinder:
         return None
 
     def _follow(self, growth: Growth, tensor: str) -> ClusterProblem | None:
-        """Looks at what reads a member."""
+        """Look at what reads a member."""
         origin = growth.origins[tensor]
         if tensor in self._known.results:
             return ClusterProblem("returned", tensor, origin)
@@ -216,7 +216,7 @@ class ClusterFinder:
         return None
 
     def _adopt(self, growth: Growth) -> None:
-        """Takes variables for slots that the cluster reads alone, but that others assign."""
+        """Take variables for slots that the cluster reads alone, but that others assign."""
         users = growth.nodes | set(growth.sinks)
         tensors = {tensor for name in users for tensor in data_inputs(self._view.nodes[name])}
         for tensor in sorted(tensors - growth.members):
@@ -247,7 +247,7 @@ class ClusterFinder:
         return False
 
     def _check_sink(self, node: Any, growth: Growth) -> tuple[str, str] | None:
-        """Why an assignment cannot be of a part; None if it can."""
+        """Return why an assignment cannot be of a part; None if it can."""
         variables = self._view.assigned(node)
         for variable in variables:
             if self._known.size(variable) != growth.size:
@@ -264,7 +264,7 @@ class ClusterFinder:
         return None
 
     def _made(self, node: Any, index: int, growth: Growth) -> tuple[str | None, tuple[str, str]]:
-        """The member that a node makes of a member; or None, and why it makes none."""
+        """Return the member that a node makes of a member; or None, and why it makes none."""
         outputs = self._view.outputs(node)
         inputs = data_inputs(node)
         if node.op in SAME_ELEMENTS and index == 0:
@@ -289,7 +289,7 @@ class ClusterFinder:
         return outputs[0], ("", "")
 
     def _pull(self, growth: Growth) -> None:
-        """Makes members of what is read by the cluster alone, and can be computed by elements."""
+        """Make members of what is read by the cluster alone, and can be computed by elements."""
         if growth.size == 1:
             return  # It would save nothing.
         sinks = set(growth.sinks)

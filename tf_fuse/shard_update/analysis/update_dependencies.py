@@ -35,7 +35,7 @@ def leave_dependent(view: GraphView, buckets: Sequence[Bucket]) -> list[Bucket]:
 
 
 def early_gradients(view: GraphView, bucket: Bucket) -> set[int]:
-    """The gradients that are left alone, but that a sharded update waits for.
+    """Return the gradients that are left alone, but that a sharded update waits for.
 
     They cannot come with the new weights.
     """
@@ -53,7 +53,7 @@ def early_gradients(view: GraphView, bucket: Bucket) -> set[int]:
 
 
 def written_slots(view: GraphView, bucket: Bucket) -> set[str]:
-    """The assignments of slots that a gather of the bucket's new weights has to wait for."""
+    """Return the assignments of slots that a gather of the bucket's new weights has to wait for."""
     written: set[str] = set()
     for cluster in bucket.sharded:
         # (The new weight waits for an operation that updates it and its slots.)
@@ -62,13 +62,13 @@ def written_slots(view: GraphView, bucket: Bucket) -> set[str]:
 
 
 def _slot_sinks(view: GraphView, cluster: UpdateCluster) -> list[str]:
-    """The assignments of a cluster that are of slots, in the order of their names."""
+    """Return the assignments of a cluster that are of slots, in the order of their names."""
     slots = set(cluster.slots)
     return [s for s in cluster.sinks if slots.intersection(view.assigned(view.nodes[s]))]
 
 
 def _needed(view: GraphView, order: Order, bucket: Bucket, cluster: UpdateCluster) -> set[str]:
-    """The nodes that must have run before a cluster's new weight can be gathered.
+    """Return the nodes that must have run before a cluster's new weight can be gathered.
 
     It leaves out some nodes in front of the all-reduce: these wait for nothing after it.
     """
@@ -109,7 +109,7 @@ def _leave_shared(view: GraphView, buckets: Sequence[Bucket]) -> list[Bucket]:
 
 
 def _first_shared(view: GraphView, buckets: Sequence[Bucket]) -> tuple[tuple[int, int], str] | None:
-    """Where a cluster is that has something in common with another one, and what that is."""
+    """Return where a cluster is that has something in common with another one, and what that is."""
     sharded = {
         (number, index): cluster
         for number, bucket in enumerate(buckets)
@@ -155,7 +155,7 @@ def _mark_exact(view: GraphView, buckets: list[Bucket]) -> list[Bucket]:
 
 
 def levels(view: GraphView, names: set[str]) -> dict[str, int]:
-    """How many of some reductions, one after the other, each of them waits for.
+    """Return how many of some reductions, one after the other, each of them waits for.
 
     Those of a level can be done at once: none of them waits for another one.
     """
@@ -171,7 +171,7 @@ def levels(view: GraphView, names: set[str]) -> dict[str, int]:
 
 
 def touched(view: GraphView, order: Order, names: set[str]) -> set[str]:
-    """The nodes that compute from what some nodes make in the same run of the function.
+    """Return the nodes that compute from what some nodes make in the same run of the function.
 
     Through variables as well: what is assigned from it, and read after that.
     """

@@ -14,7 +14,7 @@ class WeightAssignments:
     """Looks at the variables that clusters assign."""
 
     def __init__(self, known: FunctionFacts, program: ReplicatedProgram):
-        """Takes the function.
+        """Take the function.
 
         Args:
           known: of it.
@@ -56,11 +56,11 @@ class WeightAssignments:
         return None
 
     def _takes(self, growth: Growth, sink: str) -> bool:
-        """Whether an earlier assignment of a weight can be cut as well, as far as can be seen."""
+        """Return whether an earlier assignment of a weight can probably be sharded, too."""
         return sink not in growth.excluded and self._known.can_shard(sink, growth)
 
     def _leads_to_update(self, read: str) -> bool:
-        """Whether something is assigned that is made of what a node reads."""
+        """Return whether something is assigned that is made of what a node reads."""
         seen: set[str] = set()
         waiting = [read]
         while waiting:
@@ -107,7 +107,7 @@ class WeightAssignments:
         return None
 
     def _is_slot(self, growth: Growth, variable: str, mine: list[str]) -> bool:
-        """Whether nobody but the cluster reads and assigns a variable."""
+        """Return whether nobody but the cluster reads and assigns a variable."""
         reads, assigns = self._known.accesses[variable]
         sinks = [self._view.nodes[sink] for sink in mine]
         if any(variable in self._view.assigned(sink)[1:] for sink in sinks):
@@ -144,7 +144,7 @@ class WeightAssignments:
         return None
 
     def _misused(self, weight: str, mine: list[str]) -> tuple[str, str] | None:
-        """What else there is that gets a weight, unless it reads what it would see without us."""
+        """Return what else uses a weight and would read another value than without the pass."""
         for name in self._known.escapes(weight, but_shape=True):
             node = self._view.nodes.get(name)
             if node is None or not only_reads(self._view, self._program, node, weight):

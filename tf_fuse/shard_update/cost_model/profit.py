@@ -28,7 +28,7 @@ def profit(
     is_one: bool = False,
     costs: UpdateCosts = DEFAULTS,
 ) -> Profit:
-    """Estimates what cutting a bucket saves.
+    """Estimate what cutting a bucket saves.
 
     Args:
       bucket: that can be cut.

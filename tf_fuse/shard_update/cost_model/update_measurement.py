@@ -62,7 +62,7 @@ def costs_here(beside: int, task: str) -> UpdateCosts:
 
 
 def of_replica(measured: Measured, beside: int, task: str) -> UpdateCosts:
-    """What a replica takes that has its share of a machine.
+    """Return what a replica takes that has its share of a machine.
 
     Without the option all replicas do the whole update, at the same time. So of a machine's cores
     each has its share, which may be less than one.
@@ -131,7 +131,7 @@ def _call_seconds() -> float:
 
 
 def _best(work: Callable[[], None]) -> float:
-    """Seconds of computing of the fastest try."""
+    """Return seconds of computing of the fastest try."""
     began = time.perf_counter()
     tries: list[float] = []
     while len(tries) < _TRIES:

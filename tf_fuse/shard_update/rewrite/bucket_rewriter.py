@@ -108,7 +108,7 @@ class BucketRewriter:
                 self._weights.assign(cluster, output)
 
     def _reduce_scatter(self, bucket: Bucket, whole: Any) -> None:
-        """Puts it in the place of the all-reduce. What buckets and unpacks goes."""
+        """Put it in the place of the all-reduce. What buckets and unpacks goes."""
         (reduced,) = self._view.outputs(whole)
         for use in self._view.uses(reduced):
             if self._view.nodes[use.node].op == "SplitV":
@@ -148,7 +148,7 @@ class BucketRewriter:
     def _send(
         self, bucket: Bucket, index: int, own: Range, summed: Range, reduction: Reduction
     ) -> str:
-        """What this replica's elements add to a reduction, each of one replica alone."""
+        """Return what this replica's elements add to a reduction, each of one replica alone."""
         builder, old = self._builder, self._view.nodes[reduction.node]
         scope = f"{reduction.node}/{SCOPE}"
         tensor = data_inputs(old)[0]
@@ -170,7 +170,7 @@ class BucketRewriter:
     def _all_reduce(
         self, bucket: Bucket, name: str, tensors: Sequence[str], dtype: int
     ) -> list[str]:
-        """The sums of tensors over all replicas, beside the collective of the bucket."""
+        """Return the sums of tensors over all replicas, beside the collective of the bucket."""
         whole = bucket.reduce
         node = self._builder.add(name, "", [], whole.device)
         self._collective(node, "TfFuse>AllReduce", whole, tensors)
@@ -187,7 +187,7 @@ class BucketRewriter:
         summed: Sequence[Range],
         indices: Sequence[int],
     ) -> None:
-        """Brings whole gradients before the new weights: zeros but for what is a replica's own."""
+        """Bring whole gradients before the new weights: zeros but for what is a replica's own."""
         if not indices:
             return
         whole = bucket.reduce
@@ -248,7 +248,7 @@ class BucketRewriter:
         return {index for _, indices in first for index in indices}
 
     def _old_part(self, bucket: Bucket, index: int, own: Range) -> str:
-        """This replica's part of a weight before the update, of the type that travels."""
+        """Return this replica's part of a weight before the update, of the type that travels."""
         cluster, scope = bucket.clusters[index], f"{scope_of(bucket, index)}/first"
         part = self._slicer.read_part(f"{scope}/part", cluster)
         dtype, device = bucket.reduce.attr["T"].type, self._builder.nodes[cluster.chain[0]].device
@@ -268,7 +268,7 @@ class BucketRewriter:
         everyone: Sequence[Sequence[Range]],
         dtype: int = 0,
     ) -> dict[int, str]:
-        """Gathers parts of a bucket's weights or gradients.
+        """Gather parts of a bucket's weights or gradients.
 
         Args:
           bucket: that they are of.
@@ -299,7 +299,7 @@ class BucketRewriter:
         return {index: f"{name}:outputs:{i}" for i, index in enumerate(parts)}
 
     def _collective(self, node: Any, op: str, whole: Any, inputs: Sequence[str]) -> None:
-        """Makes a node a collective of the group of an all-reduce."""
+        """Make a node a collective of the group of an all-reduce."""
         node.op, node.device = op, whole.device
         node.input.extend([*inputs, *data_inputs(whole)[1:4]])
         node.attr["T"].type = whole.attr["T"].type

@@ -140,7 +140,7 @@ class _FunctionRewriter:
 
 
 def _shard_shapes(plan: UpdatePlan, replicas: Replicas) -> dict[str, Shape | None]:
-    """The shapes of the tensors that a replica computes a window of."""
+    """Return the shapes of the tensors that a replica computes a window of."""
     shapes: dict[str, Shape | None] = {}
     for bucket in plan.buckets:
         if not bucket.is_sharded:

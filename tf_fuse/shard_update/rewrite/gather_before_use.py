@@ -55,5 +55,5 @@ def free_group(builder: Builder, gather: Any) -> None:
 
 
 def bounds_of(everyone: Sequence[Sequence[Range]], index: int, size: int) -> list[int]:
-    """Where the replicas' elements of a tensor begin, and where the last one's end."""
+    """Return where the replicas' elements of a tensor begin, and where the last one's end."""
     return [*(ranges[index][0] for ranges in everyone), size]

@@ -39,7 +39,7 @@ class ReplicaPlace:
 
 
 def neutral(reduction: Reduction) -> Any:
-    """The element that changes nothing, of the type that is reduced."""
+    """Return the element that changes nothing, of the type that is reduced."""
     from tensorflow.python.framework import dtypes
 
     numpy_type = dtypes.as_dtype(reduction.dtype).as_numpy_dtype
@@ -57,7 +57,7 @@ def neutral(reduction: Reduction) -> Any:
 def own_part(
     builder: Builder, scope: str, reduction: Reduction, tensor: str, own: Range, device: str
 ) -> str:
-    """What a replica's own elements add to a reduction.
+    """Return what a replica's own elements add to a reduction.
 
     Args:
       builder: of the function.
@@ -103,7 +103,7 @@ def own_part(
 def placed(
     builder: Builder, scope: str, reduction: Reduction, part: str, place: ReplicaPlace, device: str
 ) -> str:
-    """What a replica sends: a sum, or a vector in which its result is at its place."""
+    """Return what a replica sends: a sum, or a vector in which its result is at its place."""
     if reduction.is_sum:
         return part
     dtype = reduction.wire_type
@@ -116,7 +116,7 @@ def placed(
 
 
 def finished(builder: Builder, scope: str, reduction: Reduction, total: str, device: str) -> str:
-    """The result, of the type and shape of the node's output."""
+    """Return the result, of the type and shape of the node's output."""
     dtype = reduction.wire_type
 
     def binary(op: str) -> str:
@@ -144,7 +144,7 @@ def finished(builder: Builder, scope: str, reduction: Reduction, total: str, dev
 
 
 def _constant_of(reduction: Reduction) -> float:
-    """What a sum is divided by, multiplied with, or compared to, if anything."""
+    """Return what a sum is divided by, multiplied with, or compared to, if anything."""
     if reduction.op == "Mean":
         return math.prod(reduction.shape) / max(1, math.prod(reduction.result))
     return 0.5 if reduction.op == "L2Loss" else 0

@@ -26,7 +26,7 @@ class ShardSlicer:
     """
 
     def __init__(self, builder: Builder, prefix: str, first: int):
-        """Takes the function.
+        """Take the function.
 
         Args:
           builder: of the copy that is changed.
@@ -57,7 +57,7 @@ class ShardSlicer:
         self._slice_nodes(scope, cluster, range_, own)
 
     def read_part(self, name: str, cluster: UpdateCluster) -> str:
-        """The window of a weight that has a part, as it is before the update."""
+        """Return the window of a weight that has a part, as it is before the update."""
         if name not in self._builder.nodes:
             sink = self._builder.nodes[cluster.chain[0]]
             handle = self._handles[cluster.weights[0]]
@@ -99,7 +99,7 @@ class ShardSlicer:
                     node.input[position] = new
 
     def _is_whole(self, cluster: UpdateCluster, node: Any, old: Any, position: int) -> bool:
-        """Whether a node's input is a whole tensor: not a member of the cluster, nor replaced."""
+        """Return whether a node's input is a whole tensor: neither in the cluster nor replaced."""
         tensor = old.input[position]
         return tensor not in cluster.members and node.input[position] == self._builder.now(tensor)
 
@@ -112,7 +112,7 @@ class ShardSlicer:
         range_: Range,
         cut: dict[Any, str],
     ) -> str:
-        """The window of a tensor, broadcast to a shape; of a tensor with one element, a scalar."""
+        """Return the window of a tensor, broadcast to a shape; a scalar for one element."""
         if tensor in cluster.members:
             return tensor
         if tensor in {f"{read}:value:0" for read in cluster.gather.reads or ()}:

@@ -21,7 +21,7 @@ class WeightShards:
     """Replaces the assignments of weights."""
 
     def __init__(self, builder: Builder):
-        """Takes the function.
+        """Take the function.
 
         Args:
           builder: of the copy that is changed.
@@ -29,7 +29,7 @@ class WeightShards:
         self._builder = builder
 
     def part(self, scope: str, cluster: UpdateCluster, own: Range) -> str:
-        """This replica's part of the weight, as the last of its assignments makes it."""
+        """Return this replica's part of the weight, as the last of its assignments makes it."""
         range_ = window(own, cluster.size)
         value = ""
         for number, name in enumerate(cluster.chain):
@@ -49,7 +49,7 @@ class WeightShards:
         return self._builder.own(scope, value, type_of(last), own, range_, last.device)
 
     def _old_weight(self, scope: str, sink: Any, range_: Range) -> str:
-        """The window of a weight's value right before an assignment."""
+        """Return the window of a weight's value right before an assignment."""
         before = [f"^{name}" for name in control_inputs(sink)]
         inputs = [sink.input[0], *before]
         read = self._builder.add(
@@ -61,7 +61,7 @@ class WeightShards:
     def _changed(
         self, scope: str, cluster: UpdateCluster, sink: Any, old: str, range_: Range
     ) -> str:
-        """What an assignment makes of the window of a weight."""
+        """Return what an assignment makes of the window of a weight."""
         builder = self._builder
         if sink.op in _OP_OF_ASSIGN:
             op = _OP_OF_ASSIGN[sink.op]
@@ -93,7 +93,7 @@ class WeightShards:
         return f"{read.name}:value:0"
 
     def _term(self, name: str, tensor: str, sink: Any, range_: Range) -> str:
-        """What is added or subtracted, as one term.
+        """Return what is added or subtracted, as one term.
 
         Grappler makes one sum of a sum and the sums that are its terms, in an order of its own, and
         adds what is negated and subtracted.

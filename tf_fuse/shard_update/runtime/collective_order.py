@@ -64,7 +64,7 @@ class OrderedCollective(NamedTuple):
 def collectives_in_order(
     plan: ShardedUpdate, called: Callable[[str], Any | None]
 ) -> list[OrderedCollective]:
-    """The collectives that replicas with a plan take part in, in order.
+    """Return the collectives that replicas with a plan take part in, in order.
 
     Args:
       plan: with a function to run.
@@ -113,7 +113,7 @@ class _Walk:
     def found(
         self, place: tuple[str, ...], definition: Any, given: Mapping[str, Source]
     ) -> list[OrderedCollective]:
-        """The collectives of a function, in order.
+        """Return the collectives of a function, in order.
 
         Args:
           place: as of `OrderedCollective`.
@@ -136,7 +136,7 @@ class _Walk:
     def _collectives_of(
         self, place: tuple[str, ...], view: GraphView, node: Any, given: Mapping[str, Source]
     ) -> list[OrderedCollective]:
-        """The collectives that a node is, or runs."""
+        """Return the collectives that a node is, or runs."""
         if node.op.startswith(_COLLECTIVES):
             return [self._collective_of(place, view, node, given)]
         met = []
@@ -177,7 +177,7 @@ def _elements(plan: ShardedUpdate) -> dict[str, tuple[int, ...]]:
 
 
 def _gathered(view: GraphView, node: Any) -> tuple[int, ...]:
-    """Elements of the whole tensors that are gathered, where their shapes are constants."""
+    """Return elements of the whole tensors that are gathered, where their shapes are constants."""
     count = node.attr["N"].i
     found = []
     for tensor in data_inputs(node)[count : 2 * count]:
@@ -189,7 +189,7 @@ def _gathered(view: GraphView, node: Any) -> tuple[int, ...]:
 
 
 def _how(node: Any) -> tuple[str, ...]:
-    """Attributes that all members of a collective have to share."""
+    """Return attributes that all members of a collective have to share."""
     words = []
     if "N" in node.attr:
         words.append(f"{node.attr['N'].i} tensors")
@@ -230,7 +230,7 @@ def _source(view: GraphView, tensor: str, given: Mapping[str, Source]) -> Source
 
 
 def _constant(view: GraphView, tensor: str) -> list[int] | None:
-    """The whole numbers of a constant; None for others."""
+    """Return the whole numbers of a constant; None for others."""
     from tensorflow.python.framework import tensor_util
 
     node = view.producer(view.resource(tensor))

@@ -30,7 +30,7 @@ def watch_datasets() -> None:
 
 
 def is_captured(handle: Any) -> bool:
-    """Whether a dataset has a handle."""
+    """Return whether a dataset has a handle."""
     return id(handle) in _captured
 
 

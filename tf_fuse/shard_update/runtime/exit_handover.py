@@ -47,7 +47,7 @@ class ExitBarrier:
     """What a process does at its end. Thread-safe."""
 
     def __init__(self, peers: Peers, state: ShardGroups, readers: Mapping[int, Reader]):
-        """Registers itself with the interpreter, and for SIGTERM.
+        """Register itself with the interpreter, and for SIGTERM.
 
         Args:
           peers: of all replicas.
@@ -218,7 +218,7 @@ def _at_the_end() -> float:
 
 
 def _end_after_leaving(leaving: ExitBarrier) -> Callable[[], None]:
-    """Calls `leave` at the end of the interpreter, and hands over when a SIGTERM comes.
+    """Call `leave` at the end of the interpreter, and hands over when a SIGTERM comes.
 
     Python's handlers run when the main thread returns to Python, which may wait in a step without
     end: here another thread hears of the signal.

@@ -78,7 +78,7 @@ class Others:
     """The other processes' memory. Thread-safe, but for `hand_over`."""
 
     def __init__(self, peers: Peers, readers: Mapping[int, Reader]):
-        """Says on this process's server that it does not end.
+        """Say on this process's server that it does not end.
 
         Args:
           peers: of all replicas.
@@ -271,7 +271,7 @@ class Others:
     def _copied(
         self, shard_group: ShardGroup, parts: Handover, chunk: Sequence[int], heir: int
     ) -> object:
-        """Adds what copies some parts to another process."""
+        """Add what copies some parts to another process."""
         import tensorflow as tf
 
         assigned = []
@@ -287,7 +287,7 @@ class Others:
         return tf.group(*assigned)
 
     def _said(self, scope: str, marks: Sequence[tuple[int, int]], heir: int) -> object:
-        """Adds what writes to another process what it was handed; fetches whether it ends."""
+        """Add what writes to another process what it was handed; fetches whether it ends."""
         import tensorflow as tf
 
         with tf.device(self._peers.devices[heir]):

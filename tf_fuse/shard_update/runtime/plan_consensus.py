@@ -60,7 +60,7 @@ class PlanConsensus:
         self._seen: set[int] = set()
 
     def first_word(self) -> str:
-        """What the first replica has told with the sign that the option is on there.
+        """Return what the first replica has told with the sign that the option is on there.
 
         Waits until it has.
 
@@ -79,7 +79,7 @@ class PlanConsensus:
         self._publish(f"refused{_BEHIND_KEY}{' '.join(why.split())}")
 
     def reach(self, text: str) -> None:
-        """Waits until all replicas have decided alike about a function; at once if they have.
+        """Wait until all replicas have decided alike about a function; at once if they have.
 
         Args:
           text: what was decided, as `describe` says it.
@@ -133,7 +133,7 @@ class PlanConsensus:
         return str(value.decode())
 
     def _check_on(self, rank: int, waited: float) -> None:
-        """Raises an error if the option is not on in another process after a while."""
+        """Raise an error if the option is not on in another process after a while."""
         from tensorflow.python.framework import errors
 
         if rank not in self._seen:
@@ -185,12 +185,12 @@ class PlanConsensus:
 
 
 def _keys(text: str) -> str:
-    """What has to be equal on all replicas."""
+    """Return what has to be equal on all replicas."""
     return "\n".join(line.partition(_BEHIND_KEY)[0] for line in text.splitlines())
 
 
 def digest(text: str) -> str:
-    """A short name of what has to be equal in a decision."""
+    """Return a short name of what has to be equal in a decision."""
     return hashlib.sha256(_keys(text).encode()).hexdigest()[:12]
 
 
@@ -202,7 +202,7 @@ def describe(
     costs: UpdateCosts | None = None,
     called: Callable[[str], Any | None] = _unknown,
 ) -> str:
-    """What was decided about a function, in lines; the last ones are of its collectives, in order.
+    """Return in lines what was decided about a function; its collectives come last, in order.
 
     Each line has what is equal on replicas that fit together, and, after a tab, words for people,
     with names: those of functions and layers depend on what else a process has made.
@@ -251,7 +251,7 @@ def describe(
 
 
 def _ops(plan: ShardedUpdate | None) -> dict[str, str]:
-    """The operations of what is run instead, by node."""
+    """Return the operations of what is run instead, by node."""
     if plan is None or plan.function is None:
         return {}
     functions = [*plan.functions, plan.function]

@@ -18,7 +18,7 @@ class ReplicaGroup:
     """The replicas that train together."""
 
     def __init__(self, peers: Peers):
-        """Takes their devices, and connects to none of them yet."""
+        """Take their devices, and connects to none of them yet."""
         self.peers = peers
         self.reader = Reader(peers)
         others = set(range(len(peers.devices))) - set(peers.own)

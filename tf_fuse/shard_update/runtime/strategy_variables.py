@@ -29,7 +29,7 @@ def watch_containers() -> None:
 
 
 def container_of(tensor: Any, graph: Any) -> Any | None:
-    """The variable of a strategy, equal on all replicas, that a tensor is a handle of.
+    """Return the variable of a strategy, equal on all replicas, that a tensor is a handle of.
 
     Args:
       tensor: that a function gets.
@@ -52,7 +52,7 @@ def container_of(tensor: Any, graph: Any) -> Any | None:
 
 
 def is_of_one_replica(tensor: Any) -> bool:
-    """Whether a tensor is the handle of a variable of a strategy with one replica.
+    """Return whether a tensor is the handle of a variable of a strategy with one replica.
 
     Variables on parameter servers have one replica as a rule, and must not be cut.
     """

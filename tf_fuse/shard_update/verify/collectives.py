@@ -84,7 +84,7 @@ def _values(view: GraphView, tensors: Sequence[str]) -> list[Any]:
 
 
 def _made(after: Bodies, view: GraphView, node: Any) -> list[tuple[Any, list[str]]]:
-    """A collective, or those in a function that is called; with what tells their group here."""
+    """Return a collective, or those in a called function, with the keys of their group here."""
     if node.op in OURS or node.op.startswith("Collective"):
         return [(node, data_inputs(node)[-3:])]
     inputs = data_inputs(node)[node.op in BRANCHES :]

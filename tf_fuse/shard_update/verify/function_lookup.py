@@ -33,13 +33,13 @@ class Bodies:
         self._has_collective: dict[str, bool] = {}
 
     def view(self, definition: Any) -> GraphView:
-        """The graph of a function."""
+        """Return the graph of a function."""
         if id(definition) not in self._views:
             self._views[id(definition)] = definition, GraphView(definition, self._op_def)
         return self._views[id(definition)][1]
 
     def called(self, node: Any) -> list[Any]:
-        """The functions that a node calls, as far as they are known."""
+        """Return the functions that a node calls, as far as they are known."""
         names = [node.op]
         for key in sorted(node.attr):
             value = node.attr[key]
@@ -47,7 +47,7 @@ class Bodies:
         return [body for name in names if name and (body := self._function(name)) is not None]
 
     def all_of(self, definition: Any) -> Iterator[GraphView]:
-        """The graphs of a function and of all that it calls, each once."""
+        """Yield the graphs of a function and of all that it calls, each once."""
         waiting, seen = [definition], set()
         while waiting:
             one = waiting.pop()
@@ -57,7 +57,7 @@ class Bodies:
                 waiting += [body for node in one.node_def for body in self.called(node)]
 
     def has_collective(self, node: Any) -> bool:
-        """Whether replicas meet in a node, or in a function that it calls."""
+        """Return whether replicas meet in a node, or in a function that it calls."""
         if node.op.startswith("Collective") or node.op in OURS:
             return True
         for body in self.called(node):
@@ -69,7 +69,7 @@ class Bodies:
         return False
 
     def uses(self, view: GraphView, resource: str, path: str = "") -> Iterator[tuple[str, Any]]:
-        """The nodes that use a variable, here and in functions that are called, with their path."""
+        """Yield the nodes that use a variable, here and in called functions, with their paths."""
         waiting = [resource]
         while waiting:
             tensor = waiting.pop()
@@ -89,7 +89,7 @@ class Bodies:
                     waiting.append(view.outputs(node)[use.index])
 
     def writers(self, view: GraphView, resource: str) -> list[str]:
-        """The paths of the nodes that do more with a variable than to read it."""
+        """Return the paths of the nodes that do more with a variable than to read it."""
         harmless = _READS | _READS_SHAPE
         return sorted(
             {
@@ -101,7 +101,7 @@ class Bodies:
         )
 
     def handles(self, view: GraphView, shared_name: str) -> Iterator[tuple[GraphView, Any]]:
-        """The nodes that make a handle of a variable, here and in functions that are called."""
+        """Yield the nodes that make a handle of a variable, here and in called functions."""
         for node in view.function.node_def:
             if node.op == "VarHandleOp" and node.attr["shared_name"].s.decode() == shared_name:
                 yield view, node

@@ -28,7 +28,7 @@ _OF_THE_PART = frozenset({"Cast", "Identity", "Reshape", "Slice"})
 
 
 def check_gathers(bodies: Bodies, view: GraphView, shards: Sequence[ShardSpec]) -> None:
-    """Looks at the weights that have parts.
+    """Look at the weights that have parts.
 
     Args:
       bodies: the function's, and of those that it calls.
@@ -79,7 +79,7 @@ def _check_weight(bodies: Bodies, body: GraphView, handle: Any, shard: ShardSpec
 
 
 def _read_of(body: GraphView, tensor: str, resource: str) -> str | None:
-    """The read of a variable that a tensor has the elements of."""
+    """Return the read of a variable that a tensor has the elements of."""
     while (node := body.producer(tensor)) is not None and node.op in _OF_THE_PART:
         tensor = data_inputs(node)[0]
     if node is None or node.op != "ReadVariableOp":

@@ -71,7 +71,7 @@ class Inferred:
     """What TensorFlow's shape inference says of a function."""
 
     def __init__(self, bodies: Bodies, body: Body):
-        """Makes a graph.
+        """Make a graph.
 
         Args:
           bodies: the functions that it calls.
@@ -96,7 +96,7 @@ class Inferred:
                 raise WrongError(f"TensorFlow does not take it: {error}") from None
 
     def tensor(self, name: str) -> Any:
-        """A tensor, by its name in the function."""
+        """Return a tensor, by its name in the function."""
         if name in self._arguments:
             return self._arguments[name]
         return self._graph.get_tensor_by_name(self._names[name])
@@ -114,7 +114,7 @@ class Inferred:
 
 
 def _flat(bodies: Bodies, definition: Any) -> tuple[Any, dict[str, str]]:
-    """A function's body as a graph without its arguments, and its tensors' names there."""
+    """Return a function's body as a graph without its arguments, and its tensors' names there."""
     from tensorflow.core.framework import graph_pb2
     from tensorflow.python.framework import versions
 
@@ -136,7 +136,7 @@ def _flat(bodies: Bodies, definition: Any) -> tuple[Any, dict[str, str]]:
 
 
 def _placeholders(body: Body) -> dict[str, Any]:
-    """A function's arguments in the default graph."""
+    """Return a function's arguments in the default graph."""
     from tensorflow.python.ops import array_ops, handle_data_util
 
     arguments = body.definition.signature.input_arg

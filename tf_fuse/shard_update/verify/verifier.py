@@ -41,7 +41,7 @@ class Original:
 def verify(
     original: Original, rewritten: Any, shards: Sequence[ShardSpec], functions: Sequence[Any] = ()
 ) -> str:
-    """Compares a function whose update was cut with the original.
+    """Compare a function whose update was cut with the original.
 
     Args:
       original: the function as it was traced.
@@ -99,7 +99,7 @@ def _check_nodes(view: GraphView) -> None:
 def _check_body(
     before: Bodies, old: Body, after: Bodies, new: Body, outside: frozenset[str]
 ) -> None:
-    """Compares a function, and those that it calls, with what they were.
+    """Compare a function, and those that it calls, with what they were.
 
     Args:
       before: all original functions.
@@ -136,7 +136,7 @@ def _check_body(
 def _called(
     node: Any, other: Any, caller: Body, one: Any, another: Any, graphs: tuple[Inferred, Inferred]
 ) -> tuple[Body, Body]:
-    """A function that a node calls, before and after the rewrite."""
+    """Return a function that a node calls, before and after the rewrite."""
     functions = called_by(caller.graph)
     graph = getattr(functions.get(one.signature.name), "graph", None)
     count = len(one.signature.input_arg)
@@ -156,7 +156,7 @@ def _called(
 def _check_shards(
     before: Bodies, old: Any, after: Bodies, new: Any, shards: Sequence[ShardSpec]
 ) -> None:
-    """Parts are used in the place of variables, which nobody uses."""
+    """Check that nodes use shards in place of variables, which no node uses."""
     view = after.view(new)
     for shard in shards:
         for path, node in after.uses(view, shard.argument):

@@ -1,0 +1,306 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Callbacks, files and preprocessing layers with `fit` of Keras 3 on two workers, two servers."""
+
+import csv
+import importlib.util
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fault import coordinator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+_ROWS, _BATCH = 37, 4
+_STEPS = 10
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return coordinator.run(__file__, tmp_path_factory.mktemp("files"), seconds=500)
+
+
+def test_logs_are_numbers(cases):
+    """In each call of a callback, not remote values."""
+    assert cases["logs"] == {
+        "on_train_batch_end": ["float"],
+        "on_test_batch_end": ["float"],
+        "on_epoch_end": ["float"],
+    }
+
+
+def test_callbacks_work(cases):
+    found = cases["callbacks"]
+    assert found["epochs"] == 4, "EarlyStopping"
+    # LearningRateScheduler halves it, ReduceLROnPlateau divides by ten from the third epoch on.
+    rates = pytest.approx([5e-3, 2.5e-3, 1.25e-4, 6.25e-6])
+    assert found["rates"] == rates
+    rows = list(csv.DictReader(io.StringIO(found["csv"])))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3"]
+    assert [float(row["loss"]) for row in rows] == found["losses"]
+    assert {"best.weights.h5", "each.keras"} <= set(found["files"])
+    assert found["batches"] == list(range(_STEPS)) * 4, "LambdaCallback"
+
+
+def test_tensorboard_and_the_profiler_work(cases):
+    if importlib.util.find_spec("tensorboard") is None:
+        assert cases["tensorboard"]["raised"] == "TBNotInstalledError"
+    else:
+        assert cases["tensorboard"] == {"events": 2, "profiles": 1}
+
+
+def test_the_progress_bar_moves(cases):
+    bar = cases["bar"]
+    assert f"{_STEPS}/{_STEPS}" in bar
+    assert "mae: " in bar
+
+
+def test_a_file_gives_the_same_model_in_one_process(cases):
+    found = cases["file"]
+    assert found["there"] == found["here"]
+    assert found["step"] == _STEPS
+
+
+def test_an_export_serves(cases):
+    """Another program computes the predictions: their last bits may differ."""
+    found = cases["export"]
+    assert "raised" not in found, found
+    assert found["served"] == pytest.approx(found["here"], abs=1e-6)
+
+
+def test_a_file_of_one_process_trains_on(cases):
+    assert cases["there and back"] == {"same": True, "step": 2 * _STEPS}
+
+
+@pytest.mark.parametrize("data", ["dataset", "function"])
+@pytest.mark.parametrize("where", ["inside", "outside"])
+def test_preprocessing_layers_work(cases, where, data):
+    """Adapted ones; losses are those of the weights in the beginning, whoever preprocesses."""
+    assert cases[f"{where}, {data}"] == cases["inside, dataset"]
+    assert cases[f"{where}, {data}"]["loss"] > 0.0
+
+
+def test_averaged_weights_can_be_swapped_in(cases):
+    assert cases["ema"]["loss"] > 0.0
+
+
+@pytest.mark.parametrize("what", ["gradient_accumulation_steps", "ema_overwrite_frequency"])
+def test_updates_in_branches_are_refused(cases, what):
+    assert cases[what]["raised"] == "ValueError"
+    assert cases[what]["text"].startswith(f"{what}=2 of adam")
+
+
+def test_a_metric_that_does_not_add_stays_on_its_server(cases):
+    assert cases["largest"] == {"trained": _ROWS - 1.0, "evaluated": _ROWS - 1.0}
+
+
+def _main(folder):
+    import contextlib
+
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    job = coordinator.Job("off", 2, 2)
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    folder = Path(folder)
+    x = np.random.default_rng(7).normal(size=[_ROWS, 6]).astype(np.float32)
+    y = x.sum(1)
+
+    def mlp(**more):
+        with job.strategy.scope():
+            layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
+            model = keras.Sequential([keras.Input([6]), *layers])
+            model.compile(keras.optimizers.Adam(0.01, **more), "mse", metrics=["mae"])
+        return model
+
+    def fit(model, **more):
+        return model.fit(x, y, batch_size=_BATCH, verbose=0, **more).history
+
+    def logs():
+        kinds = {}
+
+        class Note(keras.callbacks.Callback):
+            def __init__(self):
+                super().__init__()
+                for name in ("on_train_batch_end", "on_test_batch_end", "on_epoch_end"):
+                    setattr(self, name, lambda _, logs=None, name=name: self.note(name, logs))
+
+            def note(self, name, logs):
+                kinds.setdefault(name, set()).update(type(one).__name__ for one in logs.values())
+
+        fit(mlp(), callbacks=[Note()], validation_data=(x, y))
+        return {name: sorted(found) for name, found in kinds.items()}
+
+    def callbacks():
+        batches, log = [], folder / "log.csv"
+        kinds = keras.callbacks
+        history = fit(
+            mlp(),
+            epochs=6,
+            validation_data=(x, y),
+            callbacks=[
+                kinds.LearningRateScheduler(lambda _, rate: 0.5 * rate),
+                kinds.ReduceLROnPlateau("loss", 0.1, patience=1, min_delta=1e9),
+                kinds.EarlyStopping("loss", patience=3, min_delta=1e9),
+                kinds.ModelCheckpoint(folder / "best.weights.h5", save_best_only=True,
+                                      save_weights_only=True),
+                kinds.ModelCheckpoint(folder / "each.keras", save_freq=3),
+                kinds.CSVLogger(log),
+                kinds.TerminateOnNaN(),
+                kinds.LambdaCallback(on_train_batch_end=lambda batch, logs: batches.append(batch)),
+            ],
+        )  # fmt: skip
+        return {
+            "epochs": len(history["loss"]),
+            "losses": history["loss"],
+            "rates": [float(rate) for rate in history["learning_rate"]],
+            "csv": log.read_text(),
+            "files": [one.name for one in folder.iterdir()],
+            "batches": batches,
+        }
+
+    def tensorboard():
+        board = keras.callbacks.TensorBoard(
+            folder / "board", update_freq=1, histogram_freq=1, profile_batch=(2, 4)
+        )
+        fit(mlp(), callbacks=[board], validation_data=(x, y))
+        found = [one.name for one in (folder / "board").rglob("*")]
+        return {
+            "events": sum("tfevents" in name for name in found),
+            "profiles": sum(name.endswith(".xplane.pb") for name in found),
+        }
+
+    def bar():
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            mlp().fit(x, y, batch_size=_BATCH, verbose=1)
+        return text.getvalue()
+
+    def predicted(model):
+        return model.predict(x, verbose=0).ravel().tolist()
+
+    def file():
+        model, path = mlp(), folder / "model.keras"
+        fit(model)
+        model.save(path)
+        there = keras.saving.load_model(path)
+        return {
+            "here": predicted(model),
+            "there": predicted(there),
+            "step": int(there.optimizer.iterations.numpy()),
+        }
+
+    def export():
+        model = mlp()
+        fit(model)
+        model.export(str(folder / "export"), verbose=False)
+        loaded = tf.saved_model.load(str(folder / "export"))
+        served = loaded.serve(x)
+        return {"here": predicted(model), "served": served.numpy().ravel().tolist()}
+
+    def there_and_back():
+        model, path = mlp(), folder / "weights.weights.h5"
+        fit(model)
+        model.save_weights(path)
+        again = mlp()
+        with job.strategy.scope():
+            again.optimizer.build(again.trainable_variables)
+        again.load_weights(path)
+        same = predicted(again) == predicted(model)
+        fit(again)
+        return {"same": same, "step": int(again.optimizer.iterations.numpy())}
+
+    words = np.array([["a", "b"], ["c", "unknown"]] * 20)
+    numbers = np.arange(80).reshape(40, 2) % 7
+
+    def preprocessed(where, data):
+        keras.utils.set_random_seed(3)
+        keras.backend.clear_session()
+        is_inside = where == "inside"
+        with job.strategy.scope():
+            steps = [keras.layers.StringLookup(), keras.layers.IntegerLookup(),
+                     keras.layers.Normalization()]  # fmt: skip
+            given = [words, numbers, numbers.astype(np.float32)]
+            for step, one in zip(steps, given, strict=True):
+                step.adapt(one)
+            dtypes = ["string" if is_inside else "int64", "int64", "float32"]
+            inputs = [keras.Input([2], dtype=dtype) for dtype in dtypes]
+            parts = [step(one) for step, one in zip(steps, inputs, strict=True)]
+            parts = parts if is_inside else inputs
+            rows = [keras.layers.Embedding(10, 3)(one) for one in parts[:2]]
+            flat = [keras.layers.Flatten()(one) for one in rows]
+            both = keras.layers.Concatenate()([*flat, parts[2]])
+            model = keras.Model(inputs, keras.layers.Dense(1)(both))
+            model.compile(keras.optimizers.SGD(0.0), "mse")
+
+        def prepare(given, label):
+            if not is_inside:
+                given = tuple(step(one) for step, one in zip(steps, given, strict=True))
+            return given, label
+
+        def dataset(context=None):
+            labels = (np.arange(40) % 2).astype(np.float32)
+            rows = tf.data.Dataset.from_tensor_slices((tuple(given), labels))
+            if context:
+                rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id)
+            return rows.batch(10).map(prepare)
+
+        model.fit(dataset() if data == "dataset" else dataset, verbose=0)
+        return {"loss": round(model.evaluate(dataset(), verbose=0), 5)}
+
+    def ema():
+        model = mlp(use_ema=True)
+        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+        return {"loss": fit(model, epochs=2, callbacks=[swap])["loss"][1]}
+
+    class Largest(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="largest")
+            self.value = self.add_weight(initializer="zeros", shape=[])
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.value.assign(tf.maximum(self.value, tf.reduce_max(y_true)))
+
+        def result(self):
+            return self.value
+
+    def largest():
+        with job.strategy.scope():
+            model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+            model.compile("sgd", "mse", metrics=[Largest()])
+        rows = np.arange(_ROWS, dtype=np.float32)[:, None]
+        history = model.fit(rows * 0.0, rows, batch_size=_ROWS, verbose=0).history
+        evaluated = model.evaluate(rows, rows, batch_size=_ROWS, verbose=0, return_dict=True)
+        return {"trained": float(history["largest"][0]), "evaluated": float(evaluated["largest"])}
+
+    coordinator.finish(
+        {
+            "logs": logs,
+            "callbacks": callbacks,
+            "tensorboard": tensorboard,
+            "bar": bar,
+            "file": file,
+            "export": export,
+            "there and back": there_and_back,
+            **{
+                f"{where}, {data}": lambda where=where, data=data: preprocessed(where, data)
+                for where in ("inside", "outside")
+                for data in ("dataset", "function")
+            },
+            "ema": ema,
+            **{
+                what: lambda what=what: fit(mlp(**{what: 2, "use_ema": "ema" in what}))
+                for what in ("gradient_accumulation_steps", "ema_overwrite_frequency")
+            },
+            "largest": largest,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
