@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "collectives/reduce/exchange_state.h"
@@ -98,8 +99,13 @@ void DirectExchange::CheckMembers() {
     executor->remote_access()->CheckPeerHealth(
         who.task, absl::ToInt64Milliseconds(kHealthTimeout),
         [executor, member, name, state = state_](const absl::Status& status) {
-          // One that does not answer may have stopped, and go on.
-          const bool lost = !status.ok() && !absl::IsDeadlineExceeded(status);
+          // One that does not answer may have stopped, and go on: the kernel
+          // takes connections for it. gRPC gives up a new one after 20 s.
+          const bool silent =
+              absl::IsDeadlineExceeded(status) ||
+              absl::StrContains(status.message(),
+                                "timed out before receiving SETTINGS frame");
+          const bool lost = !status.ok() && !silent;
           {
             absl::MutexLock lock(&state->mu);
             state->checked.erase(member);

@@ -18,7 +18,7 @@ _LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not _LONG, reason="long: make updates"),
-    pytest.mark.timeout(_SECONDS + 10),
+    pytest.mark.timeout(2 * _SECONDS + 10),
 ]
 
 _LIBRARIES, _OPTIONS = ("keras", "tf_keras"), ("Adam amsgrad", "RMSprop centered")
@@ -61,7 +61,9 @@ def test_forty_steps(name):
     arguments = name, _NAMES.index(name), len(_NAMES)
     cases = coordinator.run(__file__, *arguments, seconds=_SECONDS)
     for model in ("dlrm", "biases"):
-        assert cases[model]["fused"] > 0 or name.startswith("tf.compat"), cases[model]
+        # Dense updates of these are one operation of TensorFlow already.
+        stays = name.startswith("tf.compat") or (model, name) == ("biases", "tf_keras.legacy Adam")
+        assert cases[model]["fused"] > 0 or stays, cases[model]
         assert cases[model]["losses"] == 40, cases[model]
         assert cases[model]["ulps"] == 0, cases[model]
 
@@ -71,7 +73,9 @@ def test_instructions(instructions, monkeypatch):
     for name, value in _INSTRUCTIONS[instructions].items():
         monkeypatch.setenv(name, value)
     script = Path(__file__).with_name("test_updates.py")
-    cases = coordinator.run(str(script), seconds=_SECONDS)
+    cases = {}
+    for which in ("fast", "slow"):
+        cases |= coordinator.run(str(script), which, seconds=_SECONDS)
     found = {n: c["ulps"] for n, c in cases.items() if isinstance(c, dict) and "ulps" in c}
     assert len(found) >= 2 * len(_NAMES)
     assert {name: ulps for name, ulps in found.items() if ulps} == {}

@@ -24,7 +24,7 @@ _ENDLESS = 10_000_000  # calls
 _LARGE = 3_000_000  # elements
 _LIMIT_S = 4.0  # of a collective, on an idle machine: in stock, some ranks wait until then
 _TIMES_A_CALL = 5  # A limit that passes is at least so many times what a call takes.
-# And at most this: gRPC takes 20 s to give up a new connection to a stopped process.
+# And at most this, so that tests end.
 _LONGEST_LIMIT_S = 15.0
 _LONG_LIMIT_S = 30.0  # One that does not pass.
 _ONLY_OURS = ["reduce_scatter", "all_gather"]
@@ -290,6 +290,22 @@ def test_stopped_rank(op, path):
         (late,) = ranks.wait([1])
         assert late is not Ended
         _nothing_left(ranks, [0, 1, 2])
+
+
+# gRPC gives up a new connection to a stopped process after 20 s, as one to a dead one.
+@_SLOW
+@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter"])
+def test_a_rank_that_stops_for_long_is_not_lost(op):
+    with Ranks(_OURS) as ranks:
+        ranks.values("attempt", op=op, elements=_LARGE)
+        ranks.start("attempt", op=op, elements=_LARGE, calls=_ENDLESS, timeout_seconds=40)
+        ranks.begun(0)
+        ranks.pause(1)
+        for error in _failed(ranks.wait([0, 2])):
+            assert error.code == _DEADLINE, error
+            assert "task:1" in error.text, error
+        ranks.resume(1)
+        ranks.wait([1])
 
 
 @pytest.mark.parametrize(
