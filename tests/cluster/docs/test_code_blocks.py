@@ -57,7 +57,7 @@ _PAGES = {
         _IMPORTS,
         "import tensorflow as tf\n@tf.function\ndef step(_):\n  return tf.ones([])\n",
     ],
-    "keras.md": [_SERVERS.format(1)],
+    "keras.md": [_SERVERS.format(1), None],
     "layout.md": ["", None, None, None, None, None, None, "", None, None],
     "layout_search.md": [""],
     "parameter_server_updates.md": [
