@@ -69,7 +69,7 @@ def fit(strategy, folder):
 
 
 def loop(strategy):
-    """Trains by steps that a `ClusterCoordinator` gives to workers, each of which reads data.
+    """Train by steps that a `ClusterCoordinator` gives to workers; each worker reads its own data.
 
     Steps return their losses. A metric of Keras 3 would lose additions: workers read it, add, and
     assign.

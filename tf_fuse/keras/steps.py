@@ -42,7 +42,7 @@ class Steps:
           Logs of the newest steps that have ended and been fetched.
 
         Raises:
-          StopIteration: there are no more batches.
+          StopIteration: the data has ended.
           tf.errors.OpError: an earlier step failed.
         """
         import tensorflow as tf

@@ -28,7 +28,7 @@ class WorkerData:
 
         Raises:
           TypeError: it does not return a `tf.data.Dataset`.
-          ValueError: its dataset is endless, and there is no number of steps.
+          ValueError: its dataset is endless, and `steps` is None.
         """
         import tensorflow as tf
 

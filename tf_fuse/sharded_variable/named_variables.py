@@ -43,7 +43,7 @@ class Named:
     """
 
     def __init__(self, name: str, dtype: Any, shape: Sequence[int], device: str):
-        """Make the handle; there is no value yet."""
+        """Make the handle of a variable that has not been initialized."""
         from tensorflow.python.ops import gen_resource_variable_ops
 
         self.name, self.device = name, device

@@ -32,9 +32,9 @@ def read(path: str | os.PathLike[str]) -> Iterator[Row]:
       Rows with 13 numeric and 26 categorical values.
 
     Raises:
-      DataError: the file is missing or has no rows; a row has another number of columns, an
-        integer or a label that is none; a header has other names. The text has file and line, what
-        was expected and what was found.
+      DataError: the file is missing or has no rows; a row has another number of columns, or a
+        malformed integer or label; a header has other names. The text has file and line, what was
+        expected and what was found.
     """
     rows = 0
     first = True
