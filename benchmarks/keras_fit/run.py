@@ -10,7 +10,7 @@
 * `tf_keras`: tf_keras's own `fit` on stock TensorFlow: protocol `grpc`, the plugin is not loaded.
 
 All but the last have the option `tf_fuse`. Each round runs each variant once, one after the other,
-in processes of its own; the first steps do not count.
+in processes of its own. Each trains as many steps before those that count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from examples.progress import display, open_console
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
-    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution", "warm_steps",
+    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution",
     "width", "workers",
 )  # fmt: skip
 _FIRST = "fit"  # The others are compared with it.
@@ -146,7 +146,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=64, help="of the first hidden layer")
     parser.add_argument("--metrics", action="store_true", help="with AUC")
     parser.add_argument("--steps", type=int, default=300, help="that count, of all workers")
-    parser.add_argument("--warm-steps", type=int, default=60, help="before them")
     parser.add_argument("--steps-per-execution", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
@@ -155,7 +154,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     args.variants = list(dict.fromkeys(args.variants))
-    for key in ("batch", "ps", "rounds", "steps", "warm_steps", "workers", "steps_per_execution"):
+    for key in ("batch", "ps", "rounds", "steps", "workers", "steps_per_execution"):
         if getattr(args, key) < 1:
             parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
     return args

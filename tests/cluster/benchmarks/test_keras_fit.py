@@ -13,8 +13,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_variants(run_benchmark, more, tmp_path):
     result = run_benchmark(
         "keras_fit",
-        "--workers 1 --ps 1 --width 8 --batch 8 --rows 9 --steps 4 --warm-steps 2 --rounds 1 "
-        f"--plot a.svg {more}",
+        f"--workers 1 --ps 1 --width 8 --batch 8 --rows 9 --steps 4 --rounds 1 --plot a.svg {more}",
     )
     assert (tmp_path / "a.svg").stat().st_size > 0
     assert list(result["variants"]) == ["loop", "fit", "fit_coordinator", "tf_keras"]

@@ -125,7 +125,8 @@ def test_who_loses_the_others_in_a_step_has_what_they_leave(start, stock):
         _wait_for(programs, "trained")
         assert _told(programs[0], "step") == "begins"
         programs[2].terminate()
-        assert _end(programs[2])[:2] == (3, "handled\n")
+        status, printed, log = _end(programs[2])
+        assert (status, printed) == (3, "handled\n"), log
         status, _, log = _end(programs[1], "fail")
         assert status == 1
         assert "ValueError: on purpose" in log
