@@ -291,10 +291,11 @@ def _main(mode, folder):
             steps.queue.dequeue()
         return count
 
-    def in_queue_of_stopped():
+    def in_queue_of_ended():
         """The server may hear of the value before it hears that the step has ended.
 
-        They come by two connections. The step then takes that value, but no second one.
+        They come by two calls, whose order nobody promises. The step then takes that value, but no
+        second one.
         """
         count = in_queue()
         if not count:
@@ -426,11 +427,11 @@ def _main(mode, folder):
 
     cases = {
         "first": first,
-        "cancelled": case(with_one_more(cancelled), in_queue=in_queue),
+        "cancelled": case(with_one_more(cancelled), in_queue=in_queue_of_ended),
         "out_of_range_gather": case(lambda: model.call(steps.plain, [0, 100_000])),
         "out_of_range_update": case(lambda: model.call(writes_nowhere)),
         "error_beside": case(lambda: model.call(fails_beside)),
-        "server_stopped": case(with_one_more(server_stopped), in_queue=in_queue_of_stopped),
+        "server_stopped": case(with_one_more(server_stopped), in_queue=in_queue_of_ended),
         "worker_stopped": case(with_one_more(worker_stopped), in_queue=in_queue, seconds=no_time),
         "worker_killed": case(with_one_more(worker_killed), in_queue=in_queue, seconds=no_time),
     }
