@@ -29,6 +29,7 @@ from tf_fuse._tensorflow.keras import (
     global_state,
     models,
     optimizer,
+    processes,
     trainer,
     variable,
 )
@@ -68,6 +69,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     variable,
     models,
     trainer,
+    processes,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)

@@ -11,6 +11,8 @@ PLACEMENT: Final = "placement"
 VARIABLES_IN_PIECES: Final = "variables in pieces"
 KERAS_IN_PIECES: Final = "Keras optimizers on pieces"
 KERAS_FIT: Final = "Keras fit"
+KERAS_PROCESSES: Final = "Keras fit in several processes"
+KERAS_FILES: Final = "Keras files of the chief"
 GATHERS: Final = "gathers on servers"
 MATMULS: Final = "split matmuls"
 COLLECTIVES: Final = "collectives"
@@ -28,6 +30,8 @@ WITHOUT: Final = {
     VARIABLES_IN_PIECES: "variables in pieces are used as TensorFlow does",
     KERAS_IN_PIECES: "Keras optimizers are not extended to variables in pieces",
     KERAS_FIT: "Keras's fit, evaluate and predict fail on parameter servers",
+    KERAS_PROCESSES: "Keras's fit and evaluate fail under MultiWorkerMirroredStrategy",
+    KERAS_FILES: "ModelCheckpoint and BackupAndRestore write files in every process",
     GATHERS: "variables on servers are read whole before rows are gathered",
     MATMULS: "split_matmuls has no effect",
     COLLECTIVES: "collectives of one function run one after the other",

@@ -117,6 +117,28 @@ def uninstall() -> None:
             found.undo()
 
 
+def extend(member: Member, method: Callable[..., Any]) -> Any:
+    """Replace a function by one that gives the present function to another one.
+
+    Args:
+      member: the function, or a method of a class.
+      method: gets the present function, and then what that gets.
+
+    Returns:
+      The new function.
+    """
+    stock = getattr(member.resolve(), member.name)
+
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        return method(stock, *args, **kwargs)
+
+    extended.__doc__ = stock.__doc__
+    extended.__name__ = member.name
+    extended.__wrapped__ = stock  # type: ignore[attr-defined]
+    replace(member, extended)
+    return extended
+
+
 def extend_init(member: Member, see: Callable[[Any], None]) -> None:
     """Replace the `__init__` of a class by one that also calls a function, once per process.
 

@@ -16,8 +16,10 @@ docs/keras.md says how data and steps are dealt to workers.
 
 from __future__ import annotations
 
-from tf_fuse.keras import loops
+from tf_fuse.keras import chief_files, loops, processes
 
 __all__: list[str] = []
 
 loops.install()
+processes.install()
+chief_files.install()

@@ -20,6 +20,7 @@ from tests.cluster.collectives.member import usage
 from tests.cluster.collectives.op_cases import OpCases
 from tests.cluster.collectives.ranks import Error
 from tests.cluster.collectives.strategy_cases import StrategyCases
+from tests.cluster.keras.fit_cases import KerasFitCases
 from tests.cluster.shard_update.cases import ShardUpdateCases
 from tests.cluster.shard_update.gather_cases import ShardUpdateGatherCases
 from tests.cluster.shard_update.matrix_cases import ShardUpdateMatrixCases
@@ -52,6 +53,7 @@ class Member(
     ShardUpdateOptionCases,
     ShardUpdateReaderCases,
     ShardUpdateGatherCases,
+    KerasFitCases,
 ):
     """A rank: its server, and its cases."""
 

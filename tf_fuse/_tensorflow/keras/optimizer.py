@@ -104,7 +104,7 @@ def extend_build(cls: Any, build: Callable[..., Any]) -> Any:
     Returns:
       The new method.
     """
-    return _extend(_BUILDS[cls.__name__], build)
+    return monkey_patch.extend(_BUILDS[cls.__name__], build)
 
 
 def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
@@ -114,25 +114,12 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
       methods: by name, what gets the stock method, and then what that gets.
     """
     for name, method in methods.items():
-        _extend(_BY_NAME[name], method)
+        monkey_patch.extend(_BY_NAME[name], method)
 
 
 def is_extended(name: str) -> bool:
     """Return whether a method of `TFOptimizer` is extended."""
     return monkey_patch.is_replaced(_BY_NAME[name])
-
-
-def _extend(member: Member, method: Callable[..., Any]) -> Any:
-    stock = getattr(member.resolve(), member.name)
-
-    def extended(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(stock, self, *args, **kwargs)
-
-    extended.__doc__ = stock.__doc__
-    extended.__name__ = member.name
-    extended.__wrapped__ = stock  # type: ignore[attr-defined]
-    monkey_patch.replace(member, extended)
-    return extended
 
 
 def weights_of(optimizer: Any) -> list[Any]:

@@ -118,19 +118,7 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
     """
     for name, method in methods.items():
         if not monkey_patch.is_replaced(_BY_NAME[name]):
-            _extend(_BY_NAME[name], method)
-
-
-def _extend(member: Member, method: Callable[..., Any]) -> None:
-    stock = getattr(member.resolve(), member.name)
-
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        return method(stock, *args, **kwargs)
-
-    extended.__doc__ = stock.__doc__
-    extended.__name__ = member.name
-    extended.__wrapped__ = stock  # type: ignore[attr-defined]
-    monkey_patch.replace(member, extended)
+            monkey_patch.extend(_BY_NAME[name], method)
 
 
 def let_end_anywhere(epochs: Any) -> None:

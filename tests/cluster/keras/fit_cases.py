@@ -1,0 +1,256 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`fit` of Keras 3 in several processes; cases of ranks."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+ROWS, BATCH = 19, 8
+_ALIGNMENT = 64
+
+
+def inputs() -> tuple[np.ndarray, np.ndarray]:
+    """Rows, the last batch of which is smaller, and what is to be learned."""
+    x = np.random.default_rng(7).normal(size=[ROWS, 8]).astype(np.float32)
+    return _aligned(x), _aligned(x[:, :2] + x[:, 2:4])
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Copy to an address of which TensorFlow makes tensors without copying."""
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    begin = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+class KerasFitCases:
+    """Cases of `collectives.cases.Member`."""
+
+    rank: int
+    ranks: int
+
+    def keras_fit(
+        self,
+        optimizer: str = "Adam",
+        sharded: bool = False,
+        how: str = "fit",
+        steps: int = 1,
+        epochs: int = 2,
+        folder: str = "",
+        saves: tuple[str, ...] = (),
+        dies: int = -1,
+    ) -> dict[str, Any]:
+        """Trains a model.
+
+        Args:
+          optimizer: name of the class.
+          sharded: whether updates are, however small.
+          how: "fit", or "loop" for a custom loop over the same batches; "generator" or "sequence"
+            for data that `fit` gets in that form.
+          steps: `steps_per_execution`.
+          epochs: of training.
+          folder: of files.
+          saves: "backup", "checkpoint", and "alone" if the chief alone has these callbacks.
+          dies: the epoch in which this process ends with a step under way; none if -1.
+
+        Returns:
+          Digests of the weights and of the optimizer's variables, the history, what callbacks got,
+          what `evaluate` returned, and how many updates are sharded.
+        """
+        keras = self._keras(sharded)
+        strategy = self._strategy
+        before = _sharded_steps()
+        with strategy.scope():
+            layers = [keras.layers.Dense(n, "tanh") for n in (5, 3)]
+            model = keras.Sequential([*layers, keras.layers.Dense(2)])
+            model.compile(
+                getattr(keras.optimizers, optimizer)(0.05),
+                "mse",
+                metrics=["mae"],
+                steps_per_execution=steps,
+            )
+        x, y = inputs()
+        told: dict[str, Any] = {}
+        if how == "loop":
+            with strategy.scope():
+                model.build([None, 8])
+                model.optimizer.build(model.trainable_variables)
+            _train(strategy, model, x, y, epochs)
+        else:
+            notes = _notes(keras, dies)
+            callbacks = [notes]
+            if "alone" not in saves or self.rank == 0:
+                callbacks += _savers(keras, folder, saves)
+            data = _data(keras, how, x, y)
+            history = model.fit(
+                **data,
+                epochs=epochs,
+                callbacks=callbacks,
+                validation_data=(x, y),
+                batch_size=BATCH if how == "fit" else None,
+                validation_batch_size=BATCH,
+                shuffle=False,
+                verbose=0,
+            )
+            told = {
+                "history": history.history,
+                "batches": notes.batches,
+                "epochs": notes.epochs,
+                "evaluated": model.evaluate(x, y, BATCH, verbose=0, return_dict=True),
+                "predicted": model.predict(x, BATCH, verbose=0)[:, 0].tolist(),
+                "one by one": model(x).numpy()[:, 0].tolist(),
+            }
+        weights, slots = model.trainable_variables, model.optimizer.variables
+        return told | {
+            "weights": [_digest(variable) for variable in weights],
+            "slots": [_digest(variable) for variable in slots],
+            "sharded": _sharded_steps() > before,
+        }
+
+    def rows_seen(self, policy: str, folder: str, batch: int = 4) -> dict[str, Any]:
+        """Says which rows this process trains on, by batch, and what `predict` returns.
+
+        Args:
+          policy: of `AutoShardPolicy`.
+          folder: of files that each have a number in every line; empty for a dataset of numbers.
+          batch: of all processes together.
+        """
+        keras = self._keras(False)
+
+        class Model(keras.Model):
+            """Notes the rows of each step; predicts them."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen: list[list[int]] = []
+
+            def call(self, x: Any) -> Any:
+                return tf.identity(x)
+
+            def train_step(self, data: Any) -> dict[str, Any]:
+                (rows,) = data if isinstance(data, tuple) else (data,)
+                tf.py_function(lambda x: self.seen.append(x.numpy().tolist()), [rows], [])
+                return {"rows": tf.cast(tf.size(rows), tf.float32)}
+
+        with self._strategy.scope():
+            model = Model()
+            model.compile()
+        if folder:
+            files = tf.data.Dataset.from_tensor_slices(sorted(map(str, Path(folder).iterdir())))
+            lines = files.interleave(tf.data.TextLineDataset, cycle_length=1)
+            numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int32))
+        else:
+            numbers = tf.data.Dataset.range(10).map(lambda x: tf.cast(x, tf.int32))
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = getattr(
+            tf.data.experimental.AutoShardPolicy, policy
+        )
+        dataset = numbers.batch(batch).with_options(options)
+        history = model.fit(dataset, verbose=0)
+        return {
+            "seen": model.seen,
+            "rows": history.history["rows"],
+            "predicted": model.predict(dataset, verbose=0).tolist(),
+        }
+
+    def _keras(self, sharded: bool) -> Any:
+        import keras
+
+        importlib.import_module("tf_fuse.keras")
+        tf.config.optimizer.set_experimental_options(
+            {"shard_weight_update": sharded, "shard_weight_update_always": sharded}
+        )
+        known = getattr(self, "_strategy", None)
+        self._strategy = known or tf.distribute.MultiWorkerMirroredStrategy()
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        return keras
+
+
+def _sharded_steps() -> int:
+    gc.collect()
+    functions = importlib.import_module("tf_fuse").weight_update_report()["functions"]
+    return sum(one["steps"] for one in functions if one["sharded"])
+
+
+def _train(strategy: Any, model: Any, x: Any, y: Any, epochs: int) -> None:
+    """A custom loop: the same batches and losses as `fit`."""
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    options = tf.data.Options()
+    policies = tf.data.experimental.AutoShardPolicy
+    options.experimental_distribute.auto_shard_policy = policies.DATA
+    distributed = strategy.experimental_distribute_dataset(dataset.with_options(options))
+    variables = model.trainable_variables
+
+    def replica(batch: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(batch[0], training=True) - batch[1]) ** 2)
+            loss = loss * (1.0 / strategy.num_replicas_in_sync)
+        gradients = tape.gradient(loss, variables)
+        model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    step = tf.function(lambda batch: strategy.run(replica, args=(batch,)))
+    for _ in range(epochs):
+        for batch in distributed:
+            step(batch)
+
+
+def _data(keras: Any, how: str, x: Any, y: Any) -> dict[str, Any]:
+    if how == "fit":
+        return {"x": x, "y": y}
+    batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)]
+    if how == "generator":
+        endless = (batch for _ in range(100) for batch in batches)
+        return {"x": endless, "steps_per_epoch": len(batches)}
+
+    class Sequence(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return len(batches)
+
+        def __getitem__(self, index: int) -> Any:
+            return batches[index]
+
+    return {"x": Sequence()}
+
+
+def _notes(keras: Any, dies: int) -> Any:
+    class Notes(keras.callbacks.Callback):
+        """Keeps what it got; ends the process in the second step of an epoch."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.batches: list[Any] = []
+            self.epochs: list[int] = []
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.epochs.append(epoch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if self.epochs[-1] == dies:
+                os._exit(9)
+            self.batches.append([batch, {key: float(value) for key, value in logs.items()}])
+
+    return Notes()
+
+
+def _savers(keras: Any, folder: str, saves: tuple[str, ...]) -> list[Any]:
+    found = []
+    if "backup" in saves:
+        found.append(keras.callbacks.BackupAndRestore(f"{folder}/backup"))
+    if "checkpoint" in saves:
+        found.append(keras.callbacks.ModelCheckpoint(f"{folder}/saved-{{epoch}}.keras"))
+    return found
+
+
+def _digest(variable: Any) -> str:
+    return hashlib.sha256(np.asarray(variable.numpy()).tobytes()).hexdigest()

@@ -1,0 +1,157 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Extend what Keras 3 does wrong if several processes train together, and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Stored, Takes
+
+_MODULE = "keras.src.backend.tensorflow.trainer"
+_TRAINER = f"{_MODULE}:TensorFlowTrainer"
+_STRATEGY = (
+    "tensorflow.python.distribute.collective_all_reduce_strategy:CollectiveAllReduceExtended"
+)
+_CHECKPOINT = "keras.src.callbacks.model_checkpoint:ModelCheckpoint"
+_BACKUP = "keras.src.callbacks.backup_and_restore:BackupAndRestore"
+_LOOPS = (feature_names.KERAS_PROCESSES,)
+_FILES = (feature_names.KERAS_FILES,)
+
+
+def _member(owner: str, name: str, why: str, features: tuple[str, ...], *takes: str) -> Member:
+    return Member(owner, name, Takes(*takes), why, features, AT_FIRST_USE, "Keras 3")
+
+
+#: By what they are called here.
+_EXTENDED: Final = {
+    "reduce_per_replica": _member(
+        _MODULE,
+        "reduce_per_replica",
+        "Logs of several processes are scalars: they have no axis to reduce.",
+        _LOOPS,
+        "values",
+        "strategy",
+        "reduction",
+    ),
+    "_maybe_symbolic_build": _member(
+        _TRAINER,
+        "_maybe_symbolic_build",
+        "A model is built by the dataset's shapes; Keras fails to average a batch.",
+        _LOOPS,
+        "self",
+        "iterator",
+        "data_batch",
+    ),
+    "_make_function": _member(
+        _TRAINER,
+        "_make_function",
+        "A step begins only if there is a batch; XLA cannot compile collectives on CPUs.",
+        _LOOPS,
+        "self",
+        "step_function",
+    ),
+    "predict": _member(
+        _TRAINER,
+        "predict",
+        "Predictions keep the order of the input only if it is sharded by batches.",
+        _LOOPS,
+        "self",
+        "x",
+        "batch_size",
+        "verbose",
+        "steps",
+        "callbacks",
+    ),
+    "__init__": _member(
+        f"{_MODULE}:TFEpochIterator",
+        "__init__",
+        "Batches of a generator are copied: steps would write over the program's arrays.",
+        _LOOPS,
+        "self",
+        "distribute_strategy",
+        "args",
+        "kwargs",
+    ),
+    "on_train_begin": _member(
+        "keras.src.callbacks.callback_list:CallbackList",
+        "on_train_begin",
+        "All processes go on from what the chief has restored.",
+        _FILES,
+        "self",
+        "logs",
+    ),
+    **{
+        name: _member(owner, method, "The chief alone has files.", _FILES, "self", *more)
+        for name, owner, method, *more in (
+            ("load_backup", _BACKUP, "on_train_begin", "logs"),
+            ("save_backup", _BACKUP, "_save_model"),
+            ("remove_backup", _BACKUP, "on_train_end", "logs"),
+            ("save_checkpoint", _CHECKPOINT, "_save_model", "epoch", "batch", "logs"),
+        )
+    },
+}
+MEMBERS = (
+    *_EXTENDED.values(),
+    Member(
+        _STRATEGY,
+        "_in_multi_worker_mode",
+        Takes("self"),
+        "says whether the program is one of a cluster",
+        (*_LOOPS, *_FILES),
+    ),
+    Member(
+        "tensorflow.python.eager.context",
+        "global_seed",
+        Takes(),
+        "says whether the program has set a seed",
+        _LOOPS,
+    ),
+    Member(
+        "keras.src.trainers.trainer:Trainer",
+        "_initial_epoch",
+        Stored(),
+        "is the epoch to begin with that a callback has restored",
+        _FILES,
+        versions="Keras 3",
+    ),
+)
+
+
+def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
+    """Extend members of the table above.
+
+    Args:
+      methods: by name, what gets the present function, and then what that gets.
+    """
+    for name, method in methods.items():
+        monkey_patch.extend(_EXTENDED[name], method)
+
+
+def are_several(strategy: Any) -> bool:
+    """Return whether a strategy is `MultiWorkerMirroredStrategy` of a cluster, also of one task."""
+    import tensorflow as tf
+
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and bool(
+        strategy.extended._in_multi_worker_mode()
+    )
+
+
+def is_seeded() -> bool:
+    """Return whether the program has set TensorFlow's seed."""
+    from tensorflow.python.eager import context
+
+    return context.global_seed() is not None
+
+
+def first_epoch(model: Any) -> int | None:
+    """Return the epoch that a callback has restored; None if there is none."""
+    epoch = model._initial_epoch
+    return None if epoch is None else int(epoch)
+
+
+def set_first_epoch(model: Any, epoch: int | None) -> None:
+    """Set the epoch that `fit` begins with."""
+    model._initial_epoch = epoch

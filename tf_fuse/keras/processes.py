@@ -1,0 +1,187 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Mend Keras's loops under `MultiWorkerMirroredStrategy` in a cluster.
+
+Keras's own loops stay. Each function below extends one that is wrong if several processes train.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names, features
+from tf_fuse._tensorflow.keras import processes
+
+_log = logging.getLogger("tf_fuse")
+
+
+@functools.cache
+def install() -> None:
+    """Extend Keras's trainer, once per process."""
+    if features.works(feature_names.KERAS_PROCESSES):
+        processes.extend(
+            {
+                "reduce_per_replica": _mean,
+                "_maybe_symbolic_build": _build,
+                "_make_function": _make_function,
+                "__init__": _distribute,
+                "predict": _predict,
+            }
+        )
+
+
+def _mean(stock: Callable[..., Any], values: Any, strategy: Any, reduction: str) -> Any:
+    """Extend `reduce_per_replica`: each log is the mean over all replicas."""
+    import keras
+
+    if reduction not in ("auto", "mean") or not processes.are_several(strategy):
+        return stock(values, strategy, reduction)
+    return keras.tree.map_structure(lambda one: strategy.reduce("MEAN", one, axis=None), values)
+
+
+def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch: Any) -> None:
+    """Extend `_maybe_symbolic_build`: reads no batch, if the dataset knows its shapes.
+
+    A batch that is read here is lost if it comes from a generator.
+    """
+    import keras
+
+    strategy = self._distribute_strategy
+    if iterator is None or not processes.are_several(strategy):
+        stock(self, iterator, **batch)
+        return
+    spec = iterator.data_adapter.get_tf_dataset().element_spec
+    flat = keras.tree.flatten(spec)
+    if all(_is_known(one) for one in flat):
+        first = keras.tree.pack_sequence_as(spec, [_shape_of(one) for one in flat])
+    else:
+        _, _, batches = next(iter(iterator))
+        first = keras.tree.map_structure(
+            lambda value: strategy.experimental_local_results(value)[0], next(batches)
+        )
+    stock(self, data_batch=first)
+
+
+def _is_known(spec: Any) -> bool:
+    """Whether a spec has the shape of a batch, but for the number of rows."""
+    import tensorflow as tf
+
+    if isinstance(spec, tf.OptionalSpec) or spec is None:
+        return True
+    shape = getattr(spec, "shape", None)
+    return shape is not None and shape.rank is not None and shape[1:].is_fully_defined()
+
+
+def _shape_of(spec: Any) -> Any:
+    import tensorflow as tf
+
+    return None if isinstance(spec, tf.OptionalSpec) else spec
+
+
+def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> Any:
+    """Extend `_make_function`: a step begins only if some process has a batch for it.
+
+    Keras asks for the batch inside of the step's function. After the last batch it can have counted
+    the step in `optimizer.iterations` before it finds that there is none, in some processes only.
+    """
+    import tensorflow as tf
+
+    if not processes.are_several(self.distribute_strategy):
+        return stock(self, step_function)
+    if self.jit_compile:
+        _log.warning("jit_compile is off for %s: XLA cannot compile collectives on CPUs", self.name)
+        self.jit_compile = False
+    run_steps = stock(self, step_function)
+
+    def run(iterator: Any) -> Any:
+        if not isinstance(iterator, tf.distribute.DistributedIterator):
+            return run_steps(iterator)
+        # Of an iterator of another type, Keras takes up to `steps_per_execution` batches.
+        return run_steps(itertools.chain([next(iterator)], iterator))
+
+    return run
+
+
+class _Distributor:
+    """Stands for the strategy in Keras's iterator: it distributes datasets that are safe."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def experimental_distribute_dataset(self, dataset: Any) -> Any:
+        """Distribute a dataset over the replicas."""
+        return self._strategy.experimental_distribute_dataset(_in_own_memory(dataset))
+
+
+def _distribute(
+    stock: Callable[..., None], self: Any, distribute_strategy: Any = None, *args: Any, **more: Any
+) -> None:
+    """Extend `TFEpochIterator.__init__`."""
+    if not processes.are_several(distribute_strategy):
+        stock(self, distribute_strategy, *args, **more)
+        return
+    if more.get("shuffle"):
+        _warn_of_orders(more.get("x"))
+    stock(self, _Distributor(distribute_strategy), *args, **more)
+
+
+def _warn_of_orders(x: Any) -> None:
+    """Warn if each process shuffles in an order of its own."""
+    import tensorflow as tf
+
+    in_own_order = (tf.data.Dataset, tf.distribute.DistributedDataset, Iterator)
+    if not isinstance(x, in_own_order) and not processes.is_seeded():
+        _log.warning(
+            "fit shuffles in another order in each process, so some rows train twice in an epoch "
+            "and others not at all: call keras.utils.set_random_seed with the same number in all "
+            "processes, or fit with shuffle=False"
+        )
+
+
+def _in_own_memory(dataset: Any) -> Any:
+    """Copy batches that may lie in the program's own NumPy arrays.
+
+    The strategy slices batches, and TensorFlow's kernels then write their results over the slices.
+    The batches of a generator lie in the program's arrays if these begin at an address that
+    TensorFlow takes: the next epoch would train on what a step left there.
+    """
+    import tensorflow as tf
+
+    source = tf.data.experimental.to_variant(dataset)
+    if tf.raw_ops.ComputeBatchSize(input_dataset=source) >= 0:
+        return dataset  # `batch` of TensorFlow has made the batches.
+
+    def copy(*batch: Any) -> Any:
+        flat = [
+            tf.nest.map_structure(_copy, one, expand_composites=True)
+            for one in tf.nest.flatten(batch)
+        ]
+        return tf.nest.pack_sequence_as(dataset.element_spec, flat)
+
+    return dataset.map(copy)
+
+
+def _copy(tensor: Any) -> Any:
+    """Copy a tensor of rows; `tf.identity` would not."""
+    import tensorflow as tf
+
+    if tensor is None or tensor.dtype == tf.variant or tensor.shape.rank == 0:
+        return tensor
+    return tf.ensure_shape(tf.gather(tensor, tf.range(tf.shape(tensor)[0])), tensor.shape)
+
+
+def _predict(stock: Callable[..., Any], self: Any, x: Any, *args: Any, **more: Any) -> Any:
+    """Extend `predict`: processes share batches, not files, which keeps the order of the rows."""
+    import tensorflow as tf
+
+    if isinstance(x, tf.data.Dataset) and processes.are_several(self.distribute_strategy):
+        policies = tf.data.experimental.AutoShardPolicy
+        if x.options().experimental_distribute.auto_shard_policy in (policies.AUTO, policies.FILE):
+            options = tf.data.Options()
+            options.experimental_distribute.auto_shard_policy = policies.DATA
+            x = x.with_options(options)
+    return stock(self, x, *args, **more)
