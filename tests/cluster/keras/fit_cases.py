@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class KerasFitCases:
         self,
         optimizer: str = "Adam",
         sharded: bool = False,
-        how: str = "fit",
+        how: str = "arrays",
         steps: int = 1,
         epochs: int = 2,
         folder: str = "",
@@ -55,8 +56,9 @@ class KerasFitCases:
         Args:
           optimizer: name of the class.
           sharded: whether updates are, however small.
-          how: "fit", or "loop" for a custom loop over the same batches; "generator" or "sequence"
-            for data that `fit` gets in that form.
+          how: "arrays", or "loop" for a custom loop over the same batches; "generator", "endless
+            generator", "dataset" (of a generator) or "PyDataset" for data that `fit` gets in that
+            form.
           steps: `steps_per_execution`.
           epochs: of training.
           folder: of files.
@@ -97,7 +99,7 @@ class KerasFitCases:
                 epochs=epochs,
                 callbacks=callbacks,
                 validation_data=(x, y),
-                batch_size=BATCH if how == "fit" else None,
+                batch_size=BATCH if how == "arrays" else None,
                 validation_batch_size=BATCH,
                 shuffle=False,
                 verbose=0,
@@ -110,10 +112,10 @@ class KerasFitCases:
                 "predicted": model.predict(x, BATCH, verbose=0)[:, 0].tolist(),
                 "one by one": model(x).numpy()[:, 0].tolist(),
             }
-        weights, slots = model.trainable_variables, model.optimizer.variables
+        weights, state = model.trainable_variables, model.optimizer.variables
         return told | {
             "weights": [_digest(variable) for variable in weights],
-            "slots": [_digest(variable) for variable in slots],
+            "optimizer": [_digest(variable) for variable in state],
             "sharded": _sharded_steps() > before,
         }
 
@@ -206,21 +208,26 @@ def _train(strategy: Any, model: Any, x: Any, y: Any, epochs: int) -> None:
 
 
 def _data(keras: Any, how: str, x: Any, y: Any) -> dict[str, Any]:
-    if how == "fit":
+    if how == "arrays":
         return {"x": x, "y": y}
     batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, ROWS, BATCH)]
     if how == "generator":
-        endless = (batch for _ in range(100) for batch in batches)
+        return {"x": (batch for batch in batches)}
+    if how == "endless generator":
+        endless = (batch for batch in itertools.cycle(batches))
         return {"x": endless, "steps_per_epoch": len(batches)}
+    if how == "dataset":
+        specs = tuple(tf.TensorSpec([None, one.shape[1]], one.dtype) for one in (x, y))
+        return {"x": tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=specs)}
 
-    class Sequence(keras.utils.PyDataset):
+    class Batches(keras.utils.PyDataset):
         def __len__(self) -> int:
             return len(batches)
 
         def __getitem__(self, index: int) -> Any:
             return batches[index]
 
-    return {"x": Sequence()}
+    return {"x": Batches()}
 
 
 def _notes(keras: Any, dies: int) -> Any:
