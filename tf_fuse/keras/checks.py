@@ -117,6 +117,20 @@ def check_step(model: Any) -> None:
         )
 
 
+def check_trace(model: Any, error: Exception) -> None:
+    """Check what the trace of a step raised.
+
+    While a step is traced, its metrics hold tensors of the trace. A `tf.function` that reads one
+    keeps the tensor, but the step may be traced again.
+    """
+    if isinstance(error, TypeError) and "is out of scope" in str(error):
+        raise ValueError(
+            f"a tf.function that the step of {model.name} calls reads a metric, or another tensor "
+            "of an earlier trace: call result() and update_state() in train_step (test_step) "
+            "itself, and give the function what they return"
+        ) from error
+
+
 def check_optimizer(optimizer: Any) -> None:
     """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):

@@ -79,13 +79,13 @@ class _Batches(keras.utils.PyDataset):
         return tuple(one[index * BATCH : (index + 1) * BATCH] for one in self._arrays)
 
 
-def train(case: Case, strategy: Any, coordinator: Any, epochs: int) -> dict[str, list[float]]:
+def train(case: Case, coordinator: Any, epochs: int) -> dict[str, list[float]]:
     """Train a model by a custom loop on one worker, without Keras's loops.
 
     Returns:
       The loss and the metrics at the end of each epoch, by name.
     """
-    model = case.model
+    model, strategy = case.model, coordinator.strategy
     has_own_step = type(model).train_step is not keras.Model.train_step
     dataset = case.dataset()
     steps = int(dataset.cardinality())

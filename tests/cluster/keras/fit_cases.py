@@ -160,7 +160,7 @@ class KerasFitCases:
         dataset = numbers.batch(batch).with_options(options)
         history = model.fit(dataset, verbose=0)
         return {
-            "seen": model.seen,
+            "seen": [list(rows) for rows in model.seen],  # Keras tracks its own kind of list.
             "rows": history.history["rows"],
             "predicted": model.predict(dataset, verbose=0).tolist(),
         }

@@ -112,6 +112,16 @@ def preprocessing() -> Case:
     return Case(model, x, data.sum(1), feed="dataset")
 
 
+def partitioned() -> Case:
+    """An embedding, the table of which a strategy can divide over two servers."""
+    x = keras.Input([3], dtype="int64")
+    rows = layers.Embedding(64, 4)(x)
+    model = keras.Model(x, layers.Dense(1)(layers.Flatten()(rows)))
+    model.compile(keras.optimizers.Adagrad(0.5), "mse")
+    data = ids(64, ROWS, 3)
+    return Case(model, data, data.sum(1).astype(np.float32))
+
+
 MODELS: dict[str, Make] = {
     "wide & deep": recommenders.wide_and_deep,
     "MLP": mlp,
@@ -125,4 +135,5 @@ MODELS: dict[str, Make] = {
     "LSTM": recurrent,
     "Transformer": transformer,
     "preprocessing": preprocessing,
+    "partitioned": partitioned,
 }

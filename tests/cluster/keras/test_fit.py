@@ -16,11 +16,12 @@ from tests.slow_cases import slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-# The steps per execution of each model. The default run trains the first three.
+# The steps per execution of each model. The default run trains the first four.
 _STEPS = {
     "wide & deep": 3,
     "MLP": 2,
     "own train_step": 1,
+    "partitioned": 1,
     "DLRM": 1,
     "DeepFM": 2,
     "DIN": 1,
@@ -31,7 +32,7 @@ _STEPS = {
     "Transformer": 2,
     "preprocessing": 1,
 }
-_DEFAULT = list(_STEPS)[:3]
+_DEFAULT = list(_STEPS)[:4]
 _EPOCHS = 2
 _CASES = slow_but(
     [(name, mode) for name in _STEPS for mode in ("on", "off")],
@@ -66,6 +67,11 @@ def test_values_are_those_of_a_custom_loop(runs, name, mode):
     assert loop["variables"] == here["trained"]
 
 
+def test_the_partitioned_table_is_on_both_servers(runs):
+    assert runs("on", "partitioned")["parts"] == [2, 1, 1]
+    assert runs("one process", "partitioned")["parts"] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("name", _DEFAULT)
 def test_callbacks_are_called_as_in_one_process(runs, name):
     expected, here = (runs(mode, name)["calls"] for mode in ("one process", "on"))
@@ -80,15 +86,17 @@ def _main(mode, group):
     from tests.cluster.keras import fit_case, fit_models
 
     keras.config.disable_interactive_logging()
-    job = None
-    if mode == "one process":
-        scope = tf.distribute.get_strategy().scope
-    else:
+    strategies = {}
+    if mode != "one process":
         job = coordinator.Job("off", 1, 2)
         import tf_fuse.keras  # noqa: F401  (makes Keras run its steps on workers)
 
         tf.config.optimizer.set_experimental_options({"tf_fuse": mode == "on"})
-        scope = job.strategy.scope
+        partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(512, max_shards=2)
+        divides = tf.distribute.ParameterServerStrategy(
+            job.cluster.resolver(), variable_partitioner=partitioner
+        )
+        strategies = dict.fromkeys(_STEPS, job.strategy) | {"partitioned": divides}
 
     class Calls(keras.callbacks.Callback):
         """Notes how callbacks are called: name, number, names in the logs."""
@@ -111,12 +119,14 @@ def _main(mode, group):
     def made(name):
         keras.backend.clear_session()
         keras.utils.set_random_seed(3)
-        with scope():
+        with strategies.get(name, tf.distribute.get_strategy()).scope():
             return fit_models.MODELS[name]()
 
     def variables(model):
+        """The bits of all of them in turn, as those of a table's parts lie."""
         every = [*model.variables, *model.optimizer.variables]
-        return coordinator.exact([keras.ops.convert_to_numpy(v) for v in every])
+        parts = coordinator.exact([keras.ops.convert_to_numpy(one) for one in every])
+        return "".join(bits for _, _, bits in parts)
 
     def run(name):
         calls = Calls()
@@ -142,12 +152,14 @@ def _main(mode, group):
             "predicted": coordinator.exact(predicted),
             "variables": variables(model),
             "calls": calls.made,
-            "loop": loop(name) if job else None,
+            "parts": [len(getattr(one.value, "variables", [one])) for one in model.weights],
+            "loop": loop(name) if strategies else None,
         }
 
     def loop(name):
         case = made(name)
-        history = fit_case.train(case, job.strategy, job.coordinator, _EPOCHS)
+        one = tf.distribute.coordinator.ClusterCoordinator(strategies[name])
+        history = fit_case.train(case, one, _EPOCHS)
         return {"history": coordinator.exact(history), "variables": variables(case.model)}
 
     names = [name for name in _STEPS if (name in _DEFAULT) == (group == "default")]

@@ -96,6 +96,8 @@ def _main():
     import numpy as np
     import tensorflow as tf
 
+    from tests.cluster.keras.row_counter import RowCounter
+
     job = coordinator.Job("off", 2, 1)
     import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
 
@@ -109,41 +111,15 @@ def _main():
     logging.getLogger("tf_fuse").addHandler(Handler())
     logging.getLogger("tf_fuse").setLevel(logging.INFO)
 
-    class Model(keras.Model):
-        """Notes which rows it has seen."""
-
-        def __init__(self):
-            super().__init__()
-            self.seen = self.add_weight(shape=[_ROWS], initializer="zeros", trainable=False)
-            self.sum = keras.metrics.Sum(name="ids")
-            self.mean = keras.metrics.Mean(name="loss")
-
-        def call(self, x):
-            return tf.cast(x, tf.float32)
-
-        def train_step(self, data):
-            rows = keras.utils.unpack_x_y_sample_weight(data)[0]
-            self.seen.value.assign_add(tf.reduce_sum(tf.one_hot(rows, _ROWS), axis=0))
-            return self.test_step(data)
-
-        def test_step(self, data):
-            rows = tf.cast(keras.utils.unpack_x_y_sample_weight(data)[0], tf.float32)
-            self.sum.update_state(rows)
-            self.mean.update_state(rows)
-            return {"loss": self.mean.result(), "ids": self.sum.result()}
-
     def model(steps=1):
         with job.strategy.scope():
-            one = Model()
+            one = RowCounter(_ROWS)
             one.compile(steps_per_execution=steps)
         return one
 
     def mine(context):
         rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32)
         return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(_BATCH)
-
-    def seen(one):
-        return [int(count) for count in one.seen.numpy()]
 
     def finite(steps):
         one, batches = model(steps), []
@@ -153,7 +129,7 @@ def _main():
         with warnings.catch_warnings(record=True) as caught:
             one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[note])
         return {
-            "seen": seen(one),
+            "seen": one.counts(),
             "batches": batches,
             "evaluated": one.evaluate(mine, verbose=0, return_dict=True),
             "warnings": [str(one.message) for one in caught if "ran out of data" in str(one)],
@@ -173,7 +149,7 @@ def _main():
         one = model()
         one.fit(lambda c: mine(c).unbatch().repeat().batch(_BATCH), epochs=2, steps_per_epoch=5,
                 verbose=0)  # fmt: skip
-        return sum(seen(one))
+        return sum(one.counts())
 
     def validated():
         rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
@@ -199,7 +175,7 @@ def _main():
 
         one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
         evaluated = one.evaluate(mine, verbose=0, return_dict=True, callbacks=[Lose()])
-        return {"seen": seen(one), "evaluated": evaluated["ids"]}
+        return {"seen": one.counts(), "evaluated": evaluated["ids"]}
 
     coordinator.finish(
         {

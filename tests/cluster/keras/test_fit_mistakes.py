@@ -64,6 +64,11 @@ _TEXTS = {
         "model.fit under ParameterServerStrategy takes a tf.data.Dataset, not one that "
         "strategy.experimental_distribute_dataset has made"
     ),
+    "metric in a function": (
+        "a tf.function that the step of counter calls reads a metric, or another tensor of an "
+        "earlier trace: call result() and update_state() in train_step (test_step) itself, and "
+        "give the function what they return"
+    ),
     "endless dataset": "the dataset is endless: give steps_per_epoch (or steps)",
     "endless dataset, evaluate": "the dataset is endless: give steps_per_epoch (or steps)",
 }
@@ -226,6 +231,24 @@ def _main():
         with mock.patch.object(kind, "num_replicas_in_sync", mock.PropertyMock(return_value=2)):
             in_scope().fit(dataset, verbose=0)
 
+    class Counter(keras.Model):
+        """Counts rows; a tf.function of its own reads the count."""
+
+        def __init__(self):
+            super().__init__(name="counter")
+            self.rows = keras.metrics.Sum(name="rows")
+            self.count = tf.function(lambda: 2.0 * self.rows.result())
+
+        def train_step(self, data):
+            self.rows.update_state(tf.ones([tf.shape(data[0])[0]]))
+            return {"twice": self.count()}
+
+    def metric_in_a_function():
+        with scope():
+            model = Counter()
+            model.compile()
+        model.fit(dataset, verbose=0)
+
     def compiled(where):
         with scope():
             model = made()
@@ -283,6 +306,7 @@ def _main():
             "run_functions_eagerly": run_functions_eagerly,
             "accumulated gradients": accumulated_gradients,
             "two GPUs": two_gpus,
+            "metric in a function": metric_in_a_function,
             "distributed dataset": lambda: in_scope().fit(distributed(dataset), verbose=0),
             "endless dataset": lambda: in_scope().fit(dataset.repeat(), verbose=0),
             "endless dataset, evaluate": lambda: in_scope().evaluate(dataset.repeat(), verbose=0),

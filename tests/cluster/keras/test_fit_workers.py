@@ -75,47 +75,22 @@ def _main(folder):
     import numpy as np
     import tensorflow as tf
 
+    from tests.cluster.keras.row_counter import RowCounter
+
     job = coordinator.Job("off", 2, 1)
     import tf_fuse.keras
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True})
     ids = np.arange(_ROWS, dtype=np.int32)
 
-    class Model(keras.Model):
-        """Notes which rows it has seen; predicts twice a row's number."""
-
-        def __init__(self):
-            super().__init__()
-            self.seen = self.add_weight(shape=[_ROWS], initializer="zeros", trainable=False)
-            self.sum = keras.metrics.Sum(name="ids")
-            self.mean = keras.metrics.Mean(name="loss")
-
-        def call(self, x):
-            return 2.0 * tf.cast(x, tf.float32)
-
-        def train_step(self, data):
-            rows = keras.utils.unpack_x_y_sample_weight(data)[0]
-            tf.debugging.assert_non_negative(rows)
-            self.seen.assign_add(tf.reduce_sum(tf.one_hot(rows, _ROWS), axis=0))
-            return {"first": tf.cast(rows[0], tf.float32)}
-
-        def test_step(self, data):
-            rows = tf.cast(keras.utils.unpack_x_y_sample_weight(data)[0], tf.float32)
-            self.sum.update_state(rows)
-            self.mean.update_state(rows)
-            return {"loss": self.mean.result(), "ids": self.sum.result()}
-
     def model(steps=1, **more):
         with job.strategy.scope():
-            one = Model()
+            one = RowCounter(_ROWS)
             one.compile(steps_per_execution=steps, **more)
         return one
 
     def dataset(rows=ids):
         return tf.data.Dataset.from_tensor_slices(rows).batch(_BATCH)
-
-    def seen(one):
-        return [int(count) for count in one.seen.numpy()]
 
     warnings = []
 
@@ -129,12 +104,12 @@ def _main(folder):
     def each_once(steps):
         one = model(steps)
         one.fit(dataset(), epochs=_EPOCHS, verbose=0)
-        return seen(one)
+        return one.counts()
 
     def repeated():
         one = model()
         one.fit(dataset().unbatch().repeat().batch(_BATCH), epochs=2, steps_per_epoch=5, verbose=0)
-        return seen(one)
+        return one.counts()
 
     def evaluated():
         one = model()
@@ -181,7 +156,7 @@ def _main(folder):
         error = coordinator.caught(lambda: one.fit(dataset(ids - 5), verbose=0))
         one.seen.assign(tf.zeros([_ROWS]))
         one.fit(dataset(), verbose=0)
-        return {"raised": error["raised"], "code": error["code"], "then": max(seen(one))}
+        return {"raised": error["raised"], "code": error["code"], "then": max(one.counts())}
 
     class Lose(keras.callbacks.Callback):
         """Ends a worker in the middle of the first epoch, and starts it again."""
@@ -195,7 +170,7 @@ def _main(folder):
     def lost_worker():
         one = model()
         one.fit(dataset(), epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
-        return {"seen": seen(one), "predicted": one.predict(dataset(), verbose=0).tolist()}
+        return {"seen": one.counts(), "predicted": one.predict(dataset(), verbose=0).tolist()}
 
     def uninstalled():
         tf_fuse.uninstall()

@@ -96,11 +96,11 @@ def test_values_in_other_numbers_of_processes(others):
     ("how", "steps", "epochs"),
     [
         ("dataset", 1, 2),
-        ("endless generator", 2, 2),
+        ("PyDataset", 2, 2),
         slow("endless generator", 1, 2),
         slow("generator", 1, 1),
         slow("PyDataset", 1, 2),
-        slow("PyDataset", 2, 2),
+        slow("generator", 2, 1),
         slow("arrays", 2, 2),
     ],
 )
