@@ -1,0 +1,95 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a Keras model by `fit` in several workers together (`MultiWorkerMirroredStrategy`).
+
+Without TF_CONFIG the program starts two workers on this machine. On a cluster, start it in each
+task with its TF_CONFIG ("rpc_layer": "grpc+fuse") and the folder where worker 0 writes files.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tf_fuse.keras  # noqa: F401  (makes `fit` work in several processes)
+
+WORKERS, ROWS, BATCH, EPOCHS = 2, 512, 64, 6  # A batch is that of all workers together.
+
+
+def pictures():
+    """Returns pictures of 8x8 points, and whether the line in each is upright."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(0.0, 0.3, size=[ROWS, 8, 8, 1]).astype(np.float32)
+    y = rng.integers(0, 2, ROWS)
+    for picture, is_upright, place in zip(x, y, rng.integers(0, 8, ROWS), strict=True):
+        picture[(slice(None), place) if is_upright else place] += 1.0
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+
+
+def make_model():
+    """Returns a compiled model; call it in the strategy's scope."""
+    layers = [
+        keras.layers.Conv2D(16, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(2),
+    ]
+    model = keras.Sequential([keras.Input([8, 8, 1]), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+    return model
+
+
+def work(folder):
+    """Trains as one of the workers, which goes on from a backup if all are started again.
+
+    All workers make the same calls. The strategy gives each its part of every batch.
+    """
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = make_model()
+    is_chief = strategy.cluster_resolver.task_id == 0
+    callbacks = [
+        keras.callbacks.BackupAndRestore(f"{folder}/backup"),
+        keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", save_best_only=True),
+        keras.callbacks.EarlyStopping(patience=2),
+    ]
+    data = pictures()
+    verbose = 2 if is_chief else 0
+    model.fit(data, epochs=EPOCHS, validation_data=data, callbacks=callbacks, verbose=verbose)
+    found = model.evaluate(data, return_dict=True, verbose=0)
+    print(f"accuracy: {found['accuracy']:.4f}", flush=True)
+    if is_chief:
+        best = keras.saving.load_model(f"{folder}/best.keras")
+        found = best.evaluate(data, return_dict=True, verbose=0)
+        print(f"accuracy of the saved model: {found['accuracy']:.4f}", flush=True)
+
+
+def start_workers(folder):
+    """Starts workers on this machine, and waits for them; returns whether one has failed."""
+    probes = [socket.create_server(("localhost", 0)) for _ in range(WORKERS)]
+    addresses = [f"localhost:{probe.getsockname()[1]}" for probe in probes]
+    for probe in probes:
+        probe.close()
+    workers = []
+    for index in range(WORKERS):
+        task = {"type": "worker", "index": index}
+        config = {"cluster": {"worker": addresses}, "task": task, "rpc_layer": "grpc+fuse"}
+        env = {**os.environ, "TF_CONFIG": json.dumps(config)}
+        workers.append(subprocess.Popen([sys.executable, __file__, folder], env=env))
+    return any([worker.wait() for worker in workers])
+
+
+if __name__ == "__main__":
+    if "TF_CONFIG" in os.environ:
+        work(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            sys.exit(start_workers(made))
