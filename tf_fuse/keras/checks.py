@@ -117,18 +117,20 @@ def check_step(model: Any) -> None:
         )
 
 
-def check_trace(model: Any, error: Exception) -> None:
-    """Check what the trace of a step raised.
+def check_captures(function: Any) -> None:
+    """Check a traced step: it needs no tensor of another trace.
 
     While a step is traced, its metrics hold tensors of the trace. A `tf.function` that reads one
     keeps the tensor, but the step may be traced again.
     """
-    if isinstance(error, TypeError) and "is out of scope" in str(error):
+    import tensorflow as tf
+
+    if any(tf.is_symbolic_tensor(one) for one in function.graph.external_captures):
         raise ValueError(
-            f"a tf.function that the step of {model.name} calls reads a metric, or another tensor "
-            "of an earlier trace: call result() and update_state() in train_step (test_step) "
-            "itself, and give the function what they return"
-        ) from error
+            "a tf.function that train_step or test_step calls keeps a tensor of an earlier trace, "
+            "as it does if it reads a metric: call result() and update_state() outside of the "
+            "function, and give it what they return"
+        )
 
 
 def check_optimizer(optimizer: Any) -> None:

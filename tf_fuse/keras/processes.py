@@ -124,6 +124,11 @@ def _distribute(
     if not processes.are_several(distribute_strategy):
         stock(self, distribute_strategy, *args, **more)
         return
+    if processes.is_sliced(more.get("x")):
+        raise ValueError(
+            "fit, evaluate and predict take a tf.data.Dataset, not one that "
+            "strategy.experimental_distribute_dataset has made: they distribute it"
+        )
     if more.get("shuffle"):
         _warn_of_orders(more.get("x"))
     stock(self, _Distributor(distribute_strategy), *args, **more)

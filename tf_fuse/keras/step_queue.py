@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
+from tf_fuse.keras import checks
 from tf_fuse.keras.packing import Packing
 
 # A worker has one call under way and one that waits, so it does not wait for the coordinator.
@@ -109,6 +110,7 @@ class StepQueue:
         traced = tf.function(function, autograph=False)
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
+        checks.check_captures(concrete)
 
         def begin(*args: Any) -> Call:
             return Call(self.coordinator.schedule(concrete, args=args), packing)

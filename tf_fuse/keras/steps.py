@@ -13,7 +13,6 @@ from typing import Any
 
 from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import batches as batches_
-from tf_fuse.keras import checks
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
 from tf_fuse.keras.step_queue import Call, StepQueue
@@ -168,7 +167,6 @@ class Steps:
         try:
             begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing)
         except Exception as error:
-            checks.check_trace(self._model, error)
             if self._newest is not None:  # steps that return sums of more variables
                 self.join()
             before = self._sums.variables

@@ -65,9 +65,9 @@ _TEXTS = {
         "strategy.experimental_distribute_dataset has made"
     ),
     "metric in a function": (
-        "a tf.function that the step of counter calls reads a metric, or another tensor of an "
-        "earlier trace: call result() and update_state() in train_step (test_step) itself, and "
-        "give the function what they return"
+        "a tf.function that train_step or test_step calls keeps a tensor of an earlier trace, as "
+        "it does if it reads a metric: call result() and update_state() outside of the function, "
+        "and give it what they return"
     ),
     "endless dataset": "the dataset is endless: give steps_per_epoch (or steps)",
     "endless dataset, evaluate": "the dataset is endless: give steps_per_epoch (or steps)",
@@ -235,9 +235,12 @@ def _main():
         """Counts rows; a tf.function of its own reads the count."""
 
         def __init__(self):
-            super().__init__(name="counter")
+            super().__init__()
             self.rows = keras.metrics.Sum(name="rows")
             self.count = tf.function(lambda: 2.0 * self.rows.result())
+
+        def call(self, x):
+            return x
 
         def train_step(self, data):
             self.rows.update_state(tf.ones([tf.shape(data[0])[0]]))

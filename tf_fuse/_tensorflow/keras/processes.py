@@ -103,6 +103,13 @@ MEMBERS = (
         (*_LOOPS, *_FILES),
     ),
     Member(
+        "tensorflow.python.distribute.input_lib:DistributedDataset",
+        "_original_dataset",
+        Stored(),
+        "says whether a strategy slices the batches of a distributed dataset",
+        _LOOPS,
+    ),
+    Member(
         "tensorflow.python.eager.context",
         "global_seed",
         Takes(),
@@ -137,6 +144,11 @@ def are_several(strategy: Any) -> bool:
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and bool(
         strategy.extended._in_multi_worker_mode()
     )
+
+
+def is_sliced(data: Any) -> bool:
+    """Return whether `experimental_distribute_dataset` has made the data of a dataset."""
+    return hasattr(data, "_original_dataset")
 
 
 def is_seeded() -> bool:
