@@ -8,6 +8,7 @@ import gc
 import hashlib
 import importlib
 import itertools
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,28 @@ class KerasFitCases:
             "rows": history.history["rows"],
             "predicted": model.predict(dataset, verbose=0).tolist(),
         }
+
+    def keras_mistakes(self) -> dict[str, Any]:
+        """Says what a program is told that does not shuffle alike, or distributes its dataset."""
+        keras = self._keras(False)
+        tf.random.set_seed(None)
+        told: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        with self._strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(2)], name="one")
+            model.compile("sgd", "mse", jit_compile=True)
+        x, y = inputs()
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+        logging.getLogger("tf_fuse").addHandler(handler)
+        try:
+            model.fit(x, y, verbose=0)
+            model.fit(self._strategy.experimental_distribute_dataset(dataset), verbose=0)
+        except ValueError as error:
+            return {"warnings": told, "error": str(error)}
+        finally:
+            logging.getLogger("tf_fuse").removeHandler(handler)
+        return {"warnings": told, "error": ""}
 
     def _keras(self, sharded: bool) -> Any:
         import keras

@@ -138,6 +138,20 @@ def test_rows_are_dealt_by_the_policy(two, tmp_path, policy, files, expected):
         assert [one["predicted"] for one in told] == [rows] * 2
 
 
+def test_mistakes_are_named(two):
+    for told in _run(two.ranks, "keras_mistakes"):
+        assert told == {
+            "warnings": [
+                "fit shuffles in another order in each process, so some rows train twice in an "
+                "epoch and others not at all: call keras.utils.set_random_seed with the same "
+                "number in all processes, or fit with shuffle=False",
+                "jit_compile is off for one: XLA cannot compile collectives on CPUs",
+            ],
+            "error": "fit, evaluate and predict take a tf.data.Dataset, not one that "
+            "strategy.experimental_distribute_dataset has made: they distribute it",
+        }
+
+
 @pytest.mark.parametrize(
     ("sharded", "saves"),
     [
