@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run `fit`, `evaluate` and `predict` of Keras 3 under `ParameterServerStrategy`.
+"""Run `fit`, `evaluate` and `predict` of Keras 3 on a cluster.
 
     import tf_fuse.keras
 
@@ -10,8 +10,9 @@
     model.compile("adam", "mse")
     model.fit(dataset, epochs=3)
 
-Importing this package is enough. Models that were not made under such a strategy do not change.
-docs/keras.md says how data and steps are dealt to workers.
+Importing this package is enough, also for `MultiWorkerMirroredStrategy` in several processes. Models
+that were not made under such a strategy do not change. docs/keras.md says how data and steps are
+dealt to workers.
 """
 
 from __future__ import annotations

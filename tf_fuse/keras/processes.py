@@ -54,7 +54,9 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
     if iterator is None or not processes.are_several(strategy):
         stock(self, iterator, **batch)
         return
-    spec = iterator.data_adapter.get_tf_dataset().element_spec
+    spec = iterator.tf_fuse_element_spec
+    if spec is None:  # A function of the program makes the dataset of each process.
+        spec = iterator.data_adapter.get_tf_dataset().element_spec
     flat = keras.tree.flatten(spec)
     if all(_is_known(one) for one in flat):
         first = keras.tree.pack_sequence_as(spec, [_shape_of(one) for one in flat])
@@ -107,13 +109,19 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
 
 
 class _Distributor:
-    """Stands for the strategy in Keras's iterator: it distributes datasets that are safe."""
+    """Stands for the strategy in Keras's iterator: it distributes copies of batches.
+
+    Attributes:
+      element_spec: of the dataset; None before there is one.
+    """
 
     def __init__(self, strategy: Any) -> None:
         self._strategy = strategy
+        self.element_spec: Any = None
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
         """Distribute a dataset over the replicas."""
+        self.element_spec = dataset.element_spec
         return self._strategy.experimental_distribute_dataset(_in_own_memory(dataset))
 
 
@@ -131,7 +139,9 @@ def _distribute(
         )
     if more.get("shuffle"):
         _warn_of_orders(more.get("x"))
-    stock(self, _Distributor(distribute_strategy), *args, **more)
+    distributor = _Distributor(distribute_strategy)
+    stock(self, distributor, *args, **more)
+    self.tf_fuse_element_spec = distributor.element_spec
 
 
 def _warn_of_orders(x: Any) -> None:
