@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 from tests.unit.kernels.elementwise_programs import assign, call, program_of, read, step_of
 from tf_fuse import _native
 from tf_fuse.sharded_variable.shard_spec import window
@@ -233,7 +233,7 @@ def test_sums_of_many(dtype):
 
 # What TensorFlow, oneDNN, XLA and the C library choose by the processor, limited: how, and to what.
 _INSTRUCTIONS = {
-    "oneDNN off, no FMA in the C library": {
+    "oneDNN off, no FMA": {
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F",
         "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL": "0",
         "TF_ENABLE_ONEDNN_OPTS": "0",
@@ -294,7 +294,7 @@ def test_bits_of_a_part(dtype):
 
 
 @pytest.mark.parametrize("which", ["not slow", slow("slow")])
-@pytest.mark.parametrize("instructions", _INSTRUCTIONS)
+@pytest.mark.parametrize("instructions", slow_but(_INSTRUCTIONS, "oneDNN off, no FMA".__eq__))
 def test_bits_with_other_instructions(instructions, which):
     """Instructions are chosen when a process begins, so there is one for each choice."""
     tests = ["-k", "test_bits_of_every_size or test_bits_of_a_part", "-m", which]
