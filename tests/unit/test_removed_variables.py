@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import scripted
+from tests.slow_cases import slow
 from tf_fuse import _removed_variables
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -21,8 +22,8 @@ _IMPORT = [
 @pytest.mark.parametrize(
     ("variables", "warnings"),
     [
-        ({}, []),
-        ({"TF_FUSE_FRAME_VERSION": "", "TF_FUSE_MAX_FRAME_BYTES": "1000"}, []),
+        slow({}, []),
+        slow({"TF_FUSE_FRAME_VERSION": "", "TF_FUSE_MAX_FRAME_BYTES": "1000"}, []),
         (
             {"TF_FUSE_REQUEST_CACHE_BYTES": "0", "TF_FUSE_FRAME_VERSION": "1"},
             [

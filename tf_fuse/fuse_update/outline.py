@@ -24,7 +24,7 @@ from typing import Any
 
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
-from tf_fuse.fuse_update.analysis.cycles import without_cycles
+from tf_fuse.fuse_update.analysis.cycles import split_by_step, without_cycles
 from tf_fuse.fuse_update.analysis.devices import ArgumentDevices
 from tf_fuse.fuse_update.analysis.fusion_clusters import (
     CONTROL_FLOW,
@@ -111,7 +111,7 @@ def outline(
             left=tuple(UnfusedAssignment(name, "control_flow", old[0]) for name in assigns)
         )
     finder = Finder(view, shapes, can_fuse_on, encoder.rules)
-    kept, clusters = [], finder.clusters()
+    kept, clusters = [], split_by_step(view, finder.clusters())
     left = list(finder.left)
     staged: list[tuple[FusionCluster, FusedOperation]] = []
     if partial is not None:

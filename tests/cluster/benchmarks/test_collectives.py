@@ -25,6 +25,7 @@ def _namespaces_are_allowed():
         pytest.skip(reason)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_namespaces_are_allowed")
 def test_between_two_hosts(run_benchmark):
     options = "--hosts 2 --mbit 1000 --ranks 2 --sizes 1MB --rounds 1 --calls 2"

@@ -38,7 +38,8 @@ def test_benchmark_from_another_folder(run_benchmark):
     assert result["vs_local"] == rates["local"] / rates["fused"]
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
 def test_losses_of_several_workers_are_equal_too(run_benchmark, workers):
     result = run_benchmark(
         "fuse_recv",

@@ -4,12 +4,11 @@
 
 import pytest
 
-from tests.slow_cases import slow
-
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("more", ["", slow("--metrics --steps-per-execution 2")])
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "--metrics --steps-per-execution 2"])
 def test_variants(run_benchmark, more, tmp_path):
     result = run_benchmark(
         "keras_fit",

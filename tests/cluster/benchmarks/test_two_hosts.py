@@ -25,7 +25,8 @@ def _namespaces_are_allowed():
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 2])
 def test_training_across_hosts(isolated_env, tmp_path, rounds):
     out = tmp_path / "network.json"
     table, picture = tmp_path / "network.md", tmp_path / "network.svg"

@@ -77,6 +77,7 @@ def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
     assert sum(found["batch"]["collectives"].values()) > 0
 
 
+@pytest.mark.slow
 def test_training_in_four_processes_has_the_losses_of_one_device(isolated_env, tmp_path):
     """A Transformer by its own step, and a Keras model by fit, evaluate and predict."""
     found = results("training_program.py", 4, isolated_env, tmp_path)[0]

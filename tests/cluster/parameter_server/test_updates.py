@@ -108,6 +108,15 @@ def test_other_steps(cases, case):
     assert cases[case]["left"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "counters"), [("Adam dense", 3), ("Adam sparse", 3), ("Adagrad sparse", 1)]
+)
+def test_several_steps_in_one_function(cases, name, counters):
+    """Each step's updates are operations of their own; only Adam reads its counter in between."""
+    case = cases[f"{name}, several steps"]
+    assert (case["ulps"], case["fused"], case["left"]) == (0, 3 * 5 + counters, [])
+
+
 def test_variables_of_two_servers_that_are_made_of_each_other(cases):
     """Each is updated where it is; their assignments are on no device of their own."""
     assert cases["two servers"]["servers"] == [0, 1]
@@ -215,6 +224,10 @@ def _main(which):
     adam = makers["keras Adam"]
     cases["nested"] = case(adam, nested=True)
     cases["returns nothing"] = case(adam, returns=False)
+    for name in ("Adam dense", "Adam sparse", "Adagrad sparse"):
+        optimizer, gradient = name.split()
+        make = makers[f"keras {optimizer}"]
+        cases[f"{name}, several steps"] = case(make, sparse=gradient == "sparse", times=3)
 
     def without_fused_receives():
         tf.config.optimizer.set_experimental_options({"do_fuse_recv": False})

@@ -83,6 +83,7 @@ class Model:
         sparse: bool = True,
         nested: bool = False,
         returns: bool = True,
+        times: int = 1,
     ):
         """Makes everything anew, with the same numbers each time."""
         rng = np.random.default_rng(7)
@@ -114,7 +115,8 @@ class Model:
 
         @tf.function(autograph=False)
         def step(ids: Any) -> Any:
-            loss = strategy.run(body, args=(ids,))
+            for _ in range(times):
+                loss = strategy.run(body, args=(ids,))
             return loss if returns else None
 
         self.step = step

@@ -225,7 +225,7 @@ def test_float16(ranks):
     [
         ("first_use", "end", 3, 2),
         slow("first_use", "end", 2, 3),
-        ("end", "first_use", 2, 3),
+        slow("end", "first_use", 2, 3),
         slow("end", "first_use", 3, 2),
     ],
 )

@@ -3,6 +3,7 @@
 """Functions whose updates are one operation each have the bits of stock TensorFlow."""
 
 import os
+import re
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
@@ -107,6 +108,31 @@ def test_what_grappler_changes(body, returns):
     outlines = compared(whole)
     # (Where Grappler adds constants up, it is not known where they stay without results.)
     assert (clusters(outlines) >= 1) == (returns or body not in (_read_by_no_one, _scalar_sum))
+
+
+def test_each_of_several_steps_is_an_operation():
+    def body(job, g):
+        for _ in range(3):
+            loss = tf.reduce_sum(tf.linalg.matmul(job.w, g, transpose_b=True))
+            job.update(g * loss)
+        return loss
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (3, set())
+    # A step reads its variables itself; it gets no value from the step before.
+    for one in outlines:
+        inputs = {tensor for node in one.function.node_def for tensor in node.input}
+        assert [one for one in inputs if re.match(r"tf_fuse_update_\d+_*:", one)] == []
+
+
+def test_updates_with_a_norm_in_between():
+    def body(job, g):
+        job.m.assign(0.5 * job.m + g)
+        job.w.assign_sub(job.m * tf.norm(job.m))
+        job.m.assign(job.m * tf.norm(job.w))
+
+    outlines = compared(body)
+    assert (clusters(outlines), reasons(outlines)) == (3, set())
 
 
 def _nested(how, inner_returns, returns, scaled):

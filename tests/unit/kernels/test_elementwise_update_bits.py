@@ -5,6 +5,7 @@
 import ctypes
 import itertools
 import os
+import platform
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_cases import slow
+from tests.slow_cases import slow, slow_but
 from tests.unit.kernels.elementwise_programs import assign, call, program_of, read, step_of
 from tf_fuse import _native
 from tf_fuse.sharded_variable.shard_spec import window
@@ -31,6 +32,12 @@ _BINARY = (
     "RealDiv", "SquaredDifference", "Sub",
 )  # fmt: skip
 _CHOICES = ("Select", "SelectV2")
+# On aarch64, TensorFlow's compiler chose other instructions for the last elements of these.
+_LEFT_OUT = (
+    [(op, tf.float32) for op in ("Maximum", "Minimum", "Tanh")]
+    if platform.machine() == "aarch64"
+    else []
+)
 # (A block is of 512.)
 _SIZES = (1, 7, 8, 9, 511, 512, 516, 4097, 70001)
 _LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"  # `make updates`: every size to 4097
@@ -135,7 +142,7 @@ def _same(ours, theirs):
 
 
 def test_there_are_as_many_as_expected():
-    assert len(list(_all_ops())) == 209
+    assert len(list(_all_ops())) == 209 - len(_LEFT_OUT)
 
 
 @pytest.mark.parametrize(("op", "operand", "result"), list(_all_ops()))
@@ -176,6 +183,9 @@ def test_logarithm_of_a_negative_number_has_the_sign_of_the_nan_of_tensorflow():
 @pytest.mark.parametrize("op", ["Mul", "AddV2", "Sqrt", "Rsqrt", "Div", "Exp", "Log", "Tanh"])
 @pytest.mark.parametrize("dtype", _REAL)
 def test_bits_in_functions(in_functions, op, dtype):
+    if (op, dtype) in _LEFT_OUT:
+        assert not _has(op, dtype, dtype)
+        return
     types = _operand_types(op, dtype)
     for size in (9, 70001):
         in_functions(op, dtype, [_values(kind, size, seed) for seed, kind in enumerate(types)])
@@ -187,7 +197,7 @@ def test_bits_of_zeros_and_denormals_behind_the_last_packet(op, dtype):
     """Of numbers of which one instruction may make something else than another."""
     results = [to for to in (dtype, tf.bool, tf.double) if _has(op, dtype, to)]
     if not results:
-        assert op.startswith("Logical") or (op, dtype) == ("Cast", tf.bfloat16)
+        assert op.startswith("Logical") or (op, dtype) in [("Cast", tf.bfloat16), *_LEFT_OUT]
         return
     (result, *_), types = results, _operand_types(op, dtype)
     tiny = float(np.finfo(np.float32).tiny) / 4
@@ -223,7 +233,7 @@ def test_sums_of_many(dtype):
 
 # What TensorFlow, oneDNN, XLA and the C library choose by the processor, limited: how, and to what.
 _INSTRUCTIONS = {
-    "oneDNN off, no FMA in the C library": {
+    "oneDNN off, no FMA": {
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F",
         "TENSORFLOW_USE_CUSTOM_CONTRACTION_KERNEL": "0",
         "TF_ENABLE_ONEDNN_OPTS": "0",
@@ -284,7 +294,7 @@ def test_bits_of_a_part(dtype):
 
 
 @pytest.mark.parametrize("which", ["not slow", slow("slow")])
-@pytest.mark.parametrize("instructions", _INSTRUCTIONS)
+@pytest.mark.parametrize("instructions", slow_but(_INSTRUCTIONS, "oneDNN off, no FMA".__eq__))
 def test_bits_with_other_instructions(instructions, which):
     """Instructions are chosen when a process begins, so there is one for each choice."""
     tests = ["-k", "test_bits_of_every_size or test_bits_of_a_part", "-m", which]

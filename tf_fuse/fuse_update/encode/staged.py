@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
+from tf_fuse.fuse_update.analysis.cycles import steps
 from tf_fuse.fuse_update.analysis.fusion_clusters import (
     CanFuseOn,
     Finder,
@@ -53,6 +54,7 @@ class _Group:
         order.
       rows: the operations that compute their values, unless these stay outside.
       joins: by name of the node that joins rows.
+      others: the nodes of other steps that change the same variables.
     """
 
     variables: set[str]
@@ -60,6 +62,7 @@ class _Group:
     scatters: list[str] = field(default_factory=list)
     rows: dict[str, Rows] = field(default_factory=dict)
     joins: dict[str, Join] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
 
     def nodes(self) -> set[str]:
         found = {name for cluster in self.clusters for name in cluster.nodes} | set(self.scatters)
@@ -104,7 +107,7 @@ class StagedEncoder:
           The operations, each with the nodes that it replaces; and the clusters of other updates.
         """
         made, others = [], list(clusters)
-        for group in self._groups(clusters):
+        for group in self._by_step(self._groups(clusters)):
             operation = self._make(group)
             if operation is None:
                 continue
@@ -162,6 +165,33 @@ class StagedEncoder:
                 groups[find(cluster.variables[0])].clusters.append(cluster)
         return [group for _, group in sorted(groups.items())]
 
+    def _by_step(self, groups: Sequence[_Group]) -> Iterator[_Group]:
+        """Split groups that would wait for themselves, as `split_by_step` splits clusters."""
+        group_of = {name: i for i, group in enumerate(groups) for name in group.nodes()}
+        step_of = steps(self._order, group_of)
+        for group in groups:
+            parts: dict[int, _Group] = {}
+            for name in group.scatters:
+                part = parts.setdefault(step_of[name], _Group(group.variables))
+                part.scatters.append(name)
+                if name in group.rows:
+                    part.rows[name] = group.rows[name]
+                    joins = group.rows[name].joins
+                    part.joins |= {one: group.joins[one] for one in joins if one in group.joins}
+            for cluster in group.clusters:
+                step = max(step_of[name] for name in cluster.nodes)
+                parts.setdefault(step, _Group(group.variables)).clusters.append(cluster)
+            nodes = {step: part.nodes() for step, part in parts.items()}
+            is_split = all(
+                part.scatters and max(step_of[name] for name in nodes[step]) == step
+                for step, part in parts.items()
+            )
+            for step, part in sorted(parts.items()) if is_split else ():
+                part.others = group.nodes() - nodes[step]
+                yield part
+            if not is_split:
+                yield group
+
     def _changed(
         self, node: Any, clusters: Sequence[FusionCluster], rows: Rows | None
     ) -> list[str]:
@@ -190,7 +220,7 @@ class StagedEncoder:
             for node in self._order
             if node.op in ASSIGNS | SCATTERS
             and variable_of(self._view, node) in group.variables
-            and node.name not in nodes
+            and node.name not in nodes | group.others
         ]
         if len(devices) != 1 or missing:
             return None

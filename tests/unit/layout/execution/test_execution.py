@@ -76,6 +76,7 @@ def test_layouts_of_two_layers_are_the_same_and_cost_what_is_published(execute):
     }
 
 
+@pytest.mark.slow
 def test_strategies_by_chance_have_the_values_of_one_device(execute):
     """Whole numbers, so that sums in any order are equal."""
     found = execute("chance")

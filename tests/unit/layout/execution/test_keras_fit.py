@@ -21,7 +21,7 @@ SUMS = 5e-6
     [
         ("rules", "[8, 16/x] on x:2", 6),
         pytest.param("data", "[8, 16] on x:2", 5, marks=pytest.mark.slow),
-        ("tf_keras", "[8, 16] on x:2", 5),
+        pytest.param("tf_keras", "[8, 16] on x:2", 5, marks=pytest.mark.slow),
     ],
 )
 def test_loops_have_the_values_of_one_device(what, layout, last, isolated_env):

@@ -8,12 +8,15 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import scripted
 
 GATHER = "LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2"
 HERE = Path(__file__).resolve().parent
 
 
+@pytest.mark.slow
 def test_the_baseline_is_what_dtensor_does():
     """Kinds of collectives, their bytes, and whether the values are right, of stock relayouts."""
     environment = {name: text for name, text in os.environ.items() if name != GATHER}
