@@ -10,9 +10,9 @@
     model.compile("adam", "mse")
     model.fit(dataset, epochs=3)
 
-Importing this package is enough, also for `MultiWorkerMirroredStrategy` in several processes. Models
-that were not made under such a strategy do not change. docs/keras.md says how data and steps are
-dealt to workers.
+Importing this package is enough, also for `MultiWorkerMirroredStrategy` in several processes.
+Models that were not made under such a strategy do not change.
+docs/keras.md says how data and steps are dealt to workers.
 """
 
 from __future__ import annotations
