@@ -52,7 +52,9 @@ _BROKEN = {
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._clip_gradients": {
         "Keras optimizers on pieces",
     },
-    "keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__": {"Keras fit"},
+    "keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__": {
+        "Keras fit", "Keras fit in several processes",
+    },
     "tensorflow.python.ops.gen_array_ops:gather_v2": {"gathers on servers"},
     "tensorflow.python.ops.resource_variable_ops:variable_accessed": {"layout execution"},
 }  # fmt: skip
