@@ -137,11 +137,28 @@ def _distribute(
             "fit, evaluate and predict take a tf.data.Dataset, not one that "
             "strategy.experimental_distribute_dataset has made: they distribute it"
         )
+    if more.get("steps_per_epoch") is None:
+        _check_length(more.get("x"))
     if more.get("shuffle"):
         _warn_of_orders(more.get("x"))
     distributor = _Distributor(distribute_strategy)
     stock(self, distributor, *args, **more)
     self.tf_fuse_element_spec = distributor.element_spec
+
+
+def _check_length(x: Any) -> None:
+    """Refuse a dataset of which Keras would train only a part: it counts batches of one process."""
+    import tensorflow as tf
+
+    if not isinstance(x, tf.data.Dataset) or x.cardinality() < 0:
+        return
+    policy = x.options().experimental_distribute.auto_shard_policy
+    if policy == tf.data.experimental.AutoShardPolicy.OFF:
+        raise ValueError(
+            "with AutoShardPolicy.OFF each process steps through all parts of all batches, but "
+            "Keras would stop after as many steps as there are batches: repeat() the dataset, and "
+            "give steps_per_epoch (steps, validation_steps)"
+        )
 
 
 def _warn_of_orders(x: Any) -> None:
