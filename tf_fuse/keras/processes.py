@@ -147,7 +147,7 @@ def _distribute(
 
 
 def _check_length(x: Any) -> None:
-    """Refuse a dataset of which Keras would train only a part: it counts batches of one process."""
+    """Refuse a dataset if Keras would train only a part of it: Keras counts whole batches."""
     import tensorflow as tf
 
     if not isinstance(x, tf.data.Dataset) or x.cardinality() < 0:

@@ -95,8 +95,9 @@ def test_values_in_other_numbers_of_processes(others):
 @pytest.mark.parametrize(
     ("how", "steps", "epochs"),
     [
-        ("dataset", 1, 2),
-        ("PyDataset", 2, 2),
+        ("dataset", 2, 2),
+        slow("dataset", 1, 2),
+        slow("PyDataset", 2, 2),
         slow("endless generator", 1, 2),
         slow("generator", 1, 1),
         slow("PyDataset", 1, 2),
