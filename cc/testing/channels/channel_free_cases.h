@@ -9,19 +9,18 @@
 
 #include <dlfcn.h>
 #include <netdb.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstddef>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -33,6 +32,7 @@
 #include "channel/chunk_client.h"
 #include "channel/peer_card.h"
 #include "channel/socket/connection.h"
+#include "channel/socket/descriptors.h"
 #include "channel/socket/sockets.h"
 #include "collectives/remote_access/awaited_members.h"
 #include "collectives/remote_access/calls_under_way.h"
@@ -289,8 +289,8 @@ inline bool TestSource() {
          ErrorsWaitForTheNextUse() && StagesAnswerTogether();
 }
 
-// Ignores what comes.
-class Ignorant : public Connection::Receiver {
+// Counts what comes on a connection.
+class Watcher : public Connection::Receiver {
  public:
   absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
                                       uint64_t bytes) override {
@@ -298,55 +298,113 @@ class Ignorant : public Connection::Receiver {
   }
   absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
                          int fd) override {
+    if (message.has_request()) requested.Add();
     return absl::OkStatus();
   }
-  void OnClosed(const absl::Status& status) override { closed.Notify(); }
+  void OnClosed(const absl::Status& status) override {
+    closed.Add();
+    if (go_on != nullptr) go_on->WaitForNotification();
+  }
 
-  absl::Notification closed;
+  Ended requested;
+  Ended closed;
+  absl::Notification* go_on = nullptr;  // Holds the loop's thread at the end.
 };
 
-// A connection whose greeting comes too late ends while the next one is made,
-// or later, and does not end that one.
+// Returns when the loop has begun to end a connection that was made for it.
+bool LoopEndsOne(const std::shared_ptr<Watcher>& watcher) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return false;
+  }
+  const bool started = Connection::Create(pair[0])->Start(watcher).ok();
+  close(pair[1]);
+  return started && watcher->closed.WaitFor(1);
+}
+
+bool WaitUntilReadable(int fd) {
+  constexpr int kMilliseconds = 60000;
+  pollfd polled = {fd, POLLIN, 0};
+  return poll(&polled, 1, kMilliseconds) == 1;
+}
+
+// Reads up to the end.
+bool IsGivenUp(int fd) {
+  char bytes[256];
+  while (WaitUntilReadable(fd)) {
+    const ssize_t count = read(fd, bytes, sizeof(bytes));
+    if (count <= 0) return count == 0;
+  }
+  return false;
+}
+
+// The end of a connection that was given up comes while the client tries the
+// next address; requests go on to wait for that.
 inline bool TestLateGreeting(const v1::PeerCard& of_task) {
   constexpr uint64_t kChannel = 5;
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  // The kernel chooses an abstract name.
-  socklen_t size = sizeof(name.sun_family);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&name), size) != 0 ||
-      listen(listener, 1) != 0) {
-    return Fails("no socket could be made");
+  const std::string name = absl::StrCat("tf_fuse test ", RandomNumber());
+  std::string by_unix = absl::StrCat("unix:", name);
+  std::string by_tcp = "127.0.0.1:0";
+  const auto unix_listeners = ListenAt(&by_unix);
+  const auto tcp_listeners = ListenAt(&by_tcp);
+  if (!unix_listeners.ok() || !tcp_listeners.ok()) {
+    return Fails("no listener could be made");
   }
-  size = sizeof(name);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&name), &size);
+  const int silent = unix_listeners->front();
+  const int polite = tcp_listeners->front();
   v1::PeerCard card = of_task;
-  card.set_unix_socket(std::string(name.sun_path + 1,
-                                   size - offsetof(sockaddr_un, sun_path) - 1));
-  const auto client =
-      std::make_shared<ChunkClient>(card, /*retry_after=*/absl::ZeroDuration());
-  client->Channel();
-  const auto silent = std::make_shared<Ignorant>();
-  const auto first = Connection::Create(accept(listener, nullptr, nullptr));
-  if (!first->Start(silent).ok()) return Fails("a silent server");
-  // The client gives it up.
-  silent->closed.WaitForNotification();
-  std::thread next([&client] {
-    while (client->Channel() == 0) absl::SleepFor(absl::Milliseconds(1));
-  });
-  const auto polite = std::make_shared<Ignorant>();
-  const auto second = Connection::Create(accept(listener, nullptr, nullptr));
-  if (!second->Start(polite).ok()) return Fails("a server that greets");
+  card.set_unix_socket(name);
+  card.set_tcp_address(by_tcp);
+
+  absl::Notification go_on;
+  const auto holder = std::make_shared<Watcher>();
+  holder->go_on = &go_on;
+  if (!LoopEndsOne(holder)) return Fails("the loop does not run");
+  // They outlive the test if it fails.
+  const auto no_way = std::make_shared<std::atomic<int>>(0);
+  const auto answered = std::make_shared<Ended>();
+  static char to;
+  ChunkKey key;
+  key.bytes = sizeof(to);
+  const auto client = std::make_shared<ChunkClient>(card);
+  const auto call = client->Take(
+      key, /*task_token=*/99, &to,
+      [answered](const absl::Status&) { answered->Add(); },
+      [no_way] { no_way->fetch_add(1); });
+  int first = -1;
+  int second = -1;
+  if (WaitUntilReadable(silent)) first = AcceptFrom(silent);
+  const bool given_up = IsGivenUp(first);
+  if (WaitUntilReadable(polite)) second = AcceptFrom(polite);
+  go_on.Notify();
+  if (!given_up || second < 0) return Fails("the next address is not tried");
+  // The end of the first connection was there before that of this one.
+  for (int i = 0; i < 2; ++i) {
+    if (!LoopEndsOne(std::make_shared<Watcher>())) {
+      return Fails("the loop does not go on");
+    }
+  }
+  if (*no_way != 0) return Fails("a late end of another connection");
+
+  const auto server = std::make_shared<Watcher>();
+  const auto connection = Connection::Create(second);
+  if (!connection->Start(server).ok()) return Fails("a server that greets");
   v1::ChannelMessage message;
   message.mutable_hello()->set_version(kChannelVersion);
   message.mutable_hello()->set_token(card.server_token());
   message.mutable_hello()->set_channel(kChannel);
-  second->Send(message);
-  next.join();
-  close(listener);
-  const uint64_t channel = client->Channel();
-  second->Close(absl::CancelledError("the test is over"));
-  if (channel != kChannel) return Fails("a late end of another connection");
+  connection->Send(message);
+  if (!server->requested.WaitFor(1)) return Fails("a request that waited");
+  if (client->Channel() != kChannel) return Fails("the number of a channel");
+  for (const int listener : {silent, polite}) {
+    if (AcceptFrom(listener) >= 0 || errno != EAGAIN) {
+      return Fails("a third connection");
+    }
+    CloseDescriptor(listener);
+  }
+  CloseDescriptor(first);
+  connection->Close(absl::CancelledError("the test is over"));
+  if (!answered->WaitFor(1)) return Fails("a request on a lost channel");
   return true;
 }
 
