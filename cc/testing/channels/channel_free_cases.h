@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -83,20 +84,37 @@ bool Fails(const std::string& what) {
   return false;
 }
 
+// Its requests pass from thread to thread in a way that ThreadSanitizer sees.
+class SeenRemoteAccess : public FuseRemoteAccess {
+ public:
+  SeenRemoteAccess(const tensorflow::DeviceMgr* devices,
+                   std::shared_ptr<UnderWay> under_way)
+      : FuseRemoteAccess(devices, /*resolver=*/nullptr, /*queue=*/nullptr,
+                         /*workers=*/nullptr, kStep,
+                         "/job:worker/replica:0/task:0", std::move(under_way)),
+        rendezvous_(kStep, devices) {}
+  SeenRendezvous* buf_rendezvous() override { return &rendezvous_; }
+  void StartAbort(const absl::Status& status) override {
+    FuseRemoteAccess::StartAbort(status);
+    std::lock_guard<std::recursive_mutex> lock(rendezvous_.mu);
+    rendezvous_.StartAbort(status);
+  }
+
+ private:
+  SeenRendezvous rendezvous_;
+};
+
 // An executor with our remote access, and nothing else.
 class FuseExecutor : public tensorflow::CollectiveExecutor {
  public:
   FuseExecutor(const tensorflow::DeviceMgr* devices,
                std::shared_ptr<UnderWay> under_way)
-      : CollectiveExecutor(nullptr),
-        access_(devices, /*resolver=*/nullptr, /*queue=*/nullptr,
-                /*workers=*/nullptr, kStep, "/job:worker/replica:0/task:0",
-                std::move(under_way)) {}
+      : CollectiveExecutor(nullptr), access_(devices, std::move(under_way)) {}
   void RunClosure(std::function<void()> closure) override { closure(); }
-  FuseRemoteAccess* remote_access() override { return &access_; }
+  SeenRemoteAccess* remote_access() override { return &access_; }
 
  private:
-  FuseRemoteAccess access_;
+  SeenRemoteAccess access_;
 };
 
 // Reports its steps, so nobody else may look one up in it.
@@ -173,7 +191,10 @@ bool WhatWaitsMovesOrEnds() {
       {&of_next, "1:22:0:0:a"},
       {&between, "1:33:0:0:a"}};
   for (const auto& [request, key] : moved) {
-    new_step->remote_access()->buf_rendezvous()->ProvideBuf(
+    SeenRendezvous* const rendezvous =
+        new_step->remote_access()->buf_rendezvous();
+    std::lock_guard<std::recursive_mutex> lock(rendezvous->mu);
+    rendezvous->ProvideBuf(
         key, device, nullptr, &tensor, tensorflow::AllocatorAttributes(),
         [&taken](const absl::Status&) { taken.Add(); }, nullptr);
   }
