@@ -70,6 +70,12 @@ class Ended {
   _exit(status);
 }
 
+// Says why a test fails.
+inline bool Fails(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  return false;
+}
+
 // main() of a program that takes SECONDS and SEED.
 inline int RunForSeconds(int argc, char** argv,
                          int (*run)(double seconds, uint64_t seed)) {

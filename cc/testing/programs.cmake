@@ -1,19 +1,17 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
 #
-# Programs that hold the transport, and are linked to the TensorFlow that is installed. Our code is
+# Programs that hold the plugin, and are linked to the TensorFlow that is installed. Our code is
 # instrumented, TensorFlow is not:
 #   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channel_fuzz,
 #            channels_test, program_fuzz
 #   thread   races_test, channels_test
 # `make fuzz-requests`, `make fuzz-channels`, `make fuzz-updates` and `make tsan` build and run them.
 
-# All of the transport, without the server.
-set(transport_sources ${sources})
-list(FILTER transport_sources INCLUDE REGEX "^(base|channel|collectives|frame|transport)/")
-list(APPEND transport_sources server/fuse_worker.cc update/update_counters.cc)
-# What it defines would stand in for the sanitizer's functions.
-list(REMOVE_ITEM transport_sources base/old_glibc.cc)
+# All of the plugin: so what links there links here, too. Functions of base/old_glibc.cc would stand in
+# for the sanitizer's.
+set(plugin_sources ${sources})
+list(REMOVE_ITEM plugin_sources base/old_glibc.cc)
 
 if(TF_FUSE_SANITIZER STREQUAL "address")
   set(sanitize -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=vptr)
@@ -54,9 +52,9 @@ function(add_instrumented target)
   endif()
 endfunction()
 
-# add_bare_program(name [SOURCE...]): of these alone.
-function(add_bare_program name)
-  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN})
+# add_program(name [SOURCE...]): of the plugin and these.
+function(add_program name)
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN} $<TARGET_OBJECTS:plugin_objects>)
   add_instrumented(${name})
   set_target_properties(${name} PROPERTIES BUILD_RPATH ${TENSORFLOW_DIR})
   target_link_options(${name} PRIVATE ${sanitize} -Wl,--no-as-needed)
@@ -65,19 +63,14 @@ function(add_bare_program name)
   add_dependencies(programs ${name})
 endfunction()
 
-# add_program(name [SOURCE...]): of the transport and these.
-function(add_program name)
-  add_bare_program(${name} ${ARGN} $<TARGET_OBJECTS:transport_objects>)
-endfunction()
-
 add_custom_target(programs)
-add_library(transport_objects OBJECT EXCLUDE_FROM_ALL ${transport_sources} ${proto_sources})
-set_target_properties(transport_objects PROPERTIES UNITY_BUILD ${TF_FUSE_UNITY}
-                                                   UNITY_BUILD_MODE GROUP)
+add_library(plugin_objects OBJECT EXCLUDE_FROM_ALL ${plugin_sources} ${proto_sources})
+set_target_properties(plugin_objects PROPERTIES UNITY_BUILD ${TF_FUSE_UNITY}
+                                                UNITY_BUILD_MODE GROUP)
 if(HAVE_LIBFUZZER AND TF_FUSE_SANITIZER STREQUAL "address")
-  add_instrumented(transport_objects -fsanitize=fuzzer-no-link)
+  add_instrumented(plugin_objects -fsanitize=fuzzer-no-link)
 else()
-  add_instrumented(transport_objects)
+  add_instrumented(plugin_objects)
 endif()
 
 if(TF_FUSE_SANITIZER STREQUAL "thread")
@@ -116,7 +109,7 @@ endif()
 add_library(request_fuzz_objects OBJECT EXCLUDE_FROM_ALL
             testing/requests/check_answers.cc testing/requests/fuzz_task.cc
             testing/requests/request_fuzz.cc testing/requests/fuzz_script.cc)
-add_dependencies(request_fuzz_objects transport_objects)  # The generated headers.
+add_dependencies(request_fuzz_objects plugin_objects)  # The generated headers.
 if(HAVE_LIBFUZZER)
   add_instrumented(request_fuzz_objects -fsanitize=fuzzer-no-link)
 else()
@@ -126,9 +119,7 @@ add_program(request_fuzz_standalone testing/requests/standalone_main.cc
             $<TARGET_OBJECTS:request_fuzz_objects>)
 add_program(channel_fuzz testing/channels/channel_fuzz.cc testing/channels/lying_peer.cc)
 add_program(channels_test testing/channels/channels_test.cc)
-add_bare_program(program_fuzz testing/update_program_fuzz.cc update/update_program.cc
-                 update/update_program_run.cc update/block_ops.cc ${proto_sources})
-add_dependencies(program_fuzz transport_objects)  # The generated headers.
+add_program(program_fuzz testing/update_program_fuzz.cc)
 # As in the plugin; and integers overflow there as they do in TensorFlow's kernels.
 get_source_file_property(block_options update/block_ops.cc COMPILE_OPTIONS)
 if(NOT block_options)

@@ -115,10 +115,10 @@ def print_placement_report(report: Any) -> None:
         line = f"{one['variable'] or one['shape']}: {one['arithmetic']}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for one in data["plans"]:
-        line = one["reason"] or f"a plan of {one['variables']} variables"
+        line = f"Plan: {one['reason']}" if one["reason"] else f"Plan of {one['variables']} variables"
         if one["not_made"]:
-            line += f"; {len(one['not_made'])} were not made"
-        console.print(f"Plan: {line}", markup=False, highlight=False, soft_wrap=True)
+            line += f"; not made: {len(one['not_made'])}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
         # (Small variables have no verdict, and older reports do not have it.)
         for of in one.get("spread", ()):
             if of["verdict"] != "share":

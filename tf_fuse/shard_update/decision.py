@@ -17,7 +17,7 @@ from tf_fuse.sharded_variable.shard_group import ShardGroup
 FUNCTION_REASONS = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
-    "nothing_to_cut": "no gradient's update can be cut",
+    "nothing_to_cut": "no gradient's update can be cut with profit",
     "python_code": "an operation runs Python code in the step, which may use any variable",
     "traced_before": "it was traced before tf_fuse was imported",
     "verification": "the function that was made of it is wrong, which is an error of tf_fuse",

@@ -1,72 +1,28 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests what waits at a task whose collectives begin anew, and other things
-// that need no channel. Part of channels_test; each test says why it fails.
+// Tests what waits at a task whose collectives begin anew. Needs no channel.
+// Part of channels_test; each test says why it fails.
 
 #ifndef TF_FUSE_CC_TESTING_CHANNELS_CHANNEL_FREE_CASES_H_
 #define TF_FUSE_CC_TESTING_CHANNELS_CHANNEL_FREE_CASES_H_
 
-#include <dlfcn.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cstddef>
-#include <cstdio>
-#include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/borrowed_tensor.h"
-#include "channel/chunk_client.h"
-#include "channel/peer_card.h"
-#include "channel/socket/connection.h"
-#include "channel/socket/sockets.h"
 #include "collectives/remote_access/awaited_members.h"
 #include "collectives/remote_access/calls_under_way.h"
 #include "collectives/remote_access/remote_access.h"
 #include "collectives/remote_access/step_chunks.h"
 #include "collectives/runtime/group_resolver.h"
 #include "testing/channels/channel_task.h"
-
-namespace {
-
-constexpr char kSilentHost[] = "silent.example";
-
-std::atomic<int> look_ups{0};  // Of that host.
-
-absl::Notification* NameServiceAnswers() {
-  static auto* const answers = new absl::Notification;
-  return answers;
-}
-
-}  // namespace
-
-// In place of the C library's: the name service says nothing of one host.
-extern "C" int getaddrinfo(const char* host, const char* port,
-                           const addrinfo* hints, addrinfo** found) {
-  static const auto real =
-      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
-  if (host != nullptr && std::strcmp(host, kSilentHost) == 0) {
-    if (hints->ai_flags & AI_NUMERICHOST) return EAI_NONAME;
-    look_ups.fetch_add(1);
-    NameServiceAnswers()->WaitForNotification();
-    return EAI_AGAIN;
-  }
-  return real(host, port, hints, found);
-}
 
 namespace tf_fuse {
 namespace testing {
@@ -78,25 +34,37 @@ using tensorflow::Tensor;
 constexpr int64_t kStep = 3;
 constexpr uint64_t kBytes = 8;
 
-bool Fails(const std::string& what) {
-  std::fprintf(stderr, "%s\n", what.c_str());
-  return false;
-}
+// Its requests pass from thread to thread in a way that ThreadSanitizer sees.
+class SeenRemoteAccess : public FuseRemoteAccess {
+ public:
+  SeenRemoteAccess(const tensorflow::DeviceMgr* devices,
+                   std::shared_ptr<UnderWay> under_way)
+      : FuseRemoteAccess(devices, /*resolver=*/nullptr, /*queue=*/nullptr,
+                         /*workers=*/nullptr, kStep,
+                         "/job:worker/replica:0/task:0", std::move(under_way)),
+        rendezvous_(kStep, devices) {}
+  SeenRendezvous* buf_rendezvous() override { return &rendezvous_; }
+  void StartAbort(const absl::Status& status) override {
+    FuseRemoteAccess::StartAbort(status);
+    std::lock_guard<std::recursive_mutex> lock(rendezvous_.mu);
+    rendezvous_.StartAbort(status);
+  }
+
+ private:
+  SeenRendezvous rendezvous_;
+};
 
 // An executor with our remote access, and nothing else.
 class FuseExecutor : public tensorflow::CollectiveExecutor {
  public:
   FuseExecutor(const tensorflow::DeviceMgr* devices,
                std::shared_ptr<UnderWay> under_way)
-      : CollectiveExecutor(nullptr),
-        access_(devices, /*resolver=*/nullptr, /*queue=*/nullptr,
-                /*workers=*/nullptr, kStep, "/job:worker/replica:0/task:0",
-                std::move(under_way)) {}
+      : CollectiveExecutor(nullptr), access_(devices, std::move(under_way)) {}
   void RunClosure(std::function<void()> closure) override { closure(); }
-  FuseRemoteAccess* remote_access() override { return &access_; }
+  SeenRemoteAccess* remote_access() override { return &access_; }
 
  private:
-  FuseRemoteAccess access_;
+  SeenRemoteAccess access_;
 };
 
 // Reports its steps, so nobody else may look one up in it.
@@ -173,7 +141,10 @@ bool WhatWaitsMovesOrEnds() {
       {&of_next, "1:22:0:0:a"},
       {&between, "1:33:0:0:a"}};
   for (const auto& [request, key] : moved) {
-    new_step->remote_access()->buf_rendezvous()->ProvideBuf(
+    SeenRendezvous* const rendezvous =
+        new_step->remote_access()->buf_rendezvous();
+    std::lock_guard<std::recursive_mutex> lock(rendezvous->mu);
+    rendezvous->ProvideBuf(
         key, device, nullptr, &tensor, tensorflow::AllocatorAttributes(),
         [&taken](const absl::Status&) { taken.Add(); }, nullptr);
   }
@@ -287,99 +258,6 @@ bool StagesAnswerTogether() {
 inline bool TestSource() {
   return WhatWaitsMovesOrEnds() && JoinsAreOfWhoWaits() &&
          ErrorsWaitForTheNextUse() && StagesAnswerTogether();
-}
-
-// Ignores what comes.
-class Ignorant : public Connection::Receiver {
- public:
-  absl::StatusOr<char*> DestinationOf(const v1::ChannelMessage& message,
-                                      uint64_t bytes) override {
-    return nullptr;
-  }
-  absl::Status OnMessage(const v1::ChannelMessage& message, uint64_t bytes,
-                         int fd) override {
-    return absl::OkStatus();
-  }
-  void OnClosed(const absl::Status& status) override { closed.Notify(); }
-
-  absl::Notification closed;
-};
-
-// A connection whose greeting comes too late ends while the next one is made,
-// or later, and does not end that one.
-inline bool TestLateGreeting(const v1::PeerCard& of_task) {
-  constexpr uint64_t kChannel = 5;
-  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un name = {};
-  name.sun_family = AF_UNIX;
-  // The kernel chooses an abstract name.
-  socklen_t size = sizeof(name.sun_family);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&name), size) != 0 ||
-      listen(listener, 1) != 0) {
-    return Fails("no socket could be made");
-  }
-  size = sizeof(name);
-  getsockname(listener, reinterpret_cast<sockaddr*>(&name), &size);
-  v1::PeerCard card = of_task;
-  card.set_unix_socket(std::string(name.sun_path + 1,
-                                   size - offsetof(sockaddr_un, sun_path) - 1));
-  const auto client =
-      std::make_shared<ChunkClient>(card, /*retry_after=*/absl::ZeroDuration());
-  client->Channel();
-  const auto silent = std::make_shared<Ignorant>();
-  const auto first = Connection::Create(accept(listener, nullptr, nullptr));
-  if (!first->Start(silent).ok()) return Fails("a silent server");
-  // The client gives it up.
-  silent->closed.WaitForNotification();
-  std::thread next([&client] {
-    while (client->Channel() == 0) absl::SleepFor(absl::Milliseconds(1));
-  });
-  const auto polite = std::make_shared<Ignorant>();
-  const auto second = Connection::Create(accept(listener, nullptr, nullptr));
-  if (!second->Start(polite).ok()) return Fails("a server that greets");
-  v1::ChannelMessage message;
-  message.mutable_hello()->set_version(kChannelVersion);
-  message.mutable_hello()->set_token(card.server_token());
-  message.mutable_hello()->set_channel(kChannel);
-  second->Send(message);
-  next.join();
-  close(listener);
-  const uint64_t channel = client->Channel();
-  second->Close(absl::CancelledError("the test is over"));
-  if (channel != kChannel) return Fails("a late end of another connection");
-  return true;
-}
-
-// The request takes another way; the look-up may take for ever.
-inline bool TestSilentNameService(const v1::PeerCard& of_task) {
-  v1::PeerCard card = of_task;
-  card.clear_unix_socket();
-  card.set_tcp_address(absl::StrCat(kSilentHost, ":1"));
-  card.set_server_token("of a host that is not found");
-  Ended no_way;
-  ChunkKey key;
-  key.bytes = 1;
-  char to = 0;
-  const auto client = std::make_shared<ChunkClient>(card);
-  const auto call = client->Take(
-      key, /*task_token=*/99, &to,
-      [](const absl::Status&) { Fails("an answer of a host not found"); },
-      [&no_way] { no_way.Add(); });
-  if (!no_way.WaitFor(1)) {
-    Fails("a request waits for a name service that says nothing");
-    Exit(1);  // It may still be answered.
-  }
-  // Later attempts wait for the same answer, and gather no threads.
-  for (int i = 0; i < 3; ++i) {
-    if (ConnectTo(absl::StrCat(kSilentHost, ":1"), absl::Now()).ok()) {
-      return Fails("a connection to a host that is not found");
-    }
-  }
-  if (look_ups != 1) {
-    return Fails(absl::StrCat(look_ups.load(), " look-ups of a name"));
-  }
-  NameServiceAnswers()->Notify();
-  return true;
 }
 
 }  // namespace testing

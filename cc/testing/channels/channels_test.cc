@@ -34,6 +34,7 @@
 #include "channel/shared_memory/slots.h"
 #include "testing/channels/channel_free_cases.h"
 #include "testing/channels/channel_task.h"
+#include "testing/channels/connect_cases.h"
 #include "testing/program_main.h"
 
 namespace tf_fuse {

@@ -196,7 +196,7 @@ def test_explain_shows_the_arithmetic(tmp_path, capsys):
     path.write_text(json.dumps(report._report(placement, None)))
     assert cli.main(["explain", str(path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    at = lines.index("Plan: a plan of 2 variables; 1 were not made")
+    at = lines.index("Plan of 2 variables; not made: 1")
     # (Of what is no more than a share there is nothing to say.)
     assert lines[at + 1 :] == [f"kernel: {_only(*variables, asked=()).arithmetic()}"]
     assert "compute is the bottleneck, but nothing takes its pieces" in lines[at + 1]
