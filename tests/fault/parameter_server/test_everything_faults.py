@@ -20,8 +20,9 @@ import pytest
 
 from tests.fault import coordinator, table
 
-# Two coordinators, and those that follow them.
-pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(900)]
+# Two coordinators, and those that follow them, on a machine that may do other things beside.
+_SECONDS = 600
+pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(2 * _SECONDS + 100)]
 
 # "spread": without a partitioner, and with the update of the kernel spread over the servers.
 _ON = ("on", "spread")
@@ -41,7 +42,7 @@ class _Runs(dict):
         self._make_folder = make_folder
 
     def __missing__(self, mode):
-        self[mode] = coordinator.run(__file__, mode, self._make_folder(mode))
+        self[mode] = coordinator.run(__file__, mode, self._make_folder(mode), seconds=_SECONDS)
         return self[mode]
 
 
