@@ -115,7 +115,9 @@ def print_placement_report(report: Any) -> None:
         line = f"{one['variable'] or one['shape']}: {one['arithmetic']}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for one in data["plans"]:
-        line = f"Plan: {one['reason']}" if one["reason"] else f"Plan of {one['variables']} variables"
+        line = f"Plan of {one['variables']} variables"
+        if one["reason"]:
+            line = f"Plan: {one['reason']}"
         if one["not_made"]:
             line += f"; not made: {len(one['not_made'])}"
         console.print(line, markup=False, highlight=False, soft_wrap=True)
