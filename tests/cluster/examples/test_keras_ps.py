@@ -2,10 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """examples/keras_ps.py trains by `fit` and by its own loop."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,9 @@ pytestmark = pytest.mark.cluster
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_both_ways_learn(tmp_path, isolated_env):
-    done = subprocess.run(
-        [sys.executable, str(_ROOT / "examples" / "keras_ps.py")],
-        cwd=tmp_path,
-        env={**isolated_env, "PYTHONPATH": os.fspath(_ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = dict(re.findall(r"^accuracy after (.*): (.*)$", done.stdout, re.MULTILINE))
+def test_both_ways_learn(run_program):
+    printed = run_program(_ROOT / "examples" / "keras_ps.py")
+    found = dict(re.findall(r"^accuracy after (.*): (.*)$", printed, re.MULTILINE))
     assert list(found) == ["fit", "the loop"]
     assert all(0.9 < float(accuracy) <= 1.0 for accuracy in found.values()), found
-    assert len(re.findall(r"^epoch \d: loss", done.stdout, re.MULTILINE)) == 4
+    assert len(re.findall(r"^epoch \d: loss", printed, re.MULTILINE)) == 4

@@ -3,10 +3,7 @@
 """Each program examples/quickstart_*.py runs and prints its speed-up; README has the first one."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,21 +17,12 @@ _MOST_LINES = 25
 
 
 @pytest.fixture
-def run(tmp_path, isolated_env):
-    """A function that runs a program in a folder of its own; returns the lines it printed."""
+def run(tmp_path, run_program):
+    """A function that runs the text of a program; returns the lines it printed."""
 
     def run(program):
         (tmp_path / "program.py").write_text(program)
-        done = subprocess.run(
-            [sys.executable, "program.py"],
-            cwd=tmp_path,
-            env={**isolated_env, "PYTHONPATH": os.fspath(_ROOT)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        return run_program("program.py").splitlines()
 
     return run
 

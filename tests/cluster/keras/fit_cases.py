@@ -21,13 +21,13 @@ _ALIGNMENT = 64
 
 
 def inputs() -> tuple[np.ndarray, np.ndarray]:
-    """Rows, the last batch of which is smaller, and what is to be learned."""
+    """Returns rows and labels; the last batch is smaller than the others."""
     x = np.random.default_rng(7).normal(size=[ROWS, 8]).astype(np.float32)
     return _aligned(x), _aligned(x[:, :2] + x[:, 2:4])
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """Copy to an address of which TensorFlow makes tensors without copying."""
+    """Copies an array to an address whose memory TensorFlow takes for a tensor without a copy."""
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % _ALIGNMENT
     copy = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -83,7 +83,7 @@ class KerasFitCases:
                 steps_per_execution=steps,
             )
         x, y = inputs()
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         if how == "loop":
             with strategy.scope():
                 model.build([None, 8])
@@ -105,7 +105,7 @@ class KerasFitCases:
                 shuffle=False,
                 verbose=0,
             )
-            told = {
+            reported = {
                 "history": history.history,
                 "batches": notes.batches,
                 "epochs": notes.epochs,
@@ -114,7 +114,7 @@ class KerasFitCases:
                 "one by one": model(x).numpy()[:, 0].tolist(),
             }
         weights, state = model.trainable_variables, model.optimizer.variables
-        return told | {
+        return reported | {
             "weights": [_digest(variable) for variable in weights],
             "optimizer": [_digest(variable) for variable in state],
             "sharded": _sharded_steps() > before,
@@ -167,12 +167,12 @@ class KerasFitCases:
         }
 
     def keras_mistakes(self) -> dict[str, Any]:
-        """Says what programs are told whose data would be dealt wrongly."""
+        """Returns the warnings and errors of programs whose data processes would share wrongly."""
         keras = self._keras(False)
         tf.random.set_seed(None)
-        told: list[str] = []
+        warnings: list[str] = []
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
         with self._strategy.scope():
             model = keras.Sequential([keras.layers.Dense(2)], name="one")
             model.compile("sgd", "mse", jit_compile=True)
@@ -192,7 +192,7 @@ class KerasFitCases:
                 model.fit(data, verbose=0)
             except ValueError as error:
                 errors.append(str(error))
-        return {"warnings": told, "errors": errors}
+        return {"warnings": warnings, "errors": errors}
 
     def _keras(self, sharded: bool) -> Any:
         import keras

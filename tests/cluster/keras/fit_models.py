@@ -113,7 +113,7 @@ def preprocessing() -> Case:
 
 
 def partitioned() -> Case:
-    """An embedding, the table of which a strategy can divide over two servers."""
+    """Return a model whose embedding table a strategy can divide over two servers."""
     x = keras.Input([3], dtype="int64")
     rows = layers.Embedding(64, 4)(x)
     model = keras.Model(x, layers.Dense(1)(layers.Flatten()(rows)))

@@ -26,7 +26,7 @@ class _Job:
         self._fitted = {}
 
     def fit(self, optimizer="Adam", sharded=False, how="arrays", epochs=2, **more):
-        """What each process told of a training."""
+        """Returns what each process reports of a training."""
         args = more | {"optimizer": optimizer, "sharded": sharded, "how": how, "epochs": epochs}
         key = json.dumps(args, sort_keys=True)
         if key not in self._fitted:
