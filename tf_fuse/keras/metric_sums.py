@@ -17,6 +17,8 @@ from typing import Any
 
 from tf_fuse._tensorflow.keras.variable import set_value, value_of
 from tf_fuse.keras import graphs
+from tf_fuse.keras.packing import Packing
+from tf_fuse.keras.step_queue import Call
 
 _log = logging.getLogger("tf_fuse")
 
@@ -77,8 +79,9 @@ class MetricSums:
         self.variables = [
             one for one in model.metrics_variables if hasattr(value_of(one), "handle")
         ]
-        self._totals: list[Any] | None = None
-        self._results: Any = None
+        self._packing = Packing()
+        self._totals: list[Any] | None = None  # as `_packing` packs them
+        self._adders: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}
         self._newest: _Trace | None = None
 
     def on_servers(self) -> list[Any]:
@@ -144,36 +147,36 @@ class MetricSums:
             error,
         )
         self.variables = [one for i, one in enumerate(self.variables) if i not in refused]
-        self._results = None
+        self._adders.clear()
         return True
 
-    def add(self, outputs: Any) -> Any:
-        """Add what steps of one call returned.
+    def add(self, call: Call) -> Any:
+        """Add what the steps of a call returned.
 
         Args:
-          outputs: of `step`: "additions" is a list of those of each step; "logs" the last one's.
+          call: returned, packed, what `step` did: "additions" is a list of those of each step;
+            "logs" the last one's.
 
         Returns:
           The logs of the last step: metrics are those of all steps since `store`.
         """
+        import tensorflow as tf
+
+        packed = call.fetch()
         if self._totals is None:
-            self._totals = [one.numpy() for one in self.variables]
-        for additions in outputs["additions"]:
-            for i, added in enumerate(additions):
-                for one in added:
-                    self._totals[i] = self._totals[i] + one
-        logs = outputs["logs"]
-        if any(one is None for one in logs.values()):
-            if self._results is None:
-                self._results = self._trace_results()
-            results = self._results(self._totals)
-            logs = {name: results[name] if one is None else one for name, one in logs.items()}
+            self._totals = self._packing.pack([tf.constant(one.numpy()) for one in self.variables])
+        add = self._adders.get(call.packing)
+        if add is None:
+            add = self._adders[call.packing] = self._trace_add(call.packing, self._totals, packed)
+        self._totals, logs = add(self._totals, packed)
         return logs[""] if list(logs) == [""] else logs
 
     def store(self) -> None:
         """Assign the sums to the variables, from where Keras reads them."""
         totals, self._totals = self._totals, None
-        for variable, total in zip(self.variables, totals or (), strict=False):
+        if totals is None:
+            return
+        for variable, total in zip(self.variables, self._packing.unpack(totals), strict=True):
             variable.assign(total)
 
     def give_up(self) -> None:
@@ -195,16 +198,27 @@ class MetricSums:
             for variable, value in zip(self.variables, stock, strict=True):
                 set_value(variable, value)
 
-    def _trace_results(self) -> Any:
+    def _trace_add(self, packing: Any, *examples: list[Any]) -> Any:
+        """Trace one function for all that a call costs here: this thread also begins calls."""
         import tensorflow as tf
 
-        def results(totals: Sequence[Any]) -> Any:
-            with self._holding(totals):
-                return _tensors(self._model.get_metrics_result())
+        def add(totals: list[Any], packed: list[Any]) -> Any:
+            sums, outputs = self._packing.unpack(totals), packing.unpack(packed)
+            steps = packing.steps(packed)
+            for step, additions in enumerate(outputs["additions"]):
+                for i, added in enumerate(additions):
+                    for one in added:
+                        # Grappler must not reorder the additions, so each depends on `steps`.
+                        sums[i] = tf.where(step < steps, sums[i] + one, sums[i])
+            logs = outputs["logs"]
+            if any(one is None for one in logs.values()):
+                with self._holding(sums):
+                    results = _tensors(self._model.get_metrics_result())
+                logs = {name: results[name] if one is None else one for name, one in logs.items()}
+            return self._packing.pack(sums), logs
 
-        specs = [tf.TensorSpec(one.shape, one.dtype) for one in self.variables]
-        function = tf.function(results, autograph=False).get_concrete_function(specs)
-        return lambda totals: function([tf.constant(one) for one in totals])
+        specs = [[tf.type_spec_from_value(one) for one in example] for example in examples]
+        return tf.function(add, autograph=False).get_concrete_function(*specs)
 
 
 def _tensors(logs: Any) -> Any:

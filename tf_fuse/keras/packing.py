@@ -5,57 +5,66 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+_STEPS = 4  # bytes of the number of steps, which come first
 
 
 class Packing:
-    """How the outputs of one traced function are packed."""
+    """How the tensors of one structure are packed."""
 
     def __init__(self) -> None:
         self._structure: Any = None
-        self._packed: list[tuple[int, Any, tuple[int, ...]]] = []  # number, dtype, shape
+        self._packed: dict[int, tuple[Any, tuple[int, ...]]] = {}  # dtype, shape by number
 
-    def pack(self, structure: Any) -> list[Any]:
-        """Pack tensors of known shapes, while the function is traced.
+    def pack(self, structure: Any, steps: Any = 0) -> list[Any]:
+        """Pack tensors of known shapes.
 
         Args:
           structure: nested tensors; None stays in its place.
+          steps: from which they come, an integer.
 
         Returns:
           One tensor of bytes, and the tensors that are not in it.
         """
         import tensorflow as tf
 
-        self._structure, self._packed = structure, []
-        bytes_, others = [], []
+        self._structure, self._packed = structure, {}
+        bytes_ = [tf.bitcast(tf.cast(steps, tf.int32), tf.uint8)]
+        others = []
         for number, one in enumerate(tf.nest.flatten(structure)):
             if tf.is_tensor(one) and _is_plain(one):
-                self._packed.append((number, one.dtype.as_numpy_dtype, tuple(one.shape)))
+                self._packed[number] = one.dtype, tuple(one.shape)
                 bytes_.append(tf.reshape(tf.bitcast(one, tf.uint8), [-1]))
             elif one is not None:
                 others.append(one)
-        return [tf.concat([*bytes_, tf.zeros([0], tf.uint8)], axis=0), *others]
+        return [tf.concat(bytes_, axis=0), *others]
 
-    def unpack(self, packed: list[Any]) -> Any:
-        """Return the structure; what was packed is NumPy arrays.
-
-        Args:
-          packed: what the function returned, on this machine.
-        """
-        import numpy as np
+    def steps(self, packed: Sequence[Any]) -> Any:
+        """Return the number of steps that was packed; a tensor while a function is traced."""
         import tensorflow as tf
 
-        memory, others = packed[0].numpy(), iter(packed[1:])
-        arrays, begin = {}, 0
-        for number, dtype, shape in self._packed:
-            count = math.prod(shape)
-            end = begin + count * np.dtype(dtype).itemsize
-            arrays[number] = memory[begin:end].view(dtype).reshape(shape)
-            begin = end
-        flat = [
-            None if one is None else arrays[i] if i in arrays else next(others)
-            for i, one in enumerate(tf.nest.flatten(self._structure))
-        ]
+        if tf.executing_eagerly():
+            return int(packed[0].numpy()[:_STEPS].view("int32")[0])
+        return tf.bitcast(packed[0][:_STEPS], tf.int32)
+
+    def unpack(self, packed: Sequence[Any]) -> Any:
+        """Return the structure of what `pack` returned."""
+        import tensorflow as tf
+
+        others = iter(packed[1:])
+        begin = _STEPS
+        flat = []
+        for number, one in enumerate(tf.nest.flatten(self._structure)):
+            if number in self._packed:
+                dtype, shape = self._packed[number]
+                end = begin + math.prod(shape) * dtype.size
+                bytes_ = tf.reshape(packed[0][begin:end], [*shape, dtype.size])
+                flat.append(tf.bitcast(bytes_, dtype))
+                begin = end
+            else:
+                flat.append(None if one is None else next(others))
         return tf.nest.pack_sequence_as(self._structure, flat)
 
 

@@ -29,11 +29,14 @@ class Call:
     Args:
       result: of `ClusterCoordinator.schedule`.
       packing: of what it returns.
+
+    Attributes:
+      packing: same.
     """
 
     def __init__(self, result: Any, packing: Packing | None = None):
         self._result = result
-        self._packing = packing
+        self.packing = packing
 
     def is_done(self) -> bool:
         """Return whether the call has ended."""
@@ -51,8 +54,15 @@ class Call:
         """
         while not self.is_done():
             self.wait(_MOMENT_S)
-        fetched = self._result.get()
-        return fetched if self._packing is None else self._packing.unpack(fetched)
+        return self._result.get()
+
+    def steps(self) -> int:
+        """Wait for the call, and return how many steps it has run."""
+        return self.packing.steps(self.fetch()) if self.packing else 0
+
+    def worker(self) -> int:
+        """Return the worker that has run the call."""
+        return coordinators.worker_of(self._result)
 
     def numpy(self) -> Any:
         """Return what `fetch` does, as NumPy arrays; Keras and callbacks ask a tensor for it."""
@@ -113,7 +123,7 @@ class StepQueue:
         checks.check_captures(concrete)
 
         def begin(*args: Any) -> Call:
-            return Call(self.coordinator.schedule(concrete, args=args), packing)
+            return Call(coordinators.schedule(self.coordinator, concrete, args), packing)
 
         return begin
 
@@ -137,11 +147,11 @@ class StepQueue:
         """Return whether `take` need not wait."""
         return any(one.is_done() for one in itertools.islice(self._begun, 1 if in_order else None))
 
-    def take(self, take: Callable[[Any], Any], in_order: bool) -> Any:
+    def take(self, take: Callable[[Call], Any], in_order: bool) -> Any:
         """Wait for a call, and leave it out.
 
         Args:
-          take: gets what it returned, before `done` leaves the call out.
+          take: gets the call, before `done` leaves it out.
           in_order: whether it is the oldest call; else one that ends first.
 
         Returns:
@@ -154,16 +164,16 @@ class StepQueue:
             while not self.has_ended(in_order):
                 self._begun[0].wait(_MOMENT_S)
             call = next(one for one in self._begun if in_order or one.is_done())
-            outputs = call.fetch()
+            call.fetch()
             with self._lock:
                 self._begun.remove(call)
-                return take(outputs)
+                return take(call)
 
-    def done(self, look: Callable[[list[Any]], Any]) -> Any:
-        """Look at what calls have returned that have ended; any thread may do so.
+    def done(self, look: Callable[[list[Call]], Any]) -> Any:
+        """Look at calls that have ended without an error; any thread may do so.
 
         Args:
-          look: gets what they returned.
+          look: gets them.
 
         Returns:
           What `look` returns.
@@ -175,7 +185,8 @@ class StepQueue:
             for call in self._begun:
                 with contextlib.suppress(tf.errors.OpError):
                     if call.is_done():
-                        found.append(call.fetch())
+                        call.fetch()
+                        found.append(call)
             return look(found)
 
     @contextlib.contextmanager

@@ -89,7 +89,7 @@ class Steps:
 
         def run(packing: Packing, batches: Sequence[Any]) -> Any:
             outputs = [strategy.run(self._step, args=(one,)) for one in batches]
-            return packing.pack(_joined(outputs))
+            return packing.pack(_joined(outputs), steps=len(outputs))
 
         key = (len(specs), repr(specs[0]))
         self._queue.add(self._function(key, run, [specs])(batches))
@@ -102,9 +102,7 @@ class Steps:
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
                 raise StopIteration
-            in_vain = self._queue.take(
-                lambda outputs: self._take(outputs, iterator), in_order=False
-            )
+            in_vain = self._queue.take(lambda call: self._take(call, iterator), in_order=False)
             if in_vain is None:
                 self._in_vain = 0
                 return self._newest
@@ -128,7 +126,6 @@ class Steps:
         ends = iterator.data.steps is None
 
         def run(packing: Packing, batches: Any) -> Any:
-            worker = tf.distribute.coordinator.experimental_get_current_worker_index()
             outputs: list[Any] = []
             steps = tf.constant(0)
             for _ in range(count):
@@ -143,9 +140,9 @@ class Steps:
                     one = strategy.run(self._step, args=(batches.get_next(),))
                     steps += 1
                 outputs.append(one)
-            return packing.pack({**_joined(outputs), "worker": worker, "steps": steps})
+            return packing.pack(_joined(outputs), steps)
 
-        key = (count, repr(spec), ends)
+        key = (count, iterator.data.name, ends)
         begin = self._function(key, run, [spec])
         self._queue.add(begin(iterator.iterators(self._queue)))
         self._begun += 1
@@ -184,14 +181,14 @@ class Steps:
     def _fetch(self) -> None:
         self._newest = self._queue.take(self._sums.add, in_order=True)
 
-    def _take(self, outputs: Any, iterator: WorkerIterator) -> bool | None:
+    def _take(self, call: Call, iterator: WorkerIterator) -> bool | None:
         """Add what a call returned; return whether it was in vain; None if it ran steps."""
-        in_vain = iterator.take(outputs)
-        steps = int(outputs["steps"])
+        steps = call.steps()
+        in_vain = iterator.take(call.worker(), steps)
         if not steps:
             self._begun -= 1
             return in_vain
-        self._newest = self._sums.add({**outputs, "additions": outputs["additions"][:steps]})
+        self._newest = self._sums.add(call)
         return None
 
     @contextlib.contextmanager

@@ -20,6 +20,7 @@ class WorkerData:
     Attributes:
       queue: whose calls read the datasets.
       element_spec: of the batches.
+      name: of datasets for which the same steps are traced.
       steps: of all workers in an epoch; None if an epoch ends with the datasets.
     """
 
@@ -57,6 +58,7 @@ class WorkerData:
                 "validation_steps)"
             )
         self.element_spec = self._concrete.structured_outputs.element_spec
+        self.name = repr(self.element_spec)
 
     def _cardinality(self, make: Callable[[Any], Any]) -> int:
         """Ask a worker how many batches its dataset has."""
@@ -104,9 +106,8 @@ class WorkerIterator:
         def used(worker: int) -> int:
             # A worker that was lost repeats only the batches of the call that it did not end.
             return queue.done(
-                lambda all_: (
-                    self._used[worker]
-                    + sum(int(one["steps"]) for one in all_ if one["worker"] == worker)
+                lambda calls: (
+                    self._used[worker] + sum(one.steps() for one in calls if one.worker() == worker)
                 )
             )
 
@@ -127,13 +128,16 @@ class WorkerIterator:
         """
         return queue.workers - len(self._ended) if self._ended else queue.most()
 
-    def take(self, outputs: Any) -> bool:
+    def take(self, worker: int, steps: int) -> bool:
         """Count what a call has used.
+
+        Args:
+          worker: that ran it.
+          steps: that it ran.
 
         Returns:
           Whether the call was in vain: its worker was known to be through.
         """
-        worker, steps = int(outputs["worker"]), int(outputs["steps"])
         self._used[worker] += steps
         if steps:
             return False
