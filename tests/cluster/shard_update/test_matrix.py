@@ -109,6 +109,9 @@ _PROGRAMS = {
     "tiny": (5, 10),
     "two_optimizers": (6, 12),
 }
+# Later, gradients of one replica overflow while those of others are finite. There stock Keras
+# hangs: each replica decides by its own gradients whether it takes part in the all-reduce.
+_MOST_STEPS = {"half_scaled": min(_STEPS, 12)}
 # Those that are tried in the short form, too.
 _SHORT_PROGRAMS = [
     "embedding",
@@ -257,7 +260,7 @@ def test_matrices_of_muon_are_left_alone(groups):
 def test_programs(groups, name):
     if name == "scaled_2" and not _HAS_TF_KERAS:
         pytest.skip("tf_keras (Keras 2) is not installed")
-    stock, here = _both(groups, "step_of_program", name=name, steps=_STEPS)
+    stock, here = _both(groups, "step_of_program", name=name, steps=_MOST_STEPS.get(name, _STEPS))
     _check_same(stock, here)
     cut, slots = _PROGRAMS[name]
     _check_decided(here, reason="", reasons=[], cut=cut, inexact=0, slots=slots)
