@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import functools
 import os
 import queue
 import signal
@@ -81,11 +82,22 @@ def _rank(address: str, spec: dict[str, Any]) -> None:
             os._exit(0)
 
     threading.Thread(target=listen, name="commands", daemon=True).start()
+    if spec["patient"]:
+        _be_patient()
     member = collective_cases.Member(spec)
     connection.send("ready")
     while True:
         command = commands.get()
         connection.send(collective_cases.outcome(member, command["case"], command["args"]))
+
+
+def _be_patient() -> None:
+    """Make the time after which TensorFlow takes a silent rank for dead as long as a test's."""
+    from tensorflow.python.eager import context
+
+    stock = context.Context.configure_coordination_service
+    patient = functools.partialmethod(stock, heartbeat_timeout_in_ms=300_000)
+    context.Context.configure_coordination_service = patient
 
 
 def enter(place: dict[str, Any], log: str) -> None:

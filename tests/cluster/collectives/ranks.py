@@ -193,6 +193,7 @@ class Ranks:
         devices: int = 1,
         server: bool = True,
         places: Sequence[Mapping[str, Any]] = (),
+        patient: bool = False,
     ):
         """Starts them.
 
@@ -203,13 +204,15 @@ class Ranks:
           server: whether the rank starts its server itself, not by a strategy.
           places: for each rank "host", the name or address that all know it by, and what
             `rank.enter` takes; empty for this host.
+          patient: whether TensorFlow takes no rank for dead that was silent for some seconds: on a
+            busy machine a rank may be. For tests that end none.
         """
         self.size = len(protocols)
         self._envs = [dict(env or {})] * self.size if not isinstance(env, (list, tuple)) else (
             [dict(one) for one in env] or [{}] * self.size
         )  # fmt: skip
         self._specs = [
-            {"rank": i, "protocol": p, "devices": devices, "server": server,
+            {"rank": i, "protocol": p, "devices": devices, "server": server, "patient": patient,
              "place": dict(places[i]) if places else {}}
             for i, p in enumerate(protocols)
         ]  # fmt: skip

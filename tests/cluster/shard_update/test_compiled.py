@@ -17,7 +17,7 @@ _PARTS = [5, 1]
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * 2, server=False, patient=True) as ranks:
         yield ranks
 
 

@@ -19,7 +19,7 @@ _STEPS = 4
 
 @pytest.fixture(scope="module", params=[2, slow(3)])
 def ranks(request):
-    with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * request.param, server=False, patient=True) as ranks:
         yield ranks
 
 

@@ -16,7 +16,7 @@ _STEPS = 4
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(["grpc+fuse"] * 4, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * 4, server=False, patient=True) as ranks:
         yield ranks
 
 

@@ -150,8 +150,8 @@ def _sizes(short):
 def groups(request):
     """As many workers in stock TensorFlow, and as many with the option."""
     size = request.param
-    with Ranks(["grpc"] * size, server=False) as stock:
-        with Ranks(["grpc+fuse"] * size, server=False) as here:
+    with Ranks(["grpc"] * size, server=False, patient=True) as stock:
+        with Ranks(["grpc+fuse"] * size, server=False, patient=True) as here:
             yield stock, here
         assert stock.values("plugin_loaded") == [False] * size
 

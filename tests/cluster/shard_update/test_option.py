@@ -15,7 +15,7 @@ _STEPS = 4
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(["grpc+fuse"] * 3, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * 3, server=False, patient=True) as ranks:
         yield ranks
 
 

@@ -27,7 +27,7 @@ _KERAS = [
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(["grpc+fuse"] * 2, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * 2, server=False, patient=True) as ranks:
         yield ranks
 
 

@@ -89,7 +89,7 @@ _ONLY_LONG = pytest.mark.skipif(not _LONG, reason="long: make updates")
 
 @pytest.fixture(scope="module", params=[2, slow(3)])
 def ranks(request):
-    with Ranks(["grpc+fuse"] * request.param, server=False) as ranks:
+    with Ranks(["grpc+fuse"] * request.param, server=False, patient=True) as ranks:
         yield ranks
 
 
