@@ -93,6 +93,7 @@ def transformer() -> Case:
 def preprocessing() -> Case:
     """Adapted numbers and texts, hashes and intervals, as layers of the model."""
     numbers, texts = keras.Input([2], name="numbers"), keras.Input([], name="text", dtype="string")
+    column = keras.Input([1], name="column", dtype="string")
     data = 3.0 * floats(ROWS, 2) + 5.0
     words = np.array(["red green", "blue", "green blue blue", "black"])[ids(4, ROWS)]
     normalization = layers.Normalization()
@@ -102,13 +103,14 @@ def preprocessing() -> Case:
     parts = [
         normalization(numbers),
         tokens(texts),
-        layers.Hashing(3, output_mode="one_hot")(texts),
+        layers.Hashing(3, output_mode="one_hot")(column),
         layers.Discretization([2.0, 5.0, 8.0], output_mode="one_hot")(numbers[:, :1]),
     ]
     joined = layers.Concatenate()([keras.ops.cast(part, "float32") for part in parts])
-    model = keras.Model([numbers, texts], layers.Dense(1)(layers.Dense(8, "relu")(joined)))
+    model = keras.Model([numbers, texts, column], layers.Dense(1)(layers.Dense(8, "relu")(joined)))
     model.compile(keras.optimizers.Adam(0.01), "huber", metrics=["mae"])
-    x = {"numbers": tf.constant(data), "text": tf.constant(words)}
+    x = {"numbers": data, "text": words, "column": words[:, np.newaxis]}
+    x = {name: tf.constant(value) for name, value in x.items()}
     return Case(model, x, data.sum(1), feed="dataset")
 
 

@@ -34,10 +34,21 @@ _STEPS = {
 }
 _DEFAULT = list(_STEPS)[:4]
 _EPOCHS = 2
+# With the options off, a Keras 3 variable in parts is stock's, which Keras cannot train.
 _CASES = slow_but(
-    [(name, mode) for name in _STEPS for mode in ("on", "off")],
+    [
+        (name, mode)
+        for name in _STEPS
+        for mode in ("on", "off")
+        if (name, mode) != ("partitioned", "off")
+    ],
     lambda case: case[0] in _DEFAULT and case[1] == "on",
 )
+
+
+def _group(name):
+    """Which models run in one process, one after the other."""
+    return "default" if name in _DEFAULT else name if name == "ResNet" else "others"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,7 @@ def runs():
     def run(mode, group):
         return coordinator.run(__file__, mode, group, seconds=850)
 
-    return lambda mode, name: run(mode, "default" if name in _DEFAULT else "others")[name]
+    return lambda mode, name: run(mode, _group(name))[name]
 
 
 @pytest.mark.parametrize(("name", "mode"), _CASES)
@@ -86,6 +97,9 @@ def _main(mode, group):
     from tests.cluster.keras import fit_case, fit_models
 
     keras.config.disable_interactive_logging()
+    if group == "ResNet":
+        # Grappler adds its gradients in an order that depends on the names of operations.
+        tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     strategies = {}
     if mode != "one process":
         job = coordinator.Job("off", 1, 2)
@@ -162,7 +176,7 @@ def _main(mode, group):
         history = fit_case.train(case, one, _EPOCHS)
         return {"history": coordinator.exact(history), "variables": variables(case.model)}
 
-    names = [name for name in _STEPS if (name in _DEFAULT) == (group == "default")]
+    names = [name for name in _STEPS if _group(name) == group]
     coordinator.finish({name: functools.partial(run, name) for name in names})
 
 
