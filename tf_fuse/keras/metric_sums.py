@@ -81,7 +81,7 @@ class MetricSums:
         ]
         self._packing = Packing()
         self._totals: list[Any] | None = None  # as `_packing` packs them
-        self._adders: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}
+        self._adders: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}  # by packing
         self._newest: _Trace | None = None
 
     def on_servers(self) -> list[Any]:
@@ -199,7 +199,15 @@ class MetricSums:
                 set_value(variable, value)
 
     def _trace_add(self, packing: Any, *examples: list[Any]) -> Any:
-        """Trace one function for all that a call costs here: this thread also begins calls."""
+        """Trace one function that adds and computes logs: each call of a function costs time.
+
+        Args:
+          packing: of what the workers' calls return.
+          examples: of its arguments: packed totals, and what a call returned.
+
+        Returns:
+          A function of these; it returns the packed new totals, and the logs.
+        """
         import tensorflow as tf
 
         def add(totals: list[Any], packed: list[Any]) -> Any:

@@ -28,10 +28,9 @@ class Call:
 
     Args:
       result: of `ClusterCoordinator.schedule`.
-      packing: of what it returns.
 
     Attributes:
-      packing: same.
+      packing: of what it returns; None if that is not packed.
     """
 
     def __init__(self, result: Any, packing: Packing | None = None):
@@ -164,7 +163,7 @@ class StepQueue:
             while not self.has_ended(in_order):
                 self._begun[0].wait(_MOMENT_S)
             call = next(one for one in self._begun if in_order or one.is_done())
-            call.fetch()
+            call.fetch()  # raises what a step raised
             with self._lock:
                 self._begun.remove(call)
                 return take(call)
