@@ -23,6 +23,7 @@ CLASSES = (
     "CollectiveRemoteAccessDistributed",
     "Device",
     "DeviceBase",
+    "EnvWrapper",
     "GraphOptimizationPass",
     "GrpcServer",
     "GrpcWorker",

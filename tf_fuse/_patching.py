@@ -41,6 +41,7 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
     if not on:
         return
     from tf_fuse.parameter_server import interception as parameter_server
+    from tf_fuse.parameter_server import steps_in_flight
     from tf_fuse.parameter_server.lookups import handle_packing, matmul, server_gather
     from tf_fuse.shard_update import interception as shard_update
 
@@ -58,6 +59,8 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
         parameter_server.extend()
     if "gather_on_servers" in on and features.works(feature_names.GATHERS):
         server_gather.install(options.reader("gather_on_servers"))
+    if "steps_in_flight" in on and features.works(feature_names.STEPS_IN_FLIGHT):
+        steps_in_flight.extend()
     if "split_matmuls" in on and features.works(feature_names.MATMULS):
         matmul.install(options.reader("split_matmuls"))
 

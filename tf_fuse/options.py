@@ -195,6 +195,17 @@ OPTIONS: dict[str, Option] = {
             in_config=False,
         ),
         Option(
+            "steps_in_flight",
+            int,
+            "Let a ClusterCoordinator that is made from then on have this many calls of each "
+            "worker under way at a time: while a worker computes one step, rows and gradients of "
+            "others travel. A step may then read weights that lack the updates of those others. 1, "
+            "the default: TensorFlow's order. Needs servers that run the protocol 'grpc+fuse'.",
+            in_sessions=False,
+            in_config=False,
+            none_of=(0,),
+        ),
+        Option(
             "split_matmuls",
             bool,
             "Multiply by the pieces of a variable that a partitioner has split, instead of "
@@ -226,6 +237,7 @@ _WORDS = {
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
     "split_matmuls": {"matmul", "matmuls"},
+    "steps_in_flight": {"flight", "inflight"},
     # After "shard_weight_update", whose own keys also say "gather".
     "gather_on_servers": {"gather", "gathered", "gathers"},
     "place_variables": {"place", "placed", "placement", "places"},

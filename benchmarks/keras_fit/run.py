@@ -35,8 +35,8 @@ from examples.progress import display, open_console
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
-    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution",
-    "width", "workers",
+    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_in_flight",
+    "steps_per_execution", "width", "workers",
 )  # fmt: skip
 _FIRST = "fit"  # The others are compared with it.
 _TIMEOUT_S = 1800.0
@@ -147,6 +147,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--metrics", action="store_true", help="with AUC")
     parser.add_argument("--steps", type=int, default=300, help="that count, of all workers")
     parser.add_argument("--steps-per-execution", type=int, default=1)
+    parser.add_argument("--steps-in-flight", type=int, default=1, help="not of tf_keras")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))

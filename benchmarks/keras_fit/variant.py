@@ -214,7 +214,10 @@ def main() -> None:
         import tf_fuse.cluster as package
 
         protocol = "grpc+fuse"
-        tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+        in_flight = settings["steps_in_flight"]
+        tf.config.optimizer.set_experimental_options(
+            {"tf_fuse": True, "steps_in_flight": in_flight}
+        )
     cluster = package.LocalCluster(
         workers=settings["workers"], ps=settings["ps"], protocol=protocol
     )

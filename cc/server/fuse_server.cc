@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
+#include "server/eager_threads.h"
 #include "server/fuse_worker.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
@@ -51,7 +52,7 @@ class SharedWorkerCache : public tensorflow::WorkerCacheWrapper {
 class FuseServer : public tensorflow::GrpcServer, public TaskServer {
  public:
   FuseServer(const ServerDef& server_def, tensorflow::Env* env)
-      : GrpcServer(server_def, env), host_(HostIn(server_def)) {}
+      : GrpcServer(server_def, Marking(env)), host_(HostIn(server_def)) {}
 
   ~FuseServer() override { RemoveTaskServer(this); }
 
@@ -76,7 +77,11 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
           .release();
     };
     const absl::Status status = GrpcServer::Init(options);
-    if (status.ok()) AddTaskServer(this);
+    if (!status.ok()) return status;
+    // Never destroyed: handlers may run until the process exits.
+    worker_env()->compute_pool = new tensorflow::thread::ThreadPool(
+        new ServerThreads(worker_env()->env, worker_env()->compute_pool));
+    AddTaskServer(this);
     return status;
   }
 
@@ -148,6 +153,12 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
   }
 
  private:
+  // Never destroyed, as TensorFlow's own.
+  static tensorflow::Env* Marking(tensorflow::Env* env) {
+    static auto* const marking = new ServerEnv(env);
+    return marking;
+  }
+
   static std::string HostIn(const ServerDef& server_def) {
     for (const auto& job : server_def.cluster().job()) {
       if (job.name() != server_def.job_name()) continue;

@@ -36,6 +36,7 @@ from tf_fuse._tensorflow.keras import (
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     coordinator,
+    coordinator_worker,
     distributed_variable,
     parameter_server_strategy,
     resource_variable,
@@ -63,6 +64,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     distributed_variable,
     parameter_server_strategy,
     coordinator,
+    coordinator_worker,
     sharded_variable,
     trackable_saveable,
     optimizer,

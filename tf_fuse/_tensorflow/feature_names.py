@@ -18,6 +18,7 @@ MATMULS: Final = "split matmuls"
 COLLECTIVES: Final = "collectives"
 LAYOUT: Final = "layout execution"
 LOCAL_CLUSTER: Final = "local cluster"
+STEPS_IN_FLIGHT: Final = "steps in flight"
 
 #: Features that only read, or change single objects.
 REPLACE_NOTHING: Final = frozenset({LAYOUT})
@@ -36,5 +37,6 @@ WITHOUT: Final = {
     MATMULS: "split_matmuls has no effect",
     COLLECTIVES: "collectives of one function run one after the other",
     LAYOUT: "layout plans cannot be executed",
+    STEPS_IN_FLIGHT: "steps_in_flight has no effect",
     LOCAL_CLUSTER: "TensorFlow may log calls to tasks that have ended",
 }

@@ -15,9 +15,8 @@ from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
 from tf_fuse.keras import checks
 from tf_fuse.keras.packing import Packing
+from tf_fuse.parameter_server import steps_in_flight
 
-# A worker has one call under way and one that waits, so it does not wait for the coordinator.
-_CALLS_PER_WORKER = 2
 # A slow worker does not stop the others before they have run so many times their calls.
 _OLDEST = 16
 _MOMENT_S = 0.02
@@ -94,6 +93,8 @@ class StepQueue:
         self.strategy = strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self.workers = parameter_server_strategy.worker_count(strategy.extended)
+        # One more waits for each worker, so that it does not wait for the coordinator.
+        self._calls_per_worker = steps_in_flight.per_worker() + 1
         self._begun: collections.deque[Call] = collections.deque()
         self._lock = threading.Lock()  # the worker's threads look at what has begun
 
@@ -102,7 +103,7 @@ class StepQueue:
 
     def most(self) -> int:
         """Return how many calls are under way if all workers are busy."""
-        return _CALLS_PER_WORKER * self.workers
+        return self._calls_per_worker * self.workers
 
     def trace(
         self, function: Callable[..., Any], specs: Sequence[Any], packing: Packing | None

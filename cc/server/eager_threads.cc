@@ -1,0 +1,83 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "server/eager_threads.h"
+
+#include <utility>
+
+namespace tf_fuse {
+
+namespace {
+
+// The name that GrpcServer::Start() gives its thread.
+constexpr char kEagerThread[] = "TF_eager_service";
+// Calls beyond these wait: a peer must not be able to make threads without end.
+constexpr int kMaxThreads = 128;
+
+thread_local bool takes_eager_calls = false;
+
+}  // namespace
+
+tensorflow::Thread* ServerEnv::StartThread(
+    const tensorflow::ThreadOptions& options, const std::string& name,
+    absl::AnyInvocable<void()> function) {
+  if (name != kEagerThread) {
+    return EnvWrapper::StartThread(options, name, std::move(function));
+  }
+  return EnvWrapper::StartThread(
+      options, name, [function = std::move(function)]() mutable {
+        takes_eager_calls = true;
+        function();
+      });
+}
+
+ServerThreads::ServerThreads(tensorflow::Env* env,
+                             tensorflow::thread::ThreadPool* others)
+    : others_(others), queue_(env, "tf_fuse_eager_calls") {}
+
+void ServerThreads::Schedule(std::function<void()> function) {
+  if (!takes_eager_calls) {
+    others_->Schedule(std::move(function));
+    return;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (threads_ == kMaxThreads) {
+      waiting_.push_back(std::move(function));
+      return;
+    }
+    ++threads_;
+  }
+  queue_.Schedule([this, function = std::move(function)]() mutable {
+    Run(std::move(function));
+  });
+}
+
+void ServerThreads::Run(std::function<void()> call) {
+  while (call != nullptr) {
+    call();
+    call = nullptr;
+    absl::MutexLock lock(&mu_);
+    if (waiting_.empty()) {
+      --threads_;
+    } else {
+      call = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+  }
+}
+
+void ServerThreads::ScheduleWithHint(std::function<void()> function, int start,
+                                     int limit) {
+  others_->ScheduleWithHint(std::move(function), start, limit);
+}
+
+void ServerThreads::Cancel() {}
+
+int ServerThreads::NumThreads() const { return others_->NumThreads(); }
+
+int ServerThreads::CurrentThreadId() const {
+  return others_->CurrentThreadId();
+}
+
+}  // namespace tf_fuse

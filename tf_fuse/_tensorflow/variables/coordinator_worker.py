@@ -1,0 +1,133 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Extend how a thread of `ClusterCoordinator` runs the calls of its worker."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names, monkey_patch
+from tf_fuse._tensorflow.members import AT_FIRST_USE, ON_OBJECTS, Member, Stored, Takes
+
+_MODULE = "tensorflow.python.distribute.coordinator.cluster_coordinator"
+_WORKER = f"{_MODULE}:Worker"
+_QUEUE = f"{_MODULE}:_CoordinatedClosureQueue"
+_FEATURES = (feature_names.STEPS_IN_FLIGHT,)
+_PROCESS_QUEUE = Member(
+    _WORKER,
+    "_process_queue",
+    Takes("self"),
+    "A worker runs one call at a time; ours runs several.",
+    _FEATURES,
+    AT_FIRST_USE,
+)
+_RESOURCE = Member(
+    _MODULE,
+    "ResourceClosure",
+    Takes("function", "cancellation_mgr", "args", "kwargs"),
+    "makes datasets and iterators",
+    _FEATURES,
+)
+_EXECUTOR = Member(
+    "tensorflow.python.eager.executor",
+    "new_executor",
+    Takes("enable_async", "enable_streaming_enqueue", "in_flight_nodes_limit"),
+    "runs the calls of one thread",
+    _FEATURES,
+)
+MEMBERS = (
+    _PROCESS_QUEUE,
+    _RESOURCE,
+    _EXECUTOR,
+    *(
+        Member(_WORKER, name, shape, why, _FEATURES)
+        for name, shape, why in (
+            ("_process_closure", Takes("self", "closure"), "runs a call"),
+            ("_process_resource_closure", Takes("self", "closure"), "makes a dataset"),
+            ("_maybe_delay", Takes("self"), "waits before the first call"),
+            ("_cluster", Stored(), "has the queue of calls"),
+            ("_should_worker_thread_run", Stored(), "says whether the thread goes on"),
+            ("executor", Stored(), "runs the calls of the thread"),
+            ("failure_handler", Stored(), "waits until a lost worker is back"),
+        )
+    ),
+    Member(
+        _WORKER,
+        "_on_worker_recovery",
+        Takes("self"),
+        "is called when a lost worker is back",
+        _FEATURES,
+        ON_OBJECTS,
+    ),
+    *(
+        Member(_QUEUE, name, Takes(*parameters), why, _FEATURES)
+        for name, parameters, why in (
+            ("get", ("self", "timeout", "tag"), "waits for the next call"),
+            ("put", ("self", "closure", "tag"), "wakes the thread of a worker"),
+            ("put_back", ("self", "closure"), "lets a call run again"),
+        )
+    ),
+    Member(f"{_MODULE}:Cluster", "closure_queue", Stored(), "has the calls", _FEATURES),
+    Member(
+        f"{_MODULE}:WorkerPreemptionHandler",
+        "wait_on_failure",
+        Takes(
+            "self",
+            "on_failure_fn",
+            "on_transient_failure_fn",
+            "on_recovery_fn",
+            "worker_device_name",
+        ),
+        "tells what an error means",
+        _FEATURES,
+    ),
+)
+
+
+def extend(run: Callable[[Callable[[], None], Any], None]) -> None:
+    """Extend what the thread of a worker does, once per process.
+
+    Args:
+      run: gets the stock method, bound, and TensorFlow's worker.
+    """
+    if monkey_patch.is_replaced(_PROCESS_QUEUE):
+        return
+    stock = _PROCESS_QUEUE.resolve()._process_queue
+
+    @functools.wraps(stock)
+    def process_queue(self: Any) -> None:
+        run(functools.partial(stock, self), self)
+
+    monkey_patch.replace(_PROCESS_QUEUE, process_queue)
+
+
+def makes_resource(closure: Any) -> bool:
+    """Return whether a call makes a dataset or an iterator of the worker."""
+    return isinstance(closure, _RESOURCE.resolve().ResourceClosure)
+
+
+def new_executor() -> Any:
+    """Return what runs the calls of one thread, one after the other."""
+    return _EXECUTOR.resolve().new_executor(enable_async=False)
+
+
+def process(worker: Any, closure: Any) -> None:
+    """Run a call, and tell the queue how it ended.
+
+    Args:
+      worker: TensorFlow's worker, or what stands for it.
+      closure: the call.
+    """
+    _PROCESS_QUEUE.resolve()._process_closure(worker, closure)
+
+
+def queue_of(worker: Any) -> Any:
+    """Return the queue that has the calls."""
+    return worker._cluster.closure_queue
+
+
+def is_running(worker: Any) -> bool:
+    """Return whether the coordinator has not been ended."""
+    return bool(worker._should_worker_thread_run)
