@@ -60,7 +60,7 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
     if "gather_on_servers" in on and features.works(feature_names.GATHERS):
         server_gather.install(options.reader("gather_on_servers"))
     if "steps_in_flight" in on and features.works(feature_names.STEPS_IN_FLIGHT):
-        steps_in_flight.extend()
+        steps_in_flight.extend(options_set["steps_in_flight"])
     if "split_matmuls" in on and features.works(feature_names.MATMULS):
         matmul.install(options.reader("split_matmuls"))
 

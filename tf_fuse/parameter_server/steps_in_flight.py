@@ -7,21 +7,32 @@ has arrived. With the option, a worker computes one step while the rows and grad
 travel. One thread of a worker takes calls from the queue, makes datasets, and waits for a lost
 worker, as TensorFlow's does; other threads run the calls:
 
-    queue --> thread of the worker --> threads that run calls, at most `steps_in_flight`
+    queue --> thread of the worker --> `steps_in_flight` threads that run calls, in turn
                       ^                     |
                       +-- calls that a lost worker did not end
+
+In turn: a call begins when the one that is `steps_in_flight` before it has ended, not when any has.
+So the weights that a step reads lack the updates of at most 2 * (steps_in_flight - 1) other calls
+of its worker: of those that began before it and end after it has read, and of those behind it.
 
 A call that fails because its worker was lost waits until no other call of that worker is under way;
 then all of them go back to the queue, and TensorFlow's code waits for the worker. So it waits once,
 and makes the worker's datasets again once, whatever the number of calls.
+
+The first call of each function runs alone. It makes the worker set up the function's parts on the
+servers, and `EagerClusterFunctionLibraryRuntime` keeps them in a vector that other threads may not
+read while it grows: TensorFlow's worker would send garbage, or crash.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,9 +46,23 @@ _OPTION = "steps_in_flight"
 _ANSWER_S = 30.0
 
 
-def extend() -> None:
-    """Extend the threads of `ClusterCoordinator`, once per process."""
+# How many calls each worker of a coordinator may have under way, of those that were made.
+_counts: set[int] = set()
+
+
+def extend(count: int) -> None:
+    """Extend the threads of `ClusterCoordinator`, once per process.
+
+    Args:
+      count: what the option is set to; a coordinator that runs already keeps what it has.
+    """
     coordinator_worker.extend(_run)
+    if coordinator_worker.is_any_running() and count not in _counts:
+        _log.warning(
+            "steps_in_flight=%d has no effect on the ClusterCoordinator that is there already: set "
+            "the option before the coordinator is made",
+            count,
+        )
 
 
 def per_worker() -> int:
@@ -50,6 +75,7 @@ def per_worker() -> int:
 def _run(stock: Callable[[], None], worker: Any) -> None:
     """Run the calls of a worker until the coordinator ends."""
     count = per_worker()
+    _counts.add(count)
     if count == 1 or not _takes_several(worker.device_name):
         stock()
     else:
@@ -110,13 +136,20 @@ class _Wake:
 
 
 class _Thread:
-    """Stands for TensorFlow's worker on a thread that runs calls.
+    """A thread that runs calls, and what stands for TensorFlow's worker there.
 
-    The thread does not wait for a lost worker.
+    It does not wait for a lost worker.
+
+    Attributes:
+      idle: is held while a call runs, or while none may begin.
+      begun: the next call, and how often the worker had been lost; None to end.
+      lost: the error of a call whose worker was lost.
     """
 
     def __init__(self, worker: Any):
         self._worker = worker
+        self.idle = threading.Semaphore()
+        self.begun: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
         self.executor = coordinator_worker.new_executor()
         self.failure_handler = self
         self.lost: BaseException | None = None
@@ -160,11 +193,11 @@ class _Calls:
 
     def __init__(self, worker: Any, count: int):
         self._worker = worker
-        self._count = count
         self._queue = coordinator_worker.queue_of(worker)
-        self._free = threading.Semaphore(count)
-        self._begun: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
+        self._threads = [_Thread(worker) for _ in range(count)]
         self._failed: list[tuple[Any, BaseException, int]] = []
+        # What the worker has run.
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         # How often the worker was lost and came back: what began before that and failed says
         # nothing of the worker that is there now.
         self._lives = 0
@@ -172,6 +205,7 @@ class _Calls:
 
         def count_lives() -> None:
             self._lives += 1
+            self._known.clear()
             recovered()
 
         worker._on_worker_recovery = count_lives
@@ -179,52 +213,86 @@ class _Calls:
     def run(self) -> None:
         """Take calls from the queue until the coordinator ends; have threads run them."""
         worker = self._worker
-        for number in range(self._count):
+        for number, thread in enumerate(self._threads):
             name = f"tf_fuse-calls-of-worker-{worker.worker_index}-{number}"
-            threading.Thread(target=self._run_calls, name=name, daemon=True).start()
+            target = functools.partial(self._run_calls, thread)
+            threading.Thread(target=target, name=name, daemon=True).start()
         worker._maybe_delay()
+        in_turn = itertools.cycle(self._threads)
+        thread = next(in_turn)
         while coordinator_worker.is_running(worker):
-            self._free.acquire()
+            thread.idle.acquire()
             if self._failed:
-                self._recover()
+                with self._others_idle(thread):
+                    self._recover()
             closure = self._queue.get(tag=worker.worker_index)
             if not coordinator_worker.is_running(worker) or closure is None:
                 if closure is not None:
                     closure.mark_cancelled()
                 break
-            if coordinator_worker.makes_resource(closure):
-                worker._process_resource_closure(closure)
-                self._free.release()
-            elif isinstance(closure, _Wake):
-                self._free.release()
-            elif self._failed:  # on this worker, which is lost
-                self._queue.put_back(closure)
-                self._free.release()
+            if self._may_begin(thread, closure):
+                thread.begun.put((closure, self._lives))
+                thread = next(in_turn)
             else:
-                self._begun.put((closure, self._lives))
+                thread.idle.release()
             # As in TensorFlow: what a call holds is not held while the next one is waited for.
             del closure
-        for _ in range(self._count):
-            self._begun.put(None)
+        for thread in self._threads:
+            thread.begun.put(None)
 
-    def _run_calls(self) -> None:
-        """Run calls, one after the other."""
-        thread = _Thread(self._worker)
-        while (begun := self._begun.get()) is not None:
+    def _run_calls(self, thread: _Thread) -> None:
+        """Run the calls of a thread, one after the other."""
+        while (begun := thread.begun.get()) is not None:
             closure, lives = begun
             coordinator_worker.process(thread, closure)
             lost, thread.lost = thread.lost, None
             if lost is not None:
                 self._failed.append((closure, lost, lives))
             del closure, begun
-            self._free.release()
+            thread.idle.release()
             if lost is not None:
                 self._queue.put(_Wake(), tag=self._worker.worker_index)
 
+    def _may_begin(self, thread: _Thread, closure: Any) -> bool:
+        """Return whether a call may begin on a thread; if not, do what is to be done with it."""
+        if isinstance(closure, _Wake):
+            return False
+        if coordinator_worker.makes_resource(closure):
+            with self._others_idle(thread):
+                self._worker._process_resource_closure(closure)
+            return False
+        if coordinator_worker.function_of(closure) not in self._known:
+            with self._others_idle(thread):
+                self._run_first(closure)
+            return False
+        if self._failed:  # on this worker, which is lost
+            self._queue.put_back(closure)
+            return False
+        return True
+
+    def _run_first(self, closure: Any) -> None:
+        """Run the first call of a function; no other call runs."""
+        if self._failed:  # on this worker, which is lost
+            self._queue.put_back(closure)
+            return
+        with contextlib.suppress(TypeError):  # of a function that no set can hold weakly
+            self._known.add(coordinator_worker.function_of(closure))
+        coordinator_worker.process(self._worker, closure)
+
+    @contextlib.contextmanager
+    def _others_idle(self, thread: _Thread) -> Iterator[None]:
+        """Wait until no other thread runs a call, and begin none meanwhile."""
+        others = [one for one in self._threads if one is not thread]
+        for one in others:
+            one.idle.acquire()
+        try:
+            yield
+        finally:
+            for one in others:
+                one.idle.release()
+
     def _recover(self) -> None:
-        """Put failed calls back when no other runs; wait until the worker is back if it is lost."""
-        for _ in range(self._count - 1):  # (The thread that calls this has one.)
-            self._free.acquire()
+        """Put failed calls back, and wait until the worker is back if it is lost; no call runs."""
         failed, self._failed = self._failed, []
         now = [(closure, error) for closure, error, lives in failed if lives == self._lives]
         for closure, _, lives in failed:
@@ -235,5 +303,3 @@ class _Calls:
         if now:
             # TensorFlow's code puts it back, waits, and makes the worker's datasets again.
             coordinator_worker.process(self._worker, _Failed(*now[0]))
-        for _ in range(self._count - 1):
-            self._free.release()

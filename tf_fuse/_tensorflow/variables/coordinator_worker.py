@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ _MODULE = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 _WORKER = f"{_MODULE}:Worker"
 _QUEUE = f"{_MODULE}:_CoordinatedClosureQueue"
 _FEATURES = (feature_names.STEPS_IN_FLIGHT,)
+_THREAD = "WorkerClosureProcessingLoop-"  # followed by the number of the worker
 _PROCESS_QUEUE = Member(
     _WORKER,
     "_process_queue",
@@ -69,6 +71,10 @@ MEMBERS = (
             ("put_back", ("self", "closure"), "lets a call run again"),
         )
     ),
+    *(
+        Member(f"{_MODULE}:Closure", name, Stored(), "tells which function a call runs", _FEATURES)
+        for name in ("_concrete_function", "_function")
+    ),
     Member(f"{_MODULE}:Cluster", "closure_queue", Stored(), "has the calls", _FEATURES),
     Member(
         f"{_MODULE}:WorkerPreemptionHandler",
@@ -103,9 +109,20 @@ def extend(run: Callable[[Callable[[], None], Any], None]) -> None:
     monkey_patch.replace(_PROCESS_QUEUE, process_queue)
 
 
+def is_any_running() -> bool:
+    """Return whether there is a `ClusterCoordinator` in this process."""
+    return any(thread.name.startswith(_THREAD) for thread in threading.enumerate())
+
+
 def makes_resource(closure: Any) -> bool:
     """Return whether a call makes a dataset or an iterator of the worker."""
     return isinstance(closure, _RESOURCE.resolve().ResourceClosure)
+
+
+def function_of(closure: Any) -> Any:
+    """Return what a call runs: a concrete function, or a function of Python."""
+    function = getattr(closure, "_concrete_function", closure._function)
+    return getattr(function, "__func__", function)  # A bound method is a new object each time.
 
 
 def new_executor() -> Any:
