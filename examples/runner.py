@@ -175,4 +175,5 @@ class ClusterRunner:
 
 
 def _chunk(steps: int) -> int:
-    return max(1, steps // 20)
+    """How many steps run before the workers run dry: enough that it does not tell."""
+    return max(20, steps // 20)

@@ -7,8 +7,11 @@
     python benchmarks/fuse_recv/run.py --workload adult --data adult.data --json adult.json
     python benchmarks/fuse_recv/run.py --workload nothing --json nothing.json
     python benchmarks/fuse_recv/run.py --workload mixed --grouping level,consumer,cost
+    python benchmarks/fuse_recv/run.py --modes stock fused all local --in-flight 2,4
 
-One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own.
+One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
+mode `all` has the option `tf_fuse`; each value of `--in-flight` is a mode that has the option
+`steps_in_flight`, too.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -39,7 +42,9 @@ from examples.session import Session, SessionError
 from examples.wide_deep.data.common import DataError
 from examples.wide_deep.train import prepare
 
-MODES = ("stock", "fused", "local")
+MODES = ("stock", "fused", "all", "local")
+_DEFAULT_MODES = ("stock", "fused", "local")
+_IN_FLIGHT = "in_flight_"  # followed by the number
 GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
@@ -54,6 +59,7 @@ _DEFAULTS: dict[str, dict[str, int]] = {
 _FEATURES_FIELD = {"features": "features", "mixed": "features", "rfc": "embeddings"}
 _SETTINGS = (
     "features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous", "grouping",
+    "in_flight",
 )  # fmt: skip
 
 
@@ -140,6 +146,11 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
 
 def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     """What the sessions of a mode have in their specification beside what all have."""
+    if mode == "all":
+        return {"mode": "fused", "fuse_options": {"tf_fuse": True}}
+    if mode.startswith(_IN_FLIGHT):
+        number = int(mode.removeprefix(_IN_FLIGHT))
+        return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}
     if mode in GROUPINGS:
         return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
     if mode != "fused" or len(args.grouping) != 1:
@@ -189,9 +200,19 @@ def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
       rounds: mode to `examples.runner.Round.as_dict()` of each round.
 
     Returns:
-      speedup_by_round (steps/s, fused over stock), if both modes ran.
+      speedup_by_round (steps/s, fused over stock), if both modes ran; times_local_by_round, mode to
+      a step's time over one of one process.
     """
     out: dict[str, Any] = {}
+    if "local" in rounds:
+        out["times_local_by_round"] = {
+            mode: compare.spread(
+                one["steps_per_s"] / r["steps_per_s"]
+                for one, r in zip(rounds["local"], rounds[mode], strict=True)
+            )
+            for mode in rounds
+            if mode != "local"
+        }
     if {"stock", "fused"} <= set(rounds):
         pairs = zip(rounds["stock"], rounds["fused"], strict=True)
         out["speedup_by_round"] = compare.spread(
@@ -238,8 +259,9 @@ def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool)
     """
     if not in_order or len(modes) < 2:
         return {}
+    modes = {mode: numbers for mode, numbers in modes.items() if not mode.startswith(_IN_FLIGHT)}
     out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
-    first, *others = [modes[mode]["losses"] for mode in modes if mode != "local"] or [[]]
+    first, *others = [modes[mode]["losses"] for mode in _compared(modes)] or [[]]
     if others:
         out["losses_equal"] = all(losses == first for losses in others)
     return out
@@ -301,13 +323,18 @@ def conclusion(result: Mapping[str, Any]) -> str:
         lines.append(f"rpc_reduction  {result['rpc_reduction']:.2%} fewer receive RPCs")
     if "vs_local" in result:
         lines.append(f"vs_local       {result['vs_local']:.2f} times the time of one process")
+    for mode, ratio in result.get("times_local_by_round", {}).items():
+        lines.append(
+            f"{mode:14} {ratio['median']:.2f} times the time of one process "
+            f"({ratio['min']:.2f} to {ratio['max']:.2f} by round)"
+        )
     for mode, ratio in result.get("cost_vs", {}).items():
         lines.append(
             f"cost           {ratio['median']:.3f} times the time of {mode} "
             f"({ratio['min']:.2f} to {ratio['max']:.2f})"
         )
     if "losses_equal" in result:
-        names = _compared(result)
+        names = _compared(result["modes"])
         steps = len(result["modes"][names[0]]["losses"])
         lines.append(
             f"losses         all {steps} equal, bit for bit, {' and '.join(names)}"
@@ -319,9 +346,9 @@ def conclusion(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _compared(result: Mapping[str, Any]) -> list[str]:
-    """The modes whose losses were compared."""
-    return [mode for mode in result["modes"] if mode != "local"]
+def _compared(modes: Iterable[str]) -> list[str]:
+    """The modes whose losses are compared."""
+    return [mode for mode in modes if mode != "local" and not mode.startswith(_IN_FLIGHT)]
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:
@@ -371,13 +398,19 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(_DEFAULT_MODES))
     parser.add_argument(
         "--grouping",
         type=lambda text: text.split(","),
         default=[],
         help=f"the option fuse_grouping of the mode fused: {', '.join(GROUPINGS)}; or several, "
         "separated by commas, to have a mode for each in place of fused",
+    )
+    parser.add_argument(
+        "--in-flight",
+        type=lambda text: [int(one) for one in text.split(",")],
+        default=[],
+        help="values of the option steps_in_flight, separated by commas; each is a mode",
     )
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture of the steps per second here")
@@ -405,7 +438,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if len(args.grouping) > 1:
         others = [mode for mode in args.modes if mode != "fused"]
         args.modes = [*others[:1], *args.grouping, *others[1:]]
-    args.modes = list(dict.fromkeys(args.modes))
+    args.modes = list(dict.fromkeys([*args.modes, *(f"{_IN_FLIGHT}{n}" for n in args.in_flight)]))
     return args
 
 
@@ -437,7 +470,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         plot(result, args.plot)
         console.print(f"picture: {args.plot}", highlight=False)
     if not result.get("losses_equal", True):
-        print(f"error: the losses of {' and '.join(_compared(result))} differ", file=sys.stderr)
+        print(
+            f"error: the losses of {' and '.join(_compared(result['modes']))} differ",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

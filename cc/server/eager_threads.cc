@@ -24,11 +24,11 @@ tensorflow::Thread* ServerEnv::StartThread(
   if (name != kEagerThread) {
     return EnvWrapper::StartThread(options, name, std::move(function));
   }
-  return EnvWrapper::StartThread(
-      options, name, [function = std::move(function)]() mutable {
-        takes_eager_calls = true;
-        function();
-      });
+  return EnvWrapper::StartThread(options, name,
+                                 [function = std::move(function)]() mutable {
+                                   takes_eager_calls = true;
+                                   function();
+                                 });
 }
 
 ServerThreads::ServerThreads(tensorflow::Env* env,
