@@ -8,7 +8,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tf_fuse.sharded_variable.named_variables import Named, aside
 from tf_fuse.sharded_variable.shard_spec import ShardSpec, window
@@ -61,6 +61,13 @@ class ShardRanges:
     def range(self, rank: int) -> tuple[int, int]:
         """Return the elements of a replica's shard: its own, and whole registers around them."""
         return window(self.owns[rank], self.size)
+
+
+#: What errors say that the handle of such a variable points to.
+TYPE_NAME: Final = (
+    "tensorflow::Var, unless tf_fuse (shard_weight_update) has its value in shards; then ask the "
+    "variable for its handle again, in each step"
+)
 
 
 class LocalShards:
@@ -122,22 +129,22 @@ class LocalShards:
 
     def assign(self, index: int, value: Any) -> None:
         """Give a variable its whole value."""
-        from tensorflow.python.ops import gen_resource_variable_ops
+        from tf_fuse import _native
 
         handle = self.refs[index]()
         if handle is not None:
             with aside(self.device):
-                gen_resource_variable_ops.assign_variable_op(handle, value)
+                _native.load().tf_fuse_open_variable(handle, value)
 
     def release(self) -> None:
-        """Free the variables' own values."""
+        """Free the variables' own values; whoever has kept a handle gets an error."""
         from tf_fuse import _native
 
         with aside(self.device):
             for ref in self.refs:
                 handle = ref()
                 if handle is not None:
-                    _native.load().tf_fuse_release_variable(handle)
+                    _native.load().tf_fuse_close_variable(handle, type_name=TYPE_NAME)
 
     def shown(self) -> list[str]:
         """Return the names of what others find: of the parts, or of what was kept of them."""

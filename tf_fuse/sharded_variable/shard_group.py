@@ -4,7 +4,7 @@
 
 Section 4.2 of Xu et al. (2020) has three programs: shard, step, unshard. Between the first and the
 last, a shard's value is in parts, one on each replica, and the variable that the program knows has
-none (`TfFuse>ReleaseVariable`).
+none (`TfFuse>CloseVariable`).
 
 Any process may put the values together alone, by reading the others' parts from their servers. They
 are of its own last step: a replica that is not in a step keeps all others from finishing the next

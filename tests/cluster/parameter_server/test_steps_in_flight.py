@@ -30,6 +30,15 @@ def test_all_calls_of_all_workers_run_once(cases):
     assert cases["counts"] == {"calls": _CALLS, "workers": [0, 1]}
 
 
+def test_repeated_steps_have_the_bits_of_single_ones(cases):
+    """Also what they return: three numbers, three rows, or nothing."""
+    found = cases["repeated"]
+    assert found["weight"] == found["single"]
+    assert found["ids"] == [0, 1, 2]
+    assert found["nothing"] is None
+    assert found["rows"] == [[0, 0], [1, 1], [2, 2]]
+
+
 def test_a_second_value_is_for_the_next_coordinator(cases):
     assert cases["late"] == [
         "steps_in_flight=2 has no effect on the ClusterCoordinator that is there already: set the "
@@ -112,6 +121,31 @@ def _main(protocol):
             "max_staleness": max(worker["max_staleness"] for worker in workers),
         }
 
+    def repeated():
+        data = job.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.range(100))
+
+        def step(iterator):
+            number = next(iterator)
+            weight.assign_sub(0.1 * tf.cos(weight) * tf.cast(number, tf.float32))
+            return {"ids": number, "rows": tf.fill([2], number)}
+
+        @tf.function
+        def single(number):
+            weight.assign_sub(0.1 * tf.cos(weight) * number)
+
+        start = weight.numpy()
+        for number in range(3):
+            job.call(single, (tf.constant(float(number)),))
+        expected = coordinator.exact(weight.numpy())
+        weight.assign(start)
+        result = job.call(tf_fuse.parameter_server.repeat(step, 3), (iter(data),))
+        return {
+            "single": expected,
+            "weight": coordinator.exact(weight.numpy()),
+            "nothing": job.call(tf_fuse.parameter_server.repeat(lambda: None, 3)),
+            **{name: one.tolist() for name, one in result.items()},
+        }
+
     def late():
         warnings.clear()
         tf.config.optimizer.set_experimental_options({"steps_in_flight": 2})
@@ -120,7 +154,7 @@ def _main(protocol):
 
     cases = {"counts": counts, "warnings": lambda: list(warnings)}
     if protocol == "grpc+fuse":
-        cases |= {"late": late}
+        cases |= {"repeated": repeated, "late": late}
     if protocol == "alone":
         cases |= {"staleness": staleness}
     coordinator.finish(cases)

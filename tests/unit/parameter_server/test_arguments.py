@@ -207,3 +207,9 @@ def test_reports_of_what_is_none():
 def test_long_values_are_cut():
     long = "servers is '" + 56 * "x" + "... (str), must be how many parameter servers there are"
     _raises(TypeError, long, lambda: CostPartitioner(100 * "x"))
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_steps_are_repeated_once_or_more(n):
+    text = f"repeat runs a step 1 or more times, got n={n}"
+    _raises(ValueError, text, lambda: parameter_server.repeat(lambda: None, n))

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tf_fuse.sharded_variable import handle_access
 from tf_fuse.sharded_variable import state as state_module
+from tf_fuse.sharded_variable.local_shards import TYPE_NAME
 from tf_fuse.sharded_variable.peers import Peers
 from tf_fuse.sharded_variable.shard_group import scope_of
 from tf_fuse.sharded_variable.state import ShardGroups
@@ -84,11 +85,13 @@ class _Bundle:
         self._values = [value + 1 for value in self._values]
         self.is_parted = True
         for handle in self._handles:
-            _native.load().tf_fuse_release_variable(handle)
+            _native.load().tf_fuse_close_variable(handle, type_name=TYPE_NAME)
 
     def join(self):
+        from tf_fuse import _native
+
         for handle, value in zip(self._handles, self._values, strict=True):
-            tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+            _native.load().tf_fuse_open_variable(handle, value)
         self.is_parted = False
 
 
@@ -253,10 +256,14 @@ def test_a_step_does_not_wait_for_a_handle_that_is_kept(parted, monkeypatch, cap
     def keep():
         handle = variable.handle
         _steps(state, shard_group, []).join(60)
-        return _read(handle).numpy().tolist(), variable.numpy().tolist()
+        with pytest.raises(
+            tf.errors.FailedPreconditionError, match=r"shard_weight_update.* shards"
+        ):
+            _read(handle)
+        return variable.numpy().tolist(), _read(variable.handle).numpy().tolist()
 
     with caplog.at_level("WARNING", "tf_fuse"):
-        assert _in_thread(keep) == ([], [3.0, 4.0])
+        assert _in_thread(keep) == ([3.0, 4.0], [3.0, 4.0])
     assert "for another thread that uses a variable of the optimizer" in caplog.text
 
 

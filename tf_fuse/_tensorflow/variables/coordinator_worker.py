@@ -44,31 +44,31 @@ MEMBERS = (
     _RESOURCE,
     _EXECUTOR,
     *(
-        Member(_WORKER, name, shape, why, _FEATURES)
-        for name, shape, why in (
-            ("_process_closure", Takes("self", "closure"), "runs a call"),
-            ("_process_resource_closure", Takes("self", "closure"), "makes a dataset"),
-            ("_maybe_delay", Takes("self"), "waits before the first call"),
-            ("_cluster", Stored(), "has the queue of calls"),
-            ("_should_worker_thread_run", Stored(), "says whether the thread goes on"),
-            ("executor", Stored(), "runs the calls of the thread"),
-            ("failure_handler", Stored(), "waits until a lost worker is back"),
+        Member(_WORKER, name, shape, "runs the calls of a worker", _FEATURES)
+        for name, shape in (
+            ("_process_closure", Takes("self", "closure")),
+            ("_process_resource_closure", Takes("self", "closure")),
+            ("_maybe_delay", Takes("self")),
+            ("_cluster", Stored()),
+            ("_should_worker_thread_run", Stored()),
+            ("executor", Stored()),
+            ("failure_handler", Stored()),
         )
     ),
     Member(
         _WORKER,
         "_on_worker_recovery",
         Takes("self"),
-        "is called when a lost worker is back",
+        "tells that a lost worker is back",
         _FEATURES,
         ON_OBJECTS,
     ),
     *(
-        Member(_QUEUE, name, Takes(*parameters), why, _FEATURES)
-        for name, parameters, why in (
-            ("get", ("self", "timeout", "tag"), "waits for the next call"),
-            ("put", ("self", "closure", "tag"), "wakes the thread of a worker"),
-            ("put_back", ("self", "closure"), "lets a call run again"),
+        Member(_QUEUE, name, Takes(*parameters), "has the calls", _FEATURES)
+        for name, parameters in (
+            ("get", ("self", "timeout", "tag")),
+            ("put", ("self", "closure", "tag")),
+            ("put_back", ("self", "closure")),
         )
     ),
     *(
