@@ -64,7 +64,7 @@ MEMBERS = (
         ON_OBJECTS,
     ),
     *(
-        Member(_QUEUE, name, Takes(*parameters), "has the calls", _FEATURES)
+        Member(_QUEUE, name, Takes(*parameters), "holds the calls", _FEATURES)
         for name, parameters in (
             ("get", ("self", "timeout", "tag")),
             ("put", ("self", "closure", "tag")),
@@ -75,7 +75,7 @@ MEMBERS = (
         Member(f"{_MODULE}:Closure", name, Stored(), "tells which function a call runs", _FEATURES)
         for name in ("_concrete_function", "_function")
     ),
-    Member(f"{_MODULE}:Cluster", "closure_queue", Stored(), "has the calls", _FEATURES),
+    Member(f"{_MODULE}:Cluster", "closure_queue", Stored(), "holds the calls", _FEATURES),
     Member(
         f"{_MODULE}:WorkerPreemptionHandler",
         "wait_on_failure",
