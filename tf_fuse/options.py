@@ -89,8 +89,7 @@ OPTIONS: dict[str, Option] = {
         Option(
             "fuse_rpc_us",
             float,
-            "For 'cost': by how many microseconds a call delays those after it. Measured once per "
-            "worker unless given.",
+            "For 'cost': by how many microseconds a call delays those after it; 60 unless given.",
         ),
         Option(
             "fuse_gigabytes_per_s",

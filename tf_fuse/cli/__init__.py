@@ -57,6 +57,22 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
 
 
+def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    launch = commands.add_parser(
+        "launch", help="start a program and its workers and servers on this machine"
+    )
+    launch.add_argument("--workers", type=_positive, default=1, help="1")
+    launch.add_argument(
+        "--ps", type=int, default=0, help="parameter servers; 0: MultiWorkerMirroredStrategy"
+    )
+    launch.add_argument("--log-dir", metavar="DIR", help="of the tasks' logs; a temporary folder")
+    launch.add_argument(
+        "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
+    )
+    launch.add_argument("program", help="a Python file")
+    launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -89,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, default, text in _BENCH_SETTINGS:
         bench.add_argument(f"--{name}", type=_positive, default=default, help=f"{text}; {default}")
     _add_plan(commands)
+    _add_launch(commands)
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
         tf_fuse._start()
@@ -100,6 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tf_fuse.cli import doctor as doctor_command
 
         return doctor_command.run(args.json)
+    if args.command == "launch":
+        from tf_fuse.cli import launch as launch_command
+
+        return launch_command.run(args, parser)
     tf_fuse._start()
     if args.command in ("demo", "bench"):
         from tf_fuse.cli import bench as bench_command

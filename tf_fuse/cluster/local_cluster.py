@@ -196,6 +196,11 @@ class LocalCluster:
         """Task name to the protocol its server speaks."""
         return {name: task.protocol for name, task in self._tasks.items()}
 
+    @property
+    def chief_address(self) -> str:
+        """Where a coordinator can listen that is another process than the caller."""
+        return f"{self._host('chief', 0).address}:{self._chief_port}"
+
     def resolver(self, rpc_layer: str | None = None) -> Any:
         """Return a cluster resolver for `tf.distribute.ParameterServerStrategy`.
 
@@ -215,8 +220,7 @@ class LocalCluster:
         simple = tf.distribute.cluster_resolver.SimpleClusterResolver
         if "chief" not in self._hosts:
             return simple(tf.train.ClusterSpec(self._cluster), rpc_layer=layer)
-        chief = [f"{self._hosts['chief'].address}:{self._chief_port}"]
-        spec = tf.train.ClusterSpec({**self._cluster, "chief": chief})
+        spec = tf.train.ClusterSpec({**self._cluster, "chief": [self.chief_address]})
         return simple(spec, rpc_layer=layer, task_type="chief", task_id=0)
 
     def cpu_seconds(self) -> dict[str, float]:
@@ -226,6 +230,10 @@ class LocalCluster:
     def logs(self, task: str) -> str:
         """Return everything that a task has written to stdout and stderr."""
         return self._task(task).log()
+
+    def status(self, task: str) -> int:
+        """Wait until a task's process has ended; return its exit status."""
+        return self._task(task).process.wait()
 
     def kill(self, task: str) -> None:
         """Kill a task's process (SIGKILL), and wait for its end."""

@@ -39,6 +39,7 @@ EXIT_OK = 0
 EXIT_CONFIG = 2
 EXIT_START_FAILED = 3
 EXIT_PORT_IN_USE = 4
+_FIRST_PROCESS = 1
 
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host:2222"], "ps": ["host:2223"]}, '
@@ -293,6 +294,25 @@ def watch_lifeline(fd: int) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
+def end_by_signals() -> None:
+    """End this process when SIGINT or SIGTERM comes, whatever the main thread waits for.
+
+    The first process of a container needs that: the kernel ignores signals that would end it and
+    that it does not handle.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+    def wait() -> None:
+        number = os.read(read, 1)[0]
+        os._exit(128 + number)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf_fuse run", description="Run the task that TF_CONFIG describes, until killed."
@@ -352,7 +372,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, {runs}")
         # Python's handler would only run once the C++ wait below returned, that is never.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if os.getpid() == _FIRST_PROCESS:
+                end_by_signals()
+            else:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
         server = start_server(config, args.inter_op, args.intra_op, args.cpus, args.session_config)
         if args.metrics_port is not None:
             url = start_metrics(args.metrics_port, args.metrics_address)

@@ -12,8 +12,9 @@
 
 namespace tf_fuse {
 
-// Times in microseconds. The first two are calibrated or given by options; the
-// others only order events, and need not be right within a factor of two.
+// Times in microseconds. Options set the first two. Nothing is measured: the
+// same graph has the same groups in every process. The others only order
+// events, and need not be right within a factor of two.
 struct CostModel {
   // By how much each call delays those after it: its work on both sides.
   double rpc_us = 60;

@@ -12,7 +12,6 @@
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/protobuf/rewriter_config.pb.h"
 #include "transport/peers/cluster.h"
-#include "transport/peers/probe.h"
 
 namespace tf_fuse {
 
@@ -92,8 +91,7 @@ AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
   analysis.hosts = ClusterHosts();
   CostModel* model = &analysis.cost_model;
   analysis.max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
-  model->rpc_us =
-      options.rpc_us > 0 ? options.rpc_us : MeasuredRpcMicros(model->rpc_us);
+  if (options.rpc_us > 0) model->rpc_us = options.rpc_us;
   if (options.gigabytes_per_s > 0) {
     model->bytes_per_us = 1000 * options.gigabytes_per_s;
   }

@@ -1,8 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asks other tasks whether they have the plugin, and measures what a call
-// costs.
+// Asks other tasks whether they have the plugin.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PEERS_PROBE_H_
 #define TF_FUSE_CC_TRANSPORT_PEERS_PROBE_H_
@@ -23,11 +22,6 @@ enum class PeerState {
 // once, and waits for the answers. Never longer than a few seconds: see
 // kProbeTimeoutMs in the source.
 std::map<std::string, PeerState> ProbePeers(const std::set<std::string>& tasks);
-
-// By how much one more call delays others: the work of a call between this task
-// and one of its peers, measured once per process with empty fused receives.
-// `otherwise` if there is no peer that answers.
-double MeasuredRpcMicros(double otherwise);
 
 }  // namespace tf_fuse
 

@@ -1,0 +1,245 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`tf-fuse launch`: jobs on this machine, what becomes of lost processes, and the end."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fault.coordinator import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+_ROOT = Path(__file__).resolve().parents[3]
+# Counts on a server by 20 calls; its arguments are a file, and what to do if that is not there.
+_TRAIN = """
+    import os, pathlib, re, sys
+    import tensorflow as tf
+    import tf_fuse
+
+    mark, to_kill, logs = pathlib.Path(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True})
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        count = tf.Variable(0)
+
+    @tf.function
+    def step():
+        return count.assign_add(1)
+
+    coordinator.schedule(step)
+    coordinator.join()
+    if to_kill and not mark.exists():
+        mark.touch()
+        ready = re.findall(r"ready .*pid=(\\d+)", (logs / f"{to_kill}.log").read_text())
+        os.kill(int(ready[-1]), 9)
+    for _ in range(20):
+        coordinator.schedule(step)
+    coordinator.join()
+    print("counted", int(count.numpy()), "by", resolver.rpc_layer, flush=True)
+    os._exit(0)
+"""
+
+
+def _start(tmp_path, program, *options, arguments=()):
+    """Start `tf-fuse launch` with a program of this text."""
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "tf_fuse", "launch", "--log-dir", str(tmp_path / "logs")]
+    env = {**os.environ, "PYTHONPATH": str(_ROOT), "GRPC_FAIL_FAST": "use_caller"}
+    env.pop("TF_CONFIG", None)
+    return subprocess.Popen(
+        [*command, *options, str(file), *map(str, arguments)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _run(tmp_path, program, *options, arguments=()):
+    """Run it to the end; return its status and output."""
+    launcher = _start(tmp_path, program, *options, arguments=arguments)
+    output, _ = launcher.communicate(timeout=280)
+    return launcher.returncode, output
+
+
+def _train(tmp_path, to_kill, *options):
+    arguments = [tmp_path / "mark", to_kill, tmp_path / "logs"]
+    options = ["--workers", "2", "--ps", "1", *options]
+    return _run(tmp_path, _TRAIN, *options, arguments=arguments)
+
+
+def test_a_job_with_servers(tmp_path):
+    status, output = _train(tmp_path, "")
+    assert status == 0, output
+    assert "[chief:0] counted 21 by grpc+fuse\n" in output
+    logs = tmp_path / "logs"
+    assert f"tf-fuse launch: 2 worker(s), 1 server(s); logs in {logs}\n" in output
+    assert sorted(path.name for path in logs.iterdir()) == [
+        "chief-0.log", "ps-0.log", "worker-0.log", "worker-1.log",
+    ]  # fmt: skip
+    pids = [int(pid) for pid in re.findall(r"ready .*pid=(\d+)", output)]
+    assert len(pids) == 3 and not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_lost_worker_starts_again(tmp_path):
+    status, output = _train(tmp_path, "worker-1", "--max-restarts", "1")
+    assert status == 0, output
+    assert "worker:1 ended, by SIGKILL: it starts again (1 of 1)" in output
+    assert "[chief:0] counted 2" in output  # a call may have run twice
+
+
+def test_a_lost_server_starts_the_job_again(tmp_path):
+    status, output = _train(tmp_path, "ps-0", "--max-restarts", "1")
+    assert status == 0, output
+    assert "ps:0 ended, by SIGKILL: the job starts again (1 of 1)" in output
+    assert output.count("[chief:0] counted 21 by") == 1
+    assert (tmp_path / "logs" / "restart-1" / "ps-0.log").exists()
+
+
+def test_a_lost_task_ends_a_job_without_restarts(tmp_path):
+    status, output = _train(tmp_path, "worker-0")
+    assert status == 1
+    assert "worker:0 ended, by SIGKILL; --max-restarts is 0" in output
+
+
+def test_workers_without_servers_are_copies_of_the_program(tmp_path):
+    program = """
+        import json, os, sys
+        config = json.loads(os.environ["TF_CONFIG"])
+        print(json.dumps([config["task"], len(config["cluster"]["worker"]), sys.argv[1:]]))
+    """
+    status, output = _run(tmp_path, program, "--workers", "3", arguments=["--epochs", "2"])
+    assert status == 0
+    found = dict(re.findall(r"^\[(worker:\d)\] (.*)$", output, re.MULTILINE))
+    assert {name: json.loads(line) for name, line in found.items()} == {
+        f"worker:{i}": [{"type": "worker", "index": i}, 3, ["--epochs", "2"]] for i in range(3)
+    }
+
+
+# The second worker ends; the first one says its process, and waits.
+_ONE_ENDS = """
+    import json, os, signal, sys, time
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    if index:
+        {end}
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "text"),
+    [
+        ("sys.exit(7)", 7, "worker:1 ended, status 7"),
+        ("os.kill(os.getpid(), 9)", 137, "worker:1 ended, by SIGKILL"),
+    ],
+)
+def test_the_status_is_that_of_the_program_that_failed(tmp_path, end, status, text):
+    found, output = _run(tmp_path, _ONE_ENDS.format(end=end), "--workers", "2")
+    assert found == status
+    assert text in output
+
+
+def test_a_program_that_fails_starts_again(tmp_path):
+    program = """
+        import os, sys
+        count = int(open(sys.argv[1]).read()) + 1 if os.path.exists(sys.argv[1]) else 1
+        with open(sys.argv[1], "w") as file:
+            file.write(str(count))
+        print("run", count)
+        sys.exit(5 if count < 3 else 0)
+    """
+    arguments = [tmp_path / "count"]
+    status, output = _run(tmp_path, program, "--max-restarts", "2", arguments=arguments)
+    assert status == 0
+    assert [line for line in output.splitlines() if "run" in line] == [
+        f"[worker:0] run {count}" for count in (1, 2, 3)
+    ]
+    assert "worker:0 ended, status 5: the job starts again (2 of 2)" in output
+
+
+_WAITS = """
+    import os, signal, sys
+    def end(number, frame):
+        print("ends in order", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, {handler})
+    print("pid", os.getpid(), flush=True)
+    while True:
+        signal.pause()
+"""
+
+
+def _waiting(tmp_path, handler, workers):
+    """Start programs that wait; return the launcher, and their processes."""
+    launcher = _start(tmp_path, _WAITS.format(handler=handler), "--workers", str(workers))
+    lines = []
+    while sum("pid" in line for line in lines) < workers:
+        lines.append(launcher.stdout.readline())
+        assert lines[-1], lines
+    return launcher, [int(line.split()[-1]) for line in lines if "pid" in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_in_order(tmp_path, number):
+    launcher, pids = _waiting(tmp_path, "end", 2)
+    launcher.send_signal(number)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + number
+    assert output.count("ends in order") == 2
+    assert f"tf-fuse launch: ended by {number.name}" in output
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_second_signal_ends_all_at_once(tmp_path):
+    launcher, pids = _waiting(tmp_path, "signal.SIG_IGN", 2)
+    launcher.send_signal(signal.SIGTERM)
+    ignores = [psutil.Process(pid) for pid in pids]
+    # The launcher has replaced its handler when it waits for the first program to end.
+    wait_until(lambda: _catches_next(launcher.pid))
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert psutil.wait_procs(ignores, timeout=60)[1] == []
+
+
+def _catches_next(pid):
+    """Return whether a process has taken the signal that was sent to it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)
+    return not int(pending, 16) & 1 << signal.SIGTERM - 1
+
+
+def test_nothing_outlives_a_launcher_that_was_killed(tmp_path):
+    launcher, pids = _waiting(tmp_path, "signal.SIG_IGN", 2)
+    processes = [psutil.Process(pid) for pid in pids]
+    launcher.kill()
+    launcher.communicate(timeout=60)
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["no_such.py"], "no_such.py: no such file; launch starts a Python file"),
+        (["--ps", "-1", __file__], "--ps must be 0 or more, got -1"),
+        (["--max-restarts", "-2", __file__], "--max-restarts must be 0 or more, got -2"),
+        (["--workers", "0", __file__], "'0' is not a whole number of 1 or more"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, text):
+    command = [sys.executable, "-m", "tf_fuse", "launch", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=_ROOT, check=False)
+    assert done.returncode == 2
+    assert text in done.stderr
