@@ -12,7 +12,7 @@ from tf_fuse.parameter_server.partitioning.pieces import pieces
 from tf_fuse.parameter_server.placement.device_setter import PsStrategy
 from tf_fuse.parameter_server.placement.planned_places import Plan
 from tf_fuse.parameter_server.planning import build, plan
-from tf_fuse.parameter_server.repeat import repeat
+from tf_fuse.parameter_server.repeated_steps import repeat
 from tf_fuse.parameter_server.report import (
     placement_report,
     print_placement_report,

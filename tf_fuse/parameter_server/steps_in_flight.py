@@ -201,14 +201,11 @@ class _Calls:
         # How often the worker was lost and came back: what began before that and failed says
         # nothing of the worker that is there now.
         self._lives = 0
-        recovered = worker._on_worker_recovery
+        coordinator_worker.when_recovered(worker, self._count_lives)
 
-        def count_lives() -> None:
-            self._lives += 1
-            self._known.clear()
-            recovered()
-
-        worker._on_worker_recovery = count_lives
+    def _count_lives(self) -> None:
+        self._lives += 1
+        self._known.clear()
 
     def run(self) -> None:
         """Take calls from the queue until the coordinator ends; have threads run them."""

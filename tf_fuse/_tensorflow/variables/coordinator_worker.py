@@ -39,6 +39,14 @@ _EXECUTOR = Member(
     "runs the calls of one thread",
     _FEATURES,
 )
+_RECOVERY = Member(
+    _WORKER,
+    "_on_worker_recovery",
+    Takes("self"),
+    "tells that a lost worker is back",
+    _FEATURES,
+    ON_OBJECTS,
+)
 MEMBERS = (
     _PROCESS_QUEUE,
     _RESOURCE,
@@ -55,14 +63,7 @@ MEMBERS = (
             ("failure_handler", Stored()),
         )
     ),
-    Member(
-        _WORKER,
-        "_on_worker_recovery",
-        Takes("self"),
-        "tells that a lost worker is back",
-        _FEATURES,
-        ON_OBJECTS,
-    ),
+    _RECOVERY,
     *(
         Member(_QUEUE, name, Takes(*parameters), "holds the calls", _FEATURES)
         for name, parameters in (
@@ -107,6 +108,17 @@ def extend(run: Callable[[Callable[[], None], Any], None]) -> None:
         run(functools.partial(stock, self), self)
 
     monkey_patch.replace(_PROCESS_QUEUE, process_queue)
+
+
+def when_recovered(worker: Any, call: Callable[[], None]) -> None:
+    """Add a call to what TensorFlow does when a lost worker is back, before that."""
+    recovered = worker._on_worker_recovery
+
+    def extended() -> None:
+        call()
+        recovered()
+
+    worker._on_worker_recovery = extended
 
 
 def is_any_running() -> bool:
