@@ -36,6 +36,7 @@ _NAMES = [
     "tf.compat.v1.train Adam",
 ]  # fmt: skip
 # What oneDNN, Eigen and the C library choose by the processor; each can be told to use less.
+_INEXACT = "tf_keras RMSprop clipnorm"
 _INSTRUCTIONS = {
     "no oneDNN": {"TF_ENABLE_ONEDNN_OPTS": "0"},
     "SSE 4.1": {"TF_ENABLE_ONEDNN_OPTS": "1", "ONEDNN_MAX_CPU_ISA": "SSE41"},
@@ -69,11 +70,24 @@ def test_forty_steps(name):
 
 
 @pytest.mark.parametrize("instructions", _INSTRUCTIONS)
-def test_instructions(instructions, monkeypatch):
+def test_the_optimizer_whose_bits_change(instructions, monkeypatch):
+    """After forty steps, relative to the largest element of each variable."""
+    _limit(instructions, monkeypatch)
+    cases = coordinator.run(__file__, _INEXACT, 0, 4097, seconds=_SECONDS)
+    assert all(0 < cases[model]["apart"] < 1e-5 for model in ("dlrm", "biases")), cases
+
+
+def _limit(instructions, monkeypatch):
+    """Limit the instructions that TensorFlow chooses, if this processor has them."""
     if instructions == "AVX-512" and "avx512f" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("this processor has no AVX-512: it would run AVX2 again")
     for name, value in _INSTRUCTIONS[instructions].items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("instructions", _INSTRUCTIONS)
+def test_instructions(instructions, monkeypatch):
+    _limit(instructions, monkeypatch)
     script = Path(__file__).with_name("test_updates.py")
     cases = {}
     for which in ("fast", "slow"):
@@ -81,6 +95,22 @@ def test_instructions(instructions, monkeypatch):
     found = {n: c["ulps"] for n, c in cases.items() if isinstance(c, dict) and "ulps" in c}
     assert len(found) >= 2 * len(_NAMES)
     assert {name: ulps for name, ulps in found.items() if ulps} == {}
+
+
+def _clipped():
+    import tf_keras
+
+    return tf_keras.optimizers.RMSprop(0.01, clipnorm=0.5)
+
+
+def _apart(one, other):
+    """How far two arrays are apart, relative to the largest element."""
+    import numpy as np
+
+    if one.dtype != np.float32:
+        return 0.0
+    largest = max(float(np.max(np.abs(other))), np.finfo(np.float32).tiny)
+    return float(np.max(np.abs(one.astype(np.float64) - other))) / largest
 
 
 def _main(name, index, count):
@@ -94,7 +124,7 @@ def _main(name, index, count):
 
     job = coordinator.Job("off", 1, 2)
     context = context_module.context()
-    make = updates.makers()[name]
+    make = _clipped if name == _INEXACT else updates.makers()[name]
     sizes = sorted({*models.SIZES, *range(1 + index, 4098, count)})
 
     def trained(model, on):
@@ -113,6 +143,7 @@ def _main(name, index, count):
         return {
             "losses": len({float(loss) for loss in stock[0]}),
             "ulps": updates.ulps([*ours[0], *ours[1]], [*stock[0], *stock[1]]),
+            "apart": max(map(_apart, ours[1], stock[1])),
             "fused": sum(len(one.outline.clusters) for one in found),
         }
 
