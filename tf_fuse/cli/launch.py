@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from tf_fuse.cluster import launcher
@@ -19,6 +20,12 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     log_dir = Path(args.log_dir) if args.log_dir else launcher.default_log_dir()
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--log-dir {log_dir}: {error.strerror}")
+    if not os.access(log_dir, os.W_OK):
+        parser.error(f"--log-dir {log_dir}: this user may not write there")
     return launcher.launch(
         launcher.Job(
             command=[args.program, *args.arguments],

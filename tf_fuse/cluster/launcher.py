@@ -15,14 +15,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import io
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -36,6 +39,8 @@ from .task_process import ClusterStartError
 EXIT_FAILED = 1
 _GRACE_S = 4.0  # for the program; then the tasks have five seconds
 _LOOK_S = 0.2  # between two looks at the logs
+_PIECE = 1 << 16  # bytes of a log that are read at once
+_LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # Loaded before a fork, which must not load anything.
 
@@ -149,7 +154,7 @@ class _Launcher:
                 self._log_dir,
                 {**cluster.cluster_spec, "chief": [cluster.chief_address]},
             )
-            stack.callback(program.end)
+            stack.callback(_end_all, [program])
             while True:
                 ended = _wait_for_one([program.pid, *cluster.pids.values()])
                 if ended == program.pid:
@@ -160,16 +165,22 @@ class _Launcher:
                     raise _LostError(text, EXIT_FAILED)
                 if not self._may_restart(text, "it starts again"):
                     return EXIT_FAILED
-                cluster.restart(name)
+                try:
+                    cluster.restart(name)
+                except ClusterStartError:
+                    if not program.has_ended():
+                        raise
 
     def _run_workers(self) -> int:
         with contextlib.ExitStack() as stack:
             ports = stack.enter_context(HeldPorts(self._job.workers))
             addresses = {"worker": [f"localhost:{port}" for port in ports.numbers]}
             running: dict[int, _Program] = {}
+            started: list[_Program] = []
+            stack.callback(_end_all, started)
             for index in range(self._job.workers):
                 program = _Program(f"worker:{index}", self._job, self._log_dir, addresses)
-                stack.callback(program.end)
+                started.append(program)
                 running[program.pid] = program
             self._say_ready()
             while running:
@@ -234,30 +245,50 @@ class _Program:
             )
         self.pid = self._process.pid
 
+    def has_ended(self) -> bool:
+        """Return whether the process has ended; its status can still be asked for."""
+        if self._process.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.pid, options) is not None
+
     def wait(self) -> int:
-        """Return the exit status of the process, which has ended or ends."""
+        """Return the exit status of the process, which has ended; end those that it started."""
+        if self._process.returncode is None:
+            # Before its status is asked for, the number of its group is nobody else's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait()
 
-    def end(self) -> None:
-        """End the process if it runs: by SIGTERM, and if that takes too long by SIGKILL."""
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            self._process.kill()
-            self._process.wait()
+    def terminate(self) -> None:
+        """Ask the process to end."""
+        if not self.has_ended():
+            os.kill(self.pid, signal.SIGTERM)
+
+
+def _end_all(programs: Sequence[_Program]) -> None:
+    """End all programs by SIGTERM; and those that are late, and what they left, by SIGKILL."""
+    for program in programs:
+        program.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for program in programs:
+        while not program.has_ended() and (left := deadline - time.monotonic()) > 0:
+            _wait_for_one([program.pid], left)
+    for program in programs:
+        program.wait()
 
 
 class _Follower:
-    """Writes each line of the logs with its task, while they grow."""
+    """Writes each line of the tasks' logs with its task, while they grow."""
 
     def __init__(self, folder: Path, out: TextIO):
         self._folder, self._out = folder, out
-        self._read = {path: path.stat().st_size for path in folder.rglob("*.log")}
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="backslashreplace")
+        self._read: dict[Path, int] = {}
+        self._tails: dict[Path, bytes] = {}
+        for path in self._logs():  # of an earlier job
+            self._read[path] = path.stat().st_size
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -274,20 +305,44 @@ class _Follower:
             self._write(whole_lines=True)
         self._write(whole_lines=False)
 
+    def _logs(self) -> list[Path]:
+        """Return the logs of tasks, the one first that was written to before the others."""
+        found = []
+        for path in self._folder.rglob("*-*.log"):
+            with contextlib.suppress(OSError):
+                if _LOG.fullmatch(str(path.relative_to(self._folder))) and path.is_file():
+                    found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
     def _write(self, whole_lines: bool) -> None:
-        for path in sorted(self._folder.rglob("*.log"), key=lambda path: path.stat().st_mtime_ns):
-            with path.open("rb") as log:
-                begin = self._read.get(path, 0)
-                if begin > os.fstat(log.fileno()).st_size:  # A new file of that name.
-                    begin = 0
-                log.seek(begin)
-                data = log.read()
-            end = data.rfind(b"\n") + 1 if whole_lines else len(data)
-            self._read[path] = begin + end
-            task = path.stem.replace("-", ":")
-            for line in data[:end].decode(errors="replace").splitlines():
-                print(f"[{task}] {line}", file=self._out)
-        self._out.flush()
+        """Write what is new; a log that cannot be read, or an output that is closed, is left."""
+        for path in self._logs():
+            with contextlib.suppress(OSError):
+                self._write_log(path, whole_lines)
+        with contextlib.suppress(OSError):
+            self._out.flush()
+
+    def _write_log(self, path: Path, whole_lines: bool) -> None:
+        with path.open("rb") as log:
+            begin = self._read.get(path, 0)
+            if begin > os.fstat(log.fileno()).st_size:  # A new file of that name.
+                begin = 0
+            log.seek(begin)
+            while data := log.read(_PIECE):
+                self._read[path] = log.tell()
+                lines = (self._tails.pop(path, b"") + data).split(b"\n")
+                tail = lines.pop()
+                if len(tail) > _PIECE:  # A line that does not end is written in pieces.
+                    lines, tail = [*lines, tail], b""
+                self._tails[path] = tail
+                self._write_lines(path, lines)
+        if not whole_lines and (tail := self._tails.pop(path, b"")):
+            self._write_lines(path, [tail])
+
+    def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
+        task = path.stem.replace("-", ":")
+        for line in lines:
+            print(f"[{task}] {line.decode(errors='replace')}", file=self._out)
 
 
 def default_log_dir() -> Path:
@@ -320,19 +375,22 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait_for_one(pids: Sequence[int]) -> int:
-    """Wait until one of the processes has ended; return its id."""
+def _wait_for_one(pids: Sequence[int], seconds: float | None = None) -> int:
+    """Wait until one of the processes has ended, but not longer; return its id, or 0 for none."""
     files = {os.pidfd_open(pid): pid for pid in pids}
     try:
-        ready, _, _ = select.select(list(files), [], [])
-        return files[ready[0]]
+        ready, _, _ = select.select(list(files), [], [], seconds)
+        return files[ready[0]] if ready else 0
     finally:
         for file in files:
             os.close(file)
 
 
 def _describe(status: int) -> str:
-    return f"status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    if status >= 0:
+        return f"status {status}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"by {names.get(-status, f'signal {-status}')}"
 
 
 def _die_with_parent() -> None:

@@ -134,6 +134,30 @@ class _Wake:
 
     tag: Any = None
 
+    def mark_cancelled(self) -> None:
+        """Nobody waits for it."""
+
+
+class _Incidents:
+    """Errors of a worker's calls that TensorFlow counts and then ignores, up to a number of them.
+
+    One lost connection to a server fails all calls that are under way, and counts once.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self._kind: type[BaseException] | None = None
+
+    def add(self, error: BaseException) -> None:
+        """Note an error that was counted."""
+        self.count += 1
+        self._kind = type(error)
+
+    def is_known(self, error: BaseException, count: int) -> bool:
+        """Return whether such an error was counted after `count` others."""
+        return self.count > count and self._kind is type(error)
+
 
 class _Thread:
     """A thread that runs calls, and what stands for TensorFlow's worker there.
@@ -146,8 +170,9 @@ class _Thread:
       lost: the error of a call whose worker was lost.
     """
 
-    def __init__(self, worker: Any):
+    def __init__(self, worker: Any, incidents: _Incidents):
         self._worker = worker
+        self._incidents = incidents
         self.idle = threading.Semaphore()
         self.begun: queue.SimpleQueue[tuple[Any, int] | None] = queue.SimpleQueue()
         self.executor = coordinator_worker.new_executor()
@@ -167,20 +192,35 @@ class _Thread:
     ) -> Iterator[None]:
         """As TensorFlow's handler, but note the error of a lost worker in place of waiting."""
         del on_failure_fn, on_recovery_fn
+        before = self._incidents.count
+        try:
+            yield
+        except Exception as raised:
+            error = raised
+        else:
+            return
 
         def is_lost(error: BaseException) -> None:
             self.lost = error
             raise _Lost
 
-        with (
-            contextlib.suppress(_Lost),
-            self._worker.failure_handler.wait_on_failure(
-                on_failure_fn=is_lost,
-                on_transient_failure_fn=on_transient_failure_fn,
-                worker_device_name=worker_device_name,
-            ),
-        ):
-            yield
+        def is_ignored() -> None:
+            self._incidents.add(error)
+            on_transient_failure_fn()
+
+        with self._incidents.lock:
+            if self._incidents.is_known(error, before):
+                on_transient_failure_fn()
+                return
+            with (
+                contextlib.suppress(_Lost),
+                self._worker.failure_handler.wait_on_failure(
+                    on_failure_fn=is_lost,
+                    on_transient_failure_fn=is_ignored,
+                    worker_device_name=worker_device_name,
+                ),
+            ):
+                raise error
 
 
 class _Calls:
@@ -194,7 +234,8 @@ class _Calls:
     def __init__(self, worker: Any, count: int):
         self._worker = worker
         self._queue = coordinator_worker.queue_of(worker)
-        self._threads = [_Thread(worker) for _ in range(count)]
+        incidents = _Incidents()
+        self._threads = [_Thread(worker, incidents) for _ in range(count)]
         self._failed: list[tuple[Any, BaseException, int]] = []
         # What the worker has run.
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -143,6 +143,7 @@ _ONE_ENDS = """
     [
         ("sys.exit(7)", 7, "worker:1 ended, status 7"),
         ("os.kill(os.getpid(), 9)", 137, "worker:1 ended, by SIGKILL"),
+        ("os.kill(os.getpid(), 40)", 168, "worker:1 ended, by signal 40"),
     ],
 )
 def test_the_status_is_that_of_the_program_that_failed(tmp_path, end, status, text):
@@ -229,9 +230,40 @@ def test_nothing_outlives_a_launcher_that_was_killed(tmp_path):
     assert psutil.wait_procs(processes, timeout=60)[1] == []
 
 
+def test_processes_of_the_program_end_with_it(tmp_path):
+    program = """
+        import subprocess
+        print("child", subprocess.Popen(["sleep", "1000"]).pid, flush=True)
+    """
+    status, output = _run(tmp_path, program)
+    assert status == 0
+    (child,) = re.findall(r"child (\d+)", output)
+    assert not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == "zombie"
+
+
+def test_all_output_of_the_tasks_is_shown_and_no_other(tmp_path, monkeypatch):
+    """Also what no terminal can show, a last line without an end, and beside logs of others."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    logs = tmp_path / "logs"
+    (logs / "worker-9.log").mkdir(parents=True)
+    (logs / "other-0.log").write_text("of others\n")
+    program = """
+        import sys
+        sys.stdout.buffer.write("\u00e9\\n".encode() + b"\\xff\\n" + b"x" * 200_000 + b"\\nlast")
+    """
+    status, output = _run(tmp_path, program)
+    assert status == 0
+    lines = [line.removeprefix("[worker:0] ") for line in output.splitlines() if "[" in line]
+    assert lines[:2] == ["\\xe9", "\\ufffd"]
+    assert "".join(lines[2:-1]) == "x" * 200_000
+    assert lines[-1] == "last"
+    assert "of others" not in output
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["--log-dir", __file__, __file__], f"--log-dir {__file__}: File exists"),
         (["no_such.py"], "no_such.py: no such file; launch starts a Python file"),
         (["--ps", "-1", __file__], "--ps must be 0 or more, got -1"),
         (["--max-restarts", "-2", __file__], "--max-restarts must be 0 or more, got -2"),
