@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import dataclasses
 import io
-import json
 import os
 import re
 import select
@@ -34,7 +33,7 @@ from typing import TextIO
 from .local_cluster import LocalCluster
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
-from .task_process import ClusterStartError
+from .task_process import ClusterStartError, tf_config
 
 EXIT_FAILED = 1
 _GRACE_S = 4.0  # for the program; then the tasks have five seconds
@@ -73,9 +72,8 @@ class Job:
       command: the program's file and its arguments.
       workers: number of workers, 1 or more.
       ps: number of parameter servers, 0 or more.
-      protocol: of all tasks.
-      log_dir: folder for the logs of the tasks; if the job starts again, those are in a folder
-        "restart-1" there, and so on.
+      log_dir: folder that exists, for the logs of the tasks; if the job starts again, those are in
+        a folder "restart-1" there, and so on.
       max_restarts: how often lost processes start again, together.
     """
 
@@ -84,7 +82,6 @@ class Job:
     ps: int
     log_dir: Path
     max_restarts: int = 0
-    protocol: str = FUSED_PROTOCOL
 
 
 def launch(job: Job, out: TextIO | None = None) -> int:
@@ -103,7 +100,6 @@ def launch(job: Job, out: TextIO | None = None) -> int:
       if the tasks could not be started, or a lost one may not start again.
     """
     out = out or sys.stdout
-    job.log_dir.mkdir(parents=True, exist_ok=True)
     with _interruptible(), _Follower(job.log_dir, out):
         return _Launcher(job, out).run()
 
@@ -141,7 +137,7 @@ class _Launcher:
             cluster = LocalCluster(
                 self._job.workers,
                 self._job.ps,
-                self._job.protocol,
+                FUSED_PROTOCOL,
                 self._log_dir,
                 # What servers log at the level INFO is TensorFlow's alone.
                 env={"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")},
@@ -229,18 +225,14 @@ class _Program:
     def __init__(self, name: str, job: Job, log_dir: Path, cluster: Mapping[str, Sequence[str]]):
         self.name = name
         kind, index = name.split(":")
-        config = {
-            "cluster": {one: list(addresses) for one, addresses in cluster.items()},
-            "task": {"type": kind, "index": int(index)},
-            "rpc_layer": job.protocol,
-        }
+        config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
         with (log_dir / f"{kind}-{index}.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", *job.command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "TF_CONFIG": json.dumps(config, sort_keys=True)},
+                env={**os.environ, "TF_CONFIG": config},
                 preexec_fn=_die_with_parent,
             )
         self.pid = self._process.pid

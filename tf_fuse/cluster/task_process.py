@@ -30,6 +30,23 @@ _OWN_GROUP: dict[str, Any] = (
 )
 
 
+def tf_config(cluster: Mapping[str, Sequence[str]], job: str, index: int, protocol: str) -> str:
+    """Return the TF_CONFIG of a task.
+
+    Args:
+      cluster: job name to addresses.
+      job: job name of the task.
+      index: place in the job.
+      protocol: of the task's server.
+    """
+    config = {
+        "cluster": {name: list(tasks) for name, tasks in cluster.items()},
+        "task": {"type": job, "index": index},
+        "rpc_layer": protocol,
+    }
+    return json.dumps(config, sort_keys=True)
+
+
 class ClusterStartError(RuntimeError):
     """A task did not become ready; the message has its exit status and the end of its log."""
 
@@ -96,11 +113,6 @@ class TaskProcess:
           cluster: job name to addresses.
           env: the process's whole environment; TF_CONFIG is added.
         """
-        tf_config = {
-            "cluster": {job: list(tasks) for job, tasks in cluster.items()},
-            "task": {"type": self.job, "index": self.index},
-            "rpc_layer": self.protocol,
-        }
         # Python's pipes are not inherited unless named in pass_fds, so no sibling holds an end.
         lifeline_child, self._lifeline_fd = os.pipe()
         self._ready_fd, ready_child = os.pipe()
@@ -113,7 +125,10 @@ class TaskProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env={**env, "TF_CONFIG": json.dumps(tf_config, sort_keys=True)},
+                    env={
+                        **env,
+                        "TF_CONFIG": tf_config(cluster, self.job, self.index, self.protocol),
+                    },
                     pass_fds=(lifeline_child, ready_child),
                     # A group of its own: Ctrl-C reaches the parent alone, which then closes in
                     # order; and a *stopped* task whose parent dies is woken by the kernel (its

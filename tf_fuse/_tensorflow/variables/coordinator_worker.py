@@ -43,7 +43,7 @@ _RECOVERY = Member(
     _WORKER,
     "_on_worker_recovery",
     Takes("self"),
-    "tells that a lost worker is back",
+    "runs when a lost worker is back",
     _FEATURES,
     ON_OBJECTS,
 )
@@ -73,7 +73,7 @@ MEMBERS = (
         )
     ),
     *(
-        Member(f"{_MODULE}:Closure", name, Stored(), "tells which function a call runs", _FEATURES)
+        Member(f"{_MODULE}:Closure", name, Stored(), "names the function of a call", _FEATURES)
         for name in ("_concrete_function", "_function")
     ),
     Member(f"{_MODULE}:Cluster", "closure_queue", Stored(), "holds the calls", _FEATURES),
@@ -87,7 +87,7 @@ MEMBERS = (
             "on_recovery_fn",
             "worker_device_name",
         ),
-        "tells what an error means",
+        "decides what an error means",
         _FEATURES,
     ),
 )
