@@ -314,7 +314,7 @@ class ShardGroups:
     def _together(self, ids: Collection[int]) -> set[int]:
         """Some variables, and all others of the shard groups in whose parts they are."""
         found = set(ids)
-        for shard_group in [self._parted[i] for i in ids if i in self._parted]:
+        for shard_group in {self._parted[i] for i in ids if i in self._parted}:
             found.update(id(handle) for handle in shard_group.handles())
         return found
 

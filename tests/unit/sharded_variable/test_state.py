@@ -49,6 +49,26 @@ def test_another_thread_waits():
     assert order == ["this", "other"]
 
 
+def test_a_step_asks_each_shard_group_once_for_its_handles():
+    """Or a step of some hundred weights would spend its time on that."""
+    asked = []
+
+    class Group:
+        def handles(self):
+            asked.append(self)
+            return handles
+
+    handles = [object() for _ in range(100)]
+    groups = Group(), Group()
+    state = ShardGroups(None)
+    state._parted = {id(handle): groups[i % 2] for i, handle in enumerate(handles)}
+    ids = {id(handle) for handle in handles}
+    assert state._together({id(handles[0]), 5}) == ids | {5}
+    del asked[:]
+    assert state._together(ids) == ids
+    assert sorted(map(id, asked)) == sorted(map(id, groups))
+
+
 def test_strategies_that_share_a_device_share_no_names():
     devices = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3)]
     scopes = {scope_of(0, devices[:2]), scope_of(0, devices), scope_of(0, devices[1::-1])}

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse.function_graph.view import GraphView, control_inputs, data_inputs
@@ -31,6 +31,7 @@ class Bodies:
         self._function = function
         self._views: dict[int, tuple[Any, GraphView]] = {}
         self._has_collective: dict[str, bool] = {}
+        self._handles: dict[str, dict[str, list[tuple[GraphView, Any]]]] = {}
 
     def view(self, definition: Any) -> GraphView:
         """Return the graph of a function."""
@@ -100,13 +101,26 @@ class Bodies:
             }
         )
 
-    def handles(self, view: GraphView, shared_name: str) -> Iterator[tuple[GraphView, Any]]:
-        """Yield the nodes that make a handle of a variable, here and in called functions."""
-        for node in view.function.node_def:
-            if node.op == "VarHandleOp" and node.attr["shared_name"].s.decode() == shared_name:
-                yield view, node
-            for body in self.called(node):
-                yield from self.handles(self.view(body), shared_name)
+    def handles(self, view: GraphView, shared_name: str) -> Sequence[tuple[GraphView, Any]]:
+        """Return the nodes that make a handle of a variable, here and in called functions.
+
+        A function that is called twice has its nodes there twice.
+        """
+        return self._all_handles(view).get(shared_name, ())
+
+    def _all_handles(self, view: GraphView) -> dict[str, list[tuple[GraphView, Any]]]:
+        """Return what `handles` returns, by shared name: a walk for each variable takes long."""
+        name = view.function.signature.name
+        if name not in self._handles:
+            found: dict[str, list[tuple[GraphView, Any]]] = {}
+            for node in view.function.node_def:
+                if node.op == "VarHandleOp":
+                    found.setdefault(node.attr["shared_name"].s.decode(), []).append((view, node))
+                for body in self.called(node):
+                    for shared_name, nodes in self._all_handles(self.view(body)).items():
+                        found.setdefault(shared_name, []).extend(nodes)
+            self._handles[name] = found
+        return self._handles[name]
 
     def _op_def(self, name: str) -> Any:
         from tensorflow.python.framework import op_def_registry
