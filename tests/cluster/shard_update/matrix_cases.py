@@ -8,8 +8,9 @@ In ranks of `grpc` nothing of tf_fuse is loaded.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -221,14 +222,28 @@ def told(decision: Any) -> dict[str, Any]:
 
 
 def step_of(
-    strategy: Any, library: str, name: str, options: Mapping[str, Any], model: str = ""
+    strategy: Any,
+    library: str,
+    name: str,
+    options: Mapping[str, Any],
+    model: str = "",
+    sizes: Sequence[int] = (),
 ) -> Any:
-    """A step of a model with three uneven weights and a tiny one; or of `update_value_models`."""
+    """A step of a model with three uneven weights and a tiny one; or of `update_value_models`.
+
+    Args:
+      strategy: has the variables.
+      library: see `ShardUpdateMatrixCases.optimizer`.
+      name: likewise.
+      options: likewise.
+      model: of `update_value_models`; "" for the other one.
+      sizes: of biases, besides those that `update_value_models` has.
+    """
     keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
     if model:
-        return update_value_models.Training(
-            strategy, model, lambda: optimizer_of(keras, library, name, options)
-        ).step
+        sizes = sorted({*update_value_models.SIZES, *sizes})
+        make = functools.partial(optimizer_of, keras, library, name, options)
+        return update_value_models.Training(strategy, model, make, sizes).step
     keras.utils.set_random_seed(3)
     with strategy.scope():
         layers = [keras.layers.Dense(37, activation="tanh"), keras.layers.Dense(1)]

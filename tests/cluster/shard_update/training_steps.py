@@ -272,7 +272,11 @@ def constrained(strategy: Any) -> Any:
 
 
 def lars(strategy: Any) -> Any:
-    """Each layer has a rate by the norms of its weight and its gradient (LARS), and momentum."""
+    """Each layer has a rate by the norms of its weight and its gradient (LARS), and momentum.
+
+    At ten times the rate this program is chaotic: in stock TensorFlow, a change of a first weight's
+    last bit moves a weight by 0.39 in forty steps.
+    """
     _, model = _model(strategy)
     variables = model.trainable_variables
     with strategy.scope():
@@ -285,7 +289,7 @@ def lars(strategy: Any) -> Any:
             weight = tf.convert_to_tensor(variable)
             decayed = gradient + 0.001 * weight
             norm, other = tf.norm(weight), tf.norm(decayed)
-            rate = 0.05 * tf.where((norm > 0) & (other > 0), norm / other, 1.0)
+            rate = 0.005 * tf.where((norm > 0) & (other > 0), norm / other, 1.0)
             slot.assign(0.9 * slot + rate * decayed)
             variable.assign_sub(slot)
         return loss
