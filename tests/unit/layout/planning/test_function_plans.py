@@ -1,17 +1,26 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of functions: against all choices, by mode, in files, and all error texts."""
+"""Plans of functions: against all choices, by rules, over meshes, in files and in tables."""
 
 from __future__ import annotations
 
 import io
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from rich.console import Console
 
 from benchmarks.layout import exhaustive_search
+from tests.unit.layout.planning.planned_models import (
+    FAST,
+    GRID,
+    LINE,
+    sbp,
+    transformer,
+    two_layers,
+    variable,
+    wide_and_deep,
+)
 from tf_fuse.layout import (
     LayoutError,
     Link,
@@ -19,99 +28,12 @@ from tf_fuse.layout import (
     assumed_rates,
     function_problem,
     plan,
-    plan_by_rules,
     plan_meshes,
     plan_relayout,
-    to_sbp,
 )
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import Limits, MemoryLimitError
 from tf_fuse.layout.optimize.tables import tables_of
-
-LINE = Mesh({"x": 2})
-GRID = Mesh({"rows": 2, "cols": 2})
-# Fast enough that something is split.
-FAST = Link(1e-9, 1e-11)
-
-
-def variable(name: str, *shape: int) -> tf.Variable:
-    values = np.random.default_rng(len(name)).normal(size=shape)
-    return tf.Variable(values.astype(np.float32), name=name)
-
-
-def two_layers(batch=8, io=16, hidden=32):
-    """Mesh-TensorFlow's example, as a training step of plain descent."""
-    w, v = variable("w", io, hidden), variable("v", hidden, io)
-
-    def forward(x):
-        return tf.matmul(tf.nn.relu(tf.matmul(x, w)), v)
-
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(tf.square(forward(x) - y))
-        for one, gradient in zip((w, v), tape.gradient(loss, [w, v]), strict=True):
-            one.assign_sub(0.1 * gradient)
-        return loss
-
-    x = tf.TensorSpec([batch, io])
-    return forward, step, [x, x]
-
-
-def wide_and_deep():
-    """An embedding and two layers, beside a wide one."""
-    table, wide = variable("table", 64, 8), variable("wide", 16, 4)
-    w, v = variable("w", 24, 32), variable("v", 32, 4)
-    everything = [table, wide, w, v]
-
-    def step(ids, x, labels):
-        with tf.GradientTape() as tape:
-            rows = tf.reshape(tf.nn.embedding_lookup(table, ids), [8, 24])
-            logits = tf.matmul(tf.nn.relu(tf.matmul(rows, w)), v) + tf.matmul(x, wide)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_mean(losses)
-        for one, gradient in zip(everything, tape.gradient(loss, everything), strict=True):
-            one.assign_sub(0.1 * tf.convert_to_tensor(gradient))
-        return loss
-
-    return step, [
-        tf.TensorSpec([8, 3], tf.int32), tf.TensorSpec([8, 16]), tf.TensorSpec([8], tf.int32),
-    ]  # fmt: skip
-
-
-def transformer():
-    """A block: attention and two layers, from row numbers to the loss."""
-    vocab, model, heads, depth, ff, batch, seq = 32, 16, 2, 8, 32, 4, 6
-    shapes = {
-        "table": (vocab, model), "wo": (heads, depth, model), "w1": (model, ff),
-        "w2": (ff, model), "out": (model, vocab),
-        **dict.fromkeys(["wq", "wk", "wv"], (model, heads, depth)),
-    }  # fmt: skip
-    p = {name: variable(name, *shape) for name, shape in shapes.items()}
-
-    def forward(ids):
-        x = tf.gather(p["table"], ids)
-        q, k, v = (tf.einsum("bsd,dhk->bhsk", x, p[name]) for name in ("wq", "wk", "wv"))
-        scores = tf.nn.softmax(tf.einsum("bhsk,bhtk->bhst", q, k) / depth**0.5)
-        mixed = tf.einsum("bhst,bhtk->bhsk", scores, v)
-        x += tf.einsum("bhsk,hkd->bsd", mixed, p["wo"])
-        x += tf.matmul(tf.nn.relu(tf.matmul(x, p["w1"])), p["w2"])
-        return tf.matmul(x, p["out"])
-
-    def step(ids, labels):
-        with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, forward(ids))
-            loss = tf.reduce_mean(losses)
-        gradients = tape.gradient(loss, list(p.values()))
-        for one, gradient in zip(p.values(), gradients, strict=True):
-            one.assign_sub(0.1 * tf.convert_to_tensor(gradient))
-        return loss
-
-    ids = tf.TensorSpec([batch, seq], tf.int32)
-    return forward, step, [ids, ids]
-
-
-def sbp(layouts) -> dict[str, str]:
-    return {name: " ".join(to_sbp(one)) for name, one in layouts.items()}
 
 
 @pytest.mark.parametrize("seconds_per_byte", [0.0, 1e-11, 1e-9, 1e-6])
@@ -137,118 +59,6 @@ def test_plans_are_the_best_of_all_choices(seconds_per_byte, limit):
     found = problem.search()
     assert (found.plan.picoseconds, found.plan.optimal) == (best[0], True)
     assert (found.seconds, found.memory_bytes) == (best[0] / 1e12, found.plan.memory_bytes)
-
-
-@pytest.mark.parametrize("mesh", [LINE, GRID], ids=str)
-def test_data_splits_the_batch_alone(mesh):
-    """Of a step, the gradients and the loss are reduced, once each, and nothing else moves."""
-    _, step, args = two_layers()
-    rates = assumed_rates(mesh)
-    found = plan(step, mesh, args, mode="data", rates=rates)
-    whole, split = " ".join(["B"] * len(mesh.axes)), " ".join(["S(0)"] * len(mesh.axes))
-    assert sbp(found.variables) == {"w": whole, "v": whole}
-    assert sbp(found.inputs) == {"x": split, "y": split}
-    assert {to_sbp(found.layouts[name]) for name in ("MatMul", "Relu", "MatMul_1")} == {
-        to_sbp(found.inputs["x"])
-    }
-    moved = [seconds for seconds in found.plan.relayouts if seconds]
-    assert len(moved) == 3 and found.plan.communication_seconds == 0
-    wanted = []
-    for shape in ((16, 32), (32, 16), ()):
-        name = next(n for n, t in found.function.tensors.items() if t.shape == shape)
-        kept = found.layouts[name]
-        terms = type(kept)(mesh, shape, [()] * len(shape), mesh.axes)
-        bare = type(kept)(mesh, shape, [()] * len(shape))
-        wanted.append(plan_relayout(terms, bare, 4, dict(rates.links)).seconds)
-    assert sorted(moved) == pytest.approx(sorted(wanted), rel=1e-12)
-
-
-def test_data_of_other_models():
-    step, args = wide_and_deep()
-    found = plan(step, LINE, args, mode="data")
-    assert sbp(found.variables) == dict.fromkeys(("table", "w", "v", "wide"), "B")
-    assert sbp(found.inputs) == dict.fromkeys(("ids", "x", "labels"), "S(0)")
-    assert len([one for one in found.plan.relayouts if one]) == 5
-    _, step, args = transformer()
-    found = plan(step, LINE, args, mode="data")
-    assert set(sbp(found.variables).values()) == {"B"} and found.unknown == {}
-    assert len([one for one in found.plan.relayouts if one]) == 9
-
-
-def test_a_gradient_that_several_need_is_reduced_once():
-    w, m = variable("w", 4, 4), variable("m", 4, 4)
-
-    def f(x):
-        gradient = tf.matmul(x, x, transpose_a=True)
-        w.assign_sub(tf.sqrt(gradient))
-        m.assign_add(tf.square(gradient))
-
-    found = plan(f, LINE, [tf.TensorSpec([8, 4])], mode="data")
-    (moved,) = [seconds for seconds in found.plan.relayouts if seconds]
-    assert found.layouts["MatMul"].partial == ("x",)
-    assert moved == found.plan.relayout_seconds
-
-
-def test_gradients_that_are_no_operations():
-    """Of a forward pass: for each variable its gradient, and the slots of an optimizer."""
-    forward, _, args = two_layers()
-    bare = function_problem(forward, LINE, args[:1])
-    full = function_problem(forward, LINE, args[:1], training=True, slots=2)
-    for one, times in ((bare, 1), (full, 4)):
-        nodes = one.graph.problem
-        assert nodes.node("w").candidates[0].memory_bytes == 16 * 32 * 4 * times
-    assert bare.search("data").plan.relayout_seconds == 0
-    assert len([one for one in full.search("data").plan.relayouts if one]) == 2
-
-
-@pytest.mark.parametrize("rules", ["hidden:x", "io:x"])
-def test_gradients_of_what_is_fed_are_not_charged(rules):
-    """A forward pass with its gradients has the relayouts of the traced training step."""
-    forward, step, args = two_layers()
-    seconds = [
-        plan_by_rules(one, rules, {"x": ["batch", "io"], "w": ["io", "hidden"]}).plan.relayouts
-        for one in (
-            function_problem(forward, LINE, args[:1], training=True),
-            function_problem(step, LINE, args),
-        )
-    ]
-    forward_pass, whole_step = (sorted(filter(None, one)) for one in seconds)
-    assert forward_pass == whole_step and len(whole_step) in (1, 2)
-
-
-def test_gradients_of_variables_that_are_not_trained_are_not_charged():
-    w, frozen = variable("w", 16, 16), variable("frozen", 16, 16)
-    fixed = tf.Variable(frozen, trainable=False, name="fixed")
-
-    def held(mean, x_first):
-        def forward(x):
-            return tf.matmul(tf.matmul(x, mean), w) if x_first else tf.matmul(x, w) + mean
-
-        problem = function_problem(
-            forward, LINE, [tf.TensorSpec([16, 16])], training=True, slots=2
-        )  # fmt: skip
-        nodes = problem.graph.problem
-        name = mean.name.removesuffix(":0")
-        gradients = {
-            one.name: any(strategies[0].input_gradients)
-            for one, strategies in zip(
-                problem.graph.operations, problem.graph.strategies, strict=True
-            )
-            if one.kind == "MatMul"
-        }
-        return nodes.node(name).candidates[0].memory_bytes, list(gradients.values())
-
-    assert held(frozen, True) == (4 * 16 * 16 * 4, [True, True])
-    assert held(fixed, True) == (16 * 16 * 4, [False, True])
-    assert held(fixed, False) == (16 * 16 * 4, [True])
-
-
-def test_a_batch_that_is_none_is_not_split():
-    forward, _, args = two_layers()
-    found = plan(forward, LINE, args[:1], mode="data", batch={"x": None})
-    assert sbp(found.layouts) == dict.fromkeys(found.layouts, "B")
-    found = plan(forward, LINE, args[:1], mode="data", batch={"x": 1})
-    assert sbp(found.inputs) == {"x": "S(1)"}
 
 
 def test_the_best_plan_is_no_dearer_than_data():
@@ -286,35 +96,6 @@ def test_rules_give_some_layouts_and_the_rest_follows():
         assert strategies["MatMul"] == "split m, split n"
         assert strategies["Relu"] == "split d0, split d1"
         assert strategies["MatMul_1"] == "split m, split k"
-
-
-def test_names_that_are_misspelt():
-    """A rule for a dimension that no tensor has would split nothing."""
-    forward, _, args = two_layers()
-    problem = function_problem(forward, LINE, args[:1])
-    dimensions = {"x": ["batch", "io"], "w": ["io", "hidden"]}
-    with pytest.raises(LayoutError) as caught:
-        plan_by_rules(problem, "bach:x;io:x", dimensions)
-    assert caught.value.problems == (
-        "rule bach:x: no tensor has a dimension 'bach'; there are: batch, hidden, io",
-    )
-    with pytest.raises(LayoutError) as caught:
-        plan_by_rules(problem, "batch:x", {"x": "bi"})
-    assert caught.value.problems == (
-        "dimensions of 'x': give a sequence of names, got the text 'bi'; write ['bi'] for one",
-    )
-    for mode in ("auto", "propagate"):
-        with pytest.raises(LayoutError) as caught:
-            problem.search(mode, "bach:x", dimensions)
-        assert caught.value.problems == (
-            "rule bach:x is for a dimension that no tensor in dimensions has; they have: batch, "
-            "hidden, io",
-        )
-        with pytest.raises(LayoutError) as caught:
-            problem.search(mode, "batch:x", dimensions, renamed="x")
-        assert caught.value.problems == (
-            "renamed: give a sequence of names, got the text 'x'; write ['x'] for one",
-        )
 
 
 def test_what_is_written_is_kept_in_the_variables_layout():
@@ -457,70 +238,3 @@ def test_assumed_rates():
     assert dict(rates.links) == {"rows": FAST, "cols": Link(1e-5, 1e-10)}
     assert (rates.seconds_per_flop, rates.seconds_per_byte) == (1e-12, 1e-11)
     assert rates.seconds_per_operation == 1e-6
-
-
-def test_errors():
-    forward, _, args = two_layers()
-    x = args[:1]
-
-    def error(mesh=LINE, args=x, **options) -> str:
-        with pytest.raises(LayoutError) as caught:
-            plan(forward, mesh, args, **options)
-        return str(caught.value)
-
-    assert error(mode="fast") == "mode is one of data, auto, propagate, got 'fast'"
-    assert error(mode="propagate") == (
-        "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take mode "
-        "'auto'"
-    )
-    for given, way in (({"x": 2}, "Mesh({'x': 2})"), ("x:2", "Mesh.from_text('x:2')")):
-        text = f"a plan is for a layout.Mesh, got {given!r}; give layout.{way}"
-        assert error(mesh=given) == text
-    assert error(args=[tf.TensorSpec([None, 16])]).startswith("input 'x' has shape [None, 16]")
-    assert error(args=[tf.TensorSpec([7, 16])], mode="data") == (
-        "input 'x' has a batch of 7, which is not a multiple of the 2 devices of mesh 'x:2', so "
-        "mode 'data' cannot split it; pad it to 8, or set batch to {'x': None}"
-    )
-    for slots in (-1, 1.5, True):
-        assert error(slots=slots) == f"slots is a whole number, 0 or more, got {slots!r}"
-    assert error(batch={"z": 0}) == "batch: 'z' is not an input of 'forward'; there are: x"
-    assert error(batch={"x": 2}) == "batch: input 'x' has 2 dimensions, and 2 is not one of them"
-    assert error(rates=assumed_rates(GRID)) == (
-        "the plan is for mesh 'x:2', and the rates are for 'rows:2;cols:2'; take both for the same "
-        "one"
-    )
-    assert error(rates=assumed_rates(LINE), links={}) == (
-        "rates have links already; give rates or links, not both"
-    )
-    assert "pin: there is no operation 'no'" in error(pins={"no": "replicate"})
-    assert error(dimensions={"x": ["a", None]}) == (
-        "dimensions have names, but there are no rules for them; give rules"
-    )
-    assert error(rules="a:x;c:x", dimensions={"x": ["a"], "z": ["b"]}) == "\n".join([
-        "- dimensions: no tensor or variable is named 'z'; there are: Identity, MatMul, "
-        "MatMul/ReadVariableOp, MatMul_1, MatMul_1/ReadVariableOp, Relu, result Identity, v and 2 "
-        "more",
-        "- dimensions: tensor 'x' has 2 dimensions [8, 16], and 1 names; give a name for each, or "
-        "None",
-        "- rule c:x is for a dimension that no tensor in dimensions has; they have: a, b",
-    ])  # fmt: skip
-    assert error(rules="a:y", dimensions={"x": ["a", None]}).startswith("tensor 'x': ")
-    assert error(rules="a:x", dimensions={"x": ["a", None]}, pins={"x": "replicate"}) == (
-        "operation 'x' has a pin, and a layout by the rules; drop one of them"
-    )
-    assert error(memory_limit_bytes=10).startswith(
-        "no plan fits into memory_limit_bytes=10: the least that any plan needs is"
-    )
-
-    def inverse(x):
-        return tf.linalg.inv(x)
-
-    with pytest.raises(LayoutError) as caught:
-        plan(
-            inverse, LINE, [tf.TensorSpec([4, 4])], rules="a:x",
-            dimensions={"MatrixInverse": ["a", None]},
-        )  # fmt: skip
-    assert str(caught.value) == (
-        "MatrixInverse 'MatrixInverse' has no strategy that makes 'MatrixInverse' as [4/x, 4] on "
-        "x:2, which the rules say; leave it out of dimensions, and name what it is made of"
-    )
