@@ -1,0 +1,20 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for tests of the build."""
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+from tests.unit.packaging.installed import ROOT
+
+
+@pytest.fixture
+def setup_py() -> ModuleType:
+    """setup.py as a module; nothing runs on import."""
+    spec = importlib.util.spec_from_file_location("tf_fuse_setup", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
