@@ -48,6 +48,7 @@ JOBS ?= 3
 ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000
+UPDATES ?= 1
 STEPS ?= 100000
 SECONDS ?= 60
 SEED ?= 1
@@ -183,8 +184,9 @@ collectives: environment
 	  $(BIN)/python -m pytest -m '' tests/cluster/collectives/test_values.py \
 	  tests/fault/collectives/test_collective_loop.py $(ARGS)
 
+# UPDATES=all: each optimizer on servers with all sizes of biases, some six hours.
 updates: environment
-	TF_FUSE_TEST_UPDATES=1 $(BIN)/python -m pytest -m '' \
+	TF_FUSE_TEST_UPDATES=$(UPDATES) $(BIN)/python -m pytest -m '' \
 	  tests/cluster/shard_update/test_rewrite.py tests/cluster/shard_update/test_matrix.py \
 	  tests/cluster/shard_update/test_first_use.py \
 	  tests/cluster/parameter_server/test_update_values.py \

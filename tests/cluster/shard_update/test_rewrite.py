@@ -18,7 +18,7 @@ from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"
+_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") in ("1", "all")
 
 _HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
 _STEPS = 4

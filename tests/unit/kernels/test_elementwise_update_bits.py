@@ -40,7 +40,7 @@ _LEFT_OUT = (
 )
 # (A block is of 512.)
 _SIZES = (1, 7, 8, 9, 511, 512, 516, 4097, 70001)
-_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") == "1"  # `make updates`: every size to 4097
+_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") in ("1", "all")  # `make updates`: every size to 4097
 
 
 def _has(op, operand, result):
