@@ -39,7 +39,7 @@ def test_what_stock_does_is_compared_or_said_not_to_be():
         for key, row in functions.items()
         if row.stock != "n/a" and not row.stock.startswith("source: ")
     ] == [
-        ("test_collective_faults", "test_one_rank_without_the_plugin"),
+        ("test_differing_ranks", "test_one_rank_without_the_plugin"),
         ("test_two_hosts", "test_training_across_hosts"),
     ]
 
