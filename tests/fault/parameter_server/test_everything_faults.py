@@ -8,10 +8,6 @@ it, to the last bit, and the next step must be that of a program without faults.
 dies; other coordinators then go on from the checkpoint, and one of them is killed, too.
 """
 
-import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,18 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator, table
+from tests.fault.parameter_server.gated_steps import _ON, _counts, _Steps
+from tests.fault.parameter_server.next_coordinator import _next
 
 # Two coordinators, and those that follow them, on a machine that may do other things beside.
 _SECONDS = 600
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(2 * _SECONDS + 100)]
-
-# "spread": without a partitioner, and with the update of the kernel spread over the servers.
-_ON = ("on", "spread")
 _ON_PARAMS = ("on", pytest.param("spread", marks=pytest.mark.slow))
 _MODE_PARAMS = ("stock", *_ON_PARAMS)
 _DEADLINE_MS = 8000  # of every RPC; nothing else here comes near it
 _WORKER = "/job:worker/replica:0/task:0"
-_GATED = "/job:ps/replica:0/task:1"
 _CUT = 24  # requests, each cut off behind another byte
 
 
@@ -135,74 +129,6 @@ def test_another_coordinator_goes_on_from_the_checkpoint(runs, mode, case):
     assert said["restored"] == first["behind"]
     assert said["then"] == first["second"]
     assert runs[mode]["next_coordinator"]["said"]["entered"] is True
-
-
-class _Steps:
-    """The model, and its steps.
-
-    Attributes:
-      model: an `Everything`.
-      plain: a step.
-      gated: one that waits on the second server, between its forward pass and its gradients.
-      entered: how many of these have begun to wait.
-      queue: from which they take what they wait for.
-    """
-
-    def __init__(self, resolver, mode):
-        import tensorflow as tf
-
-        from tests.fault import everything
-
-        is_spread = mode == "spread"
-        self.model = model = everything.Everything(resolver, mode in _ON, is_spread=is_spread)
-        with model.strategy.scope(), tf.device("/job:ps/task:1"):
-            self.entered = tf.Variable(0, trainable=False, name="entered")
-        with tf.device(_GATED):
-            self.queue = tf.queue.FIFOQueue(4, [tf.float32], shapes=[[]], shared_name="gate")
-
-        def waits(ids):
-            with tf.device(_GATED), tf.control_dependencies([self.entered.assign_add(1)]):
-                gate = self.queue.dequeue()
-            loss, gradients = model.losses(ids, gate)
-            model.apply(gradients)
-            return loss
-
-        self.plain, self.gated = model.plain(), model.function(waits)
-
-    def writes_nowhere(self):
-        """A step whose gradient of the table has a row that there is not."""
-        import tensorflow as tf
-
-        model = self.model
-
-        def body(ids):
-            loss, (table, *others) = model.losses(ids)
-            shape = table.dense_shape
-            table = tf.IndexedSlices(tf.ones([2, model.table.output_dim]), [0, 100_000], shape)
-            model.apply([table, *others])
-            return loss
-
-        return model.function(body)
-
-    def fails_beside(self):
-        """A step with an operation on a server that fails, and does not wait for anything."""
-        import tensorflow as tf
-
-        model = self.model
-
-        def body(ids):
-            loss, gradients = model.losses(ids)
-            with tf.device(_GATED):
-                text = tf.strings.join([tf.strings.as_string(ids), "x"])
-                loss += tf.reduce_sum(tf.strings.to_number(text))
-            model.apply(gradients)
-            return loss
-
-        return model.function(body)
-
-    def has_entered(self, since):
-        """Waits until a gated step waits; whether one does."""
-        return bool(coordinator.wait_until(lambda: int(self.entered.numpy()) > since))
 
 
 def _main(mode, folder):
@@ -447,66 +373,5 @@ def _main(mode, folder):
     coordinator.finish(cases)
 
 
-def _counts(model, plain, ids):
-    """What became of a step: operations on servers, assignments that are left, gathers there."""
-    from tensorflow.python.eager import context
-
-    from tf_fuse.shard_update import interception
-
-    found = [one.outline for one in interception.fuser_of(context.context()).decisions]
-    with_updates = next(one for one in found if one.clusters)
-    ops = [op.type for op in plain.get_concrete_function(ids).graph.get_operations()]
-    return {
-        "fused": [len(with_updates.clusters), len(with_updates.left)],
-        "gathers": ops.count("ResourceGather"),
-    }
-
-
-def _next(mode, cluster, folder, is_killed):
-    """Runs another coordinator of the same tasks; what it says. It is killed while a step waits."""
-    spec = json.dumps({"cluster": cluster, "is_killed": is_killed})
-    process = subprocess.Popen(
-        [sys.executable, __file__, mode, str(folder), spec], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        said = next((line for line in process.stdout if line.startswith("{")), "")
-    finally:
-        process.kill()
-        process.wait()
-    assert said, f"the coordinator ended by itself, with status {process.returncode}"
-    return json.loads(said)
-
-
-def _go_on(mode, folder, cluster, is_killed):
-    """What such a coordinator does."""
-    import tensorflow as tf
-
-    from tests.fault import everything
-
-    is_on = mode in _ON
-    coordinator.Job("on" if is_on else mode, cluster=cluster)
-    if is_on:
-        everything.switch(True)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), rpc_layer="grpc+fuse" if is_on else "grpc"
-    )
-    steps = _Steps(resolver, mode)
-    model = steps.model
-    model.checkpoint().read(str(folder / "saved")).assert_existing_objects_matched()
-    said = {"restored": model.state()}
-    model.call(steps.plain)
-    said["then"] = model.state()
-    if is_killed:
-        since = int(steps.entered.numpy())
-        model.coordinator.schedule(steps.gated, args=(tf.constant(everything.IDS),))
-        said["entered"] = steps.has_entered(since)
-    os.write(1, (json.dumps(said) + "\n").encode())
-    signal.pause()
-
-
 if __name__ == "__main__":
-    _mode, _folder, *_spec = sys.argv[1:]
-    if _spec:
-        _go_on(_mode, Path(_folder), **json.loads(_spec[0]))
-    else:
-        _main(_mode, Path(_folder))
+    _main(sys.argv[1], Path(sys.argv[2]))
