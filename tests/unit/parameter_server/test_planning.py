@@ -1,32 +1,24 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of variables that are not there yet, and what becomes of them."""
+"""Loads of variables that are not there yet, and plans that place them by name."""
 
 import os
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-import json
-import random
 from dataclasses import replace
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tf_fuse.parameter_server as parameter_server
-from tf_fuse.cli import main
-from tf_fuse.parameter_server import Costs, PsStrategy
-from tf_fuse.parameter_server.abstract_build import record
+from tf_fuse.parameter_server import Costs
 from tf_fuse.parameter_server.balance import ServerLoads
 from tf_fuse.parameter_server.costs import Load, VariableSpec
 from tf_fuse.parameter_server.partitioning.partitioner import PartitionDecision
 from tf_fuse.parameter_server.placement.placer import Placer
 from tf_fuse.parameter_server.placement.planned_places import Expected, make_plan
-from tf_fuse.parameter_server.planning import expected_of
 
 
 def _expected(*shapes):
@@ -35,21 +27,6 @@ def _expected(*shapes):
 
 def _plan(expected, servers=2, split=None):
     return make_plan(expected, Costs(), ServerLoads(servers, 3), split)
-
-
-def _model():
-    model = keras.Sequential(
-        [
-            keras.layers.Embedding(100, 8),
-            keras.layers.Dropout(0.5),
-            keras.layers.Dense(16),
-            keras.layers.Dense(4),
-        ]
-    )
-    model.build((None, 5))
-    optimizer = keras.optimizers.Adam()
-    optimizer.build(model.trainable_variables)
-    return model, optimizer
 
 
 # --- Loads ---------------------------------------------------------------------------------------
@@ -202,300 +179,3 @@ def test_a_plan_for_other_servers_is_an_error():
         parameter_server.plan(lambda: None, servers=0)
     with pytest.raises(ValueError, match="there are 0 parameter servers"):
         Placer(0, Costs())
-
-
-# --- Models that are built abstractly ------------------------------------------------------------
-
-
-def test_all_variables_of_a_keras_model_are_recorded_with_their_slots():
-    expected = {e.variable.name: e.variable for e in expected_of(record(_model), in_graph=False)}
-    weights = {k: v for k, v in expected.items() if v.is_trained}
-    assert {(k.rpartition("/")[2], v.shape, v.slots) for k, v in weights.items()} == {
-        ("embeddings", (100, 8), 2),
-        ("kernel", (8, 16), 2),
-        ("bias", (16,), 2),
-        ("kernel", (16, 4), 2),
-        ("bias", (4,), 2),
-    }
-    others = {k.rpartition("/")[2]: v.slots for k, v in expected.items() if k not in weights}
-    assert others == {"seed_generator_state": 0, "iteration": 0, "learning_rate": 0}
-
-
-def test_nothing_is_noticed_of_the_first_run():
-    names = []
-
-    def build():
-        layer = keras.layers.Dense(2)
-        layer.build((None, 2))
-        names.append((layer.name, random.random(), np.random.random(), layer.kernel.path))
-        keras.random.uniform((2,))
-
-    keras.utils.set_random_seed(1)
-    record(build)
-    build()
-    assert names[0] == names[1]
-    keras.utils.set_random_seed(1)
-    build()
-    assert names[1][1:3] == names[2][1:3]
-
-
-def test_names_are_those_that_the_program_gave():
-    def build():
-        with tf.name_scope("a"):
-            tf.Variable([1.0], name="x")
-            with tf.name_scope("b"):
-                tf.Variable([1.0], name="x")
-        with tf.name_scope("a"), tf.device("/job:ps/task:1"):
-            tf.Variable([1.0], name="x")
-        tf.Variable([1.0])
-
-    recorded = record(build)
-    assert [one.name for one in recorded] == ["a/x", "a/b/x", "a/x", "Variable"]
-    assert [one.graph_name for one in recorded] == ["a/x", "a/b/x", "a_1/x", "Variable"]
-    assert [one.server for one in recorded] == [None, None, 1, None]
-    with tf.name_scope("outer"):
-        assert next(one.name for one in record(build)) == "outer/a/x"
-
-
-def test_values_from_outside_are_of_no_use_and_not_needed():
-    tensor, array = tf.ones([3, 2]), np.ones([500, 2], np.float32)
-    recorded = record(
-        lambda: (tf.Variable(tensor), tf.Variable(array), tf.Variable(lambda: tensor))
-    )
-    assert [one.shape for one in recorded] == [(3, 2), (500, 2), (3, 2)]
-
-
-def test_a_model_that_needs_values_is_not_planned(caplog):
-    def build():
-        return float(tf.Variable(1.0) + 1.0)
-
-    plan = parameter_server.plan(build, servers=2)
-    assert plan.places == ()
-    assert plan.reason.startswith("the model cannot be built abstractly: ")
-    assert plan.reason in caplog.text
-
-
-def test_an_explicit_server_that_there_is_not():
-    def build():
-        with tf.device("/job:ps/task:2"):
-            tf.Variable(1.0, name="x")
-
-    with pytest.raises(ValueError, match=r"'x' is to be on /job:ps/task:2, but there are 2 param"):
-        parameter_server.plan(build, servers=2)
-
-
-# --- Sessions ------------------------------------------------------------------------------------
-
-
-def _graph(strategy, build):
-    """Devices of the variables of a graph, by name, and of all of its operations."""
-    setter = tf.compat.v1.train.replica_device_setter(ps_tasks=2, ps_strategy=strategy)
-    with tf.Graph().as_default() as graph, tf.compat.v1.device(setter):
-        build()
-    ops = {op.name: op.device for op in graph.get_operations()}
-    kinds = ("VarHandleOp", "VariableV2")
-    return {op.name: op.device for op in graph.get_operations() if op.type in kinds}, ops
-
-
-def _sizes(resource=True, order=1):
-    def build():
-        for size in (1000, 999, 10, 9)[::order]:
-            with tf.compat.v1.variable_scope(f"s{size}"):
-                tf.compat.v1.get_variable("v", [size], use_resource=resource)
-
-    return build
-
-
-@pytest.mark.parametrize("resource", [True, False])
-def test_a_graph_is_placed_by_bytes_and_not_in_turn(resource):
-    def build():
-        for number in range(4):
-            tf.compat.v1.get_variable(f"kernel{number}", [100, 100], use_resource=resource)
-            tf.compat.v1.get_variable(f"bias{number}", [100], use_resource=resource)
-
-    stock, _ = _graph(None, build)
-    assert {d for n, d in stock.items() if "kernel" in n} == {"/job:ps/task:0"}
-    ours, _ = _graph(PsStrategy(2), build)
-    for kind in ("kernel", "bias"):
-        devices = sorted(d for n, d in ours.items() if kind in n)
-        assert devices == ["/job:ps/task:0"] * 2 + ["/job:ps/task:1"] * 2
-
-
-def test_a_planned_graph_does_not_depend_on_order():
-    plan = parameter_server.plan(_sizes(), servers=2)
-    placed = [_graph(PsStrategy(2, plan=plan), _sizes(order=order))[0] for order in (1, -1)]
-    assert placed[0] == placed[1]
-    assert placed[0]["s1000/v"] != placed[0]["s999/v"]
-    assert placed[0]["s10/v"] != placed[0]["s9/v"]
-
-
-def test_slots_of_a_graph_are_beside_their_variables():
-    def build():
-        x = tf.compat.v1.get_variable("x", [10])
-        y = tf.compat.v1.get_variable("y", [10])
-        tf.compat.v1.train.AdamOptimizer().minimize(tf.reduce_sum(x * y))
-
-    plan = parameter_server.plan(build, servers=2)
-    slots = {p.variable.name: p.variable.slots for p in plan.places}
-    assert slots["x"] == slots["y"] == 2
-    variables, _ = _graph(PsStrategy(2, plan=plan), build)
-    assert variables["x"] != variables["y"]
-    for name in ("x", "y"):
-        assert variables[f"{name}/Adam"] == variables[f"{name}/Adam_1"] == variables[name]
-
-
-@pytest.mark.parametrize("resource", [True, False])
-@pytest.mark.parametrize("is_synchronous", [True, False])
-@pytest.mark.parametrize("is_planned", [True, False])
-def test_slots_of_a_graph_are_counted_where_they_are(resource, is_synchronous, is_planned):
-    v1 = tf.compat.v1
-
-    def build():
-        x = v1.get_variable("x", [100], use_resource=resource)
-        y = v1.get_variable("y", [90], use_resource=resource)
-        optimizer = v1.train.AdamOptimizer()
-        if is_synchronous:
-            optimizer = v1.train.SyncReplicasOptimizer(optimizer, replicas_to_aggregate=2)
-        step = v1.train.get_or_create_global_step()
-        optimizer.minimize(tf.reduce_sum(x) + tf.reduce_sum(y), global_step=step)
-
-    strategy = PsStrategy(2, plan=parameter_server.plan(build, servers=2) if is_planned else None)
-    _, devices = _graph(strategy, build)
-    report = parameter_server.placement_report(strategy)
-    found = {one["variable"]: one for one in report["variables"]}
-    sums = {name for name in devices if name.partition("/")[2].startswith("conditional_acc")}
-    assert len(sums) == 2 * is_synchronous
-    assert found.keys() == {"x", "y", "global_step", *sums}
-    for name, one in found.items():
-        assert devices[name] == f"/job:ps/task:{one['server']}"
-    # Each has two slots of its size; beside the first of both names are the powers of betas.
-    assert (found["x"]["slots"], found["y"]["slots"]) == (4, 2)
-    assert (found["x"]["kept_bytes"], found["y"]["kept_bytes"]) == (3 * 400 + 2 * 4, 3 * 360)
-    assert found["x"]["updated_bytes_per_step"] == 3 * 400
-    # What comes later does not meet slots anywhere else.
-    assert strategy.placement.loads().counts == [
-        sum(v["server"] == s for v in found.values()) for s in (0, 1)
-    ]
-
-
-def test_what_is_beside_a_slot_is_counted_with_the_variable():
-    strategy = PsStrategy(2, Costs(slots=1))
-
-    def build():
-        x = tf.compat.v1.get_variable("x", [100])
-        for name in ("slot", "average"):
-            with tf.Graph.colocate_with(x.graph, x):
-                x = tf.compat.v1.get_variable(name, [100])
-
-    _graph(strategy, build)
-    (one,) = parameter_server.placement_report(strategy)["variables"]
-    assert (one["variable"], one["slots"], one["kept_bytes"]) == ("x", 2, 1200)
-    # One slot was expected.
-    assert strategy.placement.loads().loads[one["server"]][0] == 1200
-
-
-def test_devices_of_a_graph_are_honoured():
-    strategy = PsStrategy(2)
-
-    def build():
-        for number in range(3):
-            with tf.device("/job:ps/task:1"):
-                tf.compat.v1.get_variable(f"v{number}", [10])
-        with tf.device("/job:worker/task:5"):
-            tf.compat.v1.get_variable("local", [10])
-        tf.compat.v1.get_variable("free", [10])
-
-    variables, _ = _graph(strategy, build)
-    assert {variables[f"v{number}"] for number in range(3)} == {"/job:ps/task:1"}
-    assert variables["local"] == "/job:worker/task:5"
-    assert variables["free"] == "/job:ps/task:0"
-    report = parameter_server.placement_report(strategy)
-    assert [one["why"] for one in report["variables"]] == ["explicit"] * 3 + ["online"]
-
-    def wrong():
-        with tf.device("/job:ps/task:2"):
-            tf.compat.v1.get_variable("w", [10])
-
-    with pytest.raises(ValueError, match="'w' is to be on task 2 of the parameter servers, but"):
-        _graph(PsStrategy(2), wrong)
-
-
-def test_tables_of_a_graph_are_placed_too():
-    strategy = PsStrategy(2)
-
-    def build():
-        for _ in range(2):
-            tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
-
-    _, ops = _graph(strategy, build)
-    assert {d for n, d in ops.items() if n.startswith("MutableHashTable")} >= {
-        "/job:ps/task:0",
-        "/job:ps/task:1",
-    }
-
-
-def test_pieces_of_a_graphs_variable_are_spread():
-    costs = Costs(memory_bytes_per_s=1e12)
-    partitioner = parameter_server.CostPartitioner(2, costs, axis=None)
-
-    def build():
-        tf.compat.v1.get_variable("ballast", [3000, 1000])
-        kernel = tf.compat.v1.get_variable("kernel", [1, 2_000_000], partitioner=partitioner)
-        assert [v.shape.as_list() for v in kernel] == [[1, 1_000_000]] * 2
-
-    for plan in (None, parameter_server.plan(build, servers=2)):
-        strategy = PsStrategy(2, plan=plan)
-        variables, _ = _graph(strategy, build)
-        assert variables["kernel/part_0"] != variables["kernel/part_1"]
-        why = {one["why"] for one in parameter_server.placement_report(strategy)["variables"]}
-        assert why == {"online" if plan is None else "planned"}
-
-
-# --- The report ----------------------------------------------------------------------------------
-
-
-def test_the_report_adds_up(tmp_path, capsys):
-    strategy = PsStrategy(2, Costs(slots=0, workers=2))
-    _graph(strategy, _sizes())
-    report = json.loads(json.dumps(parameter_server.placement_report(strategy)))
-    assert [one["kept_bytes"] for one in report["servers"]] == [4036, 4036]
-    assert [one["read_bytes_per_step"] for one in report["servers"]] == [8072, 8072]
-    assert report["imbalance"]["kept_bytes"] == 1.0
-    assert [(v["variable"], v["server"], v["kept_bytes"]) for v in report["variables"]] == [
-        ("s1000/v", 0, 4000),
-        ("s999/v", 1, 3996),
-        ("s10/v", 1, 40),
-        ("s9/v", 0, 36),
-    ]
-    assert report["partitions"] == report["plans"] == []
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(report))
-    assert main(["explain", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "Parameter servers" in out and "s1000/v" in out and "4,036" in out
-    assert main(["explain", str(path), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out) == report
-    path.write_text(json.dumps({**report, "variables": [{}]}))
-    assert main(["explain", str(path)]) == 1
-    assert "placement_report() of this version" in capsys.readouterr().err
-
-
-def test_long_names_of_a_report_are_whole(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")  # as in a file
-    name = "sequential/" + "transformer_block_0123456789/" * 3 + "kernel"
-    strategy = PsStrategy(2)
-    _graph(strategy, lambda: tf.compat.v1.get_variable(name, [10]))
-    parameter_server.print_placement_report(strategy)
-    lines = capsys.readouterr().out.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.strip().startswith("sequential/"))
-    column = len(lines[at].split()[0])
-    assert name in "".join(line.strip()[:column] for line in lines[at : at + 8])
-
-
-def test_a_report_of_another_strategy():
-    with pytest.raises(TypeError, match="got MirroredStrategy"):
-        parameter_server.placement_report(tf.distribute.MirroredStrategy(["CPU:0"]))
-
-
-def test_without_a_strategy_a_model_is_just_built():
-    assert parameter_server.build(lambda: 7) == 7
