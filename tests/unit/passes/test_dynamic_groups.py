@@ -11,6 +11,7 @@ import re
 import tensorflow as tf
 
 from tests.unit.passes import executor_model
+from tests.unit.passes.graph_interpreters import _DEAD, _evaluate, _stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     PS1,
@@ -26,14 +27,7 @@ from tests.unit.passes.pass_testing import (
     skips,
     structure,
 )
-from tests.unit.passes.test_random_graphs import (
-    _DEAD,
-    _evaluate,
-    _random_choices,
-    _random_conditionals,
-    _random_exchange,
-    _stuck,
-)
+from tests.unit.passes.random_graphs import _random_choices, _random_conditionals, _random_exchange
 from tests.unit.passes.test_random_loops import _compare, _kept, _random_loops
 from tf_fuse.explain import rewrite
 

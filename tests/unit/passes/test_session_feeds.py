@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tests.unit.passes.pass_testing import PS0, W0, const, node, nodes_of, skips, sorted_groups
-from tests.unit.passes.test_random_graphs import _random_exchange
+from tests.unit.passes.random_graphs import _random_exchange
 from tf_fuse.explain import rewrite
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tests.unit.passes.graph_interpreters import _evaluate, _stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     PS1,
@@ -23,13 +24,7 @@ from tests.unit.passes.pass_testing import (
     use,
     verdicts,
 )
-from tests.unit.passes.test_random_graphs import (
-    _evaluate,
-    _random_choices,
-    _random_conditionals,
-    _random_exchange,
-    _stuck,
-)
+from tests.unit.passes.random_graphs import _random_choices, _random_conditionals, _random_exchange
 from tests.unit.passes.test_random_loops import _compare, _random_loops
 from tf_fuse.explain import rewrite
 from tf_fuse.v1 import receive_stamp_pb2
