@@ -182,6 +182,7 @@ dynamic: environment
 collectives: environment
 	TF_FUSE_TEST_COLLECTIVES=1 TF_FUSE_TEST_SECONDS=$(SECONDS) TF_FUSE_TEST_SEED=$(SEED) \
 	  $(BIN)/python -m pytest -m '' tests/cluster/collectives/test_values.py \
+	  tests/cluster/collectives/test_shard_values.py \
 	  tests/fault/collectives/test_collective_loop.py $(ARGS)
 
 # UPDATES=all: each optimizer on servers with all sizes of biases, some six hours.
