@@ -9,135 +9,23 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import signal
 import sys
 import threading
 
 import tensorflow as tf
 
+from tests.unit.shard_update.handover_replicas import (
+    _UNREACHABLE,
+    _Handler,
+    _is_error,
+    _log,
+    _logged,
+    _replicas,
+)
 from tf_fuse.shard_update.runtime import exit_handover, handover_protocol
-from tf_fuse.sharded_variable.local_shards import ShardRanges, inherited_name
-from tf_fuse.sharded_variable.peers import Peers, Reader
-from tf_fuse.sharded_variable.state import ShardGroups
-
-_CPUS = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(_CPUS[0], [tf.config.LogicalDeviceConfiguration()] * 3)
-_UNREACHABLE = tf.errors.UnavailableError(None, None, "unreachable")
-_log: list[str] = []
-_logged: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-
-class _Reader:
-    """Runs graphs on other replicas' devices.
-
-    Attributes:
-      asked: the keys of all runs.
-      before: is called before each run, with its key.
-    """
-
-    def __init__(self, peers):
-        self.peers, self.asked, self.before = peers, [], lambda key: None
-
-    def run(self, key, build, seconds=None):
-        self.asked.append(key)
-        self.before(key)
-
-        def built():
-            results = build()
-            if isinstance(results, tf.Operation):
-                with tf.control_dependencies([results]):
-                    return tf.constant(0)
-            return results
-
-        return tf.nest.map_structure(lambda t: t.numpy(), tf.compat.v1.wrap_function(built, [])())
-
-
-class _Replica:
-    """One replica, whose variable has the number of the last step everywhere."""
-
-    def __init__(self, rank, count):
-        devices = [f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(count)]
-        peers = Peers(tuple(devices), (rank,), "")
-        self.rank, self.all = rank, _Reader(peers)
-        self.readers = {i: _Reader(peers) for i in range(count) if i != rank}
-        self.state = ShardGroups(self.all, self.readers)
-        self.state._copies.reader = lambda ranks: self.all
-        with tf.device(devices[rank]):
-            self.variable = tf.Variable(tf.zeros([32 * count]))
-        owns = tuple((32 * i, 32 * i + 32) for i in range(count))
-        held = [ShardRanges((32 * count,), tf.float32, owns)]
-        self.shard_group = self.state.shard_group(held, {rank: [self.variable.handle]})
-        self.leaving = exit_handover.ExitBarrier(peers, self.state, self.readers)
-
-    def step(self):
-        """One whole step."""
-        with self.state.step(self.shard_group):
-            self.write(self.shard_group.version + 1)
-
-    def write(self, number):
-        """What a step does to the part."""
-        part = self.shard_group._replicas[0].parts[0]
-        part.assign(tf.fill(part.read().shape, float(number)))
-
-    def fail(self, number=None):
-        """A step that fails, perhaps after it has changed the part."""
-        try:
-            with self.state.step(self.shard_group):
-                if number is not None:
-                    self.write(number)
-                raise ValueError("on purpose")
-        except ValueError:
-            pass
-
-    def leave(self, after_sigterm=False):
-        """Hands over."""
-        until = exit_handover.time.monotonic() + 60
-        (self.leaving.may_end if after_sigterm else self.leaving.leave)(until)
-
-    def dies(self, *others):
-        """Cannot be reached any more; what it has goes wrong."""
-
-        def fail(key):
-            raise _UNREACHABLE
-
-        self.write(-1)
-        for other in others:
-            other.readers[self.rank].before = fail
-
-    def lose(self, *ranks):
-        """Fails to read others' own parts."""
-
-        def fail(key):
-            if any((rank, rank) in source for source in key[2:3] for rank in ranks):
-                raise _UNREACHABLE
-
-        self.all.before = fail
-
-    def read(self):
-        """The values of the variable."""
-        self.shard_group.join()
-        return sorted(set(self.variable.read_value().numpy().tolist()))
-
-    def marks(self):
-        """What it was handed."""
-        return self.shard_group.inherited()
-
-
-def _replicas(count=2, steps=3):
-    replicas = [_Replica(rank, count) for rank in range(count)]
-    for _ in range(steps):
-        for replica in replicas:
-            replica.step()
-    return replicas
-
-
-def _is_error(replica):
-    try:
-        return replica.read()
-    except tf.errors.UnavailableError as error:
-        assert "restart the program from its last checkpoint" in error.message
-        return "error"
+from tf_fuse.sharded_variable.local_shards import inherited_name
+from tf_fuse.sharded_variable.peers import Reader
 
 
 def between_steps():
@@ -414,12 +302,6 @@ def a_handler_of_sigterm_that_is_set_later():
         assert "has had a SIGTERM; what others need" in _logged.get(timeout=60)
     assert one.marks() == [3, 3]  # Its own came back with the other one's.
     assert other.marks() == [3, -1]
-
-
-class _Handler(logging.Handler):
-    def emit(self, record):
-        _log.append(record.getMessage())
-        _logged.put(record.getMessage())
 
 
 if __name__ == "__main__":
