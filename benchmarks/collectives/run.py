@@ -48,7 +48,7 @@ from benchmarks.common.rank_group import (
     Variant,
 )
 from benchmarks.fuse_recv import network
-from benchmarks.fuse_recv import run as fuse_recv
+from benchmarks.fuse_recv.results import machine
 from examples import tun_relay, two_hosts
 from examples.progress import display, open_console
 
@@ -229,7 +229,7 @@ def measure(
             say("done")
     return {
         "settings": {key: getattr(args, key) for key in _SETTINGS},
-        "machine": fuse_recv.machine(),
+        "machine": machine(),
         "rows": rows,
     }
 

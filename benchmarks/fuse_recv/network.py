@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.fuse_recv import options, results
 from benchmarks.fuse_recv import run as fuse_recv
 from examples import compare, tun_relay, two_hosts
 from examples.progress import display, open_console
@@ -118,14 +119,14 @@ def measure(
         progress,
         before_round=before_round,
     )
-    modes = {mode: fuse_recv.mode_numbers(mode, rounds[mode]) for mode in args.modes}
-    fused = fuse_recv.fused_modes(modes)
+    modes = {mode: results.mode_numbers(mode, rounds[mode]) for mode in args.modes}
+    fused = results.fused_modes(modes)
     # What is received does not depend on the link, so this runs without it.
     stock_rpcs = compare.count_stock_recv_rpcs(spec, progress)
     return {
         "workload": args.workload,
         "settings": {key: getattr(args, key) for key in fuse_recv._SETTINGS},
-        "machine": fuse_recv.machine(),
+        "machine": results.machine(),
         "link": {"emulator": hosts.emulator, "mtu": tun_relay.MTU},
         "recv_rpcs_per_step": {
             "stock": stock_rpcs,
@@ -136,7 +137,7 @@ def measure(
             for at, link in enumerate(links)
         ],
         "losses": modes[fused[0]]["losses"],
-        **fuse_recv.comparison_of_losses(modes, args.workers == 1 or args.synchronous),
+        **results.comparison_of_losses(modes, args.workers == 1 or args.synchronous),
     }
 
 
@@ -156,10 +157,10 @@ def _numbers(
 ) -> dict[str, Any]:
     modes = {}
     for mode in rounds:
-        numbers = fuse_recv.mode_numbers(mode, rounds[mode])
+        numbers = results.mode_numbers(mode, rounds[mode])
         modes[mode] = {key: numbers[key] for key in ("steps_per_s", "cpu_ms_per_step")}
     rate = {mode: modes[mode]["steps_per_s"]["median"] for mode in rounds}
-    fused = fuse_recv.fused_modes(rounds)
+    fused = results.fused_modes(rounds)
     return {
         "name": link.name,
         **dataclasses.asdict(link),
@@ -335,7 +336,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     for name in ("features", "workers", "ps", "batch"):
         if (value := getattr(args, name)) is not None:
             known += [f"--{name}", str(value)]
-    for key, value in vars(fuse_recv.parse(known)).items():
+    for key, value in vars(options.parse(known)).items():
         if key == "grouping" or getattr(args, key, None) is None:
             setattr(args, key, value)
     if args.plot and not args.delays:

@@ -29,7 +29,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common import output
-from benchmarks.fuse_recv import run as fuse_recv
+from benchmarks.fuse_recv.results import machine
 from examples import compare
 from examples.progress import display, open_console
 
@@ -66,7 +66,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
             progress.advance(task)
     return {
         "settings": {**settings, "rounds": args.rounds},
-        "machine": fuse_recv.machine(),
+        "machine": machine(),
         "variants": {
             name: {key: compare.spread(one[key] for one in found) for key in found[0]}
             for name, found in rounds.items()

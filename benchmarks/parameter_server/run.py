@@ -35,7 +35,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common import output
-from benchmarks.fuse_recv import run as fuse_recv
+from benchmarks.fuse_recv.results import comparison_of_losses, machine
 from examples import compare
 from examples.progress import display, open_console
 from examples.session import Session, SessionError
@@ -91,10 +91,10 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     return {
         "model": args.model,
         "settings": {key: getattr(args, key) for key in _SETTINGS},
-        "machine": fuse_recv.machine(),
+        "machine": machine(),
         "modes": modes,
         "ratio": ratios(rounds, modes),
-        **fuse_recv.comparison_of_losses(modes, args.workers == 1),
+        **comparison_of_losses(modes, args.workers == 1),
     }
 
 

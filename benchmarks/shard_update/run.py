@@ -47,7 +47,7 @@ from benchmarks.collectives import run as collectives
 from benchmarks.collectives.options import listed
 from benchmarks.common import output
 from benchmarks.common.rank_group import RankError
-from benchmarks.fuse_recv import run as fuse_recv
+from benchmarks.fuse_recv.results import machine
 from benchmarks.shard_update import models, results
 from benchmarks.shard_update.modes import MODES, ModeGroup, Round, why_no_torch
 from examples.progress import display, open_console
@@ -107,7 +107,7 @@ def measure(args: argparse.Namespace, console: Console, progress: Progress) -> d
         "losses_compared": results.compared(finished),
         "estimates": results.estimates(rounds, finished),
         "settings": {key: getattr(args, key) for key in _SETTINGS},
-        "machine": fuse_recv.machine(),
+        "machine": machine(),
     }
 
 
