@@ -79,10 +79,11 @@ class MetricSums:
         self.variables = [
             one for one in model.metrics_variables if hasattr(value_of(one), "handle")
         ]
-        self._packing = Packing()
-        self._totals: list[Any] | None = None  # as `_packing` packs them
-        self._adders: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}  # by packing
-        self._newest: _Trace | None = None
+        self._totals: list[Any] | None = None  # NumPy arrays
+        self._newest: Call | None = None  # that was added
+        # Compute logs, by the packing of the newest call.
+        self._results: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}
+        self._trace: _Trace | None = None
 
     def on_servers(self) -> list[Any]:
         """Return variables to which steps add in one operation on their server."""
@@ -99,14 +100,14 @@ class MetricSums:
           batch: that it gets.
 
         Returns:
-          "additions": for each of `variables`, a list; "logs": None where `add` computes them.
+          "additions": for each of `variables`, a list; "logs": None where `logs` computes them.
 
         Raises:
           Exception: the step needs variables of metrics on their servers; see `refuse`.
         """
         import tensorflow as tf
 
-        trace = self._newest = _Trace(self)
+        trace = self._trace = _Trace(self)
         token = _trace.set(trace)
         try:
             zeros = [tf.zeros(one.shape, one.dtype) for one in self.variables]
@@ -136,7 +137,7 @@ class MetricSums:
         Returns:
           Whether a step is worth another trace; if so, those that were traced are of no more use.
         """
-        trace = self._newest
+        trace = self._trace
         if trace is None or not self.variables:
             return False
         refused = trace.refused or range(len(self.variables))
@@ -147,28 +148,37 @@ class MetricSums:
             error,
         )
         self.variables = [one for i, one in enumerate(self.variables) if i not in refused]
-        self._adders.clear()
+        self._results.clear()
         return True
 
-    def add(self, call: Call) -> Any:
-        """Add what the steps of a call returned.
+    def add(self, call: Call) -> None:
+        """Add what the steps of a call returned; NumPy's sums have the bits of TensorFlow's.
 
         Args:
           call: returned, packed, what `step` did: "additions" is a list of those of each step;
             "logs" the last one's.
-
-        Returns:
-          The logs of the last step: metrics are those of all steps since `store`.
         """
+        packing, packed = call.packing, call.fetch()
+        assert packing is not None
+        if self._totals is None:
+            self._totals = [one.numpy() for one in self.variables]
+        for additions in packing.numbers["additions"][: packing.steps(packed)]:
+            for i, added in enumerate(additions):
+                for number in added:
+                    self._totals[i] = self._totals[i] + packing.array(packed, number)
+        self._newest = call
+
+    def logs(self) -> Any:
+        """Return the logs of the last step that was added: metrics of all steps since `store`."""
         import tensorflow as tf
 
-        packed = call.fetch()
-        if self._totals is None:
-            self._totals = self._packing.pack([tf.constant(one.numpy()) for one in self.variables])
-        add = self._adders.get(call.packing)
-        if add is None:
-            add = self._adders[call.packing] = self._trace_add(call.packing, self._totals, packed)
-        self._totals, logs = add(self._totals, packed)
+        call = self._newest
+        assert call is not None and self._totals is not None
+        given = [[tf.constant(one) for one in found] for found in (self._totals, call.fetch())]
+        compute = self._results.get(call.packing)
+        if compute is None:
+            compute = self._results[call.packing] = self._trace_results(call.packing, given)
+        logs = compute(*given)
         return logs[""] if list(logs) == [""] else logs
 
     def store(self) -> None:
@@ -176,7 +186,7 @@ class MetricSums:
         totals, self._totals = self._totals, None
         if totals is None:
             return
-        for variable, total in zip(self.variables, self._packing.unpack(totals), strict=True):
+        for variable, total in zip(self.variables, totals, strict=True):
             variable.assign(total)
 
     def give_up(self) -> None:
@@ -198,35 +208,30 @@ class MetricSums:
             for variable, value in zip(self.variables, stock, strict=True):
                 set_value(variable, value)
 
-    def _trace_add(self, packing: Any, *examples: list[Any]) -> Any:
-        """Trace one function that adds and computes logs: each call of a function costs time.
+    def _trace_results(self, packing: Any, examples: Sequence[list[Any]]) -> Any:
+        """Trace one function that computes logs: each operation of its own would cost time.
 
         Args:
           packing: of what the workers' calls return.
-          examples: of its arguments: packed totals, and what a call returned.
+          examples: of its arguments: totals, and what a call returned.
 
         Returns:
-          A function of these; it returns the packed new totals, and the logs.
+          A function of these that returns the logs.
         """
         import tensorflow as tf
 
-        def add(totals: list[Any], packed: list[Any]) -> Any:
-            sums, outputs = self._packing.unpack(totals), packing.unpack(packed)
-            steps = packing.steps(packed)
-            for step, additions in enumerate(outputs["additions"]):
-                for i, added in enumerate(additions):
-                    for one in added:
-                        # Grappler must not reorder the additions, so each depends on `steps`.
-                        sums[i] = tf.where(step < steps, sums[i] + one, sums[i])
-            logs = outputs["logs"]
+        def compute(totals: list[Any], packed: list[Any]) -> Any:
+            logs = tf.nest.map_structure(
+                lambda number: packing.tensor(packed, number), packing.numbers["logs"]
+            )
             if any(one is None for one in logs.values()):
-                with self._holding(sums):
+                with self._holding(totals):
                     results = _tensors(self._model.get_metrics_result())
                 logs = {name: results[name] if one is None else one for name, one in logs.items()}
-            return self._packing.pack(sums), logs
+            return logs
 
         specs = [[tf.type_spec_from_value(one) for one in example] for example in examples]
-        return tf.function(add, autograph=False).get_concrete_function(*specs)
+        return tf.function(compute, autograph=False).get_concrete_function(*specs)
 
 
 def _tensors(logs: Any) -> Any:

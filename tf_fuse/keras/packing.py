@@ -6,17 +6,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _STEPS = 4  # bytes of the number of steps, which come first
 
 
+class _Place(NamedTuple):
+    """Where a tensor is in the packed one."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
 class Packing:
-    """How the tensors of one structure are packed."""
+    """How the tensors of one structure are packed.
+
+    Attributes:
+      numbers: the structure, with a number in the place of each tensor.
+    """
 
     def __init__(self) -> None:
-        self._structure: Any = None
-        self._packed: dict[int, tuple[Any, tuple[int, ...]]] = {}  # dtype, shape by number
+        self.numbers: Any = None
+        # By number: the place, or which one of the others it is; None for None.
+        self._places: list[_Place | int | None] = []
 
     def pack(self, structure: Any, steps: Any = 0) -> list[Any]:
         """Pack tensors of known shapes.
@@ -30,42 +44,47 @@ class Packing:
         """
         import tensorflow as tf
 
-        self._structure, self._packed = structure, {}
+        flat = tf.nest.flatten(structure)
+        self.numbers = tf.nest.pack_sequence_as(structure, range(len(flat)))
+        self._places = []
         bytes_ = [tf.bitcast(tf.cast(steps, tf.int32), tf.uint8)]
-        others = []
-        for number, one in enumerate(tf.nest.flatten(structure)):
-            if tf.is_tensor(one) and _is_plain(one):
-                self._packed[number] = one.dtype, tuple(one.shape)
-                bytes_.append(tf.reshape(tf.bitcast(one, tf.uint8), [-1]))
-            elif one is not None:
-                others.append(one)
-        return [tf.concat(bytes_, axis=0), *others]
-
-    def steps(self, packed: Sequence[Any]) -> Any:
-        """Return the number of steps that was packed; a tensor while a function is traced."""
-        import tensorflow as tf
-
-        if tf.executing_eagerly():
-            return int(packed[0].numpy()[:_STEPS].view("int32")[0])
-        return tf.bitcast(packed[0][:_STEPS], tf.int32)
-
-    def unpack(self, packed: Sequence[Any]) -> Any:
-        """Return the structure of what `pack` returned."""
-        import tensorflow as tf
-
-        others = iter(packed[1:])
         begin = _STEPS
-        flat = []
-        for number, one in enumerate(tf.nest.flatten(self._structure)):
-            if number in self._packed:
-                dtype, shape = self._packed[number]
-                end = begin + math.prod(shape) * dtype.size
-                bytes_ = tf.reshape(packed[0][begin:end], [*shape, dtype.size])
-                flat.append(tf.bitcast(bytes_, dtype))
+        others = []
+        for one in flat:
+            if one is None:
+                self._places.append(None)
+            elif tf.is_tensor(one) and _is_plain(one):
+                end = begin + math.prod(one.shape) * one.dtype.size
+                self._places.append(_Place(one.dtype, tuple(one.shape), begin, end))
+                bytes_.append(tf.reshape(tf.bitcast(one, tf.uint8), [-1]))
                 begin = end
             else:
-                flat.append(None if one is None else next(others))
-        return tf.nest.pack_sequence_as(self._structure, flat)
+                others.append(one)
+                self._places.append(len(others))
+        return [tf.concat(bytes_, axis=0), *others]
+
+    def steps(self, packed: Sequence[Any]) -> int:
+        """Return the number of steps in what `pack` returned, as NumPy arrays."""
+        return int(packed[0][:_STEPS].view("int32")[0])
+
+    def array(self, packed: Sequence[Any], number: int) -> Any:
+        """Return one of the tensors that were packed, from NumPy arrays; do not change it."""
+        place = self._places[number]
+        assert place is not None
+        if isinstance(place, int):
+            return packed[place]
+        bytes_ = packed[0][place.begin : place.end]
+        return bytes_.view(place.dtype.as_numpy_dtype).reshape(place.shape)
+
+    def tensor(self, packed: Sequence[Any], number: int) -> Any:
+        """Return one of the tensors that were packed, from tensors; None for None."""
+        import tensorflow as tf
+
+        place = self._places[number]
+        if place is None or isinstance(place, int):
+            return None if place is None else packed[place]
+        bytes_ = packed[0][place.begin : place.end]
+        return tf.bitcast(tf.reshape(bytes_, [*place.shape, place.dtype.size]), place.dtype)
 
 
 def _is_plain(tensor: Any) -> bool:

@@ -47,6 +47,9 @@ class Call:
     def fetch(self) -> Any:
         """Wait for the call, and return what it returned, on this machine.
 
+        Returns:
+          NumPy arrays if it is packed, otherwise tensors.
+
         Raises:
           tf.errors.OpError: a step failed.
         """
@@ -121,9 +124,10 @@ class StepQueue:
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
         checks.check_captures(concrete)
+        scheduler = coordinators.Scheduler(self.coordinator, concrete, packing is not None)
 
         def begin(*args: Any) -> Call:
-            return Call(coordinators.schedule(self.coordinator, concrete, args), packing)
+            return Call(scheduler.schedule(args), packing)
 
         return begin
 

@@ -20,6 +20,8 @@ from tf_fuse.keras.worker_data import WorkerIterator
 
 _log = logging.getLogger("tf_fuse")
 _LONGEST_PAUSE_S = 1.0
+# Logs are computed so often at most, since that takes longer than to add what steps return.
+_LOGS_S = 0.1
 
 
 class Steps:
@@ -31,7 +33,8 @@ class Steps:
         self._queue = StepQueue(model.distribute_strategy)
         self._sums = MetricSums(model)
         self._traced: dict[Any, Callable[..., Call]] = {}
-        self._newest: Any = None
+        self._newest: Any = None  # logs
+        self._computed_at = 0.0
         self._begun = 0  # calls on data of workers since the last `join`
         self._in_vain = 0
 
@@ -39,7 +42,8 @@ class Steps:
         """Run `steps_per_execution` steps.
 
         Returns:
-          Logs of the newest steps that have ended and been fetched.
+          Logs of the newest steps that have ended; those of some moments before, if steps are
+            short.
 
         Raises:
           StopIteration: the data has ended.
@@ -78,6 +82,8 @@ class Steps:
             while len(self._queue):
                 self._fetch()
             self._queue.coordinator.join()
+            if self._newest is not None:
+                self._newest = self._sums.logs()
             self._sums.store()
         newest, self._newest, self._begun = self._newest, None, 0
         return newest
@@ -179,7 +185,22 @@ class Steps:
         return begin
 
     def _fetch(self) -> None:
-        self._newest = self._queue.take(self._sums.add, in_order=True)
+        self._queue.take(self._add, in_order=True)
+
+    def _add(self, call: Call, may_be_last: bool = False) -> None:
+        """Add what a call returned, and compute the logs if it is time, or if no call is left.
+
+        Args:
+          call: has ended.
+          may_be_last: whether those that are left may find no data; the last logs of an epoch are
+            those of all its steps.
+        """
+        self._sums.add(call)
+        now = time.monotonic()
+        is_time = self._newest is None or now - self._computed_at >= _LOGS_S
+        if is_time or may_be_last or not len(self._queue):
+            self._newest = self._sums.logs()
+            self._computed_at = now
 
     def _take(self, call: Call, iterator: WorkerIterator) -> bool | None:
         """Add what a call returned; return whether it was in vain; None if it ran steps."""
@@ -188,7 +209,7 @@ class Steps:
         if not steps:
             self._begun -= 1
             return in_vain
-        self._newest = self._sums.add(call)
+        self._add(call, may_be_last=iterator.data.steps is None)
         return None
 
     @contextlib.contextmanager

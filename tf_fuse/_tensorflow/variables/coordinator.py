@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +26,21 @@ _DISPATCH = Member(
     "knows the worker whose thread asks",
     _FEATURES,
 )
+_CLOSURE = Member(
+    _COORDINATOR,
+    "Closure",
+    Takes("function", "cancellation_mgr", "args", "kwargs"),
+    "is a call; copies of one take a quarter of the time of new ones",
+    _FEATURES,
+)
 _RESULT = f"{_VALUES}:RemoteValueImpl"
+_REMOTE_VALUE = Member(
+    _VALUES,
+    "RemoteValueImpl",
+    Takes("closure", "type_spec"),
+    "is the result of a call; that of steps becomes NumPy arrays",
+    _FEATURES,
+)
 MEMBERS = (
     Member(
         f"{_COORDINATOR}:ClusterCoordinator",
@@ -32,13 +49,23 @@ MEMBERS = (
         "schedules calls",
         _FEATURES,
     ),
-    Member(
-        f"{_COORDINATOR}:Cluster",
-        "schedule",
-        Takes("self", "function", "args", "kwargs"),
-        "schedules a traced function without the strategy's scope, in which TensorFlow would trace "
-        "it; entering that scope takes half of the time",
-        _FEATURES,
+    Member(f"{_COORDINATOR}:Cluster", "closure_queue", Stored(), "holds the calls", _FEATURES),
+    _CLOSURE,
+    *(
+        Member(f"{_COORDINATOR}:Closure", name, shape, why, _FEATURES)
+        for name, shape, why in (
+            ("_args", Stored(), "differ between calls of one function"),
+            ("_output_remote_value_ref", Stored(), "is None until the call has a result"),
+            ("_output_type_spec", Stored(), "is that of the result"),
+            ("build_output_remote_value", Takes("self"), "makes the result of a call"),
+        )
+    ),
+    *(
+        Member(f"{_COORDINATOR}:_CoordinatedClosureQueue", name, shape, why, _FEATURES)
+        for name, shape, why in (
+            ("put", Takes("self", "closure", "tag"), "schedules a call"),
+            ("_cancellation_mgr", Stored(), "is another one after a call has failed"),
+        )
     ),
     *(
         Member(_RESULT, name, Stored(), why, _FEATURES)
@@ -50,6 +77,8 @@ MEMBERS = (
             ("_values", "are tensors on the worker that ran the call"),
         )
     ),
+    _REMOTE_VALUE,
+    Member(_RESULT, "_copy_to_local", Takes("self"), "brings the result here", _FEATURES),
     Member(
         f"{_VALUES}:PerWorkerDatasetFromDatasetFunction",
         "_dataset_fn",
@@ -62,13 +91,58 @@ MEMBERS = (
 )
 
 
-def schedule(coordinator: Any, concrete: Any, args: tuple[Any, ...]) -> Any:
-    """Schedule a concrete function, as `ClusterCoordinator.schedule` does.
+@functools.cache
+def _array_result() -> type[Any]:
+    """Return the class of results that become NumPy arrays on this machine.
 
-    Returns:
-      What `ClusterCoordinator.schedule` returns.
+    TensorFlow makes tensors of them by an operation, which takes half as much time again.
     """
-    return coordinator._cluster.schedule(concrete, args=args, kwargs={})
+
+    class ArrayResult(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
+        def _copy_to_local(self) -> list[Any]:
+            return [one.numpy() for one in self._values]
+
+    return ArrayResult
+
+
+class Scheduler:
+    """Schedules calls of a concrete function, as `ClusterCoordinator.schedule` does.
+
+    It does not enter the strategy's scope, in which TensorFlow would trace the function, and does
+    not look at what the function returns each time: together these take most of the time.
+
+    Args:
+      coordinator: the `ClusterCoordinator`.
+      concrete: the function.
+      as_arrays: whether its results, a list of tensors, become NumPy arrays on this machine.
+    """
+
+    def __init__(self, coordinator: Any, concrete: Any, as_arrays: bool = False):
+        self._queue = coordinator._cluster.closure_queue
+        self._concrete = concrete
+        self._as_arrays = as_arrays
+        self._manager: Any = None
+        self._first: Any = None
+
+    def schedule(self, args: tuple[Any, ...]) -> Any:
+        """Schedule a call; return what `ClusterCoordinator.schedule` returns.
+
+        Args:
+          args: of the function: tensors, and values that differ between workers.
+        """
+        manager = self._queue._cancellation_mgr
+        if manager is not self._manager:
+            self._first = _CLOSURE.resolve().Closure(self._concrete, manager)
+            self._manager = manager
+        closure = copy.copy(self._first)
+        closure._args = args
+        if self._as_arrays:
+            result = _array_result()(None, closure._output_type_spec)
+            closure._output_remote_value_ref = weakref.ref(result)
+        else:
+            result = closure.build_output_remote_value()
+        self._queue.put(closure)
+        return result
 
 
 def is_done(result: Any) -> bool:
