@@ -61,8 +61,7 @@ class TaskConfig:
 
     Attributes:
       cluster: job name to the addresses ("host:port") of its tasks, by index.
-      job: this task's job name, a key of `cluster`.
-      index: this task's place in `cluster[job]`.
+      job, index: this task's place in `cluster`.
       protocol: "grpc" or "grpc+fuse" (or another protocol TensorFlow has a server for).
     """
 
@@ -92,9 +91,6 @@ def parse_tf_config(text: str | None) -> TaskConfig:
 
     Args:
       text: the value of TF_CONFIG, or None when it is not set.
-
-    Returns:
-      The task's configuration.
 
     Raises:
       ConfigError: TF_CONFIG is missing, not JSON, or its task is not in its cluster; the text says
@@ -199,12 +195,11 @@ def start_server(
 
     Args:
       config: the task.
-      inter_op: threads that run ops; None keeps TensorFlow's default.
-      intra_op: threads one op may use; None keeps TensorFlow's default.
-      cpus: logical CPU devices; None keeps TensorFlow's default, which is one.
+      inter_op: threads that run operations; None for TensorFlow's default, as for the next two.
+      intra_op: threads that one operation may use.
+      cpus: logical CPU devices.
       session_config_text: a ConfigProto in protobuf's text format, such as
-        "rpc_options { num_channels_per_target: 4 }"; None for an empty one. The thread counts are
-        put into it.
+        "rpc_options { num_channels_per_target: 4 }"; gets the three numbers.
 
     Returns:
       The running `tf.distribute.Server`. The process must leave with `os._exit`: TensorFlow does
@@ -247,36 +242,6 @@ def start_server(
     except tf.errors.OpError:
         check_port(config)  # another process may have taken it since the first check
         raise
-
-
-def start_metrics(port: int, address: str) -> str:
-    """Serve the counters of this process, and those of prometheus_client itself, over HTTP.
-
-    Args:
-      port: where to listen; 0 for any free port.
-      address: of the interface to listen on.
-
-    Returns:
-      The URL.
-
-    Raises:
-      ImportError: prometheus_client or the plugin is missing.
-      PortInUseError: the port is taken.
-    """
-    import tf_fuse.prometheus
-
-    tf_fuse.prometheus.register()
-    import prometheus_client
-
-    try:
-        server, _ = prometheus_client.start_http_server(port, addr=address)
-    except OSError as e:
-        if e.errno != errno.EADDRINUSE:
-            raise
-        raise PortInUseError(
-            errno.EADDRINUSE, f"--metrics-port {port} is in use by another process on this machine"
-        ) from e
-    return f"http://{address}:{server.server_port}/metrics"
 
 
 def watch_lifeline(fd: int) -> None:
@@ -328,11 +293,18 @@ def _parser() -> argparse.ArgumentParser:
         help="serve the counters to Prometheus on this port, 0 for any free one (grpc+fuse only)",
     )
     parser.add_argument(
-        "--metrics-address",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="where to listen for that; this machine alone by default",
+        "--health-port",
+        type=int,
+        metavar="PORT",
+        help="answer /healthz, /readyz and /metrics on this port, 0 for any free one",
     )
+    for name in ("metrics", "health"):
+        parser.add_argument(
+            f"--{name}-address",
+            default="127.0.0.1",
+            metavar="ADDRESS",
+            help="where to listen for that; this machine alone by default",
+        )
     parser.add_argument(
         "--profiler-port",
         type=int,
@@ -357,12 +329,16 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: command line without the program's name; None for the process's own.
 
     Returns:
-      An exit status when the server could not be started (2 configuration, 3 start, 4 port in use);
-      otherwise the call does not return.
+      Only if it cannot start: 2 configuration, 3 start, 4 port in use.
     """
     args = _parser().parse_args(argv)
     if args.lifeline_fd is not None:
         watch_lifeline(args.lifeline_fd)
+
+    def fail(status: int, text: str) -> int:
+        print(f"tf_fuse serve: error: {text}", file=sys.stderr, flush=True)
+        return status
+
     try:
         config = parse_tf_config(os.environ.get("TF_CONFIG"))
         if args.protocol:
@@ -376,24 +352,30 @@ def main(argv: Sequence[str] | None = None) -> int:
                 end_by_signals()
             else:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
+        health = None
+        if args.health_port is not None:
+            from tf_fuse.cluster import http_endpoints
+
+            task = "localhost", config.port
+            health = http_endpoints.HealthServer(args.health_address, args.health_port, task)
         server = start_server(config, args.inter_op, args.intra_op, args.cpus, args.session_config)
         if args.metrics_port is not None:
-            url = start_metrics(args.metrics_port, args.metrics_address)
-            print(f"tf_fuse serve: metrics at {url}", flush=True)
+            from tf_fuse.cluster import http_endpoints
+
+            http_endpoints.serve_metrics(args.metrics_address, args.metrics_port)
         if args.profiler_port is not None:
             import tensorflow as tf
 
             tf.profiler.experimental.server.start(args.profiler_port)
     except ConfigError as e:
-        return _fail(EXIT_CONFIG, str(e))
-    except PortInUseError as e:
-        return _fail(EXIT_PORT_IN_USE, str(e.strerror))
+        return fail(EXIT_CONFIG, str(e))
     except Exception as e:  # any reason not to start is reported the same way, with the task
-        return _fail(
-            EXIT_START_FAILED,
-            f"cannot start task {config.name} at {config.address} with protocol "
-            f"{config.protocol!r}: {type(e).__name__}: {e}",
-        )
+        if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
+            return fail(EXIT_PORT_IN_USE, str(e.strerror))
+        what = f"task {config.name} at {config.address} with protocol {config.protocol!r}"
+        return fail(EXIT_START_FAILED, f"cannot start {what}: {type(e).__name__}: {e}")
+    if health is not None:
+        health.has_started = True
     line = (
         f"{READY_PREFIX} task={config.name} address={config.address} "
         f"protocol={config.protocol} pid={os.getpid()}"
@@ -405,11 +387,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.close(args.ready_fd)
     server.join()
     os._exit(EXIT_OK)
-
-
-def _fail(status: int, text: str) -> int:
-    print(f"tf_fuse serve: error: {text}", file=sys.stderr, flush=True)
-    return status
 
 
 if __name__ == "__main__":
