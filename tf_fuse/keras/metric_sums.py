@@ -152,20 +152,25 @@ class MetricSums:
         return True
 
     def add(self, call: Call) -> None:
-        """Add what the steps of a call returned; NumPy's sums have the bits of TensorFlow's.
+        """Add what the steps of a call returned.
+
+        NumPy's sums have the bits of TensorFlow's, except that these flush denormal numbers.
 
         Args:
           call: returned, packed, what `step` did: "additions" is a list of those of each step;
             "logs" the last one's.
         """
+        import numpy as np
+
         packing, packed = call.packing, call.fetch()
         assert packing is not None
         if self._totals is None:
             self._totals = [one.numpy() for one in self.variables]
-        for additions in packing.numbers["additions"][: packing.steps(packed)]:
-            for i, added in enumerate(additions):
-                for number in added:
-                    self._totals[i] = self._totals[i] + packing.array(packed, number)
+        with np.errstate(all="ignore"):  # TensorFlow does not warn of what is infinite, either
+            for additions in packing.numbers["additions"][: packing.steps(packed)]:
+                for i, added in enumerate(additions):
+                    for number in added:
+                        self._totals[i] = self._totals[i] + packing.array(packed, number)
         self._newest = call
 
     def logs(self) -> Any:
