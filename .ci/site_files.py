@@ -9,7 +9,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 # README.md becomes the start page.
-_PATTERNS = ("*.md", "LICENSE", "docs/**/*", "examples/keras_[mp]*s.py", "examples/quickstart_*.py")
+_PATTERNS = (
+    "*.md",
+    "LICENSE",
+    "deploy/**/*",
+    "docs/**/*",
+    "examples/keras_[mp]*s.py",
+    "examples/quickstart_*.py",
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
