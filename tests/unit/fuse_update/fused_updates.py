@@ -79,3 +79,9 @@ def compared(body, shape=(5, 7, 3), dtype=tf.float32, steps=2):
     ours, outlines = outlines_of(run)
     assert bits(ours) == bits(stock)
     return outlines
+
+
+def _unrolled(job, g):
+    for _ in range(5):
+        job.m.assign(0.9 * job.m + g * 0.1)
+        job.w.assign_sub(job.m * 0.01)
