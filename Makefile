@@ -189,6 +189,8 @@ collectives: environment
 updates: environment
 	TF_FUSE_TEST_UPDATES=$(UPDATES) $(BIN)/python -m pytest -m '' \
 	  tests/cluster/shard_update/test_rewrite.py tests/cluster/shard_update/test_matrix.py \
+	  tests/cluster/shard_update/test_matrix_in_a_process.py \
+	  tests/cluster/shard_update/test_matrix_documentation.py \
 	  tests/cluster/shard_update/test_first_use.py \
 	  tests/cluster/parameter_server/test_update_values.py \
 	  tests/unit/kernels/test_elementwise_update_bits.py $(ARGS)
