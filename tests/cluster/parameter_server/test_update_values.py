@@ -93,7 +93,7 @@ def _limit(instructions, monkeypatch):
 @pytest.mark.parametrize("instructions", _INSTRUCTIONS)
 def test_instructions(instructions, monkeypatch):
     _limit(instructions, monkeypatch)
-    script = Path(__file__).with_name("test_updates.py")
+    script = Path(__file__).with_name("fused_update_cases.py")
     cases = {}
     for which in ("fast", "slow"):
         cases |= coordinator.run(str(script), which, seconds=_SECONDS)
