@@ -10,6 +10,7 @@ from tests.fault.soak import faults as soak_faults
 from tests.fault.soak import job as soak_job
 from tests.fault.soak import report as soak_report
 from tests.fault.soak import soak
+from tests.fault.soak.run_with_faults import unanswered
 
 _COUNT = 100
 
@@ -41,12 +42,12 @@ def _waiting(task, peer, sending, step=7):
 
 def test_a_receive_that_its_peer_knows_of_is_not_lost():
     both = {"w": [_waiting("w", "p", False)], "p": [_waiting("p", "w", True)]}
-    assert soak.unanswered(both) == []
+    assert unanswered(both) == []
     # Of another step, for another task, and without any.
     for of_p in ([_waiting("p", "w", True, 8)], [_waiting("p", "v", True)], []):
-        assert soak.unanswered({**both, "p": of_p}) == ["w, step 7: 3 tensors of p"]
-    assert soak.unanswered({**both, "p": None}) == []  # it gave no answer: nothing is known
-    assert soak.unanswered({"p": both["p"], "w": []}) == []
+        assert unanswered({**both, "p": of_p}) == ["w, step 7: 3 tensors of p"]
+    assert unanswered({**both, "p": None}) == []  # it gave no answer: nothing is known
+    assert unanswered({"p": both["p"], "w": []}) == []
 
 
 def _forsaken(count, peer_knows=True):
