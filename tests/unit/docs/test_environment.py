@@ -20,6 +20,7 @@ _SOURCES = [
     *(_ROOT / "examples").rglob("*.py"),
     *(_ROOT / "benchmarks").rglob("*.py"),
     _ROOT / "setup.py",
+    _ROOT / "cc" / "find_tensorflow.py",
 ]
 
 

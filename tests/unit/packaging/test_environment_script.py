@@ -64,7 +64,8 @@ def _make_environment(
     python.chmod(0o755)
     source = tmp_path / "source"
     (source / ".ci").mkdir(parents=True)
-    for name in (".ci/environment", "setup.py", "pyproject.toml"):
+    (source / "cc").mkdir()
+    for name in (".ci/environment", "setup.py", "cc/find_tensorflow.py", "pyproject.toml"):
         shutil.copy(ROOT / name, source / name)
     done = subprocess.run(
         [source / ".ci" / "environment", ".venv"],

@@ -18,7 +18,7 @@ from tests.unit.packaging.installed import BOTH, ROOT
 
 @pytest.fixture
 def environments(
-    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+    find_tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[dict[str, str], dict[str, str]], None]:
     """A function that sets what the target and the isolated environment seem to hold."""
     monkeypatch.setenv("PYTHONPATH", "isolated")
@@ -29,14 +29,14 @@ def environments(
             where, versions = ("/i", isolated) if "PYTHONPATH" in env else ("/t", target)
             return {"folder": f"{where}/tensorflow" if versions else None, "versions": versions}
 
-        monkeypatch.setattr(setup_py, "_python_json", find)
+        monkeypatch.setattr(find_tensorflow, "_python_json", find)
 
     return fake
 
 
-def test_what_a_child_finds_is_told_from_what_it_logs(setup_py: ModuleType) -> None:
+def test_what_a_child_finds_is_told_from_what_it_logs(find_tensorflow: ModuleType) -> None:
     code = "import sys; open(sys.argv[1], 'w').write('[1]'); print('a line after it', sys.argv[2])"
-    assert setup_py._python_json(code, dict(os.environ), "x") == [1]
+    assert find_tensorflow._python_json(code, dict(os.environ), "x") == [1]
 
 
 Environments = Callable[[dict[str, str], dict[str, str]], None]
