@@ -108,7 +108,8 @@ endif()
 
 add_library(request_fuzz_objects OBJECT EXCLUDE_FROM_ALL
             testing/requests/check_answers.cc testing/requests/fuzz_task.cc
-            testing/requests/request_fuzz.cc testing/requests/fuzz_script.cc)
+            testing/requests/replaced_functions.cc testing/requests/request_fuzz.cc
+            testing/requests/fuzz_script.cc)
 add_dependencies(request_fuzz_objects plugin_objects)  # The generated headers.
 if(HAVE_LIBFUZZER)
   add_instrumented(request_fuzz_objects -fsanitize=fuzzer-no-link)
@@ -139,7 +140,7 @@ else()
 endif()
 foreach(program request_fuzz_standalone request_fuzz)
   if(TARGET ${program})
-    # fuzz_task.cc has its own.
+    # replaced_functions.cc has its own.
     target_link_options(
       ${program} PRIVATE -Wl,--wrap=_ZN10tensorflow6Worker9AbortStepEl
                          -Wl,--wrap=_ZN3tsl6thread10ThreadPool8ScheduleESt8functionIFvvEE
