@@ -50,7 +50,10 @@ if _LONG:
     _IN_A_PROCESS[2] += [
         # Forty steps. Each size of a bias from 1 to 4097, or each fourth, is with one optimizer.
         *([*case, "dlrm"] for case in _exact),
-        *([*case, "biases", [*range(1 + i, 4098, len(_exact))]] for i, case in enumerate(_exact)),
+        *(
+            [*case, "biases", [*range(1 + i, 4098, _EVERY * len(_exact))]]
+            for i, case in enumerate(_exact)
+        ),
         ["keras", "Lamb", {}],
         {"library": "keras", "name": "Adam"},
         *_exact,

@@ -135,7 +135,3 @@ def test_what_a_program_may_have():
     assert rules.is_flat and rules.needs_value
     assert rules.has("Mul", 1, 1) and rules.has("AddN", 1, 1) and rules.has("Reshape", 1, 1)
     assert not rules.has("MatMul", 1, 1) and not rules.has("Cast", 1, 14)
-
-
-def _text(name):
-    return name.decode() if isinstance(name, bytes) else name
