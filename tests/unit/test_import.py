@@ -46,7 +46,6 @@ def test_import_leaves_out_what_options_and_attributes_bring(isolated_env):
         "_tensorflow",
         "collectives",
         "monitoring",
-        "option_table",
         "options",
         "sessions",
         "sharded_variable",

@@ -34,6 +34,7 @@ class Steps:
         self._sums = MetricSums(model)
         self._traced: dict[Any, Callable[..., Call]] = {}
         self._newest: Any = None  # logs
+        self._is_behind = False  # of the sums
         self._computed_at = 0.0
         self._begun = 0  # calls on data of workers since the last `join`
         self._in_vain = 0
@@ -82,8 +83,8 @@ class Steps:
             while len(self._queue):
                 self._fetch()
             self._queue.coordinator.join()
-            if self._newest is not None:
-                self._newest = self._sums.logs()
+            if self._is_behind:
+                self._compute_logs()
             self._sums.store()
         newest, self._newest, self._begun = self._newest, None, 0
         return newest
@@ -196,11 +197,15 @@ class Steps:
             those of all its steps.
         """
         self._sums.add(call)
-        now = time.monotonic()
-        is_time = self._newest is None or now - self._computed_at >= _LOGS_S
+        self._is_behind = True
+        is_time = self._newest is None or time.monotonic() - self._computed_at >= _LOGS_S
         if is_time or may_be_last or not len(self._queue):
-            self._newest = self._sums.logs()
-            self._computed_at = now
+            self._compute_logs()
+
+    def _compute_logs(self) -> None:
+        self._newest = self._sums.logs()
+        self._is_behind = False
+        self._computed_at = time.monotonic()
 
     def _take(self, call: Call, iterator: WorkerIterator) -> bool | None:
         """Add what a call returned; return whether it was in vain; None if it ran steps."""
@@ -223,6 +228,7 @@ class Steps:
             raise
         except BaseException as error:
             on_workers, self._newest, self._begun = self._begun, None, 0
+            self._is_behind = False
             self._sums.give_up()
             if on_workers and isinstance(error, tf.errors.OutOfRangeError):
                 raise ValueError(

@@ -20,7 +20,7 @@
 namespace tf_fuse {
 
 // The name of the custom graph optimizer whose parameter_map carries our
-// options. tf_fuse/options.py writes it.
+// options. tf_fuse/options/ writes it.
 inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {

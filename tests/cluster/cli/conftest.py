@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from tests.cluster.cli.doctor_runs import _PACKAGE
+from tests.cluster.cli.doctor_runs import PACKAGE
 
 
 @pytest.fixture
 def copied(tmp_path):
     """A copy of the package, to break."""
     folder = tmp_path / "copy" / "tf_fuse"
-    shutil.copytree(_PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     return folder

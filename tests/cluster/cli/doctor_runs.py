@@ -9,12 +9,12 @@ from pathlib import Path
 import tf_fuse
 from tf_fuse import _native
 
-_PACKAGE = Path(tf_fuse.__file__).parent
-_NAMES = ["versions", "library", "protocol", "internals", "port", "round trip"]
-_NOT_TRIED = "not tried, because this failed: "
+PACKAGE = Path(tf_fuse.__file__).parent
+NAMES = ["versions", "library", "protocol", "internals", "port", "round trip"]
+NOT_TRIED = "not tried, because this failed: "
 
 
-def _run(env, *arguments, package=_PACKAGE):
+def run(env, *arguments, package=PACKAGE):
     """Runs Python with the package's folder first on its path; returns the finished process."""
     return subprocess.run(
         [sys.executable, *arguments],
@@ -28,6 +28,6 @@ def _run(env, *arguments, package=_PACKAGE):
     )
 
 
-def _lib(package):
+def lib(package):
     """Returns the folder of the library for the installed TensorFlow, in a copy of the package."""
-    return package / _native.library_path().parent.relative_to(_PACKAGE)
+    return package / _native.library_path().parent.relative_to(PACKAGE)

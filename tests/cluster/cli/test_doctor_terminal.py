@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from tests.cluster.cli.doctor_runs import _NAMES, _NOT_TRIED, _lib, _run
+from tests.cluster.cli.doctor_runs import NAMES, NOT_TRIED, lib, run
 
 pytestmark = pytest.mark.cluster
 
@@ -49,27 +49,27 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 
 def test_terminal_shows_what_is_being_checked(isolated_env, copied):
-    (_lib(copied) / "libtf_fuse.so").unlink()
+    (lib(copied) / "libtf_fuse.so").unlink()
     shown, _ = _on_terminal(isolated_env, "stdout", package=copied)
     waits = ": starts a worker and a server, which takes some 10 to 20 s"
     assert "checking versions" in shown
     assert f"checking round trip{waits}" in shown
     lines = [_CONTROL.sub("", line) for line in shown.splitlines()]
-    assert f"FAIL library: {_NOT_TRIED}versions" in lines
-    assert f"FAIL round trip: {_NOT_TRIED}versions, library, protocol" in lines
+    assert f"FAIL library: {NOT_TRIED}versions" in lines
+    assert f"FAIL round trip: {NOT_TRIED}versions, library, protocol" in lines
 
 
 def test_json_is_clean_while_the_terminal_shows_what_is_being_checked(isolated_env, copied):
-    (_lib(copied) / "libtf_fuse.so").unlink()
+    (lib(copied) / "libtf_fuse.so").unlink()
     shown, out = _on_terminal(isolated_env, "stderr", "--json", "-", package=copied)
-    assert [check["check"] for check in json.loads(out)["checks"]] == _NAMES
+    assert [check["check"] for check in json.loads(out)["checks"]] == NAMES
     assert "checking versions" in shown
     assert "FAIL" not in shown
 
 
 def test_no_spinner_in_a_pipe(isolated_env, copied):
-    (_lib(copied) / "libtf_fuse.so").unlink()
+    (lib(copied) / "libtf_fuse.so").unlink()
     # Which would have rich take any stream for a terminal.
-    done = _run({**isolated_env, "FORCE_COLOR": "1"}, "-m", "tf_fuse", "doctor", package=copied)
+    done = run({**isolated_env, "FORCE_COLOR": "1"}, "-m", "tf_fuse", "doctor", package=copied)
     assert "checking" not in done.stdout + done.stderr
     assert "\x1b" not in done.stdout + done.stderr

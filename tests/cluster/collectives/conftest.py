@@ -5,24 +5,24 @@
 import pytest
 
 from tests.cluster.collectives.ranks import Ranks
-from tests.cluster.collectives.reductions import _RANKS
+from tests.cluster.collectives.reductions import RANKS
 
 
 @pytest.fixture(scope="module")
 def stock():
-    with Ranks(["grpc"] * _RANKS) as ranks:
+    with Ranks(["grpc"] * RANKS) as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="module")
 def ours():
-    with Ranks(["grpc+fuse"] * _RANKS) as ranks:
+    with Ranks(["grpc+fuse"] * RANKS) as ranks:
         yield ranks
 
 
 @pytest.fixture(scope="module")
 def ring():
-    with Ranks(["grpc+fuse"] * _RANKS, {"TF_FUSE_COLLECTIVE_ALGORITHM": "ring"}) as ranks:
+    with Ranks(["grpc+fuse"] * RANKS, {"TF_FUSE_COLLECTIVE_ALGORITHM": "ring"}) as ranks:
         yield ranks
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from tests.cluster.collectives.ranks import Reduce
 
-_LONG = os.environ.get("TF_FUSE_TEST_COLLECTIVES") == "1"
-_SIZES = [2, 3, 4] + [8] * _LONG  # of groups
-_RANKS = max(_SIZES)
-_SLOW = pytest.mark.slow
+LONG = os.environ.get("TF_FUSE_TEST_COLLECTIVES") == "1"
+SIZES = [2, 3, 4] + [8] * LONG  # of groups
+RANKS = max(SIZES)
+SLOW = pytest.mark.slow
 # Three are neither all ranks nor a power of two.
-_SIZES_BUT_MOST_SLOW = [pytest.param(n, marks=() if n == 3 else _SLOW) for n in _SIZES]
-_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
-_MB = 1 << 20
+SIZES_BUT_MOST_SLOW = [pytest.param(n, marks=() if n == 3 else SLOW) for n in SIZES]
+BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8}
+MB = 1 << 20
 
 
 def _lengths(n):
@@ -30,18 +30,18 @@ def _around(limit, element_bytes):
 
 def _large(n, dtype):
     """Around the limits of one step, of what goes through a socket, and of pieces."""
-    size = _BYTES[dtype]
+    size = BYTES[dtype]
     limits = [16 << 10, 32 << 10, (32 << 10) * n]
     if dtype == "float32":
-        limits += [_MB, _MB * n]
+        limits += [MB, MB * n]
     return [length for limit in limits for length in _around(limit, size)]
 
 
-def _specs(n):
-    specs = [Reduce(n, dtype, e) for dtype in _BYTES for e in _lengths(n) + _large(n, dtype)]
+def all_specs(n):
+    specs = [Reduce(n, dtype, e) for dtype in BYTES for e in _lengths(n) + _large(n, dtype)]
     specs += [
         Reduce(n, dtype, 1009, merge, final)
-        for dtype in _BYTES
+        for dtype in BYTES
         for merge, final in itertools.product(("Add", "Mul", "Max", "Min"), ("Id", "Div"))
     ]
     specs += [
@@ -54,7 +54,7 @@ def _specs(n):
     return specs
 
 
-def _payloads(n):
+def payloads(n):
     """Sums of several NaNs: which one's bits are the sum's depends on the order of operands."""
     return [
         Reduce(n, dtype, elements, "Add", final, "special")
@@ -64,17 +64,17 @@ def _payloads(n):
     ]
 
 
-def _megabytes(n):
+def megabytes(n):
     """Two subdivisions of the ring, from 4 MiB for each member; and one, where it is asked for."""
-    lengths = [n * _MB, n * _MB + 4 * n + 1, n * _MB + 100003]
+    lengths = [n * MB, n * MB + 4 * n + 1, n * MB + 100003]
     return [
         *(Reduce(n, "float32", e) for e in lengths),
-        Reduce(n, "float32", n * _MB + 6, subdivs=-1),
-        Reduce(n, "int64", n * 3 * _MB // 4),
+        Reduce(n, "float32", n * MB + 6, subdivs=-1),
+        Reduce(n, "int64", n * 3 * MB // 4),
     ]
 
 
-def _same(specs, stock, ours):
+def same(specs, stock, ours):
     """Compares by specification, and names those that differ."""
     different = [
         (str(spec), rank)
@@ -85,7 +85,7 @@ def _same(specs, stock, ours):
     assert not different, f"{len(different)} of {len(specs)}: {different[:10]}"
 
 
-def _all_right(results):
+def all_right(results):
     """That members have the same, and that something was compared."""
     for of_one in zip(*results, strict=True):
         got = {x for x in of_one if x is not None}

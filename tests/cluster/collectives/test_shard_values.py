@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tests.cluster.collectives.ranks import Reduce
 from tests.cluster.collectives.reductions import (
-    _BYTES,
-    _LONG,
-    _MB,
-    _RANKS,
-    _SIZES,
-    _SIZES_BUT_MOST_SLOW,
-    _SLOW,
-    _same,
+    BYTES,
+    LONG,
+    MB,
+    RANKS,
+    SIZES,
+    SIZES_BUT_MOST_SLOW,
+    SLOW,
+    same,
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 def _scatter_gather_is_all_reduce(stock, ranks, tensors, members=None):
     """Runs one call of many vectors; the gathered ones are stock's all-reduces."""
-    members = members or list(range(_RANKS))
+    members = members or list(range(RANKS))
     ours = ranks.values("scatter_gather", tensors=tensors, members=members)
     for index, (dtype, (elements,)) in enumerate(tensors):
         if elements == 0:
@@ -37,13 +37,13 @@ def _scatter_gather_is_all_reduce(stock, ranks, tensors, members=None):
         want = stock.values("group_reduce", dtype=dtype, elements=elements, members=members)
         for rank in members:
             assert ours[rank]["whole"][index] == want[rank], (dtype, elements, rank)
-    for rank in set(range(_RANKS)) - set(members):
+    for rank in set(range(RANKS)) - set(members):
         assert ours[rank] is None
     return ours
 
 
-@pytest.mark.parametrize("n", _SIZES)
-@pytest.mark.parametrize("dtype", sorted(_BYTES))
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("dtype", sorted(BYTES))
 def test_reduce_scatter_and_all_gather_are_the_all_reduce(stock, ours, dtype, n):
     lengths = [1, n - 1, n, 15, 17, 16 * n + 1, 0, 997, 8193, 40009]
     _scatter_gather_is_all_reduce(
@@ -51,14 +51,14 @@ def test_reduce_scatter_and_all_gather_are_the_all_reduce(stock, ours, dtype, n)
     )
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW[1:])
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW[1:])
 def test_reduce_scatter_of_large_chunks(stock, ours, n):
-    tensors = [("float32", [4 * _MB + 4099])]
+    tensors = [("float32", [4 * MB + 4099])]
     _scatter_gather_is_all_reduce(stock, ours, tensors, list(range(n)))
 
 
-@pytest.mark.parametrize("n", _SIZES)
-@pytest.mark.parametrize("elements", [_MB, 1234577])
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("elements", [MB, 1234577])
 def test_large_reduce_scatter_and_all_gather(stock, ours, n, elements):
     _scatter_gather_is_all_reduce(stock, ours, [("float32", [elements])], list(range(n)))
 
@@ -71,7 +71,7 @@ def test_many_tensors_in_one_call(stock, ours):
         assert sum(of_ranks) == elements
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
 def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
@@ -91,7 +91,7 @@ def test_tensors_cut_as_one_are_the_all_reduce_of_their_concatenation(
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize(
-    "dtype", [pytest.param("bfloat16", marks=_SLOW), "float32", pytest.param("int64", marks=_SLOW)]
+    "dtype", [pytest.param("bfloat16", marks=SLOW), "float32", pytest.param("int64", marks=SLOW)]
 )
 @pytest.mark.parametrize("lengths", [[1], [3, 0, 1, 40009, 16], [300007, 5, 262144, *[100] * 50]])
 def test_groups_that_each_hold_everything(ours, groups, dtype, lengths):
@@ -133,19 +133,19 @@ def test_groups_of_some_ranks(stock, ours, members):
 @pytest.mark.parametrize("elements", [1, 31, 64, 1000, 300007])
 def test_two_levels(ours, elements):
     results = ours.values("two_levels", elements=elements)
-    assert [r["right"] for r in results] == [True] * _RANKS
+    assert [r["right"] for r in results] == [True] * RANKS
     assert all(r["length"] == r["range"][1] - r["range"][0] for r in results)
 
 
 @pytest.mark.parametrize("elements", [1, 3, 16, 100, 4099])
 def test_gradients(ours, elements):
     assert (
-        ours.values("gradients", elements=elements) == [{"scatter": True, "gather": True}] * _RANKS
+        ours.values("gradients", elements=elements) == [{"scatter": True, "gather": True}] * RANKS
     )
 
 
 @settings(
-    max_examples=60 if _LONG else 12,
+    max_examples=60 if LONG else 12,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -156,10 +156,10 @@ def test_gradients(ours, elements):
         min_size=1,
         max_size=6,
     ),
-    dtype=st.sampled_from(sorted(_BYTES)),
-    n=st.sampled_from(_SIZES),
+    dtype=st.sampled_from(sorted(BYTES)),
+    n=st.sampled_from(SIZES),
 )
 def test_any_lengths(stock, ours, lengths, dtype, n):
     _scatter_gather_is_all_reduce(stock, ours, [(dtype, [e]) for e in lengths], list(range(n)))
     specs = [Reduce(n, dtype, e) for e in lengths if e]
-    _same(specs, stock.values("reduce", specs=specs), ours.values("reduce", specs=specs))
+    same(specs, stock.values("reduce", specs=specs), ours.values("reduce", specs=specs))

@@ -9,17 +9,17 @@ import pytest
 
 from tests.cluster.collectives.ranks import Ranks
 from tests.cluster.collectives.reductions import (
-    _LONG,
-    _MB,
-    _RANKS,
-    _SIZES,
-    _SIZES_BUT_MOST_SLOW,
-    _SLOW,
-    _all_right,
-    _megabytes,
-    _payloads,
-    _same,
-    _specs,
+    LONG,
+    MB,
+    RANKS,
+    SIZES,
+    SIZES_BUT_MOST_SLOW,
+    SLOW,
+    all_right,
+    all_specs,
+    megabytes,
+    payloads,
+    same,
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -33,70 +33,70 @@ _COUNTED = {"default": "shm", "shm": "shm", "grpc": "grpc", "tcp": "tcp", "stock
 
 
 def test_stock_is_stock(stock, ours):
-    assert stock.values("plugin_loaded") == [False] * _RANKS
-    assert ours.values("plugin_loaded") == [True] * _RANKS
+    assert stock.values("plugin_loaded") == [False] * RANKS
+    assert ours.values("plugin_loaded") == [True] * RANKS
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW)
 def test_all_reduce_directly(stock_reduced, ours, n):
-    specs = _specs(n)
+    specs = all_specs(n)
     results, counted = ours.counted("reduce", specs=specs)
-    _all_right(results)
-    _same(specs, stock_reduced(specs), results)
+    all_right(results)
+    same(specs, stock_reduced(specs), results)
     assert [c.get("direct_collectives", 0) for c in counted[:n]] == [len(specs)] * n
     assert not any("collective_bytes_stock" in c for c in counted)
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW)
 def test_megabytes(stock_reduced, ours, n):
-    specs = _megabytes(n)
+    specs = megabytes(n)
     results = ours.values("reduce", specs=specs)
-    _all_right(results)
-    _same(specs, stock_reduced(specs), results)
+    all_right(results)
+    same(specs, stock_reduced(specs), results)
 
 
-@pytest.mark.parametrize("n", _SIZES)
+@pytest.mark.parametrize("n", SIZES)
 def test_payloads_of_nans(stock_reduced, ours, n):
-    specs = _payloads(n)
-    _same(specs, stock_reduced(specs), ours.values("reduce", specs=specs))
+    specs = payloads(n)
+    same(specs, stock_reduced(specs), ours.values("reduce", specs=specs))
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW)
 def test_all_reduce_by_the_ring(stock_reduced, ring, n):
-    specs = _specs(n)
+    specs = all_specs(n)
     results, counted = ring.counted("reduce", specs=specs)
-    _same(specs, stock_reduced(specs), results)
+    same(specs, stock_reduced(specs), results)
     for of_rank in counted[:n]:
         assert "direct_collectives" not in of_rank
         assert of_rank["collective_bytes_shm"] > 0
         assert "collective_bytes_stock" not in of_rank
 
 
-@pytest.mark.parametrize("n", _SIZES_BUT_MOST_SLOW)
+@pytest.mark.parametrize("n", SIZES_BUT_MOST_SLOW)
 def test_megabytes_by_the_ring(stock_reduced, n):
-    specs = _megabytes(n)
+    specs = megabytes(n)
     with Ranks(["grpc+fuse"] * n, {"TF_FUSE_COLLECTIVE_ALGORITHM": "ring"}) as ranks:
         results = ranks.values("reduce", specs=specs)
-        _same(specs, stock_reduced(specs)[:n], results)
+        same(specs, stock_reduced(specs)[:n], results)
 
 
-@pytest.mark.parametrize("elements", [400003, pytest.param(1000003, marks=_SLOW)])
+@pytest.mark.parametrize("elements", [400003, pytest.param(1000003, marks=SLOW)])
 def test_large_gather(stock, elements):
     args = {"dtype": "float64", "shape": [elements]}
-    with Ranks(["grpc+fuse"] * _RANKS) as ranks:
+    with Ranks(["grpc+fuse"] * RANKS) as ranks:
         want = stock.values("gather", **args)
         for _ in range(3):
             assert ranks.values("gather", **args) == want
 
 
 @pytest.mark.parametrize(
-    "path", ["default", "grpc", pytest.param("shm", marks=_SLOW), "stock", "tcp"]
+    "path", ["default", "grpc", pytest.param("shm", marks=SLOW), "stock", "tcp"]
 )
 def test_every_data_path(stock_reduced, path):
-    specs = _specs(3)
+    specs = all_specs(3)
     with Ranks(["grpc+fuse"] * 3, {"TF_FUSE_COLLECTIVE_PATHS": _PATHS[path]}) as ranks:
         results, counted = ranks.counted("reduce", specs=specs)
-        _same(specs, stock_reduced(specs)[:3], results)
+        same(specs, stock_reduced(specs)[:3], results)
         for of_rank in counted:
             moved = {
                 k.removeprefix("collective_bytes_")
@@ -131,7 +131,7 @@ def test_all_to_all(stock, ours, dtype):
         )
 
 
-@pytest.mark.parametrize("source", [0, _RANKS - 1])
+@pytest.mark.parametrize("source", [0, RANKS - 1])
 def test_broadcast(stock, ours, source):
     for dtype, elements in (("float32", 1), ("int32", 997), ("float64", 100003)):
         args = {"dtype": dtype, "elements": elements, "source": source}
@@ -154,7 +154,7 @@ def two_devices():
 
 @pytest.mark.parametrize(
     "elements",
-    [1, 17, 1000, 70001, pytest.param(4 * _MB + 5, marks=_SLOW)],
+    [1, 17, 1000, 70001, pytest.param(4 * MB + 5, marks=SLOW)],
 )
 def test_two_devices_in_each_process(two_devices, elements):
     theirs, ours = two_devices
@@ -163,11 +163,11 @@ def test_two_devices_in_each_process(two_devices, elements):
     results, counted = ours.counted("local_reduce", dtype="float32", elements=elements)
     assert results == want
     assert [c["direct_collectives"] for c in counted] == [2, 2]
-    if elements <= 4 * _MB:  # Above: test_reduce_scatter_of_two_subdivisions.
+    if elements <= 4 * MB:  # Above: test_reduce_scatter_of_two_subdivisions.
         assert ours.values("local_scatter", elements=elements) == want
 
 
-@pytest.mark.parametrize("devices", [pytest.param(2, marks=_SLOW), 3, pytest.param(4, marks=_SLOW)])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=SLOW), 3, pytest.param(4, marks=SLOW)])
 def test_mirrored_strategy(devices):
     with Ranks(["grpc+fuse"], devices=devices, server=False) as ranks:
         for elements in (1, 1000, 300007):
@@ -178,7 +178,7 @@ def test_mirrored_strategy(devices):
 # --- Many, and at the same time ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("elements", [5, 20000, pytest.param(400000, marks=_SLOW)])
+@pytest.mark.parametrize("elements", [5, 20000, pytest.param(400000, marks=SLOW)])
 def test_concurrent_groups(stock, ours, elements):
     args = {"groups": 4, "calls": 5, "elements": elements}
     assert ours.values("concurrent", **args) == stock.values("concurrent", **args)
@@ -188,8 +188,8 @@ def test_concurrent_groups(stock, ours, elements):
     ("op", "calls"),
     [
         ("all_reduce", 2_000),
-        pytest.param("all_reduce", 10_000, marks=_SLOW),
-        ("rs_ag", 10_000 if _LONG else 2_000),
+        pytest.param("all_reduce", 10_000, marks=SLOW),
+        ("rs_ag", 10_000 if LONG else 2_000),
     ],
 )
 def test_many_small_calls_leave_nothing(ours, op, calls):
@@ -201,4 +201,4 @@ def test_many_small_calls_leave_nothing(ours, op, calls):
         assert after["threads"] <= before["threads"] + 2
         # A leak of a request or buffer for each call would be megabytes.
         assert after["rss_kib"] - before["rss_kib"] < 8 << 10
-    assert [c["lent_chunks"] for c in ours.values("counters")] == [0] * _RANKS
+    assert [c["lent_chunks"] for c in ours.values("counters")] == [0] * RANKS

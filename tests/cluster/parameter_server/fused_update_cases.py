@@ -7,7 +7,7 @@ import sys
 from tests.fault import coordinator
 
 # Of optimizers and gradients, those that are not slow.
-_FAST = {
+FAST = {
     ("keras Adadelta", "dense"),
     ("keras Adagrad", "sparse"),
     ("keras Adagrad clipnorm", "sparse"),
@@ -70,7 +70,7 @@ def _main(which):
     makers = updates.makers()
     for name, make in makers.items():
         for gradient in ("dense", "sparse"):
-            if ((name, gradient) in _FAST) == (which == "fast"):
+            if ((name, gradient) in FAST) == (which == "fast"):
                 cases[f"{name} {gradient}"] = case(make, sparse=gradient == "sparse")
     if which == "slow":
         coordinator.finish(cases)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.parameter_server.fused_update_cases import _FAST
+from tests.cluster.parameter_server.fused_update_cases import FAST
 from tests.fault import coordinator
 from tests.slow_cases import slow, slow_but
 
@@ -35,7 +35,7 @@ def slow_cases():
 
 
 def _case(request, optimizer, gradient):
-    cases = "cases" if (optimizer, gradient) in _FAST else "slow_cases"
+    cases = "cases" if (optimizer, gradient) in FAST else "slow_cases"
     return request.getfixturevalue(cases)[f"{optimizer} {gradient}"]
 
 
@@ -50,7 +50,7 @@ def _names():
 
 @pytest.mark.parametrize(
     ("name", "gradient"),
-    slow_but(itertools.product(_names(), ["dense", "sparse"]), _FAST.__contains__),
+    slow_but(itertools.product(_names(), ["dense", "sparse"]), FAST.__contains__),
 )
 def test_values_are_those_of_stock(request, name, gradient):
     case = _case(request, name, gradient)

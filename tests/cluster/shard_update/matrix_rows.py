@@ -5,12 +5,12 @@
 import importlib.util
 import os
 
-_LONG = os.environ.get("TF_FUSE_TEST_UPDATES") in ("1", "all")
-_STEPS = 40 if _LONG else 4
-_HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
-_NESTEROV = {"momentum": 0.9, "nesterov": True}
+LONG = os.environ.get("TF_FUSE_TEST_UPDATES") in ("1", "all")
+STEPS = 40 if LONG else 4
+HAS_TF_KERAS = importlib.util.find_spec("tf_keras") is not None
+NESTEROV = {"momentum": 0.9, "nesterov": True}
 # Of a library and an optimizer, its options and how many slots it has for a weight.
-_EXACT = [
+EXACT = [
     ("keras", "Adadelta", {}, 2),
     ("keras", "Adagrad", {}, 1),
     ("keras", "Adam", {}, 2),
@@ -24,7 +24,7 @@ _EXACT = [
     ("keras", "RMSprop", {"centered": True, "momentum": 0.9}, 3),
     ("keras", "SGD", {}, 0),
     ("keras", "SGD", {"use_ema": True}, 1),
-    ("keras", "SGD", {**_NESTEROV, "global_clipnorm": 0.1}, 1),
+    ("keras", "SGD", {**NESTEROV, "global_clipnorm": 0.1}, 1),
     ("tf_keras", "Adadelta", {}, 2),
     ("tf_keras", "Adagrad", {}, 1),
     ("tf_keras", "Adam", {"amsgrad": True}, 3),
@@ -36,7 +36,7 @@ _EXACT = [
     # (Of one element, its products were in another order.)
     ("tf_keras", "RMSprop", {"centered": True}, 2),
     # (What it adds to a weight is a sum.)
-    ("tf_keras", "SGD", _NESTEROV, 1),
+    ("tf_keras", "SGD", NESTEROV, 1),
     ("tf_keras.legacy", "Adadelta", {}, 2),
     ("tf_keras.legacy", "Adagrad", {}, 1),
     ("tf_keras.legacy", "Adam", {"amsgrad": True}, 3),
@@ -44,7 +44,7 @@ _EXACT = [
     ("tf_keras.legacy", "Ftrl", {}, 2),
     ("tf_keras.legacy", "Nadam", {}, 2),
     ("tf_keras.legacy", "RMSprop", {"centered": True, "momentum": 0.9}, 3),
-    ("tf_keras.legacy", "SGD", _NESTEROV, 1),
+    ("tf_keras.legacy", "SGD", NESTEROV, 1),
     ("v1", "AdadeltaOptimizer", {}, 2),
     ("v1", "AdagradOptimizer", {}, 1),
     ("v1", "AdamOptimizer", {}, 2),
@@ -55,16 +55,16 @@ _EXACT = [
     ("v1", "ProximalGradientDescentOptimizer", {}, 0),
     ("v1", "RMSPropOptimizer", {}, 2),
 ]
-_INEXACT = [
+INEXACT = [
     ("keras", "Adafactor", {}, 1),
     ("keras", "Lamb", {}, 2),
     ("tf_keras", "Adafactor", {}, 1),
     ("tf_keras", "Adam", {"global_clipnorm": 0.5}, 2),
     ("tf_keras", "SGD", {"clipnorm": 0.1, "momentum": 0.9}, 1),
 ]
-_LIMIT = 1e-5  # by which any weight or slot of them may differ after all steps
+LIMIT = 1e-5  # by which any weight or slot of them may differ after all steps
 # Of each program, how many gradients are cut, and how many slots.
-_PROGRAMS = {
+PROGRAMS = {
     "accumulation": (6, 12),
     "embedding": (2, 4),
     "frozen": (4, 8),
@@ -81,5 +81,5 @@ _PROGRAMS = {
 }
 
 
-def _has(library):
-    return _HAS_TF_KERAS or not library.startswith("tf_keras")
+def has(library):
+    return HAS_TF_KERAS or not library.startswith("tf_keras")

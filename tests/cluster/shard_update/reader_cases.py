@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.cluster.collectives.ranks import BEGUN
-from tests.cluster.shard_update.readers import _readers, tf_context
+from tests.cluster.shard_update.readers import make_readers, tf_context
 
 
 class ShardUpdateReaderCases:
@@ -64,7 +64,7 @@ class ShardUpdateReaderCases:
             keras = importlib.import_module(library)
             decay = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5)
             args["learning_rate"] = decay
-        trained = self._reader = _readers(self, library, optimizer, args)
+        trained = self._reader = make_readers(self, library, optimizer, args)
         if restored:
             trained.checkpoint().read(restored).assert_consumed()
         trained.folder = Path(folder) / ("on" if on else "off")
@@ -127,7 +127,7 @@ class ShardUpdateReaderCases:
 
         self._switch(True)
         self._reader.step()
-        self._reader = _readers(self, "keras", "Adam", {})
+        self._reader = make_readers(self, "keras", "Adam", {})
         self._reader.step()
         functions = tf_fuse.weight_update_report()["functions"]
         return [(function["reason"], function["detail"]) for function in functions]
@@ -167,7 +167,7 @@ class ShardUpdateReaderCases:
           `after`: by variable, those behind each step, if the option is off.
         """
         self._switch(on)
-        trained = self._reader = _readers(self, "keras", "Adam", {})
+        trained = self._reader = make_readers(self, "keras", "Adam", {})
         slots = trained.slots()[2:]
         read: list[set[str]] = [set() for _ in slots]
         after = [[trained.digest([slot])] for slot in slots]

@@ -24,7 +24,7 @@ def tf_context() -> Any:
     return context.context()
 
 
-def _readers(member: Any, library: str, optimizer: str, args: dict[str, Any]) -> Any:
+def make_readers(member: Any, library: str, optimizer: str, args: dict[str, Any]) -> Any:
     from tests.cluster.shard_update.option_cases import _Trained
 
     class Readers(_Readers, _Trained):

@@ -12,15 +12,15 @@ import pytest
 
 from tests.cluster.collectives.ranks import DEADLINE_S, Ended, Error, Ranks
 from tests.cluster.shard_update.matrix_rows import (
-    _EXACT,
-    _HAS_TF_KERAS,
-    _INEXACT,
-    _LIMIT,
-    _LONG,
-    _NESTEROV,
-    _PROGRAMS,
-    _STEPS,
-    _has,
+    EXACT,
+    HAS_TF_KERAS,
+    INEXACT,
+    LIMIT,
+    LONG,
+    NESTEROV,
+    PROGRAMS,
+    STEPS,
+    has,
 )
 from tests.slow_cases import slow, slow_but
 
@@ -41,7 +41,7 @@ _FAST = {
 }
 # Later, gradients of one replica overflow while those of others are finite. There stock Keras
 # hangs: each replica decides by its own gradients whether it takes part in the all-reduce.
-_MOST_STEPS = {"half_scaled": min(_STEPS, 12)}
+_MOST_STEPS = {"half_scaled": min(STEPS, 12)}
 # Those that are tried in the short form, too.
 _SHORT_PROGRAMS = [
     "embedding",
@@ -54,13 +54,13 @@ _SHORT_PROGRAMS = [
 
 
 def _of_installed(cases):
-    skip = pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
+    skip = pytest.mark.skipif(not HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
     return [
         pytest.param(
             *case,
             marks=[
                 *([] if (*case[:2], *case[2]) in _FAST else [pytest.mark.slow]),
-                *([] if _has(case[0]) else [skip]),
+                *([] if has(case[0]) else [skip]),
             ],
         )
         for case in cases
@@ -68,7 +68,7 @@ def _of_installed(cases):
 
 
 def _sizes(short):
-    return pytest.mark.parametrize("groups", [2, 3] if _LONG else [short], indirect=True,
+    return pytest.mark.parametrize("groups", [2, 3] if LONG else [short], indirect=True,
                                    scope="module")  # fmt: skip
 
 
@@ -122,9 +122,9 @@ def _check_decided(here, **expected):
 
 
 @_sizes(2)
-@pytest.mark.parametrize(("library", "name", "options", "slots"), _of_installed(_EXACT))
+@pytest.mark.parametrize(("library", "name", "options", "slots"), _of_installed(EXACT))
 def test_same_bits(groups, library, name, options, slots):
-    args = {"library": library, "name": name, "options": options, "steps": _STEPS}
+    args = {"library": library, "name": name, "options": options, "steps": STEPS}
     stock, here = _both(groups, "optimizer", **args)
     _check_same(stock, here)
     _check_decided(here, reason="", reasons=[], cut=_WEIGHTS, inexact=0, slots=_WEIGHTS * slots)
@@ -134,11 +134,11 @@ def test_same_bits(groups, library, name, options, slots):
 
 
 @_sizes(2)
-@pytest.mark.parametrize(("library", "name", "options", "slots"), _of_installed(_INEXACT))
+@pytest.mark.parametrize(("library", "name", "options", "slots"), _of_installed(INEXACT))
 def test_sums_are_added_in_another_order(groups, library, name, options, slots):
-    args = {"library": library, "name": name, "options": options, "steps": _STEPS}
+    args = {"library": library, "name": name, "options": options, "steps": STEPS}
     stock, here = _both(groups, "optimizer", **args)
-    assert _largest_difference(stock, here) <= _LIMIT
+    assert _largest_difference(stock, here) <= LIMIT
     _check_decided(
         here, reason="", reasons=[], cut=_WEIGHTS, inexact=_WEIGHTS, slots=_WEIGHTS * slots
     )
@@ -154,7 +154,7 @@ _FUSED = [
     ("AdamW", {"weight_decay": 0.1}, {"end": [6, 2], "first_use": [3, 1]}),
     ("Nadam", {}, {"end": [6, 2], "first_use": [3, 1]}),
     ("RMSprop", {}, {"end": [3, 1], "first_use": [3, 1]}),
-    ("SGD", _NESTEROV, {"end": [0, 0], "first_use": [3, 1]}),
+    ("SGD", NESTEROV, {"end": [0, 0], "first_use": [3, 1]}),
 ]
 
 
@@ -183,28 +183,28 @@ def test_matrices_of_muon_are_left_alone(groups):
 
 
 @_sizes(3)
-@pytest.mark.parametrize("name", sorted(_PROGRAMS) if _LONG else _SHORT_PROGRAMS)
+@pytest.mark.parametrize("name", sorted(PROGRAMS) if LONG else _SHORT_PROGRAMS)
 def test_programs(groups, name):
-    if name == "scaled_2" and not _HAS_TF_KERAS:
+    if name == "scaled_2" and not HAS_TF_KERAS:
         pytest.skip("tf_keras (Keras 2) is not installed")
-    stock, here = _both(groups, "step_of_program", name=name, steps=_MOST_STEPS.get(name, _STEPS))
+    stock, here = _both(groups, "step_of_program", name=name, steps=_MOST_STEPS.get(name, STEPS))
     _check_same(stock, here)
-    cut, slots = _PROGRAMS[name]
+    cut, slots = PROGRAMS[name]
     _check_decided(here, reason="", reasons=[], cut=cut, inexact=0, slots=slots)
 
 
 @pytest.mark.slow
 @_sizes(3)
 def test_a_constraint_behind_the_update(groups):
-    stock, here = _both(groups, "step_of_program", name="constrained", steps=_STEPS)
-    assert _largest_difference(stock, here) <= _LIMIT
+    stock, here = _both(groups, "step_of_program", name="constrained", steps=STEPS)
+    assert _largest_difference(stock, here) <= LIMIT
     _check_decided(here, reason="", reasons=[], cut=6, inexact=1, slots=12)
 
 
 @_sizes(3)
 def test_layers_have_rates_of_their_own(groups):
-    stock, here = _both(groups, "step_of_program", name="lars", steps=_STEPS)
-    assert _largest_difference(stock, here) <= _LIMIT
+    stock, here = _both(groups, "step_of_program", name="lars", steps=STEPS)
+    assert _largest_difference(stock, here) <= LIMIT
     _check_decided(here, reason="", reasons=[], cut=6, inexact=6, slots=6)
 
 
@@ -218,10 +218,10 @@ _FITS = [
 
 
 @_sizes(2)
-@pytest.mark.skipif(not _HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
+@pytest.mark.skipif(not HAS_TF_KERAS, reason="tf_keras (Keras 2) is not installed")
 @pytest.mark.parametrize(
     ("library", "name", "policy", "execution", "slots"),
-    _FITS if _LONG else [_FITS[0], slow(*_FITS[1])],
+    _FITS if LONG else [_FITS[0], slow(*_FITS[1])],
 )
 def test_fit(groups, library, name, policy, execution, slots):
     args = {"library": library, "name": name, "policy": policy, "execution": execution}
@@ -242,7 +242,7 @@ def test_stock_cannot_fit_keras_3_with_workers(groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [4, 8] if _LONG else [4])
+@pytest.mark.parametrize("size", [4, 8] if LONG else [4])
 def test_more_workers(size):
     with (
         Ranks(["grpc"] * size, server=False) as stock,

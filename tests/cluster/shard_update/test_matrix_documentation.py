@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.shard_update.matrix_rows import _EXACT, _INEXACT, _PROGRAMS
+from tests.cluster.shard_update.matrix_rows import EXACT, INEXACT, PROGRAMS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -31,11 +31,11 @@ def test_all_optimizers_of_the_documentation():
         title, _, names = first.partition(": ")
         for name in re.findall(r"\b[A-Z]\w+\b", names):
             told[same.startswith("yes")].add((titles[title], name))
-    tried = {(library, name.removesuffix("Optimizer")) for library, name, *_ in _EXACT}
+    tried = {(library, name.removesuffix("Optimizer")) for library, name, *_ in EXACT}
     assert told[True] == tried | {("keras", "Muon")}
-    assert told[False] == {(library, name) for library, name, options, _ in _INEXACT if not options}
+    assert told[False] == {(library, name) for library, name, options, _ in INEXACT if not options}
 
 
 def test_all_programs_of_the_documentation():
     named = {name for row in _rows("programs") for name in re.findall(r"`(\w+)`", row[-1])}
-    assert named == {*_PROGRAMS, "constrained", "lars"}
+    assert named == {*PROGRAMS, "constrained", "lars"}

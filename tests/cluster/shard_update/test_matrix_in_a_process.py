@@ -12,13 +12,13 @@ import pytest
 
 from tests.cluster.collectives.ranks import DEADLINE_S, Ranks
 from tests.cluster.shard_update.matrix_rows import (
-    _EXACT,
-    _HAS_TF_KERAS,
-    _INEXACT,
-    _LIMIT,
-    _LONG,
-    _NESTEROV,
-    _has,
+    EXACT,
+    HAS_TF_KERAS,
+    INEXACT,
+    LIMIT,
+    LONG,
+    NESTEROV,
+    has,
 )
 from tests.slow_cases import slow_but
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _EVERY = 1 if os.environ.get("TF_FUSE_TEST_UPDATES") == "all" else 4  # size of a bias
 # Each optimizer of Keras 3, with three replicas; of others, what only they have.
-_OPTIMIZERS = sorted({name for library, name, *_ in [*_EXACT, *_INEXACT] if library == "keras"})
+_OPTIMIZERS = sorted({name for library, name, *_ in [*EXACT, *INEXACT] if library == "keras"})
 # By number of replicas in a process: optimizers, programs, and what is fitted.
 _IN_A_PROCESS = {
     2: [
@@ -36,17 +36,17 @@ _IN_A_PROCESS = {
     ],
     3: [
         *(["keras", name, {}] for name in [*_OPTIMIZERS, "Muon"]),
-        ["keras", "SGD", _NESTEROV],
+        ["keras", "SGD", NESTEROV],
         ["v1", "AdamOptimizer", {}],
         "tiny",
         "two_optimizers",
     ],
 }
-if _HAS_TF_KERAS:
+if HAS_TF_KERAS:
     _IN_A_PROCESS[2] += [["tf_keras.legacy", "Adam", {"amsgrad": True}], "scaled_2"]
-if _LONG:
+if LONG:
     # (With tf_keras's Nadam, the second of two such replicas of stock TensorFlow has NaNs.)
-    _exact = [[*c[:3]] for c in _EXACT if _has(c[0]) and c[:2] != ("tf_keras", "Nadam")]
+    _exact = [[*c[:3]] for c in EXACT if has(c[0]) and c[:2] != ("tf_keras", "Nadam")]
     _IN_A_PROCESS[2] += [
         # Forty steps. Each size of a bias from 1 to 4097, or each fourth, is with one optimizer.
         *([*case, "dlrm"] for case in _exact),
@@ -110,6 +110,6 @@ def test_mirrored(process, case):
     assert (decided["reason"], decided["reasons"]) == _LEFT.get(name, ("", [])), result
     if decided["inexact"]:
         assert name in {"Adafactor", "Lamb"}
-        assert result["largest"] <= _LIMIT
+        assert result["largest"] <= LIMIT
     else:
         assert (result["same_losses"], result["same_values"]) == (True, True), result

@@ -8,28 +8,28 @@ import pytest
 
 from tests.cluster.collectives.ranks import Error
 
-_STOCK, _OURS = ["grpc"] * 3, ["grpc+fuse"] * 3
-_ENDLESS = 10_000_000  # calls
-_LARGE = 3_000_000  # elements
+STOCK, OURS = ["grpc"] * 3, ["grpc+fuse"] * 3
+ENDLESS = 10_000_000  # calls
+LARGE = 3_000_000  # elements
 _LIMIT_S = 4.0  # of a collective, on an idle machine: in stock, some ranks wait until then
 _TIMES_A_CALL = 5  # A limit that passes is at least so many times what a call takes.
 # And at most this, so that tests end.
 _LONGEST_LIMIT_S = 15.0
-_SLOW = pytest.mark.slow
+SLOW = pytest.mark.slow
 # A fault by each data path once; `make slow` has the other op, too.
-_PATH_AND_OP = [
+PATH_AND_OP = [
     ("", "reduce_scatter"),
     ("grpc", "all_reduce"),
     ("tcp,grpc", "reduce_scatter"),
-    pytest.param("", "all_reduce", marks=_SLOW),
-    pytest.param("grpc", "reduce_scatter", marks=_SLOW),
-    pytest.param("tcp,grpc", "all_reduce", marks=_SLOW),
+    pytest.param("", "all_reduce", marks=SLOW),
+    pytest.param("grpc", "reduce_scatter", marks=SLOW),
+    pytest.param("tcp,grpc", "all_reduce", marks=SLOW),
 ]
-_CANCELLED, _INVALID, _DEADLINE, _INTERNAL, _UNAVAILABLE = 1, 3, 4, 13, 14
+CANCELLED, INVALID, DEADLINE, INTERNAL, UNAVAILABLE = 1, 3, 4, 13, 14
 
 
-def _failed(results):
-    """The errors of results, all of which must have one."""
+def failed(results):
+    """Return the errors of results; each result must have one."""
     errors = []
     for result in results:
         error = result.get("error") if isinstance(result, dict) else result
@@ -38,7 +38,7 @@ def _failed(results):
     return errors
 
 
-def _nothing_left(ranks, living):
+def nothing_left(ranks, living):
     """Gauges fall to zero in ranks that live."""
     ranks.start("wait_for_gauges", living)
     for counters in ranks.wait(living):
@@ -46,7 +46,7 @@ def _nothing_left(ranks, living):
         assert counters["pending_requests"] == 0
 
 
-def _with_limit(ranks, **args):
+def with_time_limit(ranks, **args):
     """Let all ranks call an op; return the arguments, with a time limit that is long enough."""
     start = time.monotonic()
     ranks.values("attempt", **args)
@@ -55,8 +55,8 @@ def _with_limit(ranks, **args):
     return args | {"timeout_seconds": limit}
 
 
-def _under_way(ranks, op):
+def under_way(ranks, op):
     """Lets all ranks call an op again and again."""
-    args = _with_limit(ranks, op=op, elements=_LARGE)
-    ranks.start("attempt", calls=_ENDLESS, **args)
+    args = with_time_limit(ranks, op=op, elements=LARGE)
+    ranks.start("attempt", calls=ENDLESS, **args)
     ranks.begun(0)

@@ -13,12 +13,12 @@ import pytest
 from tests.cluster.collectives.ranks import Ended, Error, Ranks
 from tests.fault import table
 from tests.fault.collectives.failing_calls import (
-    _LARGE,
-    _OURS,
-    _SLOW,
-    _STOCK,
-    _under_way,
-    _with_limit,
+    LARGE,
+    OURS,
+    SLOW,
+    STOCK,
+    under_way,
+    with_time_limit,
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(300)]
@@ -32,14 +32,14 @@ _ONLY_OURS = ["reduce_scatter", "all_gather"]
 
 
 def _killed(ranks, op):
-    _under_way(ranks, op)
+    under_way(ranks, op)
     start = time.monotonic()
     ranks.kill(2)
     return [0, 1], ["task:2"], start
 
 
 def _killed_before(ranks, op):
-    args = _with_limit(ranks, op=op, elements=_LARGE)
+    args = with_time_limit(ranks, op=op, elements=LARGE)
     ranks.kill(2)
     start = time.monotonic()
     ranks.start("attempt", [0, 1], **args)
@@ -47,7 +47,7 @@ def _killed_before(ranks, op):
 
 
 def _stopped(ranks, op):
-    _under_way(ranks, op)
+    under_way(ranks, op)
     start = time.monotonic()
     ranks.pause(2)
     return [0, 1], ["task:2"], start
@@ -55,14 +55,14 @@ def _stopped(ranks, op):
 
 def _never(ranks, op):
     # A call of another group, for the limit.
-    args = _with_limit(ranks, op=op, elements=1000)
+    args = with_time_limit(ranks, op=op, elements=1000)
     start = time.monotonic()
     ranks.start("attempt", [0, 1], group_key=4000, **args)
     return [0, 1], ["task:2"], start
 
 
 def _absent(ranks, op):
-    args = _with_limit(ranks, op=op, elements=1000)
+    args = with_time_limit(ranks, op=op, elements=1000)
     start = time.monotonic()
     ranks.start("attempt", [0, 1], **args)
     return [0, 1], ["task:2"], start
@@ -164,7 +164,7 @@ def _joined(outcomes):
 
 def _observe(case, protocols):
     fault, op = _FAULTS[case]
-    if protocols is _STOCK and op in _ONLY_OURS:
+    if protocols is STOCK and op in _ONLY_OURS:
         return {"outcome": "no such operation"}
     with Ranks(protocols) as ranks:
         asked, texts, start = fault(ranks, op)
@@ -204,7 +204,7 @@ _OF_THE_OTHER_OP = {
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(one, marks=_SLOW if one in _OF_THE_OTHER_OP else ()) for one in sorted(_FAULTS)],
+    [pytest.param(one, marks=SLOW if one in _OF_THE_OTHER_OP else ()) for one in sorted(_FAULTS)],
 )
 def test_outcome(case):
-    table.check(__file__, case, _observe(case, _STOCK), _observe(case, _OURS))
+    table.check(__file__, case, _observe(case, STOCK), _observe(case, OURS))

@@ -9,17 +9,17 @@ import pytest
 
 from tests.cluster.collectives.ranks import Ranks
 from tests.fault.collectives.failing_calls import (
-    _CANCELLED,
-    _ENDLESS,
-    _INTERNAL,
-    _INVALID,
-    _LARGE,
-    _OURS,
-    _PATH_AND_OP,
-    _SLOW,
-    _UNAVAILABLE,
-    _failed,
-    _nothing_left,
+    CANCELLED,
+    ENDLESS,
+    INTERNAL,
+    INVALID,
+    LARGE,
+    OURS,
+    PATH_AND_OP,
+    SLOW,
+    UNAVAILABLE,
+    failed,
+    nothing_left,
 )
 from tests.fault.soak import faults as soak_faults
 
@@ -29,52 +29,48 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(300)]
 @pytest.mark.parametrize(
     ("op", "dtype", "elements", "code", "texts"),
     [
-        ("all_reduce", "float32", 1001, _INVALID, ["[1000]", "[1001]"]),
-        pytest.param(
-            "all_reduce", "float32", 300001, _INVALID, ["[1000]", "[300001]"], marks=_SLOW
-        ),
+        ("all_reduce", "float32", 1001, INVALID, ["[1000]", "[1001]"]),
+        pytest.param("all_reduce", "float32", 300001, INVALID, ["[1000]", "[300001]"], marks=SLOW),
         # TensorFlow looks at the types first, and names them so: the one that came first and one
         # that came later, and not whose they are.
-        ("all_reduce", "float64", 1000, _INTERNAL, ["data_type 1", "data_type 2"]),
+        ("all_reduce", "float64", 1000, INTERNAL, ["data_type 1", "data_type 2"]),
         pytest.param(
-            "all_reduce", "int32", 1000, _INTERNAL, ["data_type 1", "data_type 3"], marks=_SLOW
+            "all_reduce", "int32", 1000, INTERNAL, ["data_type 1", "data_type 3"], marks=SLOW
         ),
+        pytest.param("reduce_scatter", "float32", 1001, INVALID, ["[1000]", "[1001]"], marks=SLOW),
+        ("reduce_scatter", "float32", 300001, INVALID, ["[1000]", "[300001]"]),
+        ("reduce_scatter", "float64", 1000, INVALID, ["of float ", "of double "]),
         pytest.param(
-            "reduce_scatter", "float32", 1001, _INVALID, ["[1000]", "[1001]"], marks=_SLOW
-        ),
-        ("reduce_scatter", "float32", 300001, _INVALID, ["[1000]", "[300001]"]),
-        ("reduce_scatter", "float64", 1000, _INVALID, ["of float ", "of double "]),
-        pytest.param(
-            "reduce_scatter", "int32", 1000, _INVALID, ["of float ", "of int32 "], marks=_SLOW
+            "reduce_scatter", "int32", 1000, INVALID, ["of float ", "of int32 "], marks=SLOW
         ),
     ],
 )
 def test_rank_that_differs(op, dtype, elements, code, texts):
-    with Ranks(_OURS) as ranks:
+    with Ranks(OURS) as ranks:
         ranks.start("attempt", [0, 2], op=op, elements=1000)
         ranks.start("attempt", [1], op=op, elements=elements, dtype=dtype)
-        errors = _failed(ranks.wait())
+        errors = failed(ranks.wait())
         for rank, error in enumerate(errors):
             assert error.code == code, (rank, error)
             assert all(text in error.text for text in texts), (rank, error)
-        for error in (errors[0], errors[2]) if code == _INVALID else ():
+        for error in (errors[0], errors[2]) if code == INVALID else ():
             assert "/task:1/device:CPU:0" in error.text, error
-        _nothing_left(ranks, [0, 1, 2])
+        nothing_left(ranks, [0, 1, 2])
 
 
-@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
+@pytest.mark.parametrize(("path", "op"), PATH_AND_OP)
 def test_cancelled_calls_leave_nothing(op, path):
     args = {"op": op, "elements": 1_000_000, "key": 77}
-    with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
+    with Ranks(OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
         expected = ranks.values("attempt", **args)
         (errors,) = ranks.values("cancelled", [0], calls=10, **args)
         before = ranks.values("usage")
         (more,) = ranks.values("cancelled", [0], calls=40, **args)
         for error in errors + more:
-            assert error.code == _CANCELLED, error
+            assert error.code == CANCELLED, error
         # Peers may not have seen the last cancelled requests yet; these calls come behind them.
         ranks.values("attempt", **{**args, "key": 78})
-        _nothing_left(ranks, [0, 1, 2])
+        nothing_left(ranks, [0, 1, 2])
         for old, new in zip(before, ranks.values("usage"), strict=True):
             assert new["threads"] <= old["threads"] + 2
             assert new["descriptors"] <= old["descriptors"]
@@ -97,30 +93,30 @@ def _drop_channels(pid):
 
 
 @pytest.mark.skipif(bool(soak_faults.may_drop()), reason=soak_faults.may_drop() or "-")
-@pytest.mark.parametrize("op", [pytest.param("all_reduce", marks=_SLOW), "reduce_scatter"])
+@pytest.mark.parametrize("op", [pytest.param("all_reduce", marks=SLOW), "reduce_scatter"])
 def test_a_channel_that_is_lost_is_an_error_with_the_name(op):
-    with Ranks(_OURS) as ranks:
-        ranks.values("attempt", op=op, elements=_LARGE)
-        ranks.start("attempt", op=op, elements=_LARGE, calls=_ENDLESS)
+    with Ranks(OURS) as ranks:
+        ranks.values("attempt", op=op, elements=LARGE)
+        ranks.start("attempt", op=op, elements=LARGE, calls=ENDLESS)
         ranks.begun(0)
         # One that is lost between two requests is made anew, and nobody is the worse.
         while not ranks.answers(0):
             _drop_channels(ranks._ranks[2].pid)
-        errors = _failed(ranks.wait())
+        errors = failed(ranks.wait())
         for error in errors:
-            assert error.code == _UNAVAILABLE, error
+            assert error.code == UNAVAILABLE, error
             assert "the data channel was" in error.text, error
         for error in errors[:2]:
             assert re.search(r"task:2\b", error.text), error
-        _nothing_left(ranks, [0, 1, 2])
+        nothing_left(ranks, [0, 1, 2])
 
 
-@pytest.mark.parametrize("op", ["all_reduce", pytest.param("reduce_scatter", marks=_SLOW)])
+@pytest.mark.parametrize("op", ["all_reduce", pytest.param("reduce_scatter", marks=SLOW)])
 def test_no_shared_memory_is_no_fault(op):
-    args = {"op": op, "elements": _LARGE}
-    with Ranks(_OURS) as ranks:
+    args = {"op": op, "elements": LARGE}
+    with Ranks(OURS) as ranks:
         expected = ranks.values("attempt", **args)
-    with Ranks(_OURS, {"TF_FUSE_MAX_SHARED_MEMORY_BYTES": "0"}) as ranks:
+    with Ranks(OURS, {"TF_FUSE_MAX_SHARED_MEMORY_BYTES": "0"}) as ranks:
         results, counted = ranks.counted("attempt", **args)
         assert results == expected
         for rank, of_rank in enumerate(counted):

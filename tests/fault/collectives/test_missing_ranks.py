@@ -10,17 +10,17 @@ import pytest
 from tests.cluster.collectives.ranks import Ended, Ranks
 from tests.fault import coordinator
 from tests.fault.collectives.failing_calls import (
-    _CANCELLED,
-    _DEADLINE,
-    _ENDLESS,
-    _LARGE,
-    _OURS,
-    _PATH_AND_OP,
-    _SLOW,
-    _failed,
-    _nothing_left,
-    _under_way,
-    _with_limit,
+    CANCELLED,
+    DEADLINE,
+    ENDLESS,
+    LARGE,
+    OURS,
+    PATH_AND_OP,
+    SLOW,
+    failed,
+    nothing_left,
+    under_way,
+    with_time_limit,
 )
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(300)]
@@ -29,73 +29,73 @@ pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(300)]
 # --- What stock TensorFlow has not ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
+@pytest.mark.parametrize(("path", "op"), PATH_AND_OP)
 def test_killed_rank(op, path):
-    with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
-        ranks.values("attempt", op=op, elements=_LARGE)
-        ranks.start("attempt", op=op, elements=_LARGE, calls=_ENDLESS)
+    with Ranks(OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
+        ranks.values("attempt", op=op, elements=LARGE)
+        ranks.start("attempt", op=op, elements=LARGE, calls=ENDLESS)
         ranks.begun(0)
         ranks.kill(2)
-        errors = _failed(ranks.wait([0, 1]))
+        errors = failed(ranks.wait([0, 1]))
         for error in errors:
             assert "task:2" in error.text, error
-        _nothing_left(ranks, [0, 1])
+        nothing_left(ranks, [0, 1])
 
 
-@pytest.mark.parametrize(("path", "op"), _PATH_AND_OP)
+@pytest.mark.parametrize(("path", "op"), PATH_AND_OP)
 def test_stopped_rank(op, path):
-    with Ranks(_OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
-        args = _with_limit(ranks, op=op, elements=_LARGE)
-        ranks.start("attempt", calls=_ENDLESS, **args)
+    with Ranks(OURS, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
+        args = with_time_limit(ranks, op=op, elements=LARGE)
+        ranks.start("attempt", calls=ENDLESS, **args)
         ranks.begun(0)
         ranks.pause(1)
-        errors = _failed(ranks.wait([0, 2]))
+        errors = failed(ranks.wait([0, 2]))
         # One that waits for a sum asks who was to make it, which may wait for the stopped one.
         for error in errors:
-            assert error.code == _DEADLINE, error
+            assert error.code == DEADLINE, error
             assert "task:1" in error.text, error
         ranks.resume(1)
         (late,) = ranks.wait([1])
         assert late is not Ended
-        _nothing_left(ranks, [0, 1, 2])
+        nothing_left(ranks, [0, 1, 2])
 
 
 # gRPC gives up a new connection to a stopped process after 20 s, as one to a dead one.
-@_SLOW
+@SLOW
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter"])
 def test_a_rank_that_stops_for_long_is_not_lost(op):
-    with Ranks(_OURS) as ranks:
-        ranks.values("attempt", op=op, elements=_LARGE)
-        ranks.start("attempt", op=op, elements=_LARGE, calls=_ENDLESS, timeout_seconds=40)
+    with Ranks(OURS) as ranks:
+        ranks.values("attempt", op=op, elements=LARGE)
+        ranks.start("attempt", op=op, elements=LARGE, calls=ENDLESS, timeout_seconds=40)
         ranks.begun(0)
         ranks.pause(1)
-        for error in _failed(ranks.wait([0, 2])):
-            assert error.code == _DEADLINE, error
+        for error in failed(ranks.wait([0, 2])):
+            assert error.code == DEADLINE, error
             assert "task:1" in error.text, error
         ranks.resume(1)
         ranks.wait([1])
 
 
 @pytest.mark.parametrize(
-    "path", ["", pytest.param("grpc", marks=_SLOW), pytest.param("tcp,grpc", marks=_SLOW)]
+    "path", ["", pytest.param("grpc", marks=SLOW), pytest.param("tcp,grpc", marks=SLOW)]
 )
 def test_who_waits_for_one_that_waits_names_the_one_that_is_missing(path):
     # Rank 0 has the only sum, which rank 2 of the other group waits for.
     args = {"op": "reduce_scatter_in_groups", "elements": 1}
     with Ranks(["grpc+fuse"] * 4, {"TF_FUSE_COLLECTIVE_PATHS": path}) as ranks:
-        with_limit = _with_limit(ranks, **args)
+        with_limit = with_time_limit(ranks, **args)
         ranks.start("attempt", [0, 3], **args)
         ranks.start("attempt", [2], **with_limit)
-        (error,) = _failed(ranks.wait([2]))
-        assert error.code == _DEADLINE, error
+        (error,) = failed(ranks.wait([2]))
+        assert error.code == DEADLINE, error
         assert "it waited for member 0 (/job:worker/replica:0/task:0" in error.text, error
         missing = "; member 1 (/job:worker/replica:0/task:1/device:CPU:0) has not come"
         assert f"{missing} or does not answer" in error.text, error
         # Rank 0 hears of it; rank 3 has no shard, and may have ended before.
-        (told,) = _failed(ranks.wait([0]))
+        (told,) = failed(ranks.wait([0]))
         assert missing in told.text, told
         ranks.wait([3])
-        _nothing_left(ranks, [0, 2, 3])
+        nothing_left(ranks, [0, 2, 3])
 
 
 _COME = r"Group 3003 has 2 of 3 members: (\S+), (\S+)\. No member has come from (\S+)\."
@@ -104,43 +104,43 @@ _LEADER = "/job:worker/replica:0/task:0"
 
 def _limit(ranks):
     """A limit that passes, of calls of a few elements."""
-    return _with_limit(ranks, op="all_reduce", elements=9, group_key=4000)["timeout_seconds"]
+    return with_time_limit(ranks, op="all_reduce", elements=9, group_key=4000)["timeout_seconds"]
 
 
 def _never_comes(ranks, absent, limit):
     """The errors of those that wait for one that does not come, and whose group nobody knows."""
     waiting = [rank for rank in range(3) if rank != absent]
     ranks.start("attempt", waiting, op="reduce_scatter", elements=9, timeout_seconds=limit)
-    errors = _failed(ranks.wait(waiting))
+    errors = failed(ranks.wait(waiting))
     # The time of one is over first. It gives up, which ends the group for the other one.
-    assert {error.code for error in errors} <= {_CANCELLED, _DEADLINE}, errors
-    assert _DEADLINE in {error.code for error in errors}, errors
+    assert {error.code for error in errors} <= {CANCELLED, DEADLINE}, errors
+    assert DEADLINE in {error.code for error in errors}, errors
     return errors
 
 
 # The leader, which completes groups; another one.
-@pytest.mark.parametrize("absent", [0, pytest.param(2, marks=_SLOW)])
+@pytest.mark.parametrize("absent", [0, pytest.param(2, marks=SLOW)])
 def test_who_never_comes_is_named(absent):
     tasks = [f"/job:worker/replica:0/task:{rank}" for rank in range(3)]
     missing = tasks.pop(absent)
-    with Ranks(_OURS) as ranks:
+    with Ranks(OURS) as ranks:
         for error in _never_comes(ranks, absent, _limit(ranks)):
             found = re.search(_COME, error.text)
             assert found, error
             assert sorted(found.groups()[:2]) == [f"{task}/device:CPU:0" for task in tasks], error
             assert found[3] == missing, error
-        _nothing_left(ranks, range(3))
+        nothing_left(ranks, range(3))
 
 
 def test_a_leader_that_has_stopped_is_named():
-    with Ranks(_OURS) as ranks:
+    with Ranks(OURS) as ranks:
         limit = _limit(ranks)
         ranks.pause(0)
         for error in _never_comes(ranks, 0, limit):
             said = f"{_LEADER}, the leader of group 3003, which knows the members that have come"
             assert f"{said}, does not answer: DEADLINE_EXCEEDED" in error.text, error
         ranks.resume(0)
-        _nothing_left(ranks, range(3))
+        nothing_left(ranks, range(3))
 
 
 def test_a_leader_without_the_plugin_says_nothing():
@@ -156,14 +156,14 @@ def _memory(rank, access):
 
 
 def test_nothing_stays_of_a_killed_rank():
-    with Ranks(_OURS) as ranks:
-        _under_way(ranks, "all_reduce")
+    with Ranks(OURS) as ranks:
+        under_way(ranks, "all_reduce")
         *living, killed = ranks._ranks
         lent = _memory(killed, "rw-s")
         assert all(lent & _memory(rank, "r--s") for rank in living)
         ranks.kill(2)
-        _failed(ranks.wait([0, 1]))
-        _nothing_left(ranks, [0, 1])
+        failed(ranks.wait([0, 1]))
+        nothing_left(ranks, [0, 1])
         assert coordinator.wait_until(
             lambda: not any(lent & _memory(rank, "r--s") for rank in living)
         )

@@ -5,11 +5,11 @@
 from tests.fault import coordinator
 
 # "spread": without a partitioner, and with the update of the kernel spread over the servers.
-_ON = ("on", "spread")
+ON = ("on", "spread")
 _GATED = "/job:ps/replica:0/task:1"
 
 
-class _Steps:
+class Steps:
     """The model, and its steps.
 
     Attributes:
@@ -26,7 +26,7 @@ class _Steps:
         from tests.fault import everything
 
         is_spread = mode == "spread"
-        self.model = model = everything.Everything(resolver, mode in _ON, is_spread=is_spread)
+        self.model = model = everything.Everything(resolver, mode in ON, is_spread=is_spread)
         with model.strategy.scope(), tf.device("/job:ps/task:1"):
             self.entered = tf.Variable(0, trainable=False, name="entered")
         with tf.device(_GATED):
@@ -77,7 +77,7 @@ class _Steps:
         return bool(coordinator.wait_until(lambda: int(self.entered.numpy()) > since))
 
 
-def _counts(model, plain, ids):
+def counts(model, plain, ids):
     """What became of a step: operations on servers, assignments that are left, gathers there."""
     from tensorflow.python.eager import context
 

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from tests.fault import coordinator
-from tests.fault.parameter_server.gated_steps import _ON, _Steps
+from tests.fault.parameter_server.gated_steps import ON, Steps
 
 
-def _next(mode, cluster, folder, is_killed):
+def run_next(mode, cluster, folder, is_killed):
     """Runs another coordinator of the same tasks; what it says. It is killed while a step waits."""
     spec = json.dumps({"cluster": cluster, "is_killed": is_killed})
     process = subprocess.Popen(
@@ -37,14 +37,14 @@ def _go_on(mode, folder, cluster, is_killed):
 
     from tests.fault import everything
 
-    is_on = mode in _ON
+    is_on = mode in ON
     coordinator.Job("on" if is_on else mode, cluster=cluster)
     if is_on:
         everything.switch(True)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), rpc_layer="grpc+fuse" if is_on else "grpc"
     )
-    steps = _Steps(resolver, mode)
+    steps = Steps(resolver, mode)
     model = steps.model
     model.checkpoint().read(str(folder / "saved")).assert_existing_objects_matched()
     said = {"restored": model.state()}

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault import coordinator, table
-from tests.fault.parameter_server.gated_steps import _ON, _counts, _Steps
-from tests.fault.parameter_server.next_coordinator import _next
+from tests.fault.parameter_server.gated_steps import ON, Steps, counts
+from tests.fault.parameter_server.next_coordinator import run_next
 
 # Two coordinators, and those that follow them, on a machine that may do other things beside.
 _SECONDS = 600
@@ -141,11 +141,11 @@ def _main(mode, folder):
     managers = threading.local()
     cancellation.context = lambda: getattr(managers, "own", None)
     context.context().operation_timeout_in_ms = _DEADLINE_MS
-    is_on = mode in _ON
+    is_on = mode in ON
     job = coordinator.Job("on" if is_on else mode, 1, 2)
     if is_on:
         everything.switch(True)
-    steps = _Steps(job.cluster.resolver(), mode)
+    steps = Steps(job.cluster.resolver(), mode)
     model = steps.model
     ids = tf.constant(everything.IDS)
     states, parts = {}, {}
@@ -181,7 +181,7 @@ def _main(mode, folder):
             "second": states["second"],
             "gated": left(),
             "pieces": model.pieces(),
-            **(_counts(model, steps.plain, ids) if is_on else {}),
+            **(counts(model, steps.plain, ids) if is_on else {}),
         }
 
     def left():
@@ -343,7 +343,7 @@ def _main(mode, folder):
             said = {}
 
             def go_on():
-                said.update(_next(mode, job.cluster.cluster_spec, folder, is_killed))
+                said.update(run_next(mode, job.cluster.cluster_spec, folder, is_killed))
 
             return table.observe(go_on) | {"said": said, "seconds": no_time()}
 

@@ -15,7 +15,7 @@ MINOR = ".".join(TENSORFLOW.split(".")[:2])
 LIBRARY = PACKAGE / "_lib" / MINOR / "libtf_fuse.so"
 
 
-def _installed() -> dict[str, str]:
+def installed() -> dict[str, str]:
     found = {}
     for name in BOTH:
         try:

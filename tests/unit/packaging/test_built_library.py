@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from tests.unit.packaging.installed import BOTH, LIBRARY, MINOR, _installed
+from tests.unit.packaging.installed import BOTH, LIBRARY, MINOR, installed
 
 
 def _output(*command: str) -> str:
@@ -64,7 +64,7 @@ def test_build_info_describes_this_environment() -> None:
         "tf_fuse",
     ]
     assert info["tf_fuse"] == importlib.metadata.version("tf_fuse")
-    assert info["tensorflow"] in _installed().values()
+    assert info["tensorflow"] in installed().values()
     assert info["tensorflow_distribution"] in BOTH
     assert info["tensorflow_git_version"].startswith(f"v{MINOR}.")
     assert info["cxx11_abi"] == 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.packaging.installed import BOTH, MINOR, ROOT, _installed
+from tests.unit.packaging.installed import BOTH, MINOR, ROOT, installed
 
 # --- The wheel -----------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
     (name,) = [n for n in wheel.namelist() if n.endswith(".dist-info/METADATA")]
     metadata = email.message_from_bytes(wheel.read(name))
     requires = [r for r in metadata.get_all("Requires-Dist", []) if r.startswith("tensorflow")]
-    here = next(name for name in BOTH if name in _installed())
+    here = next(name for name in BOTH if name in installed())
     low, high = {"2.20": (">=2.20", "<2.21"), "2.21": (">=2.21", "<2.22")}[MINOR]
     assert [r.replace(" ", "") for r in requires if "extra" not in r] in (
         [f"{here}{high},{low}"],

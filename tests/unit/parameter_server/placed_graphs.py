@@ -9,7 +9,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 
 
-def _graph(strategy, build):
+def placed_graph(strategy, build):
     """Devices of the variables of a graph, by name, and of all of its operations."""
     setter = tf.compat.v1.train.replica_device_setter(ps_tasks=2, ps_strategy=strategy)
     with tf.Graph().as_default() as graph, tf.compat.v1.device(setter):
@@ -19,7 +19,7 @@ def _graph(strategy, build):
     return {op.name: op.device for op in graph.get_operations() if op.type in kinds}, ops
 
 
-def _sizes(resource=True, order=1):
+def sizes(resource=True, order=1):
     def build():
         for size in (1000, 999, 10, 9)[::order]:
             with tf.compat.v1.variable_scope(f"s{size}"):

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tf_fuse.parameter_server as parameter_server
-from tests.unit.parameter_server.placed_graphs import _graph, _sizes
+from tests.unit.parameter_server.placed_graphs import placed_graph, sizes
 from tf_fuse.parameter_server import Costs, PsStrategy
 
 # --- Sessions ------------------------------------------------------------------------------------
@@ -24,17 +24,17 @@ def test_a_graph_is_placed_by_bytes_and_not_in_turn(resource):
             tf.compat.v1.get_variable(f"kernel{number}", [100, 100], use_resource=resource)
             tf.compat.v1.get_variable(f"bias{number}", [100], use_resource=resource)
 
-    stock, _ = _graph(None, build)
+    stock, _ = placed_graph(None, build)
     assert {d for n, d in stock.items() if "kernel" in n} == {"/job:ps/task:0"}
-    ours, _ = _graph(PsStrategy(2), build)
+    ours, _ = placed_graph(PsStrategy(2), build)
     for kind in ("kernel", "bias"):
         devices = sorted(d for n, d in ours.items() if kind in n)
         assert devices == ["/job:ps/task:0"] * 2 + ["/job:ps/task:1"] * 2
 
 
 def test_a_planned_graph_does_not_depend_on_order():
-    plan = parameter_server.plan(_sizes(), servers=2)
-    placed = [_graph(PsStrategy(2, plan=plan), _sizes(order=order))[0] for order in (1, -1)]
+    plan = parameter_server.plan(sizes(), servers=2)
+    placed = [placed_graph(PsStrategy(2, plan=plan), sizes(order=order))[0] for order in (1, -1)]
     assert placed[0] == placed[1]
     assert placed[0]["s1000/v"] != placed[0]["s999/v"]
     assert placed[0]["s10/v"] != placed[0]["s9/v"]
@@ -49,7 +49,7 @@ def test_slots_of_a_graph_are_beside_their_variables():
     plan = parameter_server.plan(build, servers=2)
     slots = {p.variable.name: p.variable.slots for p in plan.places}
     assert slots["x"] == slots["y"] == 2
-    variables, _ = _graph(PsStrategy(2, plan=plan), build)
+    variables, _ = placed_graph(PsStrategy(2, plan=plan), build)
     assert variables["x"] != variables["y"]
     for name in ("x", "y"):
         assert variables[f"{name}/Adam"] == variables[f"{name}/Adam_1"] == variables[name]
@@ -71,7 +71,7 @@ def test_slots_of_a_graph_are_counted_where_they_are(resource, is_synchronous, i
         optimizer.minimize(tf.reduce_sum(x) + tf.reduce_sum(y), global_step=step)
 
     strategy = PsStrategy(2, plan=parameter_server.plan(build, servers=2) if is_planned else None)
-    _, devices = _graph(strategy, build)
+    _, devices = placed_graph(strategy, build)
     report = parameter_server.placement_report(strategy)
     found = {one["variable"]: one for one in report["variables"]}
     sums = {name for name in devices if name.partition("/")[2].startswith("conditional_acc")}
@@ -98,7 +98,7 @@ def test_what_is_beside_a_slot_is_counted_with_the_variable():
             with tf.Graph.colocate_with(x.graph, x):
                 x = tf.compat.v1.get_variable(name, [100])
 
-    _graph(strategy, build)
+    placed_graph(strategy, build)
     (one,) = parameter_server.placement_report(strategy)["variables"]
     assert (one["variable"], one["slots"], one["kept_bytes"]) == ("x", 2, 1200)
     # One slot was expected.
@@ -116,7 +116,7 @@ def test_devices_of_a_graph_are_honoured():
             tf.compat.v1.get_variable("local", [10])
         tf.compat.v1.get_variable("free", [10])
 
-    variables, _ = _graph(strategy, build)
+    variables, _ = placed_graph(strategy, build)
     assert {variables[f"v{number}"] for number in range(3)} == {"/job:ps/task:1"}
     assert variables["local"] == "/job:worker/task:5"
     assert variables["free"] == "/job:ps/task:0"
@@ -128,7 +128,7 @@ def test_devices_of_a_graph_are_honoured():
             tf.compat.v1.get_variable("w", [10])
 
     with pytest.raises(ValueError, match="'w' is to be on task 2 of the parameter servers, but"):
-        _graph(PsStrategy(2), wrong)
+        placed_graph(PsStrategy(2), wrong)
 
 
 def test_tables_of_a_graph_are_placed_too():
@@ -138,7 +138,7 @@ def test_tables_of_a_graph_are_placed_too():
         for _ in range(2):
             tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
 
-    _, ops = _graph(strategy, build)
+    _, ops = placed_graph(strategy, build)
     assert {d for n, d in ops.items() if n.startswith("MutableHashTable")} >= {
         "/job:ps/task:0",
         "/job:ps/task:1",
@@ -156,7 +156,7 @@ def test_pieces_of_a_graphs_variable_are_spread():
 
     for plan in (None, parameter_server.plan(build, servers=2)):
         strategy = PsStrategy(2, plan=plan)
-        variables, _ = _graph(strategy, build)
+        variables, _ = placed_graph(strategy, build)
         assert variables["kernel/part_0"] != variables["kernel/part_1"]
         why = {one["why"] for one in parameter_server.placement_report(strategy)["variables"]}
         assert why == {"online" if plan is None else "planned"}

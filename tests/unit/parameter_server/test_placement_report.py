@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tf_fuse.parameter_server as parameter_server
-from tests.unit.parameter_server.placed_graphs import _graph, _sizes
+from tests.unit.parameter_server.placed_graphs import placed_graph, sizes
 from tf_fuse.cli import main
 from tf_fuse.parameter_server import Costs, PsStrategy
 
@@ -21,7 +21,7 @@ from tf_fuse.parameter_server import Costs, PsStrategy
 
 def test_the_report_adds_up(tmp_path, capsys):
     strategy = PsStrategy(2, Costs(slots=0, workers=2))
-    _graph(strategy, _sizes())
+    placed_graph(strategy, sizes())
     report = json.loads(json.dumps(parameter_server.placement_report(strategy)))
     assert [one["kept_bytes"] for one in report["servers"]] == [4036, 4036]
     assert [one["read_bytes_per_step"] for one in report["servers"]] == [8072, 8072]
@@ -49,7 +49,7 @@ def test_long_names_of_a_report_are_whole(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")  # as in a file
     name = "sequential/" + "transformer_block_0123456789/" * 3 + "kernel"
     strategy = PsStrategy(2)
-    _graph(strategy, lambda: tf.compat.v1.get_variable(name, [10]))
+    placed_graph(strategy, lambda: tf.compat.v1.get_variable(name, [10]))
     parameter_server.print_placement_report(strategy)
     lines = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(lines) if line.strip().startswith("sequential/"))

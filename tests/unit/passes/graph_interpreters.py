@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interpreters of partitioned graphs, which share no code and no idea with the pass.
 
-`_evaluate` computes each node's value for one choice of all predicates; `_stuck` runs partitions
+`evaluate` computes each node's value for one choice of all predicates; `stuck` runs partitions
 until nothing can fire any more. Both look at graphs only.
 """
 
 from tensorflow.core.framework import graph_pb2
 
-_DEAD = "dead"
+DEAD = "dead"
 
 
 def _joined(before: dict[str, graph_pb2.GraphDef]) -> dict[str, list[str]]:
@@ -24,12 +24,12 @@ def _joined(before: dict[str, graph_pb2.GraphDef]) -> dict[str, list[str]]:
     return inputs
 
 
-def _deadness(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> set[str]:
+def deadness(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> set[str]:
     """The nodes that are dead in a step in which the predicates have these values."""
-    return {name for name, value in _evaluate(graphs, choice).items() if value is _DEAD}
+    return {name for name, value in evaluate(graphs, choice).items() if value is DEAD}
 
 
-def _evaluate(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> dict[str, object]:
+def evaluate(graphs: dict[str, graph_pb2.GraphDef], choice: dict[str, bool]) -> dict[str, object]:
     """Each node's value in a step in which the predicates have these values.
 
     The executor's rules: a node with a dead input, data or control, is dead; a Merge is dead when
@@ -58,20 +58,20 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
         value = values[name]
         if isinstance(value, tuple):  # a Switch: (taken output, value)
             output = int(i.split(":")[1]) if ":" in i else 0
-            value = value[1] if value[0] == output else _DEAD
+            value = value[1] if value[0] == output else DEAD
         elif isinstance(value, list):  # a _FuseRecv: tensors, which are live
             value = value[int(i.split(":")[1]) if ":" in i else 0]
         data.append(value)
     control_dead = any(
-        values[name] is _DEAD for i, name in zip(inputs, names, strict=True) if i.startswith("^")
+        values[name] is DEAD for i, name in zip(inputs, names, strict=True) if i.startswith("^")
     )
-    live = [value for value in data if value is not _DEAD]
+    live = [value for value in data if value is not DEAD]
     if n.op == "_FuseRecv":
-        values[n.name] = _DEAD if control_dead else _fused_outputs(n, data)
+        values[n.name] = DEAD if control_dead else _fused_outputs(n, data)
     elif n.op == "Merge":
-        values[n.name] = live[0] if live else _DEAD
+        values[n.name] = live[0] if live else DEAD
     elif control_dead or len(live) < len(data):
-        values[n.name] = _DEAD
+        values[n.name] = DEAD
     elif n.op == "Switch":
         values[n.name] = (int(data[1]), data[0])
     elif n.op == "LogicalNot":
@@ -86,13 +86,13 @@ def _fire(n, inputs: list[str], values: dict[str, object], choice: dict[str, boo
 def _fused_outputs(n, data: list[object]) -> list[object]:
     may_be_dead = list(n.attr["may_be_dead"].list.b) or [False] * len(data)
     assert not any(
-        value is _DEAD for value, may in zip(data, may_be_dead, strict=True) if not may
+        value is DEAD for value, may in zip(data, may_be_dead, strict=True) if not may
     ), f"{n.name} was told that this one is never dead"
-    alive = [value is not _DEAD for value, may in zip(data, may_be_dead, strict=True) if may]
-    return ["empty" if value is _DEAD else value for value in data] + alive
+    alive = [value is not DEAD for value, may in zip(data, may_be_dead, strict=True) if may]
+    return ["empty" if value is DEAD else value for value in data] + alive
 
 
-def _stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ()) -> set[str]:
+def stuck(after: dict[str, graph_pb2.GraphDef], together: list[list[str]] = ()) -> set[str]:
     """Runs all partitions at once; returns the nodes that never fire.
 
     A receive fires when its control inputs have, and every Send of every tensor it names.

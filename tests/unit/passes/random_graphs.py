@@ -116,19 +116,19 @@ class _Builder:
         return values
 
 
-def _random_conditionals(seed: int) -> graph_pb2.GraphDef:
+def random_conditionals(seed: int) -> graph_pb2.GraphDef:
     builder = _Builder(seed, predicates=2)
     values = [builder.source() for _ in range(4)]
     builder.block(values, size=7, depth=2)
     return builder.graph
 
 
-def _random_choices(count: int = 2):
+def random_choices(count: int = 2):
     for values in itertools.product([False, True], repeat=count):
         yield {f"p{i}": value for i, value in enumerate(values)}
 
 
-def _random_exchange(seed: int) -> graph_pb2.GraphDef:
+def random_exchange(seed: int) -> graph_pb2.GraphDef:
     """A random acyclic graph on three tasks, with many crossings."""
     rng = random.Random(seed)
     graph = graph_pb2.GraphDef()

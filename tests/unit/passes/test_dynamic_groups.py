@@ -11,7 +11,7 @@ import re
 import tensorflow as tf
 
 from tests.unit.passes import executor_model
-from tests.unit.passes.graph_interpreters import _DEAD, _evaluate, _stuck
+from tests.unit.passes.graph_interpreters import DEAD, evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     PS1,
@@ -27,7 +27,7 @@ from tests.unit.passes.pass_testing import (
     skips,
     structure,
 )
-from tests.unit.passes.random_graphs import _random_choices, _random_conditionals, _random_exchange
+from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
 from tests.unit.passes.test_random_loops import _compare, _kept, _random_loops
 from tf_fuse.explain import rewrite
 
@@ -246,20 +246,20 @@ def test_loops_run_as_stock_s_when_each_task_sees_its_own_part_only():
 def test_conditionals_are_dead_and_live_where_stock_is_when_each_task_sees_its_own_part_only():
     fused = dead = 0
     for seed in range(60):
-        graphs = rewrite(_random_conditionals(seed)).before
+        graphs = rewrite(random_conditionals(seed)).before
         reports, after = _alone(graphs)
         slots = [s for report in reports for group in report.groups for s in group.slots]
-        for choice in _random_choices():
-            stock, rewritten = _evaluate(graphs, choice), _evaluate(after, choice)
+        for choice in random_choices():
+            stock, rewritten = evaluate(graphs, choice), evaluate(after, choice)
             kept = stock.keys() - {slot.recv_node for slot in slots}
             assert {k: stock[k] for k in kept} == {k: rewritten[k] for k in kept}, (seed, choice)
-            dead += sum(stock[slot.recv_node] is _DEAD for slot in slots)
+            dead += sum(stock[slot.recv_node] is DEAD for slot in slots)
         fused += len(slots)
     assert min(fused, dead) > 100, "the graphs are too dull to find anything"
 
 
 def test_no_order_of_receives_deadlocks():
     for seed in range(40):
-        result = rewrite(_random_exchange(seed), splitting="dynamic")
+        result = rewrite(random_exchange(seed), splitting="dynamic")
         assert set(skips(result)) <= {"alone"}, f"seed {seed}"
-        assert _stuck(result.after) == set(), f"seed {seed}"
+        assert stuck(result.after) == set(), f"seed {seed}"

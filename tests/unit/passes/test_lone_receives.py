@@ -22,7 +22,7 @@ from tests.unit.passes.pass_testing import (
     trace,
     use,
 )
-from tests.unit.passes.waiting_values import _dequeue
+from tests.unit.passes.waiting_values import dequeue
 from tf_fuse.explain import rewrite
 
 
@@ -113,7 +113,7 @@ def test_lone_receives_of_other_devices_stay_alone():
 def test_a_lone_receive_joins_only_what_hangs_on_no_more(early_waits, late_waits, use_waits, joins):
     def build():
         with tf.device(PS0):
-            taken = _dequeue()
+            taken = dequeue()
             early = tf.identity(taken, "l") if early_waits else source(PS0, "l")
         with tf.device(W0):
             back = tf.identity(source(W0, "w"), "back")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pass on random graphs, against interpreters that share no code and no idea with it.
 
-`_deadness` plays the executor's rules for one choice of all predicates; `_stuck` runs partitions
+`deadness` plays the executor's rules for one choice of all predicates; `stuck` runs partitions
 until nothing can fire any more. Both look at graphs only, never at the pass's report of itself.
 """
 
@@ -13,7 +13,7 @@ import random
 import pytest
 from tensorflow.core.framework import graph_pb2
 
-from tests.unit.passes.graph_interpreters import _DEAD, _deadness, _evaluate, _stuck
+from tests.unit.passes.graph_interpreters import DEAD, deadness, evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     SPLITTINGS,
@@ -27,23 +27,23 @@ from tests.unit.passes.pass_testing import (
     send,
     skips,
 )
-from tests.unit.passes.random_graphs import _random_choices, _random_conditionals, _random_exchange
+from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
 from tf_fuse.explain import Rewrite, rewrite
 
 
 def _compare_conditionals(seed: int, **options) -> tuple[Rewrite, collections.Counter]:
     """Compares all values for all predicates; returns the rewrite, and what there was to see."""
-    result = rewrite(_random_conditionals(seed), **options)
+    result = rewrite(random_conditionals(seed), **options)
     assert "may_be_dead" not in skips(result), f"seed {seed}"
     received = {s.recv_node for group in result.report.groups for s in group.slots}
     seen = collections.Counter()
-    for choice in _random_choices():
-        before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+    for choice in random_choices():
+        before, after = evaluate(result.before, choice), evaluate(result.after, choice)
         kept = before.keys() - received
         assert before.keys() - after.keys() == received
         assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
         for group in result.report.groups:
-            dead = sum(before[s.recv_node] is _DEAD for s in group.slots)
+            dead = sum(before[s.recv_node] is DEAD for s in group.slots)
             seen["partly"] += 0 < dead < len(group.slots)
             seen["whole"] += dead == len(group.slots)
     return result, seen
@@ -63,7 +63,7 @@ def test_divided_groups_are_dead_and_live_where_stock_is(splitting):
     for seed in range(1000, 1050):
         result, of_seed = _compare_conditionals(seed, **SPLITTINGS[splitting])
         assert "would_cycle" not in skips(result), f"seed {seed}"
-        parts = parts_of_groups(rewrite(_random_conditionals(seed)), result)
+        parts = parts_of_groups(rewrite(random_conditionals(seed)), result)
         seen += of_seed + collections.Counter(parts=parts)
     wanted = ("partly", "whole", "parts")
     assert min(seen[what] for what in wanted) > 30, f"too dull: {seen}"
@@ -73,13 +73,13 @@ def test_divided_groups_are_dead_and_live_where_stock_is(splitting):
 def test_no_fused_receive_is_ever_dead(block):
     fused = skipped = 0
     for seed in range(block * 40, block * 40 + 40):
-        result = analysed(_random_conditionals(seed))
+        result = analysed(random_conditionals(seed))
         received = {s.recv_node for group in result.report.groups for s in group.slots}
         # A receive that is alone was found to be live too; to check it checks more.
         alone = {s.slot.recv_node for s in result.report.skips if s.reason == "alone"}
         for values in itertools.product([False, True], repeat=2):
             choice = {f"p{i}": value for i, value in enumerate(values)}
-            dead = _deadness(result.before, choice)
+            dead = deadness(result.before, choice)
             assert not received & dead, f"seed {seed}, {choice}"
             assert not alone & dead, f"seed {seed}, {choice}"
         fused += len(received)
@@ -90,12 +90,12 @@ def test_no_fused_receive_is_ever_dead(block):
 def test_most_receives_that_are_always_live_are_found():
     live = found = 0
     for seed in range(100):
-        result = analysed(_random_conditionals(seed))
+        result = analysed(random_conditionals(seed))
         doubted = {s.slot.recv_node for s in result.report.skips if s.reason == "may_be_dead"}
         ever_dead: set[str] = set()
         for values in itertools.product([False, True], repeat=2):
             choice = {f"p{i}": value for i, value in enumerate(values)}
-            ever_dead |= _deadness(result.before, choice)
+            ever_dead |= deadness(result.before, choice)
         receives = {s.slot.recv_node for s in result.report.skips} | {
             s.recv_node for group in result.report.groups for s in group.slots
         }
@@ -109,8 +109,8 @@ def test_most_receives_that_are_always_live_are_found():
 def test_groups_by_depth_never_deadlock(block):
     fused = 0
     for seed in range(block * 40, block * 40 + 40):
-        result = rewrite(_random_exchange(seed))
-        assert _stuck(result.after) == set(), f"seed {seed}"
+        result = rewrite(random_exchange(seed))
+        assert stuck(result.after) == set(), f"seed {seed}"
         assert "would_cycle" not in skips(result), f"seed {seed}"
         fused += sum(map(len, groups(result)))
     assert fused > 200, "the graphs are too dull to find anything"
@@ -120,9 +120,9 @@ def test_groups_by_depth_never_deadlock(block):
 def test_divided_groups_never_deadlock(splitting):
     parts = 0
     for seed in range(1000, 1100):
-        graph = _random_exchange(seed)
+        graph = random_exchange(seed)
         result = rewrite(graph, **SPLITTINGS[splitting])
-        assert _stuck(result.after) == set(), f"seed {seed}"
+        assert stuck(result.after) == set(), f"seed {seed}"
         assert "would_cycle" not in skips(result), f"seed {seed}"
         parts += parts_of_groups(rewrite(graph), result)
     assert parts > 50, "the graphs are too dull to find anything"
@@ -132,8 +132,8 @@ def test_divided_groups_never_deadlock(splitting):
 def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
     dropped = 0
     for seed in range(block * 40, block * 40 + 40):
-        result = rewrite(_random_exchange(seed), grouping="all")
-        assert _stuck(result.after) == set(), f"seed {seed}"
+        result = rewrite(random_exchange(seed), grouping="all")
+        assert stuck(result.after) == set(), f"seed {seed}"
         wanted: dict[tuple[str, str], list[str]] = {}
         for group in result.report.groups:
             key = (group.send_device, group.recv_device)
@@ -142,7 +142,7 @@ def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
         for skip in refused:
             key = (skip.send_device, skip.recv_device)
             wanted.setdefault(key, []).append(skip.slot.recv_node)
-        deadlock = _stuck(result.before, list(wanted.values())) != set()
+        deadlock = stuck(result.before, list(wanted.values())) != set()
         assert deadlock == bool(refused), f"seed {seed}"
         dropped += bool(refused)
     assert 5 < dropped < 35, "too few graphs with a cycle, or without one"
@@ -151,7 +151,7 @@ def test_verifier_drops_groups_exactly_where_they_would_deadlock(block):
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("options", [{}, *SPLITTINGS.values()], ids=["level", *SPLITTINGS])
 def test_order_of_nodes_does_not_matter(seed, options):
-    before = rewrite(_random_conditionals(seed)).before
+    before = rewrite(random_conditionals(seed)).before
     first = rewrite(before, **options)
     rng = random.Random(seed)
     for _ in range(3):
@@ -188,6 +188,6 @@ def test_interpreter_finds_a_deadlock():
         send("c", "recv_b", PS0, W0),
         recv("c", PS0, W0),
     )
-    assert _stuck(graphs) == set()
+    assert stuck(graphs) == set()
     together = [["recv_a", "recv_c"]]
-    assert _stuck(graphs, together) == {"recv_a", "send_b", "recv_b", "send_c", "recv_c"}
+    assert stuck(graphs, together) == {"recv_a", "send_b", "recv_b", "send_c", "recv_c"}

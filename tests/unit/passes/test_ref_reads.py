@@ -5,7 +5,7 @@
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tests.unit.passes.graph_interpreters import _stuck
+from tests.unit.passes.graph_interpreters import stuck
 from tests.unit.passes.pass_testing import PS0, W0, const, node, nodes_of, skips, sorted_groups
 from tf_fuse.explain import rewrite
 
@@ -102,7 +102,7 @@ def test_ref_edge_across_tasks_waits_for_the_other_inputs():
         return graph
 
     result = rewrite(build(), session=True)
-    assert _stuck(result.after) == set()
+    assert stuck(result.after) == set()
     assert sorted_groups(result) == sorted_groups(rewrite(result.before))
     assert sorted_groups(result) == [["a", "b"], ["v", "w"]]
     control = [i for n in nodes_of(result.after[W0], "_FuseRecv") for i in n.input]

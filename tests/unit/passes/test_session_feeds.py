@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tests.unit.passes.pass_testing import PS0, W0, const, node, nodes_of, skips, sorted_groups
-from tests.unit.passes.random_graphs import _random_exchange
+from tests.unit.passes.random_graphs import random_exchange
 from tf_fuse.explain import rewrite
 
 
@@ -118,7 +118,7 @@ def test_lone_receive_does_not_join_a_group_of_other_feeds():
 def test_no_fetch_comes_to_wait_for_another_feed(block):
     fused = 0
     for seed in range(block * 25, block * 25 + 25):
-        graph = _random_exchange(seed)
+        graph = random_exchange(seed)
         rng = random.Random(1000 + seed)
         for n in graph.node:
             if n.op == "Placeholder" and rng.random() < 0.8:

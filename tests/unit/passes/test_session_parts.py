@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.unit.passes.graph_interpreters import _evaluate, _stuck
+from tests.unit.passes.graph_interpreters import evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     W0,
@@ -17,15 +17,15 @@ from tests.unit.passes.pass_testing import (
     trace,
     use,
 )
-from tests.unit.passes.random_graphs import _random_choices, _random_conditionals, _random_exchange
+from tests.unit.passes.random_graphs import random_choices, random_conditionals, random_exchange
 from tests.unit.passes.stamped_graphs import (
     STAMP,
-    _changed,
-    _copy,
-    _found,
-    _stamp,
-    _stamped,
-    _two_reads,
+    changed,
+    copy,
+    found,
+    stamp_of,
+    stamped_nodes,
+    two_reads,
 )
 from tests.unit.passes.test_random_loops import _compare, _random_loops
 from tf_fuse.explain import rewrite
@@ -33,16 +33,16 @@ from tf_fuse.explain import rewrite
 # --- Against the whole graph -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [_random_exchange, _random_conditionals])
+@pytest.mark.parametrize("make", [random_exchange, random_conditionals])
 @pytest.mark.parametrize("block", range(3))
 def test_each_task_alone_finds_what_the_whole_graph_gives(make, block):
     fused = 0
     for seed in range(block * 30, block * 30 + 30):
         alone = rewrite(make(seed), session=True)
         whole = rewrite(alone.before)
-        assert _found(alone) == _found(whole), f"seed {seed}"
+        assert found(alone) == found(whole), f"seed {seed}"
         assert "not_stamped" not in skips(alone), f"seed {seed}"
-        assert _stuck(alone.after) == set(), f"seed {seed}"
+        assert stuck(alone.after) == set(), f"seed {seed}"
         fused += sum(len(g.slots) for g in alone.report.groups)
     assert fused > 150, "the graphs are too dull to find anything"
 
@@ -51,10 +51,10 @@ def test_each_task_alone_finds_what_the_whole_graph_gives(make, block):
 def test_rewritten_parts_are_dead_and_live_where_stock_is(block):
     partly = 0
     for seed in range(block * 30, block * 30 + 30):
-        result = rewrite(_random_conditionals(seed), session=True)
+        result = rewrite(random_conditionals(seed), session=True)
         received = {s.recv_node for group in result.report.groups for s in group.slots}
-        for choice in _random_choices():
-            before, after = _evaluate(result.before, choice), _evaluate(result.after, choice)
+        for choice in random_choices():
+            before, after = evaluate(result.before, choice), evaluate(result.after, choice)
             kept = before.keys() - received
             assert {k: before[k] for k in kept} == {k: after[k] for k in kept}, (seed, choice)
             partly += any(before[name] == "dead" for name in received)
@@ -62,15 +62,15 @@ def test_rewritten_parts_are_dead_and_live_where_stock_is(block):
 
 
 def test_partitions_differ_from_a_functions_only_by_stamps_and_names():
-    alone = rewrite(_random_exchange(7), session=True)
-    function = rewrite(_random_exchange(7))
+    alone = rewrite(random_exchange(7), session=True)
+    function = rewrite(random_exchange(7))
 
     def shape(graphs):
         return {d: sorted(n.op for n in g.node) for d, g in graphs.items()}
 
     assert shape(alone.before) == shape(function.before)
-    assert _stamped(alone.before)
-    assert not _stamped(function.before)
+    assert stamped_nodes(alone.before)
+    assert not stamped_nodes(function.before)
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -78,12 +78,12 @@ def test_lost_stamps_never_deadlock(block):
     lost = dynamic = fused = 0
     for seed in range(block * 30, block * 30 + 30):
         rng = random.Random(seed)
-        graphs = _copy(rewrite(_random_exchange(seed), session=True).before)
-        for n in _stamped(graphs).values():
+        graphs = copy(rewrite(random_exchange(seed), session=True).before)
+        for n in stamped_nodes(graphs).values():
             if rng.random() < 0.25:
                 del n.attr[STAMP]
         result = rewrite(graphs, session=True)
-        assert _stuck(result.after) == set(), f"seed {seed}"
+        assert stuck(result.after) == set(), f"seed {seed}"
         lost += len(skips(result).get("not_stamped", []))
         dynamic += sum(len(g.slots) for g in result.report.groups if g.dynamic)
         fused += sum(len(g.slots) for g in result.report.groups if not g.dynamic)
@@ -103,13 +103,13 @@ def test_loops_of_each_task_alone_run_as_stock_s():
 # --- Fused dynamically -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [_random_exchange, _random_conditionals])
+@pytest.mark.parametrize("make", [random_exchange, random_conditionals])
 def test_each_task_alone_fuses_dynamically_what_the_master_says(make):
     fused = 0
     for seed in range(20):
         alone = rewrite(make(seed), session=True, splitting="dynamic")
         whole = rewrite(alone.before, splitting="dynamic")
-        assert _found(alone) == _found(whole), f"seed {seed}"
+        assert found(alone) == found(whole), f"seed {seed}"
         assert all(group.dynamic for group in alone.report.groups)
         fused += sum(len(g.slots) for g in alone.report.groups)
     assert fused > 150, "the graphs are too dull to find anything"
@@ -125,8 +125,8 @@ def test_dynamic_loops_of_each_task_alone_run_as_stock_s():
 
 
 def test_dynamic_stamp_of_two_reads():
-    result = rewrite(_two_reads(), session=True, splitting="dynamic")
-    stamp = _stamp(_stamped(result.before)["x_in0"])
+    result = rewrite(two_reads(), session=True, splitting="dynamic")
+    stamp = stamp_of(stamped_nodes(result.before)["x_in0"])
     # A worker that does not know `dynamic` takes it for a stamp without sense.
     (decision,) = stamp.inputs
     assert (stamp.version, decision.group, decision.reason, decision.dynamic) == (1, 0, "", True)
@@ -138,10 +138,10 @@ def test_static_and_dynamic_stamps_are_not_mixed():
     def build():
         use(W0, "x", *(source(PS0, name) for name in "abcd"))
 
-    graphs = _copy(rewrite(trace(build), session=True).before)
+    graphs = copy(rewrite(trace(build), session=True).before)
     for name in ("x_in1", "x_in3"):
-        n = _stamped(graphs)[name]
-        n.attr[STAMP].s = _changed(_stamp(n), group=0, dynamic=True)
+        n = stamped_nodes(graphs)[name]
+        n.attr[STAMP].s = changed(stamp_of(n), group=0, dynamic=True)
     report = rewrite(graphs, session=True).report
     assert sorted((g.dynamic, [s.sender_node for s in g.slots]) for g in report.groups) == [
         (False, ["a", "c"]),
@@ -170,7 +170,7 @@ def test_grouping_is_the_masters(splitting):
     divided = 0
     for seed in range(10):
         options = {"splitting": splitting, "rpc_us": 1.0}
-        alone = rewrite(_random_exchange(seed), session=True, **options)
-        assert _found(alone) == _found(rewrite(alone.before, **options)), f"seed {seed}"
-        divided += _found(alone) != _found(rewrite(alone.before))
+        alone = rewrite(random_exchange(seed), session=True, **options)
+        assert found(alone) == found(rewrite(alone.before, **options)), f"seed {seed}"
+        divided += found(alone) != found(rewrite(alone.before))
     assert divided > 2, "the graphs are too dull to find anything"

@@ -25,12 +25,12 @@ from tests.unit.passes.pass_testing import (
 )
 from tests.unit.passes.stamped_graphs import (
     STAMP,
-    _changed,
-    _copy,
-    _found,
-    _stamp,
-    _stamped,
-    _two_reads,
+    changed,
+    copy,
+    found,
+    stamp_of,
+    stamped_nodes,
+    two_reads,
 )
 from tf_fuse.explain import rewrite
 from tf_fuse.v1 import receive_stamp_pb2
@@ -42,11 +42,11 @@ PS0_1 = PS0.replace("CPU:0", "CPU:1")
 
 
 def test_stamp_of_two_reads():
-    result = rewrite(_two_reads(), session=True)
-    stamped = _stamped(result.before)
+    result = rewrite(two_reads(), session=True)
+    stamped = stamped_nodes(result.before)
     assert sorted(stamped) == ["x_in0", "x_in1"]
     for name, sent in (("x_in0", "a"), ("x_in1", "b")):
-        stamp = _stamp(stamped[name])
+        stamp = stamp_of(stamped[name])
         assert stamp.version == 1
         assert [(i.index, i.source, i.group, i.depth, i.reason) for i in stamp.inputs] == [
             (0, sent, 1, 1, "")
@@ -67,7 +67,7 @@ def test_reason_travels_with_the_stamp():
 
     result = rewrite(trace(build), session=True)
     assert verdicts(result) == {"a": "alone", "b": "alone", "c": "not_cpu"}
-    inputs = [i for n in _stamped(result.before).values() for i in _stamp(n).inputs]
+    inputs = [i for n in stamped_nodes(result.before).values() for i in stamp_of(n).inputs]
     assert sorted((i.source, i.group, i.reason) for i in inputs) == [
         ("a", 0, "alone"),
         ("b", 0, "alone"),
@@ -84,9 +84,12 @@ def test_control_edges_are_fused_with_the_rest():
 
     result = rewrite(trace(build), session=True)
     assert sorted_groups(result) == [["a", "b"]]
-    stamped = _stamped(result.before)
-    assert sorted((i.index, i.source) for i in _stamp(stamped["x"]).inputs) == [(-1, "a"), (0, "b")]
-    assert [(i.index, i.source) for i in _stamp(stamped["y"]).inputs] == [(-1, "a")]
+    stamped = stamped_nodes(result.before)
+    assert sorted((i.index, i.source) for i in stamp_of(stamped["x"]).inputs) == [
+        (-1, "a"),
+        (0, "b"),
+    ]
+    assert [(i.index, i.source) for i in stamp_of(stamped["y"]).inputs] == [(-1, "a")]
 
 
 def test_two_devices_of_a_task():
@@ -102,7 +105,7 @@ def test_two_devices_of_a_task():
 
     result = rewrite(trace(build), session=True)
     assert result.report.local_receives > 0
-    assert _found(result) == _found(rewrite(result.before))
+    assert found(result) == found(rewrite(result.before))
     assert {"a", "b"} <= {s.sender_node for g in result.report.groups for s in g.slots}
 
 
@@ -112,9 +115,9 @@ def test_every_use_must_be_stamped():
         use(W0, "x", a, b)
         use(W0, "y", a)
 
-    graphs = _copy(rewrite(trace(build), session=True).before)
+    graphs = copy(rewrite(trace(build), session=True).before)
     assert sorted_groups(rewrite(graphs, session=True)) == [["a", "b"]]
-    del _stamped(graphs)["y_in0"].attr[STAMP]
+    del stamped_nodes(graphs)["y_in0"].attr[STAMP]
     result = rewrite(graphs, session=True)
     assert skips(result) == {"alone": ["b"], "not_stamped": ["a"]}
 
@@ -124,20 +127,20 @@ def test_every_use_must_be_stamped():
     [
         lambda stamp: b"\xff\xff no proto",
         lambda stamp: b"",
-        lambda stamp: _changed(stamp, index=3),
-        lambda stamp: _changed(stamp, source="b"),
-        lambda stamp: _changed(stamp, group=0),
-        lambda stamp: _changed(stamp, group=-5),
-        lambda stamp: _changed(stamp, reason="alone"),
-        lambda stamp: _changed(stamp, group=0, reason="No Reason" * 9),
-        lambda stamp: _changed(stamp, dynamic=True),
-        lambda stamp: _changed(stamp, group=0, reason="alone", dynamic=True),
+        lambda stamp: changed(stamp, index=3),
+        lambda stamp: changed(stamp, source="b"),
+        lambda stamp: changed(stamp, group=0),
+        lambda stamp: changed(stamp, group=-5),
+        lambda stamp: changed(stamp, reason="alone"),
+        lambda stamp: changed(stamp, group=0, reason="No Reason" * 9),
+        lambda stamp: changed(stamp, dynamic=True),
+        lambda stamp: changed(stamp, group=0, reason="alone", dynamic=True),
     ],
 )
 def test_stamps_that_make_no_sense_are_left_alone(change):
-    graphs = _copy(rewrite(_two_reads(), session=True).before)
-    n = _stamped(graphs)["x_in0"]
-    n.attr[STAMP].s = change(_stamp(n))
+    graphs = copy(rewrite(two_reads(), session=True).before)
+    n = stamped_nodes(graphs)["x_in0"]
+    n.attr[STAMP].s = change(stamp_of(n))
     result = rewrite(graphs, session=True)
     reason = "stamp_version" if not n.attr[STAMP].s else "not_stamped"
     assert skips(result) == {"alone": ["b"], reason: ["a"]}
@@ -145,9 +148,9 @@ def test_stamps_that_make_no_sense_are_left_alone(change):
 
 
 def test_stamps_of_another_version_are_not_followed():
-    graphs = _copy(rewrite(_two_reads(), session=True).before)
-    for n in _stamped(graphs).values():
-        stamp = _stamp(n)
+    graphs = copy(rewrite(two_reads(), session=True).before)
+    for n in stamped_nodes(graphs).values():
+        stamp = stamp_of(n)
         stamp.version = 2
         n.attr[STAMP].s = stamp.SerializeToString()
     (group,) = rewrite(graphs, session=True).report.groups
@@ -155,15 +158,15 @@ def test_stamps_of_another_version_are_not_followed():
 
 
 def test_reason_of_a_newer_master_is_reported_as_it_is():
-    graphs = _copy(rewrite(_two_reads(), session=True).before)
-    for n in _stamped(graphs).values():
-        n.attr[STAMP].s = _changed(_stamp(n), group=0, reason="a_reason_to_come")
+    graphs = copy(rewrite(two_reads(), session=True).before)
+    for n in stamped_nodes(graphs).values():
+        n.attr[STAMP].s = changed(stamp_of(n), group=0, reason="a_reason_to_come")
     assert skips(rewrite(graphs, session=True)) == {"a_reason_to_come": ["a", "b"]}
 
 
 def test_stamps_of_a_wrong_type_are_not_followed():
-    graphs = _copy(rewrite(_two_reads(), session=True).before)
-    for n in _stamped(graphs).values():
+    graphs = copy(rewrite(two_reads(), session=True).before)
+    for n in stamped_nodes(graphs).values():
         n.attr[STAMP].i = 1
     (group,) = rewrite(graphs, session=True).report.groups
     assert (group.dynamic, [slot.sender_node for slot in group.slots]) == (True, ["a", "b"])
@@ -175,21 +178,21 @@ def test_groups_of_another_sender_are_not_mixed():
     def build():
         use(W0, "x", *(source(p, f"{n}{i}") for i, p in enumerate((PS0, PS1)) for n in "ab"))
 
-    graphs = _copy(rewrite(trace(build), session=True).before)
-    for n in _stamped(graphs).values():
-        n.attr[STAMP].s = _changed(_stamp(n), group=1)
+    graphs = copy(rewrite(trace(build), session=True).before)
+    for n in stamped_nodes(graphs).values():
+        n.attr[STAMP].s = changed(stamp_of(n), group=1)
     assert sorted_groups(rewrite(graphs, session=True)) == [["a0", "b0"], ["a1", "b1"]]
 
 
 def test_stamps_of_a_saved_graph_are_written_anew():
-    graph = _two_reads()
+    graph = two_reads()
     for n in graph.node:
         n.attr[STAMP].s = receive_stamp_pb2.ReceiveStamp(version=1).SerializeToString()
     assert sorted_groups(rewrite(graph, session=True)) == [["a", "b"]]
 
 
 def test_plain_task_stays_as_it_is():
-    result = rewrite(_two_reads(), plain_tasks=["/job:worker/replica:0/task:0"], session=True)
+    result = rewrite(two_reads(), plain_tasks=["/job:worker/replica:0/task:0"], session=True)
     assert skips(result) == {"peer_without_plugin": ["a", "b"]}
 
 
@@ -257,6 +260,6 @@ def test_loop_across_tasks():
     assert skips(result)["not_stamped"] == ["while/LoopCond"]
     whole = [
         (*key, [slot for slot in slots if "LoopCond" not in slot[0]])
-        for *key, slots in _found(rewrite(result.before))[0]
+        for *key, slots in found(rewrite(result.before))[0]
     ]
-    assert [(*key, slots) for *key, slots in _found(result)[0]] == whole
+    assert [(*key, slots) for *key, slots in found(result)[0]] == whole

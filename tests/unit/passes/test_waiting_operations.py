@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from tests.unit.passes.pass_testing import PS0, W0, sorted_groups, trace, use, v1
-from tests.unit.passes.waiting_values import _blocked, _dequeue
+from tests.unit.passes.waiting_values import blocked, dequeue
 from tf_fuse.explain import rewrite
 
 
 def test_what_may_wait_for_another_step_is_kept_apart():
-    assert _blocked(_dequeue) == [["a", "b"], ["x", "y"]]
+    assert blocked(dequeue) == [["a", "b"], ["x", "y"]]
 
 
 def test_what_may_wait_inside_a_loop_is_kept_apart():
@@ -20,19 +20,19 @@ def test_what_may_wait_inside_a_loop_is_kept_apart():
         queue = v1.placeholder(tf.resource, ())
         return v1.while_loop(
             lambda i, _: i < 3,
-            lambda i, a: (i + 1, a + _dequeue(queue)),
+            lambda i, a: (i + 1, a + dequeue(queue)),
             [tf.constant(0), tf.zeros([2])],
         )[1]
 
-    assert _blocked(loop) == [["a", "b"], ["x", "y"]]
+    assert blocked(loop) == [["a", "b"], ["x", "y"]]
 
 
 def test_what_may_wait_inside_a_function_is_kept_apart():
     @tf.function(autograph=False, experimental_attributes={"_noinline": True})
     def waits(queue):
-        return _dequeue(queue)
+        return dequeue(queue)
 
-    assert _blocked(lambda: waits(v1.placeholder(tf.resource, ()))) == [["a", "b"], ["x", "y"]]
+    assert blocked(lambda: waits(v1.placeholder(tf.resource, ()))) == [["a", "b"], ["x", "y"]]
 
 
 _WAITING = {
@@ -63,7 +63,7 @@ def _no_argument():
 
 @pytest.mark.parametrize("op", _WAITING)
 def test_operations_that_may_wait(op):
-    assert _blocked(lambda: tf.ensure_shape(_WAITING[op](), [2])) == [["a", "b"], ["x", "y"]]
+    assert blocked(lambda: tf.ensure_shape(_WAITING[op](), [2])) == [["a", "b"], ["x", "y"]]
 
 
 _ENDING = {
@@ -84,7 +84,7 @@ _ENDING = {
 
 @pytest.mark.parametrize("op", _ENDING)
 def test_operations_that_end_by_themselves(op):
-    assert _blocked(lambda: tf.ensure_shape(_ENDING[op](), [2])) == [["a", "b", "x", "y"]]
+    assert blocked(lambda: tf.ensure_shape(_ENDING[op](), [2])) == [["a", "b", "x", "y"]]
 
 
 def test_a_branch_that_waits_is_no_wait_if_it_is_not_taken():
@@ -92,7 +92,7 @@ def test_a_branch_that_waits_is_no_wait_if_it_is_not_taken():
     def build():
         with tf.device(PS0):
             x, p = v1.placeholder(tf.float32, [2]), v1.placeholder(tf.bool, ())
-            taken = _dequeue()
+            taken = dequeue()
             branches = tf.raw_ops.Switch(data=x, pred=p)
             merged = tf.raw_ops.Merge(
                 inputs=[branches.output_false, tf.add_n([branches.output_true, taken])]
@@ -108,10 +108,10 @@ def test_a_loop_that_waits_is_no_wait_if_it_is_not_gone_round():
     def build():
         with tf.device(PS0):
             queue = v1.placeholder(tf.resource, ())
-            taken = _dequeue(queue)
+            taken = dequeue(queue)
             _, out = v1.while_loop(
                 lambda i, _: i < v1.placeholder(tf.int32, ()),
-                lambda i, a: (i + 1, a + _dequeue(queue)),
+                lambda i, a: (i + 1, a + dequeue(queue)),
                 [tf.constant(0), tf.ensure_shape(taken, [2])],
             )
             m = [tf.identity(out, name=name) for name in ("m", "n")]
@@ -122,14 +122,14 @@ def test_a_loop_that_waits_is_no_wait_if_it_is_not_gone_round():
 
 
 def test_an_op_that_waits_for_nothing_keeps_nothing_apart():
-    assert _blocked(lambda: tf.random.uniform([2])) == [["a", "b", "x", "y"]]
+    assert blocked(lambda: tf.random.uniform([2])) == [["a", "b", "x", "y"]]
 
 
 def test_what_waits_for_different_queues_is_kept_apart():
     def build():
         values = []
         with tf.device(PS0):
-            taken = [_dequeue() for _ in range(2)]
+            taken = [dequeue() for _ in range(2)]
             values += [tf.identity(taken[0], "a0"), tf.identity(taken[1], "a1")]
             values += [tf.identity(taken[0], "b0"), tf.identity(taken[1], "b1")]
             values += [tf.add_n(taken, "c0"), tf.add_n(taken, "c1")]

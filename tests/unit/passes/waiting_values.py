@@ -8,7 +8,7 @@ from tests.unit.passes.pass_testing import PS0, W0, sorted_groups, source, trace
 from tf_fuse.explain import rewrite
 
 
-def _blocked(make_waiting):
+def blocked(make_waiting):
     """Values x, y that hang on nothing, and a, b that hang on what `make_waiting` makes on PS0."""
 
     def build():
@@ -21,7 +21,7 @@ def _blocked(make_waiting):
     return sorted_groups(rewrite(trace(build)))
 
 
-def _dequeue(queue=None):
+def dequeue(queue=None):
     # From outside, since the op that makes a queue counts as one that may wait.
     queue = v1.placeholder(tf.resource, ()) if queue is None else queue
     (taken,) = tf.raw_ops.QueueDequeueV2(handle=queue, component_types=[tf.float32])

@@ -16,12 +16,12 @@ import threading
 import tensorflow as tf
 
 from tests.unit.shard_update.handover_replicas import (
-    _UNREACHABLE,
-    _Handler,
-    _is_error,
-    _log,
-    _logged,
-    _replicas,
+    UNREACHABLE,
+    Handler,
+    is_error,
+    log,
+    logged,
+    start_replicas,
 )
 from tf_fuse.shard_update.runtime import exit_handover, handover_protocol
 from tf_fuse.sharded_variable.local_shards import inherited_name
@@ -30,7 +30,7 @@ from tf_fuse.sharded_variable.peers import Reader
 
 def between_steps():
     """What is handed over at the end is read, also if a step has begun that failed."""
-    one, other = _replicas()
+    one, other = start_replicas()
     one.fail()
     other.leave()
     assert one.marks() == [-1, 3]
@@ -42,26 +42,26 @@ def between_steps():
 def a_step_that_all_have_begun():
     """Its values are of no step: they are not handed over, also if it has failed."""
     for after_sigterm in (True, False):
-        one, other = _replicas()
+        one, other = start_replicas()
         one.fail(3.5)
         other.fail(4.5)
         other.leave(after_sigterm)
         assert one.marks() == [-1, -1]
         other.dies(one)
         one.lose(1)
-        assert _is_error(one) == "error"
-        (line, *more) = _log
+        assert is_error(one) == "error"
+        (line, *more) = log
         assert line.startswith("This replica's part of the optimizer's state after step 3 is lost")
         assert "a step has changed it that has failed" in line
         assert [("is lost if this process is killed now" in text) for text in more] == (
             [True] if after_sigterm else []
         )
-        _log.clear()
+        log.clear()
 
 
 def a_step_that_goes_on_while_others_begin_it():
     """The copy is of no step where the last one has begun before it was complete."""
-    one, other = _replicas()
+    one, other = start_replicas()
     other.fail(3.5)
 
     def begin(key):
@@ -72,12 +72,12 @@ def a_step_that_goes_on_while_others_begin_it():
     exit_handover.ANSWER_S = 0.2
     other.leave()
     assert one.marks() == [-1, -1]
-    assert "a step has changed it" in _log[0]
+    assert "a step has changed it" in log[0]
 
 
 def a_step_that_one_has_not_begun():
     """Then nobody has changed a part; until that one begins it, too."""
-    one, other = _replicas()
+    one, other = start_replicas()
     other.fail()
     other.leave(after_sigterm=True)
     assert one.marks() == [-1, -5]
@@ -85,12 +85,12 @@ def a_step_that_one_has_not_begun():
     one.lose(1)
     assert one.read() == [3.0]
     one.fail(4)
-    assert _is_error(one) == "error"
+    assert is_error(one) == "error"
 
 
 def another_step_after_the_handover():
     """Who begins one says so, where its parts are."""
-    one, other = _replicas()
+    one, other = start_replicas()
     other.leave(after_sigterm=True)
     assert one.marks() == [-1, 3]
     other.fail(4)
@@ -98,12 +98,12 @@ def another_step_after_the_handover():
     one.fail(4)
     other.dies(one)
     one.lose(1)
-    assert _is_error(one) == "error"
+    assert is_error(one) == "error"
 
 
 def half_of_a_second_handover():
     """What was handed over before is not read as whole while it is overwritten."""
-    one, other = _replicas()
+    one, other = start_replicas()
     other.leave(after_sigterm=True)
     other.state.before_step = lambda shard_group: None
     other.step()
@@ -121,7 +121,7 @@ def half_of_a_second_handover():
 
 def handed_over_anew_while_it_is_read():
     """The reader notices."""
-    one, other = _replicas()
+    one, other = start_replicas()
     other.leave(after_sigterm=True)
     other.dies(one)
     one.lose(1)
@@ -139,7 +139,7 @@ def handed_over_anew_while_it_is_read():
 
 def who_leaves_while_it_is_read():
     """What the reader was handed since it began to read counts; also if others leave then."""
-    one, *others = _replicas(3)
+    one, *others = start_replicas(3)
     gone = []
 
     def leave(key):
@@ -148,20 +148,20 @@ def who_leaves_while_it_is_read():
             other.leave()
             other.dies(one)
             gone.append(other.rank)
-            raise _UNREACHABLE
+            raise UNREACHABLE
         if any((rank, rank) in key[2] for rank in gone):
-            raise _UNREACHABLE
+            raise UNREACHABLE
 
     one.all.before = leave
     assert one.read() == [3.0]
     assert one.marks() == [-1, 3, 3]
-    assert _log == []
+    assert log == []
 
 
 def an_error_that_passes():
     """It is tried again."""
-    one, other = _replicas()
-    errors = iter([_UNREACHABLE] * 3)
+    one, other = start_replicas()
+    errors = iter([UNREACHABLE] * 3)
 
     def fail(key):
         if (error := next(errors, None)) is not None:
@@ -170,55 +170,55 @@ def an_error_that_passes():
     other.readers[0].before = fail
     other.leave()
     assert one.marks() == [-1, 3]
-    assert _log == []
+    assert log == []
 
 
 def a_handover_that_fails():
     """It is tried again; at last the log says what is lost."""
-    one, other = _replicas()
+    one, other = start_replicas()
     failures = []
 
     def fail(key):
         if key[0] == "hands over" and len(failures) < 2:
             failures.append(key)
-            raise _UNREACHABLE
+            raise UNREACHABLE
 
     other.readers[0].before = fail
     other.leave()
     assert one.marks() == [-1, 3]
     assert len(failures) == 2
-    assert _log == []
+    assert log == []
 
 
 def nobody_can_be_reached():
     """The log says what is lost; but not of others that have said that they end."""
-    one, other = _replicas()
+    one, other = start_replicas()
     exit_handover.ANSWER_S = 0.1
     one.dies(other)
     other.leave()
-    (line,) = _log
+    (line,) = log
     assert "task:0/device:CPU:0 may still need it" in line, line
-    _log.clear()
-    one, other = _replicas()
+    log.clear()
+    one, other = start_replicas()
     one.leave()
     one.dies(other)
     other.leave()
-    assert _log == []
+    assert log == []
 
 
 def no_time():
     """Nobody is asked, and no step is waited for."""
     os.environ["TF_FUSE_EXIT_WAIT_S"] = "0"
-    _, other = _replicas()
+    _, other = start_replicas()
     other.leaving.leave()
     other.leaving.may_end(exit_handover.time.monotonic() + exit_handover.seconds_to_leave(True))
     assert other.readers[0].asked == []
-    assert _log == []
+    assert log == []
 
 
 def a_forked_child():
     """Its end is not that of the replica."""
-    _, other = _replicas()
+    _, other = start_replicas()
     other.leaving._pid += 1
     other.leave()
     other.leave(after_sigterm=True)
@@ -232,7 +232,7 @@ def a_forked_child():
 
 def a_reader_that_another_thread_uses():
     """Who has little time does not wait for it without end."""
-    reader = Reader(_replicas()[0].all.peers, [1])
+    reader = Reader(start_replicas()[0].all.peers, [1])
     with reader._lock:
         try:
             reader.run("key", lambda: None, 0.01)
@@ -246,14 +246,14 @@ def an_exception():
     """Others may end by it later: they are not waited for."""
     exit_handover._GRACE_S = 1e9
     sys.last_value = ValueError("on purpose")
-    one, other = _replicas()
+    one, other = start_replicas()
     other.leave()
     assert one.marks() == [-1, 3]
 
 
 def three_replicas():
     """Who leaves later in a step knows from the first one that nobody has changed a part."""
-    one, other, third = _replicas(3)
+    one, other, third = start_replicas(3)
     third.leave()
     assert one.marks() == [-1, -1, 3]
     one.fail()
@@ -274,7 +274,7 @@ def three_replicas():
 
 def all_are_asked_at_once():
     """So a task that does not answer does not take the others' time."""
-    one, other, third = _replicas(3)
+    one, other, third = start_replicas(3)
     both = threading.Barrier(2, timeout=60)
 
     def wait(key):
@@ -293,13 +293,13 @@ def all_are_asked_at_once():
 
 def a_handler_of_sigterm_that_is_set_later():
     """Another thread hears of the signal all the same, from the next step on."""
-    one, other = _replicas(steps=2)
+    one, other = start_replicas(steps=2)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     one.step()
     other.step()
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(2):
-        assert "has had a SIGTERM; what others need" in _logged.get(timeout=60)
+        assert "has had a SIGTERM; what others need" in logged.get(timeout=60)
     assert one.marks() == [3, 3]  # Its own came back with the other one's.
     assert other.marks() == [3, -1]
 
@@ -308,11 +308,11 @@ if __name__ == "__main__":
     # What others answer is seen at once here.
     exit_handover._GRACE_S = exit_handover._STEP_S = 0
     assert handover_protocol.ANSWER_S == exit_handover.ANSWER_S == 5
-    logging.getLogger("tf_fuse").addHandler(_Handler(logging.WARNING))
+    logging.getLogger("tf_fuse").addHandler(Handler(logging.WARNING))
     logging.getLogger("tf_fuse").propagate = False
     for name in sys.argv[1:]:
         globals()[name]()
-        _log.clear()
+        log.clear()
         sys.last_value = None
         print(name, flush=True)
     os._exit(0)  # The replicas have left.

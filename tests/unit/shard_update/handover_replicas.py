@@ -16,9 +16,9 @@ from tf_fuse.sharded_variable.state import ShardGroups
 
 _CPUS = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(_CPUS[0], [tf.config.LogicalDeviceConfiguration()] * 3)
-_UNREACHABLE = tf.errors.UnavailableError(None, None, "unreachable")
-_log: list[str] = []
-_logged: queue.SimpleQueue[str] = queue.SimpleQueue()
+UNREACHABLE = tf.errors.UnavailableError(None, None, "unreachable")
+log: list[str] = []
+logged: queue.SimpleQueue[str] = queue.SimpleQueue()
 
 
 class _Reader:
@@ -92,7 +92,7 @@ class _Replica:
         """Cannot be reached any more; what it has goes wrong."""
 
         def fail(key):
-            raise _UNREACHABLE
+            raise UNREACHABLE
 
         self.write(-1)
         for other in others:
@@ -103,7 +103,7 @@ class _Replica:
 
         def fail(key):
             if any((rank, rank) in source for source in key[2:3] for rank in ranks):
-                raise _UNREACHABLE
+                raise UNREACHABLE
 
         self.all.before = fail
 
@@ -117,7 +117,7 @@ class _Replica:
         return self.shard_group.inherited()
 
 
-def _replicas(count=2, steps=3):
+def start_replicas(count=2, steps=3):
     replicas = [_Replica(rank, count) for rank in range(count)]
     for _ in range(steps):
         for replica in replicas:
@@ -125,7 +125,7 @@ def _replicas(count=2, steps=3):
     return replicas
 
 
-def _is_error(replica):
+def is_error(replica):
     try:
         return replica.read()
     except tf.errors.UnavailableError as error:
@@ -133,7 +133,7 @@ def _is_error(replica):
         return "error"
 
 
-class _Handler(logging.Handler):
+class Handler(logging.Handler):
     def emit(self, record):
-        _log.append(record.getMessage())
-        _logged.put(record.getMessage())
+        log.append(record.getMessage())
+        logged.put(record.getMessage())

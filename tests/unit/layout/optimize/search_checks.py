@@ -30,7 +30,7 @@ WAYS = {
     "no frontiers": Limits(max_frontier_entries=1),
     "prices": Limits(max_frontier_entries=1, max_program_columns=1),
 }
-# A core that is no elimination's and too large for a program.
+# A core that is too large for elimination and for an integer program.
 WAYS["neighbourhoods"] = Limits(max_table_entries=6, max_program_columns=1)
 EXACT = [name for name in sorted(WAYS) if name not in ("prices", "neighbourhoods")]
 

@@ -195,7 +195,7 @@ class _Forgetful(Store):
 
 
 def test_orders_have_no_more_dimensions_than_numpy():
-    """Operations with one strategy each, all of which share tables with all others."""
+    """Operations with one strategy each; each shares a table with each other."""
     count = 40
     others = [[i for i in range(count) if i != node] for node in range(count)]
     order = order_of([1] * count, others)

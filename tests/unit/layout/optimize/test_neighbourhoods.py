@@ -48,7 +48,7 @@ def test_neighbourhoods_are_never_dearer(seed, data):
 
 
 def crowd() -> Problem:
-    """45 operations, each of which shares a table with each other; 40 have one strategy."""
+    """45 operations; each shares a table with each other, and 40 have one strategy."""
     rng = np.random.default_rng(0)
     nodes = [Node(f"n{i}", (Candidate("only", 1e-9),)) for i in range(40)]
     nodes += [
@@ -62,7 +62,7 @@ def crowd() -> Problem:
 
 
 def test_neighbourhoods_of_operations_with_one_strategy(monkeypatch):
-    """More neighbours than an array has dimensions, none of which can be fixed any more."""
+    """More neighbours than an array has dimensions; none can be fixed any more."""
     monkeypatch.setattr(neighbourhoods, "_ENTRIES", 6)
     tables = tables_of(crowd())
     bound, choice = neighbourhoods.relaxed(tables, 1 << 20)

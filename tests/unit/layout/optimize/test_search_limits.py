@@ -247,7 +247,7 @@ def test_nothing_within_the_limits(monkeypatch):
 
 
 def test_no_plan_by_a_mean_of_time_points():
-    """Two operations, each of which is large at a time point of its own, whatever is chosen."""
+    """Two operations; each is large at a time of its own, whatever is chosen."""
     nodes = [
         Node(
             f"n{i}", (Candidate("a", 1e-9, 0.0, 5, 6), Candidate("b", 2e-9, 0.0, 6, 4)), "", (i, i)

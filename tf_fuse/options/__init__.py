@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_fuse._tensorflow.eager import experimental_options
-from tf_fuse.option_table import OPTIONS
+from tf_fuse.options.table import OPTIONS
 
 OPTIMIZER_NAME = "tf_fuse"
 
