@@ -18,7 +18,6 @@ from typing import Any
 from tf_fuse._tensorflow.keras.variable import set_value, value_of
 from tf_fuse.keras import graphs
 from tf_fuse.keras.packing import Packing
-from tf_fuse.keras.step_queue import Call
 
 _log = logging.getLogger("tf_fuse")
 
@@ -80,9 +79,9 @@ class MetricSums:
             one for one in model.metrics_variables if hasattr(value_of(one), "handle")
         ]
         self._totals: list[Any] | None = None  # NumPy arrays
-        self._newest: Call | None = None  # that was added
+        self._newest: tuple[Packing, list[Any]] | None = None  # what the newest call returned
         # Compute logs, by the packing of the newest call.
-        self._results: dict[Packing | None, Callable[[list[Any], list[Any]], Any]] = {}
+        self._results: dict[Packing, Callable[[list[Any], list[Any]], Any]] = {}
         self._trace: _Trace | None = None
 
     def on_servers(self) -> list[Any]:
@@ -151,19 +150,18 @@ class MetricSums:
         self._results.clear()
         return True
 
-    def add(self, call: Call) -> None:
+    def add(self, packing: Packing, packed: list[Any]) -> None:
         """Add what the steps of a call returned.
 
         NumPy's sums have the bits of TensorFlow's, except that these flush denormal numbers.
 
         Args:
-          call: returned, packed, what `step` did: "additions" is a list of those of each step;
-            "logs" the last one's.
+          packing: of what `step` returned: "additions" is a list of those of each step; "logs" the
+            last one's.
+          packed: NumPy arrays.
         """
         import numpy as np
 
-        packing, packed = call.packing, call.fetch()
-        assert packing is not None
         if self._totals is None:
             self._totals = [one.numpy() for one in self.variables]
         with np.errstate(all="ignore"):  # TensorFlow does not warn of what is infinite, either
@@ -171,18 +169,18 @@ class MetricSums:
                 for i, added in enumerate(additions):
                     for number in added:
                         self._totals[i] = self._totals[i] + packing.array(packed, number)
-        self._newest = call
+        self._newest = packing, packed
 
     def logs(self) -> Any:
         """Return the logs of the last step that was added: metrics of all steps since `store`."""
         import tensorflow as tf
 
-        call = self._newest
-        assert call is not None and self._totals is not None
-        given = [[tf.constant(one) for one in found] for found in (self._totals, call.fetch())]
-        compute = self._results.get(call.packing)
+        assert self._newest is not None and self._totals is not None
+        packing, packed = self._newest
+        given = [[tf.constant(one) for one in found] for found in (self._totals, packed)]
+        compute = self._results.get(packing)
         if compute is None:
-            compute = self._results[call.packing] = self._trace_results(call.packing, given)
+            compute = self._results[packing] = self._trace_results(packing, given)
         logs = compute(*given)
         return logs[""] if list(logs) == [""] else logs
 

@@ -63,6 +63,17 @@ class Packing:
                 self._places.append(len(others))
         return [tf.concat(bytes_, axis=0), *others]
 
+    def is_one_tensor(self) -> bool:
+        """Return whether `pack` returned no tensor but the packed one."""
+        return not any(isinstance(one, int) for one in self._places)
+
+    def zeros(self) -> Any:
+        """Return the array of a call that ran no step."""
+        import numpy as np
+
+        ends = [one.end for one in self._places if isinstance(one, _Place)]
+        return np.zeros(max(ends, default=_STEPS), np.uint8)
+
     def steps(self, packed: Sequence[Any]) -> int:
         """Return the number of steps in what `pack` returned, as NumPy arrays."""
         return int(packed[0][:_STEPS].view("int32")[0])

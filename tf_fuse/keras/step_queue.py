@@ -7,6 +7,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from tf_fuse.keras import checks
 from tf_fuse.keras.packing import Packing
 from tf_fuse.parameter_server import steps_in_flight
 
+_log = logging.getLogger("tf_fuse")
 # A slow worker does not stop the others before they have run so many times their calls.
 _OLDEST = 16
 _MOMENT_S = 0.02
@@ -30,11 +32,13 @@ class Call:
 
     Attributes:
       packing: of what it returns; None if that is not packed.
+      known_steps: how many steps it runs if what it returns stays on its worker; else None.
     """
 
-    def __init__(self, result: Any, packing: Packing | None = None):
+    def __init__(self, result: Any, packing: Packing | None = None, known_steps: int | None = None):
         self._result = result
         self.packing = packing
+        self.known_steps = known_steps
 
     def is_done(self) -> bool:
         """Return whether the call has ended."""
@@ -45,10 +49,10 @@ class Call:
         coordinators.wait(self._result, seconds)
 
     def fetch(self) -> Any:
-        """Wait for the call, and return what it returned, on this machine.
+        """Wait for the call, and return what it returned.
 
         Returns:
-          NumPy arrays if it is packed, otherwise tensors.
+          NumPy arrays if it is packed, otherwise tensors; tensors on the worker if it stays there.
 
         Raises:
           tf.errors.OpError: a step failed.
@@ -59,7 +63,10 @@ class Call:
 
     def steps(self) -> int:
         """Wait for the call, and return how many steps it has run."""
-        return self.packing.steps(self.fetch()) if self.packing else 0
+        arrays = self.fetch()
+        if self.known_steps is not None:
+            return self.known_steps
+        return self.packing.steps(arrays) if self.packing else 0
 
     def worker(self) -> int:
         """Return the worker that has run the call."""
@@ -76,6 +83,33 @@ class Call:
         import numpy as np
 
         return np.asarray(self.numpy(), *args, **kwargs)
+
+
+def arrays_of(calls: Sequence[Call]) -> list[Any]:
+    """Return the packed arrays of calls that have ended; fetch those of one worker together.
+
+    Those that stayed on a worker that is lost now are zeros, as of calls that ran no step.
+    """
+    import tensorflow as tf
+
+    found: dict[int, Any] = {}
+    on_workers: dict[int, list[int]] = collections.defaultdict(list)
+    for i, call in enumerate(calls):
+        if call.known_steps is None:
+            found[i] = call.fetch()
+        else:
+            on_workers[call.worker()].append(i)
+    for worker, numbers in on_workers.items():
+        try:
+            arrays = coordinators.arrays_of([calls[i]._result for i in numbers])
+        except tf.errors.OpError as error:
+            _log.warning(
+                "the logs lack the metrics of %d steps that worker %d ran before it was lost: %s",
+                sum(calls[i].steps() for i in numbers), worker, error,
+            )  # fmt: skip
+            arrays = [calls[i].packing.zeros() for i in numbers]  # type: ignore[union-attr]
+        found |= {i: [array] for i, array in zip(numbers, arrays, strict=True)}
+    return [found[i] for i in range(len(calls))]
 
 
 class StepQueue:
@@ -109,7 +143,11 @@ class StepQueue:
         return self._calls_per_worker * self.workers
 
     def trace(
-        self, function: Callable[..., Any], specs: Sequence[Any], packing: Packing | None
+        self,
+        function: Callable[..., Any],
+        specs: Sequence[Any],
+        packing: Packing | None,
+        steps: int | None = None,
     ) -> Callable[..., Call]:
         """Trace a function; return what begins a call of it on the next free worker.
 
@@ -117,6 +155,7 @@ class StepQueue:
           function: gets arguments of the specs; `packing` packs what it returns.
           specs: of its arguments.
           packing: None to leave it unpacked.
+          steps: how many steps a call runs, if what it returns may stay on its worker.
         """
         import tensorflow as tf
 
@@ -124,10 +163,13 @@ class StepQueue:
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
         checks.check_captures(concrete)
-        scheduler = coordinators.Scheduler(self.coordinator, concrete, packing is not None)
+        known_steps = steps if packing and packing.is_one_tensor() else None
+        scheduler = coordinators.Scheduler(
+            self.coordinator, concrete, packing is not None, stay=known_steps is not None
+        )
 
         def begin(*args: Any) -> Call:
-            return Call(scheduler.schedule(args), packing)
+            return Call(scheduler.schedule(args), packing, known_steps)
 
         return begin
 

@@ -15,13 +15,15 @@ from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import batches as batches_
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
-from tf_fuse.keras.step_queue import Call, StepQueue
+from tf_fuse.keras.step_queue import Call, StepQueue, arrays_of
 from tf_fuse.keras.worker_data import WorkerIterator
 
 _log = logging.getLogger("tf_fuse")
 _LONGEST_PAUSE_S = 1.0
 # Logs are computed so often at most, since that takes longer than to add what steps return.
 _LOGS_S = 0.1
+# What training steps return is fetched when logs are computed, or when so many calls have ended.
+_MOST_UNREAD = 64
 
 
 class Steps:
@@ -34,6 +36,7 @@ class Steps:
         self._sums = MetricSums(model)
         self._traced: dict[Any, Callable[..., Call]] = {}
         self._newest: Any = None  # logs
+        self._unread: list[Call] = []  # have ended
         self._is_behind = False  # of the sums
         self._computed_at = 0.0
         self._begun = 0  # calls on data of workers since the last `join`
@@ -99,7 +102,7 @@ class Steps:
             return packing.pack(_joined(outputs), steps=len(outputs))
 
         key = (len(specs), repr(specs[0]))
-        self._queue.add(self._function(key, run, [specs])(batches))
+        self._queue.add(self._function(key, run, [specs], len(specs))(batches))
 
     def _run_on_workers_data(self, iterator: WorkerIterator, count: int) -> Any:
         """Return the logs of the next call that ends; begin others so that no worker waits."""
@@ -150,26 +153,31 @@ class Steps:
             return packing.pack(_joined(outputs), steps)
 
         key = (count, iterator.data.name, ends)
-        begin = self._function(key, run, [spec])
+        begin = self._function(key, run, [spec], None if ends else count)
         self._queue.add(begin(iterator.iterators(self._queue)))
         self._begun += 1
 
     def _step(self, batch: Any) -> Any:
         return self._sums.step(self._step_function, batch)
 
-    def _function(self, key: Any, run: Callable[..., Any], specs: Sequence[Any]) -> Any:
+    def _function(
+        self, key: Any, run: Callable[..., Any], specs: Sequence[Any], steps: int | None
+    ) -> Any:
         """Return what begins a call of a traced function.
 
         Args:
           key: of functions that are the same.
           run: gets the packing of what it returns, and the arguments.
           specs: of the arguments.
+          steps: how many a call runs; None if only the call itself knows.
         """
         if key in self._traced:
             return self._traced[key]
         packing = Packing()
+        # An evaluation is exact: no result may be lost with its worker.
+        may_stay = steps if self._step_function == self._model.train_step else None
         try:
-            begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing)
+            begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing, may_stay)
         except Exception as error:
             if self._newest is not None:  # steps that return sums of more variables
                 self.join()
@@ -178,7 +186,7 @@ class Steps:
                 raise
             try:
                 self._traced.clear()
-                return self._function(key, run, specs)
+                return self._function(key, run, specs, steps)
             except BaseException:
                 self._sums.variables = before
                 raise
@@ -196,13 +204,23 @@ class Steps:
           may_be_last: whether those that are left may find no data; the last logs of an epoch are
             those of all its steps.
         """
-        self._sums.add(call)
+        self._unread.append(call)
         self._is_behind = True
         is_time = self._newest is None or time.monotonic() - self._computed_at >= _LOGS_S
         if is_time or may_be_last or not len(self._queue):
             self._compute_logs()
+        elif call.known_steps is None or len(self._unread) >= _MOST_UNREAD:
+            self._read()
+
+    def _read(self) -> None:
+        """Add what calls returned to the sums."""
+        calls, self._unread = self._unread, []
+        for call, arrays in zip(calls, arrays_of(calls), strict=True):
+            assert call.packing is not None
+            self._sums.add(call.packing, arrays)
 
     def _compute_logs(self) -> None:
+        self._read()
         self._newest = self._sums.logs()
         self._is_behind = False
         self._computed_at = time.monotonic()
@@ -228,6 +246,7 @@ class Steps:
             raise
         except BaseException as error:
             on_workers, self._newest, self._begun = self._begun, None, 0
+            self._unread.clear()
             self._is_behind = False
             self._sums.give_up()
             if on_workers and isinstance(error, tf.errors.OutOfRangeError):

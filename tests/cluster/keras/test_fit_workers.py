@@ -3,6 +3,7 @@
 """`fit`, `evaluate` and `predict` of Keras 3 with two workers; errors; a worker that is lost."""
 
 import logging
+import math
 import sys
 
 import pytest
@@ -50,6 +51,19 @@ def test_the_logs_of_one_batch_are_its_own(cases):
     assert cases["one batch"] == {"trained": [1.0, 2.0], "tested": [3.0, 4.0]}
 
 
+def test_training_fetches_what_many_calls_return_together(cases):
+    """The first call's for the first logs, the others' at the end: a message for each worker."""
+    fetched = cases["fetched"]
+    assert fetched[0] == 1
+    assert sum(fetched) == 24
+    assert len(fetched) <= 3
+
+
+def test_an_evaluation_fetches_each_call_by_itself(cases):
+    """What a call returned may not be lost with its worker."""
+    assert cases["fetched, evaluation"] == []
+
+
 def test_a_saved_model_loads_in_one_process(cases):
     assert cases["saved"]["there"] == cases["saved"]["here"] != cases["saved"]["untrained"]
 
@@ -78,6 +92,8 @@ def _main(folder, in_flight):
 
     import tf_fuse.keras
     from tests.cluster.keras.row_counter import RowCounter
+    from tf_fuse._tensorflow.variables import coordinator as coordinators
+    from tf_fuse.keras import steps as keras_steps
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
     job = coordinator.Job("off", 2, 1)
@@ -134,6 +150,24 @@ def _main(folder, in_flight):
             tested.append(float(one.test_on_batch(rows, return_dict=True)["ids"]))
         return {"trained": trained, "tested": tested}
 
+    def fetched(run):
+        """Returns how many calls' results came together, each time; logs take no time here."""
+        sizes = []
+        stock, often = coordinators.arrays_of, keras_steps._LOGS_S
+
+        def arrays_of(results):
+            sizes.append(len(results))
+            return stock(results)
+
+        coordinators.arrays_of, keras_steps._LOGS_S = arrays_of, math.inf
+        try:
+            run(model())
+        finally:
+            coordinators.arrays_of, keras_steps._LOGS_S = stock, often
+        return sizes
+
+    endless = dataset().unbatch().repeat().batch(_BATCH)
+
     def saved():
         path = f"{folder}/model.keras"
         with job.strategy.scope():
@@ -188,6 +222,10 @@ def _main(folder, in_flight):
             },
             "one batch": one_batch,
             "warnings": lambda: warnings,
+            "fetched": lambda: fetched(lambda one: one.fit(endless, steps_per_epoch=24, verbose=0)),
+            "fetched, evaluation": lambda: fetched(
+                lambda one: one.evaluate(endless, steps=24, verbose=0)
+            ),
             "saved": saved,
             "failed step": failed_step,
             "lost worker": lost_worker,

@@ -20,16 +20,11 @@ from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
 
 
-class _Call:
-    """A call of some steps that has ended."""
-
-    def __init__(self, additions, steps):
-        self.packing = Packing()
-        structure = {"additions": additions, "logs": {"loss": tf.constant(7.0), "sum": None}}
-        self._arrays = [one.numpy() for one in self.packing.pack(structure, steps)]
-
-    def fetch(self):
-        return self._arrays
+def _returned(additions, steps):
+    """What a call of some steps returned, with how it is packed."""
+    packing = Packing()
+    structure = {"additions": additions, "logs": {"loss": tf.constant(7.0), "sum": None}}
+    return packing, [one.numpy() for one in packing.pack(structure, steps)]
 
 
 def _sums(*variables):
@@ -58,7 +53,7 @@ def test_sums_have_the_bits_of_tensorflow(dtype, shape):
     sums = _sums(variable)
     for _ in range(3):
         additions = [[[draw(), draw()]] for _ in range(2)]  # of two steps
-        sums.add(_Call(additions, steps=2))
+        sums.add(*_returned(additions, steps=2))
         for step in additions:
             for one in step[0]:
                 expected += one
@@ -72,10 +67,20 @@ def test_sums_have_the_bits_of_tensorflow(dtype, shape):
 def test_steps_that_found_no_data_add_nothing():
     variable = _variable(1.0, "float32")
     sums = _sums(variable)
-    sums.add(_Call([[[tf.constant(2.0)]], [[tf.constant(50.0)]]], steps=1))
-    sums.add(_Call([[[tf.constant(90.0)]], [[tf.constant(70.0)]]], steps=0))
+    sums.add(*_returned([[[tf.constant(2.0)]], [[tf.constant(50.0)]]], steps=1))
+    sums.add(*_returned([[[tf.constant(90.0)]], [[tf.constant(70.0)]]], steps=0))
     sums.store()
     assert variable.numpy() == 3.0
+
+
+def test_a_call_that_was_lost_adds_nothing():
+    variable = _variable(1.0, "float32")
+    sums = _sums(variable)
+    packing, packed = _returned([[[tf.constant(2.0)]], [[tf.constant(50.0)]]], steps=2)
+    assert packing.zeros().shape == packed[0].shape
+    sums.add(packing, [packing.zeros()])
+    sums.store()
+    assert variable.numpy() == 1.0
 
 
 def test_what_is_infinite_is_no_reason_to_warn():
@@ -83,7 +88,7 @@ def test_what_is_infinite_is_no_reason_to_warn():
     sums = _sums(variable)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sums.add(_Call([[[tf.constant([3e38, np.nan, -np.inf])]]], steps=1))
+        sums.add(*_returned([[[tf.constant([3e38, np.nan, -np.inf])]]], steps=1))
         sums.store()
     np.testing.assert_array_equal(variable.numpy(), np.float32([np.inf, np.nan, np.nan]))
 
@@ -91,7 +96,7 @@ def test_what_is_infinite_is_no_reason_to_warn():
 def test_sums_that_are_given_up_leave_the_variables():
     variable = _variable(4.0, "float32")
     sums = _sums(variable)
-    sums.add(_Call([[[tf.constant(2.0)]]], steps=1))
+    sums.add(*_returned([[[tf.constant(2.0)]]], steps=1))
     sums.give_up()
     sums.store()
     assert variable.numpy() == 4.0

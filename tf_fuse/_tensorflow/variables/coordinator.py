@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -105,6 +106,17 @@ def _array_result() -> type[Any]:
     return ArrayResult
 
 
+@functools.cache
+def _result_that_stays() -> type[Any]:
+    """Return the class of results that stay on their worker until `arrays_of` fetches them."""
+
+    class StayingResult(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
+        def _copy_to_local(self) -> list[Any]:
+            return list(self._values)
+
+    return StayingResult
+
+
 class Scheduler:
     """Schedules calls of a concrete function, as `ClusterCoordinator.schedule` does.
 
@@ -115,12 +127,17 @@ class Scheduler:
       coordinator: the `ClusterCoordinator`.
       concrete: the function.
       as_arrays: whether its results, a list of tensors, become NumPy arrays on this machine.
+      stay: whether they stay on the worker instead, until `arrays_of` fetches them.
     """
 
-    def __init__(self, coordinator: Any, concrete: Any, as_arrays: bool = False):
+    def __init__(
+        self, coordinator: Any, concrete: Any, as_arrays: bool = False, stay: bool = False
+    ):
         self._queue = coordinator._cluster.closure_queue
         self._concrete = concrete
-        self._as_arrays = as_arrays
+        self._result_class = None
+        if as_arrays:
+            self._result_class = _result_that_stays() if stay else _array_result()
         self._manager: Any = None
         self._first: Any = None
 
@@ -136,8 +153,8 @@ class Scheduler:
             self._manager = manager
         closure = copy.copy(self._first)
         closure._args = args
-        if self._as_arrays:
-            result = _array_result()(None, closure._output_type_spec)
+        if self._result_class:
+            result = self._result_class(None, closure._output_type_spec)
             closure._output_remote_value_ref = weakref.ref(result)
         else:
             result = closure.build_output_remote_value()
@@ -155,6 +172,28 @@ def is_done(result: Any) -> bool:
     """
     has_ended = result._status_available_event.is_set()
     return bool(has_ended and (result._has_fetched_to_local or result._error is not None))
+
+
+def arrays_of(results: Sequence[Any]) -> list[Any]:
+    """Fetch the results of some calls of one worker together, in one array.
+
+    Args:
+      results: of calls that have ended, scheduled with `stay`; each is one tensor of one axis.
+
+    Returns:
+      Their arrays.
+
+    Raises:
+      tf.errors.OpError: the worker is lost.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    tensors = [result._values[0] for result in results]
+    with tf.device(tensors[0].device):
+        together = tf.concat(tensors, axis=0).numpy()
+    ends = itertools.accumulate(one.shape[0] for one in tensors)
+    return np.split(together, list(ends)[:-1])
 
 
 def worker_of(result: Any) -> int:

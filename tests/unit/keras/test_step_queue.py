@@ -1,0 +1,92 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What calls of `fit` returned comes from their workers together."""
+
+import os
+import types
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+pytest.importorskip("keras")
+
+from tf_fuse._tensorflow.variables import coordinator
+from tf_fuse.keras import step_queue
+from tf_fuse.keras.packing import Packing
+
+
+class _Result:
+    """The result of a call that has ended on a worker."""
+
+    def __init__(self, values, worker):
+        self._values = [types.SimpleNamespace(device=f"/job:worker/task:{worker}", array=values[0])]
+        self._status_available_event = types.SimpleNamespace(is_set=lambda: True)
+        self._has_fetched_to_local, self._error = True, None
+        self._arrays = values
+
+    def get(self):
+        return self._arrays
+
+
+def _calls(workers, known_steps):
+    found = []
+    for number, worker in enumerate(workers):
+        packing = Packing()
+        packed = packing.pack({"number": tf.constant(float(number))}, steps=2)
+        arrays = [one.numpy() for one in packed]
+        found.append(step_queue.Call(_Result(arrays, worker), packing, known_steps))
+    return found
+
+
+def _numbers(calls, arrays):
+    return [float(call.packing.array(one, 0)) for call, one in zip(calls, arrays, strict=True)]
+
+
+def test_each_worker_is_asked_once(monkeypatch):
+    asked = []
+
+    def arrays_of(results):
+        asked.append(len(results))
+        return [one._values[0].array for one in results]
+
+    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
+    calls = _calls([1, 0, 1, 1, 0], known_steps=2)
+    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1, 2, 3, 4]
+    assert asked == [3, 2]
+    assert [one.steps() for one in calls] == [2] * 5
+
+
+def test_results_that_are_here_need_no_message(monkeypatch):
+    monkeypatch.delattr(coordinator, "arrays_of")
+    calls = _calls([0, 1], known_steps=None)
+    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1]
+
+
+def test_what_a_lost_worker_returned_is_nothing_and_named(monkeypatch, caplog):
+    def arrays_of(results):
+        if "task:1" in results[0]._values[0].device:
+            raise tf.errors.UnavailableError(None, None, "it is gone")
+        return [one._values[0].array for one in results]
+
+    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
+    calls = _calls([0, 1, 1, 0], known_steps=2)
+    arrays = step_queue.arrays_of(calls)
+    assert _numbers(calls, arrays) == [0, 0, 0, 3]
+    ran = [call.packing.steps(one) for call, one in zip(calls, arrays, strict=True)]
+    assert ran == [2, 0, 0, 2]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the logs lack the metrics of 4 steps that worker 1 ran before it was lost: it is gone"
+    ]
+
+
+def test_results_of_one_worker_are_one_array():
+    results = [
+        types.SimpleNamespace(_values=[tf.constant(values, tf.uint8)])
+        for values in ([1, 2, 3], [4], [5, 6])
+    ]
+    found = coordinator.arrays_of(results)
+    assert [one.tolist() for one in found] == [[1, 2, 3], [4], [5, 6]]
+    assert all(isinstance(one, np.ndarray) for one in found)
