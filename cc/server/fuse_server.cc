@@ -16,6 +16,7 @@
 #include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
 #include "server/eager_threads.h"
+#include "server/cluster_functions.h"
 #include "server/fuse_worker.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
@@ -89,6 +90,19 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
   // the place of ours, and ends ours, whoever uses it: peers that wait for this
   // task, and calls that are under way, would never be answered.
   absl::Status UpdateServerDef(const ServerDef& server_def) override;
+
+  absl::Status AddMasterEagerContextToEagerService(
+      tensorflow::uint64 context_id,
+      tensorflow::EagerContext* context) override {
+    master_context_ = context;  // It is connected when the server starts.
+    return GrpcServer::AddMasterEagerContextToEagerService(context_id, context);
+  }
+
+  absl::Status Start() override {
+    if (master_context_ != nullptr) ReserveClusterFunctions(master_context_);
+    master_context_ = nullptr;
+    return GrpcServer::Start();
+  }
 
   // (An update changes the cluster, but not which of its tasks this is.)
   std::string task() const override {
@@ -171,6 +185,7 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
   }
 
   std::shared_ptr<CollectiveTask> collectives_;
+  tensorflow::EagerContext* master_context_ = nullptr;  // until Start()
   absl::Mutex update_mu_;
 
   mutable absl::Mutex cluster_mu_;
