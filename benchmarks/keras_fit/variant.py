@@ -71,18 +71,23 @@ class _Clock:
 
     Attributes:
       begun: clock and CPU seconds when the steps that count began; None before.
+      ended: the same of their end.
     """
 
     def __init__(self) -> None:
         self.begun: tuple[float, float] | None = None
+        self.ended: tuple[float, float] | None = None
 
     def begin(self) -> None:
         self.begun = time.perf_counter(), time.process_time()
 
+    def end(self) -> None:
+        self.ended = time.perf_counter(), time.process_time()
+
     def row(self, steps: int, **more: Any) -> dict[str, Any]:
         """What `run.py` gets."""
-        assert self.begun is not None
-        seconds, cpu = time.perf_counter() - self.begun[0], time.process_time() - self.begun[1]
+        assert self.begun is not None and self.ended is not None
+        seconds, cpu = (end - begin for begin, end in zip(self.begun, self.ended, strict=True))
         return {"ms_per_step": seconds / steps * 1e3, "cpu_ms_per_step": cpu / steps * 1e3, **more}
 
 
@@ -108,6 +113,10 @@ def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any) -> dict
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 1:
                 clock.begin()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            """Before Keras deletes the iterator: tf.data sometimes waits there for 10 s."""
+            clock.end()
 
     history = _compiled(keras, settings, strategy).fit(
         data, epochs=2, steps_per_epoch=settings["steps"], verbose=0, callbacks=[Times()]
@@ -189,6 +198,7 @@ def loop(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
     run(settings["steps"])
     clock.begin()
     result = run(settings["steps"])
+    clock.end()
     return clock.row(settings["steps"], loss=float(result.fetch()))
 
 
