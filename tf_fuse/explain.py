@@ -66,7 +66,6 @@ def rewrite(
     session: bool = False,
     fuse_gpu: bool = False,
     addresses: Mapping[str, str] | None = None,
-    cores: int = 0,
 ) -> Rewrite:
     """Partition a graph by device, and run the fuse_recv pass on it.
 
@@ -95,9 +94,8 @@ def rewrite(
         rewrites its partition by the stamps alone. A mapping must be stamped already.
       fuse_gpu: the option `do_fuse_gpu`.
       addresses: for the splitting "cost": "host:port" of each task ("/job:ps/replica:0/task:0"). A
-        task without an address has its own host; runs take the cluster's addresses. Tasks of one
-        host overlap transfers and computation less, depending on the number of cores.
-      cores: of each host.
+        task without an address has its own host; runs take the cluster's addresses. Between tasks
+        of one host only tensors too large for a frame are split off.
 
     Returns:
       The graphs before and after, and the report.
@@ -127,7 +125,6 @@ def rewrite(
         session=session,
         fuse_gpu=fuse_gpu,
         addresses=addresses or {},
-        cores=cores,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/hosts.h"
 #include "passes/fuse_recv/pipeline.h"
 #include "passes/sessions/session_partitioner.h"
 #include "passes/sessions/write_stamps.h"
@@ -262,9 +263,8 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
     options.cost_model.bytes_per_us = request.bytes_per_us();
   }
   for (const auto& [task, address] : request.addresses()) {
-    options.hosts.of_task[task] = HostOfAddress(address);
+    options.hosts[task] = HostOfAddress(address);
   }
-  options.hosts.cores = request.cores();
   options.fuse_may_be_dead = !request.leave_may_be_dead();
   options.fuse_gpu = request.fuse_gpu();
   if (request.max_keys_per_request() != 0) {

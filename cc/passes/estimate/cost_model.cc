@@ -162,8 +162,7 @@ std::vector<std::vector<size_t>> SplitByCost(
   // A part more has to gain a call's work: what it costs beside the delay.
   size_t parts = std::min<size_t>(1, n);
   for (size_t k = 2; k <= most; ++k) {
-    const double gain =
-        model.overlap * (best[parts][n].end_us - best[k][n].end_us);
+    const double gain = best[parts][n].end_us - best[k][n].end_us;
     if (gain > model.rpc_us * static_cast<double>(k - parts)) parts = k;
   }
   std::vector<std::vector<size_t>> result;

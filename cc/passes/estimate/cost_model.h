@@ -24,9 +24,6 @@ struct CostModel {
   double op_bytes_per_us = 4000;
   // Of a tensor whose shape is not known.
   double unknown_bytes = 4096;
-  // The part of a transfer that goes on beside computing: without it, an early
-  // tensor ends the step no earlier. See hosts.h.
-  double overlap = 1;
 };
 
 // A receive that may share a call with others.
@@ -47,10 +44,10 @@ double PredictEnd(const std::vector<Arrival>& arrivals,
                   const CostModel& model);
 
 // Splits the receives into parts so that PredictEnd() is small. A part more has
-// to end the step earlier by what its call costs, after `overlap`. Parts and
-// their members are in increasing order of index. Parts are runs of the order
-// in which single calls would be answered; of these splits it is the best, up
-// to differences of time that no call would pay for.
+// to end the step earlier by what its call costs. Parts and their members are
+// in increasing order of index. Parts are runs of the order in which single
+// calls would be answered; of these splits it is the best, up to differences of
+// time that no call would pay for.
 std::vector<std::vector<size_t>> SplitByCost(
     const std::vector<Arrival>& arrivals, const CostModel& model);
 

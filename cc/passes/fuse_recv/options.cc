@@ -76,6 +76,14 @@ bool ParseSplitting(const std::string& name, Splitting* splitting) {
   return true;
 }
 
+bool AnalysisOptions::ShareHost(const std::string& task,
+                                const std::string& other) const {
+  const auto first = hosts.find(task);
+  const auto second = hosts.find(other);
+  return first != hosts.end() && second != hosts.end() &&
+         first->second == second->second;
+}
+
 AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
   AnalysisOptions analysis;
   analysis.fuse_gpu = options.do_fuse_gpu;
@@ -88,7 +96,7 @@ AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
                     "'dynamic'; 'cost' is used.";
   }
   if (analysis.splitting != Splitting::kCost) return analysis;
-  analysis.hosts = ClusterHosts();
+  analysis.hosts = HostsOfTasks();
   CostModel* model = &analysis.cost_model;
   analysis.max_packed_bytes = static_cast<double>(MaxPackedTensorBytes());
   if (options.rpc_us > 0) model->rpc_us = options.rpc_us;

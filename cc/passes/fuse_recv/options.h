@@ -9,9 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
-#include "base/hosts.h"
 #include "base/limits.h"
 #include "passes/estimate/cost_model.h"
 #include "passes/fuse_recv/plan.h"
@@ -56,7 +56,10 @@ struct AnalysisOptions {
   // Of kCost. Tensors above max_packed_bytes do not travel in frames anyway.
   CostModel cost_model;
   double max_packed_bytes = 1 << 20;
-  Hosts hosts;
+  // Task ("/job:ps/replica:0/task:0") to host. A task that is not there has a
+  // host of its own.
+  std::map<std::string, std::string> hosts;
+  bool ShareHost(const std::string& task, const std::string& other) const;
   // Whether receives that may be dead are fused too.
   bool fuse_may_be_dead = true;
   // Whether receives from and to GPUs are fused too.
@@ -73,7 +76,7 @@ struct AnalysisOptions {
 // are ignored: a newer coordinator may send them.
 FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config);
 
-// What the options say, and a measured call where they say nothing of it.
+// What the options say, and where they say nothing, what is usual.
 AnalysisOptions ChooseAnalysis(const FuseOptions& options);
 
 // Whether this task is to fuse graphs that come without options and without

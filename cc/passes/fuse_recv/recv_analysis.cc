@@ -213,11 +213,15 @@ std::vector<std::vector<const Receive*>> SplitByEstimates(
     small.push_back(receive);
     arrivals.push_back({bytes, estimate.ready_us, estimate.tail_us});
   }
-  CostModel model = options.cost_model;
-  model.overlap = options.hosts.Overlap(TaskOfDevice(receives[0]->send_device),
-                                        TaskOfDevice(receives[0]->recv_device));
+  // On one host a transfer takes the cores that compute, and an early tensor
+  // ends the step no earlier.
+  if (options.ShareHost(TaskOfDevice(receives[0]->send_device),
+                        TaskOfDevice(receives[0]->recv_device))) {
+    if (small.empty()) return {};
+    return {small};
+  }
   std::vector<std::vector<const Receive*>> result;
-  for (const auto& part : SplitByCost(arrivals, model)) {
+  for (const auto& part : SplitByCost(arrivals, options.cost_model)) {
     result.emplace_back();
     for (const size_t i : part) result.back().push_back(small[i]);
   }

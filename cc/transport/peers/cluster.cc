@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "tensorflow/core/platform/cpu_info.h"
+#include "base/hosts.h"
 
 namespace tf_fuse {
 
@@ -67,12 +67,12 @@ std::map<std::string, std::string> AddressesOfTasks() {
   return servers->all.back()->AddressesOfTasks();
 }
 
-Hosts ClusterHosts() {
+std::map<std::string, std::string> HostsOfTasks() {
   std::map<std::string, std::string> hosts;
   for (const auto& [task, address] : AddressesOfTasks()) {
     hosts[task] = HostOfAddress(address);
   }
-  return {std::move(hosts), tensorflow::port::MaxParallelism()};
+  return hosts;
 }
 
 std::shared_ptr<tensorflow::WorkerCacheInterface> ClusterWorkers(

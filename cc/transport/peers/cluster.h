@@ -12,7 +12,6 @@
 #include <set>
 #include <string>
 
-#include "base/hosts.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 
@@ -45,8 +44,8 @@ bool HasFuseServer();
 
 // The hosts of the connected cluster's tasks, as its addresses say. Empty if
 // this process runs no server of ours, or knows of no cluster.
-Hosts ClusterHosts();
-// Their addresses ("host:port"), by task; likewise.
+std::map<std::string, std::string> HostsOfTasks();
+// Their addresses ("host:port"); likewise.
 std::map<std::string, std::string> AddressesOfTasks();
 
 // The tasks ("/job:ps/replica:0/task:0") that servers of ours in this process

@@ -36,13 +36,9 @@ def test_cost_is_the_default(events):
     assert events["reports"]["estimated"] == [True, False, True] + [True] * len(_COSTS)
 
 
-def test_overlap_needs_cores(events):
+def test_on_one_host_groups_are_those_of_a_level(events):
     by_default, level, cost = events["reports"]["calls"][: len(_GROUPINGS)]
-    assert by_default == cost
-    if len(os.sched_getaffinity(0)) <= 2:  # No more than there are tasks.
-        assert cost == level
-    else:
-        assert cost >= level
+    assert by_default == cost == level
 
 
 def test_options_say_what_calls_and_bytes_cost(events):

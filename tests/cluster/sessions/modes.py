@@ -86,7 +86,6 @@ def _config(phase: str) -> Any:
         return tf.compat.v1.ConfigProto()
     import tf_fuse
 
-    # Not by cost: what is counted would depend on the cores of the machine.
     options = {"fuse_grouping": "dynamic" if phase == "dynamic" else "level"}
     return tf_fuse.session_config(**options)
 
