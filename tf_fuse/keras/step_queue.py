@@ -33,12 +33,14 @@ class Call:
     Attributes:
       packing: of what it returns; None if that is not packed.
       known_steps: how many steps it runs if what it returns stays on its worker; else None.
+      arrays: what it returned, packed, once `arrays_of` has fetched it.
     """
 
     def __init__(self, result: Any, packing: Packing | None = None, known_steps: int | None = None):
         self._result = result
         self.packing = packing
         self.known_steps = known_steps
+        self.arrays: list[Any] | None = None
 
     def is_done(self) -> bool:
         """Return whether the call has ended."""
@@ -85,31 +87,36 @@ class Call:
         return np.asarray(self.numpy(), *args, **kwargs)
 
 
-def arrays_of(calls: Sequence[Call]) -> list[Any]:
+def arrays_of(calls: Sequence[Call]) -> list[list[Any]]:
     """Return the packed arrays of calls that have ended; fetch those of one worker together.
 
     Those that stayed on a worker that is lost now are zeros, as of calls that ran no step.
+
+    Raises:
+      tf.errors.OpError: another error of a worker.
     """
     import tensorflow as tf
 
-    found: dict[int, Any] = {}
-    on_workers: dict[int, list[int]] = collections.defaultdict(list)
-    for i, call in enumerate(calls):
-        if call.known_steps is None:
-            found[i] = call.fetch()
-        else:
-            on_workers[call.worker()].append(i)
-    for worker, numbers in on_workers.items():
+    on_workers: dict[int, list[Call]] = collections.defaultdict(list)
+    for call in calls:
+        if call.arrays is None and call.known_steps is None:
+            call.arrays = call.fetch()
+        elif call.arrays is None:
+            on_workers[call.worker()].append(call)
+    for worker, stayed in on_workers.items():
         try:
-            arrays = coordinators.arrays_of([calls[i]._result for i in numbers])
+            arrays = coordinators.arrays_of([call._result for call in stayed])
         except tf.errors.OpError as error:
+            if not coordinators.is_lost(error):
+                raise
             _log.warning(
                 "the logs lack the metrics of %d steps that worker %d ran before it was lost: %s",
-                sum(calls[i].steps() for i in numbers), worker, error,
+                sum(call.steps() for call in stayed), worker, error,
             )  # fmt: skip
-            arrays = [calls[i].packing.zeros() for i in numbers]  # type: ignore[union-attr]
-        found |= {i: [array] for i, array in zip(numbers, arrays, strict=True)}
-    return [found[i] for i in range(len(calls))]
+            arrays = [call.packing.zeros() for call in stayed if call.packing]
+        for call, array in zip(stayed, arrays, strict=True):
+            call.arrays = [array]
+    return [call.arrays or [] for call in calls]
 
 
 class StepQueue:
@@ -163,7 +170,7 @@ class StepQueue:
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
         checks.check_captures(concrete)
-        known_steps = steps if packing and packing.is_one_tensor() else None
+        known_steps = steps if packing and packing.has_only_sums() else None
         scheduler = coordinators.Scheduler(
             self.coordinator, concrete, packing is not None, stay=known_steps is not None
         )
@@ -193,15 +200,22 @@ class StepQueue:
         """Return whether `take` need not wait."""
         return any(one.is_done() for one in itertools.islice(self._begun, 1 if in_order else None))
 
-    def take(self, take: Callable[[Call], Any], in_order: bool) -> Any:
+    def bring(self) -> None:
+        """Fetch what stays on workers of calls that have ended, behind one that has not."""
+        ended = [one for one in self._begun if coordinators.has_result(one._result)]
+        arrays_of([one for one in ended if one.known_steps is not None])
+
+    def take(
+        self, in_order: bool, look: Callable[[Call], Any] = lambda call: None
+    ) -> tuple[Call, Any]:
         """Wait for a call, and leave it out.
 
         Args:
-          take: gets the call, before `done` leaves it out.
           in_order: whether it is the oldest call; else one that ends first.
+          look: gets the call, before `done` leaves it out.
 
         Returns:
-          What `take` returns.
+          The call, and what `look` returns.
 
         Raises:
           tf.errors.OpError: a step failed; the others are given up.
@@ -213,7 +227,7 @@ class StepQueue:
             call.fetch()  # raises what a step raised
             with self._lock:
                 self._begun.remove(call)
-                return take(call)
+                return call, look(call)
 
     def done(self, look: Callable[[list[Call]], Any]) -> Any:
         """Look at calls that have ended without an error; any thread may do so.

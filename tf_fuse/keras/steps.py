@@ -39,6 +39,7 @@ class Steps:
         self._unread: list[Call] = []  # have ended
         self._is_behind = False  # of the sums
         self._computed_at = 0.0
+        self._brought_at = 0.0
         self._begun = 0  # calls on data of workers since the last `join`
         self._in_vain = 0
 
@@ -70,6 +71,9 @@ class Steps:
                 self._queue.wait_for_room()
                 if self._queue.has_ended(in_order=True):
                     self._fetch()
+                elif time.monotonic() - self._brought_at >= _LOGS_S:
+                    self._queue.bring()
+                    self._brought_at = time.monotonic()
             return self._newest
 
     def is_busy(self) -> bool:
@@ -102,7 +106,8 @@ class Steps:
             return packing.pack(_joined(outputs), steps=len(outputs))
 
         key = (len(specs), repr(specs[0]))
-        self._queue.add(self._function(key, run, [specs], len(specs))(batches))
+        steps = None if spec is None else len(specs)
+        self._queue.add(self._function(key, run, [specs], steps)(batches))
 
     def _run_on_workers_data(self, iterator: WorkerIterator, count: int) -> Any:
         """Return the logs of the next call that ends; begin others so that no worker waits."""
@@ -112,10 +117,14 @@ class Steps:
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
                 raise StopIteration
-            in_vain = self._queue.take(lambda call: self._take(call, iterator), in_order=False)
-            if in_vain is None:
+            call, in_vain = self._queue.take(
+                in_order=False, look=lambda call: iterator.take(call.worker(), call.steps())
+            )
+            if call.steps():
                 self._in_vain = 0
+                self._add(call, may_be_last=iterator.data.steps is None)
                 return self._newest
+            self._begun -= 1
             if in_vain:
                 self._pause(iterator)
 
@@ -194,7 +203,7 @@ class Steps:
         return begin
 
     def _fetch(self) -> None:
-        self._queue.take(self._add, in_order=True)
+        self._add(self._queue.take(in_order=True)[0])
 
     def _add(self, call: Call, may_be_last: bool = False) -> None:
         """Add what a call returned, and compute the logs if it is time, or if no call is left.
@@ -224,16 +233,6 @@ class Steps:
         self._newest = self._sums.logs()
         self._is_behind = False
         self._computed_at = time.monotonic()
-
-    def _take(self, call: Call, iterator: WorkerIterator) -> bool | None:
-        """Add what a call returned; return whether it was in vain; None if it ran steps."""
-        steps = call.steps()
-        in_vain = iterator.take(call.worker(), steps)
-        if not steps:
-            self._begun -= 1
-            return in_vain
-        self._add(call, may_be_last=iterator.data.steps is None)
-        return None
 
     @contextlib.contextmanager
     def _giving_up_after_errors(self) -> Iterator[None]:

@@ -59,6 +59,19 @@ def test_training_fetches_what_many_calls_return_together(cases):
     assert len(fetched) <= 3
 
 
+def test_logs_lack_only_what_a_lost_worker_had_not_sent(cases):
+    """Each step adds four rows of ones."""
+    lost = cases["lost logs"]
+    assert lost["ids"] == 4 * (60 - lost["steps"])
+    assert 0 < lost["steps"] < 60
+    assert "that worker 0 ran before it was lost" in lost["text"]
+
+
+def test_a_log_of_one_step_is_fetched_with_it(cases):
+    """A lost worker must not make it zero."""
+    assert cases["fetched, first"] == []
+
+
 def test_an_evaluation_fetches_each_call_by_itself(cases):
     """What a call returned may not be lost with its worker."""
     assert cases["fetched, evaluation"] == []
@@ -161,12 +174,51 @@ def _main(folder, in_flight):
 
         coordinators.arrays_of, keras_steps._LOGS_S = arrays_of, math.inf
         try:
-            run(model())
+            run()
         finally:
             coordinators.arrays_of, keras_steps._LOGS_S = stock, often
         return sizes
 
-    endless = dataset().unbatch().repeat().batch(_BATCH)
+    endless = dataset(np.ones([_BATCH], np.int32)).repeat()
+
+    class OnlySums(RowCounter):
+        """Without the log "first"."""
+
+        def train_step(self, data):
+            return {k: v for k, v in super().train_step(data).items() if k != "first"}
+
+    def sums():
+        with job.strategy.scope():
+            one = OnlySums(_ROWS)
+            one.compile()
+        return one
+
+    class LoseUnread(keras.callbacks.Callback):
+        """Ends a worker whose results have not come, and starts it again."""
+
+        worker = "worker:0"
+
+        def on_train_batch_end(self, batch, logs=None):
+            unread = self.model.train_function._unread
+            if self.worker and any(call.worker() == 0 for call in unread):
+                job.cluster.kill(self.worker)
+                job.cluster.restart(self.worker)
+                self.worker = None
+
+    def lost_logs():
+        del warnings[:]
+
+        def run():
+            nonlocal history
+            history = sums().fit(
+                endless, steps_per_epoch=60, verbose=0, callbacks=[LoseUnread()]
+            ).history  # fmt: skip
+
+        history = {}
+        fetched(run)
+        (text,) = [one for one in warnings if "lack the metrics" in one]
+        steps = int(text.split("metrics of ")[1].split()[0])
+        return {"ids": history["ids"][0], "steps": steps, "text": text}
 
     def saved():
         path = f"{folder}/model.keras"
@@ -222,13 +274,17 @@ def _main(folder, in_flight):
             },
             "one batch": one_batch,
             "warnings": lambda: warnings,
-            "fetched": lambda: fetched(lambda one: one.fit(endless, steps_per_epoch=24, verbose=0)),
+            "fetched": lambda: fetched(lambda: sums().fit(endless, steps_per_epoch=24, verbose=0)),
+            "fetched, first": lambda: fetched(
+                lambda: model().fit(endless, steps_per_epoch=24, verbose=0)
+            ),
             "fetched, evaluation": lambda: fetched(
-                lambda one: one.evaluate(endless, steps=24, verbose=0)
+                lambda: sums().evaluate(endless, steps=24, verbose=0)
             ),
             "saved": saved,
             "failed step": failed_step,
             "lost worker": lost_worker,
+            "lost logs": lost_logs,
             "uninstalled": uninstalled,
         }
     )

@@ -67,7 +67,7 @@ class _Proxy(grpc.GenericRpcHandler):
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(64), [self], (), _UNLIMITED
         )
-        self.address = f"localhost:{self._server.add_insecure_port('localhost:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
     def close(self):

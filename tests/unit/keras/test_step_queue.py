@@ -82,6 +82,45 @@ def test_what_a_lost_worker_returned_is_nothing_and_named(monkeypatch, caplog):
     ]
 
 
+def test_other_errors_are_raised(monkeypatch):
+    def arrays_of(results):
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        step_queue.arrays_of(_calls([0], known_steps=2))
+
+
+def test_what_has_come_is_not_fetched_again(monkeypatch):
+    calls = _calls([0, 1], known_steps=2)
+    calls[0].arrays = calls[0].fetch()
+    asked = []
+
+    def arrays_of(results):
+        asked.extend(results)
+        return [one._values[0].array for one in results]
+
+    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
+    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1]
+    assert asked == [calls[1]._result]
+
+
+@pytest.mark.parametrize(
+    ("structure", "may_stay"),
+    [
+        ({"additions": [[tf.constant(1.0)]], "logs": {"loss": None}}, True),
+        ({"additions": [], "logs": {"loss": None}}, True),
+        ({"additions": [[tf.constant(1.0)]], "logs": {"own": tf.constant(1.0)}}, False),
+        ({"additions": [[tf.constant("text")]], "logs": {"loss": None}}, False),
+        ({"additions": [[tf.zeros([1 << 14])]], "logs": {"loss": None}}, False),
+    ],
+)
+def test_only_small_sums_may_stay(structure, may_stay):
+    packing = Packing()
+    packing.pack(structure)
+    assert packing.has_only_sums() == may_stay
+
+
 def test_results_of_one_worker_are_one_array():
     results = [
         types.SimpleNamespace(_values=[tf.constant(values, tf.uint8)])

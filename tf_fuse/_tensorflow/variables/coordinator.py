@@ -196,6 +196,21 @@ def arrays_of(results: Sequence[Any]) -> list[Any]:
     return np.split(together, list(ends)[:-1])
 
 
+def is_lost(error: Exception) -> bool:
+    """Return whether an error of `arrays_of` says that the worker, or what it held, is gone."""
+    import tensorflow as tf
+
+    if isinstance(error, tf.errors.InvalidArgumentError):  # from the process that came after it
+        return any(text in str(error) for text in ("tensor remote_handle", "context_id"))
+    gone = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+    return isinstance(error, gone)
+
+
+def has_result(result: Any) -> bool:
+    """Return whether a call has ended without an error."""
+    return is_done(result) and result._error is None
+
+
 def worker_of(result: Any) -> int:
     """Return the number of the worker that ran a call; the call has returned a list of tensors.
 
