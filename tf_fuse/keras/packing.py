@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _STEPS = 4  # bytes of the number of steps, which come first
-_SMALL = 1 << 16  # bytes, of which a worker keeps those of many calls
+_SMALL = 1 << 16  # bytes: a worker keeps those of many calls
 
 
 class _Place(NamedTuple):
