@@ -135,6 +135,7 @@ def check_captures(function: Any) -> None:
 
 def check_optimizer(optimizer: Any) -> None:
     """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
         value = getattr(optimizer, name, None)
         if value is not None:
