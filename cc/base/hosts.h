@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which tasks share a host. The standard library only.
+// The host of a task's address. The standard library only.
 
 #ifndef TF_FUSE_CC_BASE_HOSTS_H_
 #define TF_FUSE_CC_BASE_HOSTS_H_

@@ -17,12 +17,14 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from tests.fault import http2_proxy
+
 _FUSED = b"tf_fuse.v1.FuseRecvTensorRequest"
 _BY_PARTS = b"tf_fuse.v1.parts/"
 _FRAME = b"TFFR"
@@ -34,82 +36,32 @@ _REQUEST, _ANSWER, _ANSWER_BY_PARTS = 0, 2, 5
 _PLANS = {"request": bytes([128 | 2, 0]), "partial_request": bytes([128 | 4 | 2, 64 | 32 | 1])}
 
 
-class Proxy:
-    """Passes on connections to a port that is known later, and keeps what is of interest.
-
-    Attributes:
-      port: where it listens.
-      target: where to.
-    """
+class _Recorder:
+    """Keeps what is of interest of one connection with gRPC."""
 
     def __init__(self, found: list[tuple[str, bytes]]):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.target = probe.getsockname()[1]
         self._found = found
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._fused: dict[int, str] = {}
+        # By whether they are of the client, and stream.
+        self._bodies: dict[tuple[bool, int], bytes] = defaultdict(bytes)
 
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            try:
-                server = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                client.close()  # the task is not there yet; its peer tries again
-                continue
-            fused: dict[int, str] = {}
-            for source, sink, is_client in ((client, server, True), (server, client, False)):
-                arguments = (source, sink, is_client, fused)
-                threading.Thread(target=self._pass_on, args=arguments, daemon=True).start()
+    def __call__(self, is_client: bool, frame: http2_proxy.Frame) -> None:
+        if frame.kind != http2_proxy.DATA:
+            return
+        body = self._bodies[is_client, frame.stream] + frame.payload  # gRPC does not pad it
+        while len(body) >= 5 and len(body) >= 5 + int.from_bytes(body[1:5], "big"):
+            end = 5 + int.from_bytes(body[1:5], "big")
+            self._look(is_client, frame.stream, body[5:end])
+            body = body[end:]
+        self._bodies[is_client, frame.stream] = body
 
-    def _pass_on(self, source: Any, sink: Any, is_client: bool, fused: dict[int, str]) -> None:
-        reader = _Reader(is_client)
-        try:
-            while data := source.recv(1 << 16):
-                for stream, message in reader.feed(data):
-                    if is_client and _FUSED in message:
-                        fused[stream] = "partial_" if _BY_PARTS in message else ""
-                        self._found.append((fused[stream] + "request", message))
-                    elif not is_client and stream in fused and _FRAME in message:
-                        frame = message[message.index(_FRAME) :]
-                        self._found.append((fused[stream] + "frame", frame))
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass  # one of the two has gone
-
-
-class _Reader:
-    """The messages of one direction of an HTTP/2 connection with gRPC, by stream."""
-
-    def __init__(self, is_client: bool):
-        self._data = b""
-        self._preface = len(_PREFACE) if is_client else 0
-        self._bodies: dict[int, bytes] = defaultdict(bytes)
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        messages = []
-        self._data += data
-        if len(self._data) < self._preface:
-            return []
-        self._data, self._preface = self._data[self._preface :], 0
-        while len(self._data) >= 9:
-            size = int.from_bytes(self._data[:3], "big")
-            if len(self._data) < 9 + size:
-                break
-            stream = int.from_bytes(self._data[5:9], "big")
-            if self._data[3] == 0:  # DATA, which gRPC does not pad
-                self._bodies[stream] += self._data[9 : 9 + size]
-            self._data = self._data[9 + size :]
-            body = self._bodies[stream]
-            while len(body) >= 5 and len(body) >= 5 + int.from_bytes(body[1:5], "big"):
-                end = 5 + int.from_bytes(body[1:5], "big")
-                messages.append((stream, body[5:end]))
-                body = body[end:]
-            self._bodies[stream] = body
-        return messages
+    def _look(self, is_client: bool, stream: int, message: bytes) -> None:
+        if is_client and _FUSED in message:
+            self._fused[stream] = "partial_" if _BY_PARTS in message else ""
+            self._found.append((self._fused[stream] + "request", message))
+        elif not is_client and stream in self._fused and _FRAME in message:
+            frame = message[message.index(_FRAME) :]
+            self._found.append((self._fused[stream] + "frame", frame))
 
 
 def as_input(kind: str, message: bytes) -> bytes:
@@ -237,10 +189,19 @@ def _coordinate(spec: str) -> None:
     os._exit(0)  # a process with a server hangs otherwise
 
 
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def main(folder: Path) -> None:
     """Runs the cluster and writes the inputs."""
     found: list[tuple[str, bytes]] = []
-    proxies = {job: Proxy(found) for job in ("worker", "ps")}
+    ports = {job: _free_port() for job in ("worker", "ps")}
+    proxies = {
+        job: http2_proxy.Proxy(port, lambda: _Recorder(found)) for job, port in ports.items()
+    }
     cluster = {job: [f"127.0.0.1:{proxy.port}"] for job, proxy in proxies.items()}
     environ = {**os.environ, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
@@ -249,7 +210,7 @@ def main(folder: Path) -> None:
         command = [sys.executable, __file__, role, json.dumps({"cluster": cluster, **spec})]
         return subprocess.Popen(command, env=environ)
 
-    tasks = [start("--task", job=job, port=proxy.target) for job, proxy in proxies.items()]
+    tasks = [start("--task", job=job, port=port) for job, port in ports.items()]
     coordinator = start("--coordinate")
     try:
         if coordinator.wait(timeout=300) != 0:
@@ -265,7 +226,7 @@ def main(folder: Path) -> None:
             kept.setdefault(shape_of(kind, data), data)
     folder.mkdir(parents=True, exist_ok=True)
     numbers: dict[str, int] = defaultdict(int)
-    for (kind, _), data in kept.items():
+    for (kind, *_), data in kept.items():
         numbers[kind] += 1
         (folder / f"recorded_{kind}_{numbers[kind]}").write_bytes(data)
     print(f"{len(found)} messages, {dict(numbers)} kept, {sum(map(len, kept.values()))} bytes")

@@ -33,7 +33,7 @@ class Call:
     Attributes:
       packing: of what it returns; None if that is not packed.
       known_steps: how many steps it runs if what it returns stays on its worker; else None.
-      arrays: what it returned, packed, once `arrays_of` has fetched it.
+      arrays: what it returned, packed, once `fetch_together` has.
     """
 
     def __init__(self, result: Any, packing: Packing | None = None, known_steps: int | None = None):
@@ -87,7 +87,7 @@ class Call:
         return np.asarray(self.numpy(), *args, **kwargs)
 
 
-def arrays_of(calls: Sequence[Call]) -> list[list[Any]]:
+def fetch_together(calls: Sequence[Call]) -> list[list[Any]]:
     """Return the packed arrays of calls that have ended; fetch those of one worker together.
 
     Those that stayed on a worker that is lost now are zeros, as of calls that ran no step.
@@ -203,7 +203,7 @@ class StepQueue:
     def bring(self) -> None:
         """Fetch what stays on workers of calls that have ended, behind one that has not."""
         ended = [one for one in self._begun if coordinators.has_result(one._result)]
-        arrays_of([one for one in ended if one.known_steps is not None])
+        fetch_together([one for one in ended if one.known_steps is not None])
 
     def take(
         self, in_order: bool, look: Callable[[Call], Any] = lambda call: None

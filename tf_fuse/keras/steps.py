@@ -15,7 +15,7 @@ from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import batches as batches_
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
-from tf_fuse.keras.step_queue import Call, StepQueue, arrays_of
+from tf_fuse.keras.step_queue import Call, StepQueue, fetch_together
 from tf_fuse.keras.worker_data import WorkerIterator
 
 _log = logging.getLogger("tf_fuse")
@@ -105,7 +105,7 @@ class Steps:
             outputs = [strategy.run(self._step, args=(one,)) for one in batches]
             return packing.pack(_joined(outputs), steps=len(outputs))
 
-        key = (len(specs), repr(specs[0]))
+        key = (spec is None, len(specs), repr(specs[0]))
         steps = None if spec is None else len(specs)
         self._queue.add(self._function(key, run, [specs], steps)(batches))
 
@@ -224,7 +224,7 @@ class Steps:
     def _read(self) -> None:
         """Add what calls returned to the sums."""
         calls, self._unread = self._unread, []
-        for call, arrays in zip(calls, arrays_of(calls), strict=True):
+        for call, arrays in zip(calls, fetch_together(calls), strict=True):
             assert call.packing is not None
             self._sums.add(call.packing, arrays)
 

@@ -10,97 +10,77 @@ from pathlib import Path
 
 import pytest
 
+from examples import standalone
 from tests.fault.call_counter import CallCounter
 
 pytestmark = pytest.mark.cluster
 
-_ROOT = Path(__file__).resolve().parents[3]
 _STEPS = 10
-_TASKS = ("worker:0", "ps:0", "ps:1")
+_ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "GRPC_FAIL_FAST": "use_caller",
+    "PYTHONPATH": str(Path(__file__).resolve().parents[3]),
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 
 
 def _calls(tables):
     """Returns the calls of `_STEPS` steps, by task and method."""
-    counters = {task: CallCounter() for task in _TASKS}
-    cluster = {
-        job: [f"127.0.0.1:{one.port}" for task, one in counters.items() if task.startswith(job)]
-        for job in ("worker", "ps")
-    }
-    environ = {
-        **os.environ,
-        "CUDA_VISIBLE_DEVICES": "-1",
-        "GRPC_FAIL_FAST": "use_caller",
-        "PYTHONPATH": str(_ROOT),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-
-    def start(role, **more):
-        given = json.dumps({"cluster": cluster, "tables": tables, **more})
-        return subprocess.Popen(
-            [sys.executable, __file__, role, given],
-            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    counters, spec = {}, {}
+    with standalone.cluster_package().LocalCluster(1, 2, "grpc+fuse") as cluster:
+        for job in ("worker", "ps"):
+            spec[job] = []
+            for index, address in enumerate(cluster.cluster_spec[job]):
+                counter = CallCounter(int(address.rpartition(":")[2]))
+                counters[f"{job}:{index}"] = counter
+                spec[job].append(f"127.0.0.1:{counter.port}")
+        # A process of its own: while it connects, TensorFlow lets no other thread run.
+        coordinator = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(spec), str(tables)],
+            env=os.environ | _ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-
-    processes = [start("task", task=task, port=one.target) for task, one in counters.items()]
-    coordinator = start("coordinator")
-    processes.append(coordinator)
-    try:
-        assert coordinator.stdout.readline() == "warm\n"
-        for one in counters.values():
-            one.take()
-        coordinator.stdin.write("go\n")
-        coordinator.stdin.flush()
-        assert coordinator.stdout.readline() == "done\n"
-        return {task: one.take() for task, one in counters.items()}
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+        try:
+            assert coordinator.stdout.readline() == "warm\n"
+            for one in counters.values():
+                one.take()
+            coordinator.stdin.write("go\n")
+            coordinator.stdin.flush()
+            assert coordinator.stdout.readline() == "done\n"
+            return {task: one.take() for task, one in counters.items()}
+        finally:
+            coordinator.kill()
+            coordinator.communicate()
 
 
 @pytest.mark.parametrize("tables", [6, 60])
 def test_calls_do_not_grow_with_the_number_of_tables(tables):
-    """Of each task: one to begin its part, one to clean up, and one per server for what it needs.
+    """Of each task: one to begin its part, of a server one to clean up, and one per need.
 
-    The worker is asked for ids and gradients, a server for rows and for the end of its updates.
-    FuseRecvTensor travels as RecvTensor.
+    The worker is asked for ids and gradients by each server, a server for rows. FuseRecvTensor
+    travels as RecvTensor. The step returns nothing: with a loss, the worker also asks each server
+    for the end of its updates, and the coordinator lets go of the loss by one more Enqueue, at any
+    time after the step.
     """
-    server = {"RunComponentFunction": _STEPS, "RecvTensor": 2 * _STEPS, "Enqueue": _STEPS}
+    server = {"RunComponentFunction": _STEPS, "RecvTensor": _STEPS, "Enqueue": _STEPS}
     assert _calls(tables) == {
-        "worker:0": {"Enqueue": 2 * _STEPS, "RecvTensor": 4 * _STEPS},
+        "worker:0": {"Enqueue": _STEPS, "RecvTensor": 4 * _STEPS},
         "ps:0": server,
         "ps:1": server,
     }
 
 
-def _run_task(given):
-    import tensorflow as tf
-
-    import tf_fuse  # noqa: F401
-
-    job, _, index = given["task"].partition(":")
-    server_def = tf.train.ServerDef(
-        cluster=tf.train.ClusterSpec(given["cluster"]).as_cluster_def(),
-        job_name=job,
-        task_index=int(index),
-        protocol="grpc+fuse",
-        port=given["port"],
-    )
-    tf.distribute.Server(server_def).join()
-
-
-def _coordinate(given):
+def _main(spec, count):
     import tensorflow as tf
 
     import tf_fuse  # noqa: F401
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "fuse_grouping": "level"})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(given["cluster"]), rpc_layer="grpc+fuse"
+        tf.train.ClusterSpec(spec), rpc_layer="grpc+fuse"
     )
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     with strategy.scope():
-        tables = [tf.Variable(tf.ones([50, 4])) for _ in range(given["tables"])]
+        tables = [tf.Variable(tf.ones([50, 4])) for _ in range(count)]
         dense = tf.Variable(tf.ones([4, 1]))
 
     @tf.function
@@ -116,7 +96,6 @@ def _coordinate(given):
                 variable.scatter_sub(scaled)
             else:
                 variable.assign_sub(gradient * 0.1)
-        return loss
 
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
@@ -134,4 +113,4 @@ def _coordinate(given):
 
 
 if __name__ == "__main__":
-    {"task": _run_task, "coordinator": _coordinate}[sys.argv[1]](json.loads(sys.argv[2]))
+    _main(json.loads(sys.argv[1]), int(sys.argv[2]))

@@ -54,7 +54,7 @@ def test_each_worker_is_asked_once(monkeypatch):
 
     monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
     calls = _calls([1, 0, 1, 1, 0], known_steps=2)
-    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1, 2, 3, 4]
+    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1, 2, 3, 4]
     assert asked == [3, 2]
     assert [one.steps() for one in calls] == [2] * 5
 
@@ -62,7 +62,7 @@ def test_each_worker_is_asked_once(monkeypatch):
 def test_results_that_are_here_need_no_message(monkeypatch):
     monkeypatch.delattr(coordinator, "arrays_of")
     calls = _calls([0, 1], known_steps=None)
-    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1]
+    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1]
 
 
 def test_what_a_lost_worker_returned_is_nothing_and_named(monkeypatch, caplog):
@@ -73,7 +73,7 @@ def test_what_a_lost_worker_returned_is_nothing_and_named(monkeypatch, caplog):
 
     monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
     calls = _calls([0, 1, 1, 0], known_steps=2)
-    arrays = step_queue.arrays_of(calls)
+    arrays = step_queue.fetch_together(calls)
     assert _numbers(calls, arrays) == [0, 0, 0, 3]
     ran = [call.packing.steps(one) for call, one in zip(calls, arrays, strict=True)]
     assert ran == [2, 0, 0, 2]
@@ -88,7 +88,7 @@ def test_other_errors_are_raised(monkeypatch):
 
     monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        step_queue.arrays_of(_calls([0], known_steps=2))
+        step_queue.fetch_together(_calls([0], known_steps=2))
 
 
 def test_what_has_come_is_not_fetched_again(monkeypatch):
@@ -101,7 +101,7 @@ def test_what_has_come_is_not_fetched_again(monkeypatch):
         return [one._values[0].array for one in results]
 
     monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
-    assert _numbers(calls, step_queue.arrays_of(calls)) == [0, 1]
+    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1]
     assert asked == [calls[1]._result]
 
 

@@ -93,28 +93,17 @@ MEMBERS = (
 
 
 @functools.cache
-def _array_result() -> type[Any]:
-    """Return the class of results that become NumPy arrays on this machine.
+def _result_class(stays: bool) -> type[Any]:
+    """Return the class of results that become NumPy arrays on this machine, now or by `arrays_of`.
 
     TensorFlow makes tensors of them by an operation, which takes half as much time again.
     """
 
-    class ArrayResult(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
+    class Result(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
         def _copy_to_local(self) -> list[Any]:
-            return [one.numpy() for one in self._values]
+            return [one if stays else one.numpy() for one in self._values]
 
-    return ArrayResult
-
-
-@functools.cache
-def _result_that_stays() -> type[Any]:
-    """Return the class of results that stay on their worker until `arrays_of` fetches them."""
-
-    class StayingResult(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
-        def _copy_to_local(self) -> list[Any]:
-            return list(self._values)
-
-    return StayingResult
+    return Result
 
 
 class Scheduler:
@@ -127,7 +116,7 @@ class Scheduler:
       coordinator: the `ClusterCoordinator`.
       concrete: the function.
       as_arrays: whether its results, a list of tensors, become NumPy arrays on this machine.
-      stay: whether they stay on the worker instead, until `arrays_of` fetches them.
+      stay: whether they do only when `arrays_of` fetches them, and stay on the worker until then.
     """
 
     def __init__(
@@ -135,9 +124,7 @@ class Scheduler:
     ):
         self._queue = coordinator._cluster.closure_queue
         self._concrete = concrete
-        self._result_class = None
-        if as_arrays:
-            self._result_class = _result_that_stays() if stay else _array_result()
+        self._result_class = _result_class(stay) if as_arrays else None
         self._manager: Any = None
         self._first: Any = None
 
