@@ -133,18 +133,6 @@ def check_captures(function: Any) -> None:
         )
 
 
-def check_optimizer(optimizer: Any) -> None:
-    """Refuse what updates variables in a branch, where TensorFlow cannot merge replicas."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    for name in ("gradient_accumulation_steps", "ema_overwrite_frequency"):
-        value = getattr(optimizer, name, None)
-        if value is not None:
-            raise ValueError(
-                f"{name}={value} of {optimizer.name} does not work under a strategy of "
-                "TensorFlow, in Keras's own loops either: leave it out"
-            )
-
-
 def warn_of_local_model(model: Any) -> None:
     """Warn that `fit` will not use the servers to which this process is connected."""
     import tensorflow as tf

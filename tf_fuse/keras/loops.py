@@ -50,6 +50,7 @@ def install() -> None:
                 "fit": checks.run_alone,
                 "evaluate": checks.run_alone,
                 "_maybe_symbolic_build": checks.build,
+                "apply": _apply,
             }
         )
         parameter_server_strategy.extend_init(checks.connect)
@@ -128,7 +129,6 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
             checks.warn_of_local_model(self)
         return stock(self, step_function)
     checks.check_step(self)
-    checks.check_optimizer(self.optimizer)
     return Steps(self, step_function)
 
 
@@ -192,3 +192,27 @@ def _concat(stock: Callable[..., Any], tensors: Any) -> Any:
         return stock(tensors)
     found = [one.fetch() for one in tensors]
     return keras.tree.map_structure_up_to(found[0], lambda *parts: stock(list(parts)), *found)
+
+
+def _apply(
+    stock: Callable[..., Any], self: Any, grads: Any, trainable_variables: Any = None
+) -> Any:
+    """Extend `TFOptimizer.apply`: it may assign to variables in branches of `tf.cond`.
+
+    Each assignment merges replicas. In the context of `Strategy.run`, a branch cannot do that; in
+    one that knows of no other replica, it can.
+    """
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    is_in_branches = self.gradient_accumulation_steps or self.ema_overwrite_frequency
+    if not is_in_branches or context is None or not checks.has_servers(context.strategy):
+        return stock(self, grads, trainable_variables)
+    ((device,),) = context.devices  # `check_step` refuses several.
+
+    def apply(strategy: Any) -> Any:
+        replica = tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0)
+        with replica, tf.device(device):
+            return stock(self, grads, trainable_variables)
+
+    return context.merge_call(apply)

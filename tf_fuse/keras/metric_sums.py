@@ -87,7 +87,10 @@ class MetricSums:
     def on_servers(self) -> list[Any]:
         """Return variables to which steps add in one operation on their server."""
         local = {id(one) for one in self.variables}
-        iterations = [self._model.optimizer.iterations] if self._model.optimizer else []
+        optimizer = self._model.optimizer
+        # (Keras's property `iterations` is no variable if gradients are accumulated.)
+        state = optimizer.variables if optimizer else ()
+        iterations = [one for one in state if one.name == "iteration"]
         others = [one for one in self._model.metrics_variables if id(one) not in local]
         return [*others, *iterations]
 

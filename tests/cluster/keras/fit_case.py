@@ -101,8 +101,9 @@ def train(case: Case, coordinator: Any, epochs: int) -> dict[str, list[float]]:
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             loss = model.compute_loss(x, y, outputs, weight, training=True)
+            scaled = model.optimizer.scale_loss(loss)
         variables = model.trainable_variables
-        model.optimizer.apply(tape.gradient(loss, variables), variables)
+        model.optimizer.apply(tape.gradient(scaled, variables), variables)
         loss_metric.update_state(loss, tf.shape(tf.nest.flatten(x)[0])[0])
         model.compute_metrics(x, y, outputs, weight)
 

@@ -124,6 +124,34 @@ def partitioned() -> Case:
     return Case(model, data, data.sum(1).astype(np.float32))
 
 
+def accumulated() -> Case:
+    """Gradients of three steps for each update, and averages that replace the weights."""
+    x = keras.Input([3], dtype="int64")
+    rows = layers.Flatten()(layers.Embedding(20, 4)(x))
+    model = keras.Model(x, layers.Dense(1)(layers.Dense(8, "relu")(rows)))
+    optimizer = keras.optimizers.AdamW(
+        0.05,
+        gradient_accumulation_steps=3,
+        clipnorm=0.5,
+        use_ema=True,
+        ema_overwrite_frequency=2,
+    )
+    model.compile(optimizer, "mse", metrics=["mae"])
+    data = ids(20, ROWS, 3)
+    return Case(model, data, data.sum(1).astype(np.float32))
+
+
+def float16() -> Case:
+    """Mixed float16: losses are scaled, and some gradients are too large in the beginning."""
+    stack = [layers.Dense(8, "relu", dtype="mixed_float16"), layers.Dense(1, dtype="float32")]
+    model = keras.Sequential([keras.Input([6]), *stack])
+    adam = keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)
+    scaled = keras.optimizers.LossScaleOptimizer(adam, initial_scale=2.0**17)
+    model.compile(scaled, "mse")
+    x = floats(ROWS, 6)
+    return Case(model, x, x.sum(1))
+
+
 MODELS: dict[str, Make] = {
     "wide & deep": recommenders.wide_and_deep,
     "MLP": mlp,
@@ -138,4 +166,6 @@ MODELS: dict[str, Make] = {
     "Transformer": transformer,
     "preprocessing": preprocessing,
     "partitioned": partitioned,
+    "accumulated": accumulated,
+    "float16": float16,
 }

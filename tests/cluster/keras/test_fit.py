@@ -16,12 +16,14 @@ from tests.slow_cases import slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
-# The steps per execution of each model. The default run trains the first four.
+# The steps per execution of each model. The default run trains the first six.
 _STEPS = {
     "wide & deep": 3,
     "MLP": 2,
     "own train_step": 1,
     "partitioned": 1,
+    "accumulated": 2,
+    "float16": 1,
     "DLRM": 1,
     "DeepFM": 2,
     "DIN": 1,
@@ -32,7 +34,7 @@ _STEPS = {
     "Transformer": 2,
     "preprocessing": 1,
 }
-_DEFAULT = list(_STEPS)[:4]
+_DEFAULT = list(_STEPS)[:6]
 _EPOCHS = 2
 # With the options off, a Keras 3 variable in parts is stock's, which Keras cannot train.
 _CASES = slow_but(

@@ -87,12 +87,6 @@ def test_averaged_weights_can_be_swapped_in(cases):
     assert cases["ema"]["loss"] > 0.0
 
 
-@pytest.mark.parametrize("what", ["gradient_accumulation_steps", "ema_overwrite_frequency"])
-def test_updates_in_branches_are_refused(cases, what):
-    assert cases[what]["raised"] == "ValueError"
-    assert cases[what]["text"].startswith(f"{what}=2 of adam")
-
-
 def test_a_metric_that_does_not_add_stays_on_its_server(cases):
     assert cases["largest"] == {"trained": _ROWS - 1.0, "evaluated": _ROWS - 1.0}
 
@@ -293,10 +287,6 @@ def _main(folder):
                 for data in ("dataset", "function")
             },
             "ema": ema,
-            **{
-                what: lambda what=what: fit(mlp(**{what: 2, "use_ema": "ema" in what}))
-                for what in ("gradient_accumulation_steps", "ema_overwrite_frequency")
-            },
             "largest": largest,
         }
     )

@@ -52,14 +52,6 @@ _TEXTS = {
     ),
     "run_eagerly": _EAGERLY,
     "run_functions_eagerly": _EAGERLY,
-    "accumulated gradients": (
-        "gradient_accumulation_steps=2 of adam does not work under a strategy of TensorFlow, in "
-        "Keras's own loops either: leave it out"
-    ),
-    "accumulated scaled gradients": (
-        "gradient_accumulation_steps=2 of adam does not work under a strategy of TensorFlow, in "
-        "Keras's own loops either: leave it out"
-    ),
     "two GPUs": (
         "each worker has 2 GPUs, but fit gives each batch to one device: start one worker for "
         "each GPU, with CUDA_VISIBLE_DEVICES=<its number>"
@@ -224,19 +216,6 @@ def _main():
         finally:
             tf.config.run_functions_eagerly(False)
 
-    def accumulated_gradients():
-        with scope():
-            model = made()
-            model.compile(keras.optimizers.Adam(gradient_accumulation_steps=2, name="adam"), "mse")
-        model.fit(dataset, verbose=0)
-
-    def accumulated_scaled_gradients():
-        with scope():
-            model = made()
-            adam = keras.optimizers.Adam(gradient_accumulation_steps=2, name="adam")
-            model.compile(keras.optimizers.LossScaleOptimizer(adam), "mse")
-        model.fit(dataset, verbose=0)
-
     def two_gpus():
         kind = type(job.strategy)
         with mock.patch.object(kind, "num_replicas_in_sync", mock.PropertyMock(return_value=2)):
@@ -318,8 +297,6 @@ def _main():
             "no batch": no_batch,
             "run_eagerly": lambda: in_scope(run_eagerly=True).fit(dataset, verbose=0),
             "run_functions_eagerly": run_functions_eagerly,
-            "accumulated gradients": accumulated_gradients,
-            "accumulated scaled gradients": accumulated_scaled_gradients,
             "two GPUs": two_gpus,
             "metric in a function": metric_in_a_function,
             "distributed dataset": lambda: in_scope().fit(distributed(dataset), verbose=0),

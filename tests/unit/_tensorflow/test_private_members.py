@@ -52,7 +52,7 @@ _BROKEN = {
     "keras.src.backend.tensorflow.optimizer:TFOptimizer._clip_gradients": {
         "Keras optimizers on pieces",
     },
-    "keras.src.backend.tensorflow.trainer:TFEpochIterator.__init__": {
+    "keras.src.backend.tensorflow.trainer:TensorFlowTrainer._make_function": {
         "Keras fit", "Keras fit in several processes",
     },
     "tensorflow.python.ops.gen_array_ops:gather_v2": {"gathers on servers"},

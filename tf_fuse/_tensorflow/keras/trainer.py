@@ -60,6 +60,14 @@ _BY_NAME: Final = {
         "self",
         "value",
     ),
+    "apply": _member(
+        "keras.src.backend.tensorflow.optimizer:TFOptimizer",
+        "apply",
+        "Optimizers that accumulate gradients update variables in branches.",
+        "self",
+        "grads",
+        "trainable_variables",
+    ),
     "compile": _member(
         "keras.src.trainers.trainer:Trainer",
         "compile",
@@ -88,6 +96,7 @@ _BY_NAME: Final = {
         "data_batch",
     ),
 }
+_extended: set[str] = set()
 _EPOCHS = "keras.src.trainers.epoch_iterator:EpochIterator"
 MEMBERS = (
     *_BY_NAME.values(),
@@ -107,6 +116,23 @@ MEMBERS = (
         ON_OBJECTS,
         _VERSIONS,
     ),
+    Member(
+        f"{_MODULE}:TFEpochIterator",
+        "_distributed_dataset",
+        Stored(),
+        "is what an epoch iterates over",
+        _FEATURES,
+        ON_OBJECTS,
+        _VERSIONS,
+    ),
+    Member(
+        _TRAINER,
+        "_distribute_strategy",
+        Stored(),
+        "is the strategy in whose scope a model was made",
+        (*_FEATURES, feature_names.KERAS_PROCESSES),
+        versions=_VERSIONS,
+    ),
 )
 
 
@@ -117,8 +143,9 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
       methods: by name, what gets the stock function, and then what that gets.
     """
     for name, method in methods.items():
-        if not monkey_patch.is_replaced(_BY_NAME[name]):
+        if name not in _extended:  # Another feature may have replaced the same member.
             monkey_patch.extend(_BY_NAME[name], method)
+            _extended.add(name)
 
 
 def let_end_anywhere(epochs: Any) -> None:
