@@ -122,6 +122,7 @@ class _Distributor:
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
         """Distribute a dataset over the replicas."""
         self.element_spec = dataset.element_spec
+        _check_rows(dataset, self._strategy.num_replicas_in_sync)
         return self._strategy.experimental_distribute_dataset(_in_own_memory(dataset))
 
 
@@ -158,6 +159,25 @@ def _check_length(x: Any) -> None:
             "with AutoShardPolicy.OFF each process steps through all parts of all batches, but "
             "Keras would stop after as many steps as there are batches: repeat() the dataset, and "
             "give steps_per_epoch (steps, validation_steps)"
+        )
+
+
+def _check_rows(dataset: Any, parts: int) -> None:
+    """Refuse batches that the strategy cannot divide."""
+    import tensorflow as tf
+
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if parts == 1 or policy == tf.data.experimental.AutoShardPolicy.OFF:
+        return
+    specs = tf.nest.flatten(dataset.element_spec)
+    scalars = [one for one in specs if isinstance(one, tf.TensorSpec) and one.shape.rank == 0]
+    if scalars:
+        remedy = "call batch() on the dataset"
+        if len(scalars) < len(specs):
+            remedy += ", or repeat a number that belongs to the whole batch for each of its rows"
+        raise ValueError(
+            f"a batch cannot be divided among {parts} replicas: {len(scalars)} of its "
+            f"{len(specs)} tensors have no rows (the first is {scalars[0]}): {remedy}"
         )
 
 

@@ -187,6 +187,8 @@ class KerasFitCases:
         for data in (
             self._strategy.experimental_distribute_dataset(dataset),
             dataset.with_options(whole),
+            tf.data.Dataset.from_tensor_slices((x[:, 0], y[:, 0])),
+            dataset.map(lambda x, y: (x, y, tf.constant(2.0))),
         ):
             try:
                 model.fit(data, verbose=0)

@@ -26,6 +26,22 @@ def test_each_row_trains_once_per_epoch(cases, steps):
     assert cases[f"seen, {steps}"] == [_EPOCHS] * _ROWS
 
 
+def test_a_generator_trains_on_each_row_once(cases):
+    """Also if epochs are parts of it."""
+    assert cases["seen, generator"] == [1] * _ROWS
+    assert cases["seen, parts"] == [1] * (4 * _BATCH) + [0] * (_ROWS - 4 * _BATCH)
+
+
+def test_xla_is_off_with_a_reason(cases):
+    assert cases["jit_compile"] == {
+        "warnings": [
+            "jit_compile is off for row_counter: XLA cannot compile functions that read variables "
+            "of other tasks"
+        ],
+        "seen": [1] * _ROWS,
+    }
+
+
 def test_nothing_is_warned_of(cases):
     assert cases["warnings"] == []
 
@@ -135,6 +151,22 @@ def _main(folder, in_flight):
         one = model(steps)
         one.fit(dataset(), epochs=_EPOCHS, verbose=0)
         return one.counts()
+
+    def batches():
+        return ((ids[i : i + _BATCH],) for i in range(0, _ROWS, _BATCH))
+
+    def generated(**more):
+        one = model()
+        one.fit(batches(), verbose=0, **more)
+        return one.counts()
+
+    def jit_compiled():
+        keras.backend.clear_session()
+        one = model(jit_compile=True)
+        before = len(warnings)
+        one.fit(dataset(), verbose=0)
+        said, warnings[before:] = warnings[before:], []
+        return {"warnings": said, "seen": one.counts()}
 
     def repeated():
         one = model()
@@ -268,6 +300,9 @@ def _main(folder, in_flight):
         {
             "in flight": lambda: in_flight,
             **{f"seen, {steps}": lambda steps=steps: each_once(steps) for steps in (1, 3)},
+            "seen, generator": generated,
+            "seen, parts": lambda: generated(epochs=2, steps_per_epoch=2),
+            "jit_compile": jit_compiled,
             "repeated": repeated,
             "evaluated": evaluated,
             **{

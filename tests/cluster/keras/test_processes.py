@@ -152,6 +152,12 @@ def test_mistakes_are_named(two):
                 "with AutoShardPolicy.OFF each process steps through all parts of all batches, "
                 "but Keras would stop after as many steps as there are batches: repeat() the "
                 "dataset, and give steps_per_epoch (steps, validation_steps)",
+                "a batch cannot be divided among 2 replicas: 2 of its 2 tensors have no rows (the "
+                "first is TensorSpec(shape=(), dtype=tf.float32, name=None)): call batch() on the "
+                "dataset",
+                "a batch cannot be divided among 2 replicas: 1 of its 3 tensors have no rows (the "
+                "first is TensorSpec(shape=(), dtype=tf.float32, name=None)): call batch() on the "
+                "dataset, or repeat a number that belongs to the whole batch for each of its rows",
             ],
         }
 
