@@ -51,6 +51,8 @@ def install() -> None:
                 "evaluate": checks.run_alone,
                 "_maybe_symbolic_build": checks.build,
                 "apply": _apply,
+                "save": _save,
+                "save_weights": _save,
             }
         )
         parameter_server_strategy.extend_init(checks.connect)
@@ -192,6 +194,13 @@ def _concat(stock: Callable[..., Any], tensors: Any) -> Any:
         return stock(tensors)
     found = [one.fetch() for one in tensors]
     return keras.tree.map_structure_up_to(found[0], lambda *parts: stock(list(parts)), *found)
+
+
+def _save(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Extend `Model.save` and `save_weights`, which callbacks call while steps run."""
+    if isinstance(self.train_function, Steps) and self.train_function.is_busy():
+        self.train_function.settle()
+    return stock(self, *args, **kwargs)
 
 
 def _apply(

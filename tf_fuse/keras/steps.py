@@ -80,6 +80,15 @@ class Steps:
         """Return whether steps have begun since `join`."""
         return self._newest is not None
 
+    def settle(self) -> None:
+        """Wait until no step runs; what they returned is fetched later.
+
+        Raises:
+          tf.errors.OpError: a step failed.
+        """
+        with self._giving_up_after_errors():
+            self._queue.coordinator.join()
+
     def join(self) -> Any:
         """Wait for all steps, and write the metrics; return the logs of the last step.
 

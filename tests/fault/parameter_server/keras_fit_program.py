@@ -7,6 +7,7 @@
 It kills itself (SIGKILL) in the middle of an epoch, if that is not negative.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -17,15 +18,22 @@ from tests.fault import coordinator
 EPOCHS, _ROWS, _BATCH = 4, 40, 8
 
 
-def train(job, folder, callbacks=()):
-    """Train a model with a backup in a folder; return its losses, step, weights and slots."""
+def train(job, folder, callbacks=(), slow_layers=()):
+    """Train a model with a backup in a folder; return its losses, step, weights and slots.
+
+    Args:
+      job: None for this process alone.
+      folder: of the backup.
+      callbacks: more of them.
+      slow_layers: before the others.
+    """
     import keras
     import numpy as np
 
     keras.utils.set_random_seed(3)
-    with job.strategy.scope():
+    with job.strategy.scope() if job else contextlib.nullcontext():
         layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
-        model = keras.Sequential([keras.Input([6]), *layers])
+        model = keras.Sequential([keras.Input([6]), *slow_layers, *layers])
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     x = np.random.default_rng(7).normal(size=[_ROWS, 6]).astype(np.float32)
 

@@ -32,6 +32,14 @@ def test_a_coordinator_that_was_killed_goes_on_at_the_epoch(cases):
         assert values == whole["history"][name][2:], name
 
 
+def test_a_file_has_the_values_between_two_steps(cases):
+    """Callbacks write files in an epoch: steps that have begun end first."""
+    found = cases["files in an epoch"]
+    assert found["steps"] == sorted(set(found["steps"]))
+    assert len(found["steps"]) > 2 * program.EPOCHS
+    assert found["files"] == found["one process"]
+
+
 def test_a_lost_server_ends_fit(cases):
     """With the error of a custom loop; after a restart training goes on from the last backup."""
     lost = cases["server killed"]
@@ -70,6 +78,42 @@ def _main(folder):
         killed, _ = _run(cluster, f"{folder}/coordinator", kill_in=2)
         return {"killed": killed, **_run(cluster, f"{folder}/coordinator")[1]}
 
+    def files_in_an_epoch():
+        """Digests of files by the step that they are of, and those of one process."""
+
+        def state(model):
+            variables = (*model.variables, *model.optimizer.variables)
+            return coordinator.exact([keras.ops.convert_to_numpy(one) for one in variables])
+
+        class Slow(keras.layers.Layer):
+            """Changes nothing, and takes long: the next step runs while a file is written."""
+
+            def call(self, x):
+                one = tf.fill([1000, 1000], tf.reduce_mean(x))
+                return x + 0.0 * tf.reduce_sum(one @ one)
+
+        files = []
+
+        class Save(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                files.append(f"{folder}/{len(files)}.keras")
+                self.model.save(files[-1])
+
+        class Note(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                local.append(state(self.model))
+
+        local = []
+        program.train(job, f"{folder}/files", callbacks=[Save()], slow_layers=[Slow()])
+        program.train(None, f"{folder}/local", callbacks=[Note()], slow_layers=[Slow()])
+        models = [keras.saving.load_model(one, {"Slow": Slow}) for one in files]
+        steps = [int(one.optimizer.iterations.numpy()) for one in models]
+        return {
+            "steps": steps,
+            "files": [state(one) for one in models],
+            "one process": [local[step - 1] for step in steps],
+        }
+
     def server_killed():
         class Kill(keras.callbacks.Callback):
             def on_epoch_begin(self, epoch, logs=None):
@@ -96,6 +140,7 @@ def _main(folder):
         {
             "without a fault": without_a_fault,
             "coordinator killed": coordinator_killed,
+            "files in an epoch": files_in_an_epoch,
             "server killed": server_killed,
         }
     )

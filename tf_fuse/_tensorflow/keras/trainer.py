@@ -87,6 +87,18 @@ _BY_NAME: Final = {
         )
         for name in ("fit", "evaluate")
     },
+    **{
+        name: Member(
+            "keras.src.models.model:Model",
+            name,
+            Exists(),
+            "A file has the values between two steps.",
+            _FEATURES,
+            AT_FIRST_USE,
+            _VERSIONS,
+        )
+        for name in ("save", "save_weights")
+    },
     "_maybe_symbolic_build": _member(
         _TRAINER,
         "_maybe_symbolic_build",
