@@ -240,7 +240,8 @@ test-keras: environment
 	  $(BIN)/python -m pip --python $$venv/bin/python install --quiet --no-deps "keras==$$version.*" && \
 	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > "$$(echo $$venv/lib/python*/site-packages)/venv.pth" && \
-	  $$venv/bin/python -m pytest -v tests/unit/_tensorflow tests/cluster/keras $(ARGS) || exit 1; \
+	  $$venv/bin/python -m pytest -v tests/unit/_tensorflow tests/unit/keras tests/cluster/keras \
+	    tests/fault/parameter_server/test_keras_fit_faults.py $(ARGS) || exit 1; \
 	done
 
 clean:

@@ -18,6 +18,7 @@
 #include "server/cluster_functions.h"
 #include "server/eager_threads.h"
 #include "server/fuse_worker.h"
+#include "server/loopback.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -150,6 +151,11 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
   }
 
  protected:
+  void MaybeMutateBuilder(grpc::ServerBuilder* builder,
+                          int requested_port) override {
+    if (IsOnLoopback(server_def())) ListenOnLoopback(builder);
+  }
+
   // Called whenever a session or an eager context learns of the cluster.
   absl::Status WorkerCacheFactory(const WorkerCacheFactoryOptions& options,
                                   WorkerCacheInterface** cache) override {

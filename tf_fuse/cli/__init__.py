@@ -59,15 +59,26 @@ def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     launch = commands.add_parser(
-        "launch", help="start a program and its workers and servers on this machine"
+        "launch",
+        help="start a program and its workers and servers on this machine; or, where Slurm or "
+        "Kubernetes has started this process, its task of the job",
     )
-    launch.add_argument("--workers", type=_positive, default=1, help="1")
+    launch.add_argument(
+        "--workers", type=_positive, help="1; with Slurm or TF_CONFIG, all tasks that are left"
+    )
     launch.add_argument(
         "--ps", type=int, default=0, help="parameter servers; 0: MultiWorkerMirroredStrategy"
     )
     launch.add_argument("--log-dir", metavar="DIR", help="of the tasks' logs; a temporary folder")
     launch.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
+    )
+    launch.add_argument(
+        "--health-port",
+        type=int,
+        metavar="PORT",
+        help="servers and workers that Slurm or Kubernetes has started answer /healthz, /readyz "
+        "and /metrics on this port, for other machines too",
     )
     launch.add_argument("program", help="a Python file")
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")

@@ -1,14 +1,16 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run `tf-fuse launch`; see `tf_fuse.cluster.launcher`."""
+"""Run `tf-fuse launch`; see `tf_fuse.cluster.launcher` and `tf_fuse.cluster.platforms`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from tf_fuse.cluster import launcher
+import tf_fuse
+from tf_fuse.cluster import launcher, log_follower, platforms, serve
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -19,7 +21,14 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             parser.error(f"{option} must be 0 or more, got {getattr(args, name)}")
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
-    log_dir = Path(args.log_dir) if args.log_dir else launcher.default_log_dir()
+    command = [args.program, *args.arguments]
+    try:
+        place = platforms.find_place(os.environ, args.workers, args.ps)
+    except platforms.PlatformError as error:
+        parser.error(str(error))
+    if place is not None:
+        return _run_task(place, command, args)
+    log_dir = Path(args.log_dir) if args.log_dir else log_follower.default_log_dir()
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -28,10 +37,25 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"--log-dir {log_dir}: this user may not write there")
     return launcher.launch(
         launcher.Job(
-            command=[args.program, *args.arguments],
-            workers=args.workers,
+            command=command,
+            workers=args.workers or 1,
             ps=args.ps,
             log_dir=log_dir,
             max_restarts=args.max_restarts,
         )
     )
+
+
+def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Namespace) -> int:
+    """Run one task of a job that a platform has started, and restarts."""
+    said = f"task {place.job}:{place.index} of {place.cluster}, by {place.platform}"
+    print(f"tf-fuse launch: {said}", flush=True)
+    config = platforms.tf_config(place)
+    if not place.is_server:
+        return launcher.run_program(command, config)
+    os.environ["TF_CONFIG"] = config
+    options = []
+    if args.health_port is not None:
+        options = ["--health-port", str(args.health_port), "--health-address", "0.0.0.0"]
+    tf_fuse._start()
+    return serve.main(options, ends_well=True)

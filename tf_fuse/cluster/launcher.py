@@ -15,31 +15,26 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import io
 import os
-import re
 import select
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from .guardian import Guardian
 from .local_cluster import LocalCluster
+from .log_follower import LogFollower
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
 from .task_process import ClusterStartError, tf_config
 
 EXIT_FAILED = 1
 _GRACE_S = 4.0  # for the program; then the tasks have five seconds
-_LOOK_S = 0.2  # between two looks at the logs
-_PIECE = 1 << 16  # bytes of a log that are read at once
-_LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # Loaded before a fork, which must not load anything.
 
@@ -100,16 +95,41 @@ def launch(job: Job, out: TextIO | None = None) -> int:
       if the tasks could not be started, or a lost one may not start again.
     """
     out = out or sys.stdout
-    with _interruptible(), _Follower(job.log_dir, out):
-        return _Launcher(job, out).run()
+    with Guardian() as guardian, _interruptible(), LogFollower(job.log_dir, out):
+        return _Launcher(job, out, guardian).run()
+
+
+def run_program(command: Sequence[str], config: str) -> int:
+    """Run a program as the task of a job that a platform has started.
+
+    SIGINT and SIGTERM end it, also if this is the first process of a container, which would ignore
+    them.
+
+    Args:
+      command: the program's file and its arguments.
+      config: TF_CONFIG.
+
+    Returns:
+      The program's exit status; 128 and the signal's number if one ended it.
+    """
+    with Guardian() as guardian, _interruptible():
+        try:
+            with contextlib.ExitStack() as stack:
+                program = _Program("program:0", command, config, None, guardian)
+                stack.callback(_end_all, [program])
+                _wait_for_one([program.pid])
+                return _exit_status(program.wait())
+        except _Interrupted as interrupted:
+            return 128 + interrupted.number
 
 
 class _Launcher:
     """A job that runs."""
 
-    def __init__(self, job: Job, out: TextIO):
+    def __init__(self, job: Job, out: TextIO, guardian: Guardian):
         self._job = job
         self._out = out
+        self._guardian = guardian
         self._log_dir = job.log_dir
         self._restarts = 0
 
@@ -144,12 +164,8 @@ class _Launcher:
             )
             stack.callback(cluster.close)
             self._say_ready()
-            program = _Program(
-                "chief:0",
-                self._job,
-                self._log_dir,
-                {**cluster.cluster_spec, "chief": [cluster.chief_address]},
-            )
+            addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
+            program = self._start_program("chief:0", addresses)
             stack.callback(_end_all, [program])
             while True:
                 ended = _wait_for_one([program.pid, *cluster.pids.values()])
@@ -175,7 +191,7 @@ class _Launcher:
             started: list[_Program] = []
             stack.callback(_end_all, started)
             for index in range(self._job.workers):
-                program = _Program(f"worker:{index}", self._job, self._log_dir, addresses)
+                program = self._start_program(f"worker:{index}", addresses)
                 started.append(program)
                 running[program.pid] = program
             self._say_ready()
@@ -184,6 +200,12 @@ class _Launcher:
                 if status := self._status_of(program):
                     return status
             return 0
+
+    def _start_program(self, name: str, cluster: Mapping[str, Sequence[str]]) -> _Program:
+        kind, index = name.split(":")
+        config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
+        log = self._log_dir / f"{kind}-{index}.log"
+        return _Program(name, self._job.command, config, log, self._guardian)
 
     def _status_of(self, program: _Program) -> int:
         """Return 0 for a program that ended well.
@@ -194,8 +216,7 @@ class _Launcher:
         code = program.wait()
         if code == 0:
             return 0
-        status = code if code > 0 else 128 - code
-        raise _LostError(f"{program.name} ended, {_describe(code)}", status)
+        raise _LostError(f"{program.name} ended, {_describe(code)}", _exit_status(code))
 
     def _may_restart(self, text: str, then: str) -> bool:
         """Say what has ended, and whether something starts again; return whether it may."""
@@ -222,18 +243,31 @@ class _Program:
       pid: of its process.
     """
 
-    def __init__(self, name: str, job: Job, log_dir: Path, cluster: Mapping[str, Sequence[str]]):
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        config: str,
+        log: Path | None,
+        guardian: Guardian,
+    ):
+        """Start it; its output goes to the log, or to that of this process."""
         self.name = name
-        kind, index = name.split(":")
-        config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
-        with (log_dir / f"{kind}-{index}.log").open("ab") as log:
+        self._guardian = guardian
+
+        def prepare() -> None:
+            _die_with_parent()
+            guardian.watch_this_group()
+
+        with contextlib.ExitStack() as stack:
+            output = None if log is None else stack.enter_context(log.open("ab"))
             self._process = subprocess.Popen(
-                [sys.executable, "-u", *job.command],
+                [sys.executable, "-u", *command],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=output,
+                stderr=output and subprocess.STDOUT,
                 env={**os.environ, "TF_CONFIG": config},
-                preexec_fn=_die_with_parent,
+                preexec_fn=prepare,
             )
         self.pid = self._process.pid
 
@@ -250,6 +284,7 @@ class _Program:
             # Before its status is asked for, the number of its group is nobody else's.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            self._guardian.forget(self.pid)
         return self._process.wait()
 
     def terminate(self) -> None:
@@ -268,78 +303,6 @@ def _end_all(programs: Sequence[_Program]) -> None:
             _wait_for_one([program.pid], left)
     for program in programs:
         program.wait()
-
-
-class _Follower:
-    """Writes each line of the tasks' logs with its task, while they grow."""
-
-    def __init__(self, folder: Path, out: TextIO):
-        self._folder, self._out = folder, out
-        if isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors="backslashreplace")
-        self._read: dict[Path, int] = {}
-        self._tails: dict[Path, bytes] = {}
-        for path in self._logs():  # of an earlier job
-            self._read[path] = path.stat().st_size
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> _Follower:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        while not self._ended.wait(_LOOK_S):
-            self._write(whole_lines=True)
-        self._write(whole_lines=False)
-
-    def _logs(self) -> list[Path]:
-        """Return the logs of tasks, the one first that was written to before the others."""
-        found = []
-        for path in self._folder.rglob("*-*.log"):
-            with contextlib.suppress(OSError):
-                if _LOG.fullmatch(str(path.relative_to(self._folder))) and path.is_file():
-                    found.append((path.stat().st_mtime_ns, path))
-        return [path for _, path in sorted(found)]
-
-    def _write(self, whole_lines: bool) -> None:
-        """Write what is new; a log that cannot be read, or an output that is closed, is left."""
-        for path in self._logs():
-            with contextlib.suppress(OSError):
-                self._write_log(path, whole_lines)
-        with contextlib.suppress(OSError):
-            self._out.flush()
-
-    def _write_log(self, path: Path, whole_lines: bool) -> None:
-        with path.open("rb") as log:
-            begin = self._read.get(path, 0)
-            if begin > os.fstat(log.fileno()).st_size:  # A new file of that name.
-                begin = 0
-            log.seek(begin)
-            while data := log.read(_PIECE):
-                self._read[path] = log.tell()
-                lines = (self._tails.pop(path, b"") + data).split(b"\n")
-                tail = lines.pop()
-                if len(tail) > _PIECE:  # A line that does not end is written in pieces.
-                    lines, tail = [*lines, tail], b""
-                self._tails[path] = tail
-                self._write_lines(path, lines)
-        if not whole_lines and (tail := self._tails.pop(path, b"")):
-            self._write_lines(path, [tail])
-
-    def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
-        task = path.stem.replace("-", ":")
-        for line in lines:
-            print(f"[{task}] {line.decode(errors='replace')}", file=self._out)
-
-
-def default_log_dir() -> Path:
-    """Return a new folder for logs."""
-    return Path(tempfile.mkdtemp(prefix="tf_fuse_launch_"))
 
 
 @contextlib.contextmanager
@@ -376,6 +339,11 @@ def _wait_for_one(pids: Sequence[int], seconds: float | None = None) -> int:
     finally:
         for file in files:
             os.close(file)
+
+
+def _exit_status(code: int) -> int:
+    """Return the exit status of a shell for the return code of a process of Python."""
+    return code if code >= 0 else 128 - code
 
 
 def _describe(status: int) -> str:

@@ -259,11 +259,11 @@ def watch_lifeline(fd: int) -> None:
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def end_by_signals() -> None:
-    """End this process when SIGINT or SIGTERM comes, whatever the main thread waits for.
+def end_by_signals(ends_well: bool) -> None:
+    """End this process when SIGINT or SIGTERM comes, with status 0 if it `ends_well`.
 
     The first process of a container needs that: the kernel ignores signals that would end it and
-    that it does not handle.
+    that it does not handle. The main thread, which waits in C++, would not run a handler.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -273,7 +273,7 @@ def end_by_signals() -> None:
 
     def wait() -> None:
         number = os.read(read, 1)[0]
-        os._exit(128 + number)
+        os._exit(EXIT_OK if ends_well else 128 + number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
@@ -319,7 +319,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, ends_well: bool = False) -> int:
     """Run the task that TF_CONFIG describes.
 
     Prints one line, `tf_fuse serve: ready task=... address=... protocol=... pid=...`, once the
@@ -327,6 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
       argv: command line without the program's name; None for the process's own.
+      ends_well: whether SIGINT and SIGTERM are how a job ends its servers: with status 0.
 
     Returns:
       Only if it cannot start: 2 configuration, 3 start, 4 port in use.
@@ -346,10 +347,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.metrics_port is not None and config.protocol != FUSED_PROTOCOL:
             runs = f"this task runs {config.protocol!r}"
             raise ConfigError(f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, {runs}")
-        # Python's handler would only run once the C++ wait below returned, that is never.
         if threading.current_thread() is threading.main_thread():
-            if os.getpid() == _FIRST_PROCESS:
-                end_by_signals()
+            if ends_well or os.getpid() == _FIRST_PROCESS:
+                end_by_signals(ends_well)
             else:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
         health = None

@@ -20,10 +20,10 @@ _STEPS = 10
 
 
 # Programs without the plugin, in the folder of the files.
-_ALONE = """
+_ALONE = f"""
 import json, sys
 import keras, numpy as np, tensorflow as tf
-x = np.random.default_rng(7).normal(size=[%d, 6]).astype(np.float32)
+x = np.random.default_rng(7).normal(size=[{_ROWS}, 6]).astype(np.float32)
 def made():
     layers = [keras.layers.Dense(4, "relu"), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input([6]), *layers])
@@ -31,7 +31,7 @@ def made():
     return model
 def predicted(model):
     return model.predict(x, verbose=0).ravel().tolist()
-""" % _ROWS
+"""
 _READS = """
 whole = keras.saving.load_model("sent.keras")
 weights = made()
@@ -40,13 +40,13 @@ loaded = tf.saved_model.load("sent")
 served = loaded.serve(x).numpy().ravel().tolist()
 print(json.dumps([predicted(whole), predicted(weights), served]))
 """
-_WRITES = """
+_WRITES = f"""
 model = made()
-model.fit(x, x.sum(1), batch_size=%d, verbose=0)
+model.fit(x, x.sum(1), batch_size={_BATCH}, verbose=0)
 model.save("made.keras")
 model.save_weights("made.weights.h5")
 print(json.dumps(predicted(model)))
-""" % _BATCH
+"""
 
 
 @pytest.fixture(scope="module")

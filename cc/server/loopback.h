@@ -1,0 +1,30 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lets the server of a cluster on one host listen where only that host can
+// connect.
+
+#ifndef TF_FUSE_CC_SERVER_LOOPBACK_H_
+#define TF_FUSE_CC_SERVER_LOOPBACK_H_
+
+namespace grpc {
+class ServerBuilder;
+}
+namespace tensorflow {
+class ServerDef;
+}
+
+namespace tf_fuse {
+
+// Whether a cluster has several tasks, and no other host can reach any of them
+// by its address: each is "localhost", 127.0.0.0/8 or ::1. (A cluster of one
+// task may be meant for clients that know its host by another name.)
+bool IsOnLoopback(const tensorflow::ServerDef& server_def);
+
+// Changes the ports of a server: each listens on 127.0.0.1, and on ::1 where
+// the host has it, in place of all interfaces.
+void ListenOnLoopback(grpc::ServerBuilder* builder);
+
+}  // namespace tf_fuse
+
+#endif  // TF_FUSE_CC_SERVER_LOOPBACK_H_

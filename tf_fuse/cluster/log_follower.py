@@ -1,0 +1,91 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Show the logs of a job's tasks while they grow."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+_LOOK_S = 0.2  # between two looks at the logs
+_PIECE = 1 << 16  # bytes of a log that are read at once
+_LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
+
+
+class LogFollower:
+    """Writes each line of the tasks' logs with its task, while they grow."""
+
+    def __init__(self, folder: Path, out: TextIO):
+        self._folder, self._out = folder, out
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="backslashreplace")
+        self._read: dict[Path, int] = {}
+        self._tails: dict[Path, bytes] = {}
+        for path in self._logs():  # of an earlier job
+            self._read[path] = path.stat().st_size
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> LogFollower:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            self._write(whole_lines=True)
+        self._write(whole_lines=False)
+
+    def _logs(self) -> list[Path]:
+        """Return the logs of tasks, the one first that was written to before the others."""
+        found = []
+        for path in self._folder.rglob("*-*.log"):
+            with contextlib.suppress(OSError):
+                if _LOG.fullmatch(str(path.relative_to(self._folder))) and path.is_file():
+                    found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
+    def _write(self, whole_lines: bool) -> None:
+        """Write what is new; a log that cannot be read, or an output that is closed, is left."""
+        for path in self._logs():
+            with contextlib.suppress(OSError):
+                self._write_log(path, whole_lines)
+        with contextlib.suppress(OSError):
+            self._out.flush()
+
+    def _write_log(self, path: Path, whole_lines: bool) -> None:
+        with path.open("rb") as log:
+            begin = self._read.get(path, 0)
+            if begin > os.fstat(log.fileno()).st_size:  # A new file of that name.
+                begin = 0
+            log.seek(begin)
+            while data := log.read(_PIECE):
+                self._read[path] = log.tell()
+                lines = (self._tails.pop(path, b"") + data).split(b"\n")
+                tail = lines.pop()
+                if len(tail) > _PIECE:  # A line that does not end is written in pieces.
+                    lines, tail = [*lines, tail], b""
+                self._tails[path] = tail
+                self._write_lines(path, lines)
+        if not whole_lines and (tail := self._tails.pop(path, b"")):
+            self._write_lines(path, [tail])
+
+    def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
+        task = path.stem.replace("-", ":")
+        for line in lines:
+            print(f"[{task}] {line.decode(errors='replace')}", file=self._out)
+
+
+def default_log_dir() -> Path:
+    """Return a new folder for logs."""
+    return Path(tempfile.mkdtemp(prefix="tf_fuse_launch_"))
