@@ -46,7 +46,7 @@ bool IsLoopback(const std::string& address) {
 // in an explicit instantiation may be private.)
 template <auto kPorts>
 struct PortsOf {
-  friend void ListenOn(grpc::ServerBuilder* builder, bool has_loopback6) {
+  static void Rebind(grpc::ServerBuilder* builder, bool has_loopback6) {
     auto& ports = builder->*kPorts;
     const auto added = ports;
     for (size_t i = 0; i < added.size(); ++i) {
@@ -58,6 +58,9 @@ struct PortsOf {
       ports.push_back({absl::StrCat("[::1]:", where->port), added[i].creds,
                        /*selected_port=*/nullptr});
     }
+  }
+  friend void ListenOn(grpc::ServerBuilder* builder, bool has_loopback6) {
+    Rebind(builder, has_loopback6);
   }
 };
 

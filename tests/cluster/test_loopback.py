@@ -1,0 +1,98 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on one machine listen where no other machine can connect."""
+
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import listening
+from tf_fuse.cluster.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+
+_ROOT = Path(__file__).resolve().parents[2]
+# Runs a step on servers, then says at which addresses each process of the job listens.
+_PROGRAM = """
+    import json, os, psutil, sys
+    sys.path.insert(0, {root!r})
+    import tensorflow as tf
+    import tf_fuse
+    from tests import listening
+
+    tf.config.optimizer.set_experimental_options({{"tf_fuse": True}})
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    {step}
+    launcher = psutil.Process(os.getppid())
+    pids = [launcher.pid, *(one.pid for one in launcher.children(recursive=True))]
+    found = listening.tcp_addresses(pids)
+    print("listens", json.dumps(sorted(map(sorted, found.values()))), flush=True)
+    os._exit(0)
+"""
+_ON_SERVERS = """
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    with strategy.scope():
+        weight = tf.Variable(tf.zeros([1 << 20]))
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    coordinator.schedule(tf.function(lambda: weight.assign_add(tf.ones([1 << 20]))))
+    coordinator.join()
+"""
+_ON_REPLICAS = """
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    total = strategy.run(lambda: tf.distribute.get_replica_context().all_reduce(
+        "sum", tf.ones([1 << 20])))
+"""
+
+
+def _has_ipv6():
+    return Path("/proc/net/if_inet6").exists() and "::1" in {
+        str(ipaddress.ip_address(bytes.fromhex(line.split()[0])))
+        for line in Path("/proc/net/if_inet6").read_text().splitlines()
+    }
+
+
+def _loopback():
+    return {"127.0.0.1", "::1"} if _has_ipv6() else {"127.0.0.1"}
+
+
+def test_a_local_cluster(tmp_path):
+    with LocalCluster(1, 1, "grpc+fuse", tmp_path) as cluster:
+        found = listening.tcp_addresses(cluster.pids.values())
+        assert set(map(frozenset, found.values())) == {frozenset(_loopback())}
+
+
+def test_stock_servers_listen_everywhere(tmp_path):
+    """What the tables of the kernel say would be seen."""
+    with LocalCluster(1, 0, "grpc", tmp_path) as cluster:
+        (found,) = listening.tcp_addresses(cluster.pids.values()).values()
+        assert not found <= _loopback()
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [(_ON_SERVERS, ["--workers", "1", "--ps", "1"]), (_ON_REPLICAS, ["--workers", "2"])],
+    ids=["servers", "replicas"],
+)
+def test_a_launched_job(tmp_path, step, options):
+    program = tmp_path / "program.py"
+    lines = _PROGRAM.format(root=os.fspath(_ROOT), step=step).splitlines()
+    program.write_text("\n".join(line.removeprefix("    ") for line in lines))
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_fuse", "launch", *options, program],
+        env={**env, "PYTHONPATH": os.fspath(_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "] listens " in line]
+    assert lines
+    for line in lines:
+        everywhere = json.loads(line.partition("listens ")[2])
+        assert set().union(*everywhere) == _loopback(), line
