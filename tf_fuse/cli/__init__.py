@@ -74,6 +74,11 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
     )
     launch.add_argument(
+        "--port",
+        type=_positive,
+        help="with Slurm and Kubernetes, the first one on each host; 8888 and 2222",
+    )
+    launch.add_argument(
         "--health-port",
         type=int,
         metavar="PORT",

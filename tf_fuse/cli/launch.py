@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     command = [args.program, *args.arguments]
     try:
-        place = platforms.find_place(os.environ, args.workers, args.ps)
+        place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
     except platforms.PlatformError as error:
         parser.error(str(error))
     if place is not None:
@@ -53,6 +54,8 @@ def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Nam
     config = platforms.tf_config(place)
     if not place.is_server:
         return launcher.run_program(command, config)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also while TensorFlow is imported
+        signal.signal(number, lambda *_: os._exit(serve.EXIT_OK))
     os.environ["TF_CONFIG"] = config
     options = []
     if args.health_port is not None:

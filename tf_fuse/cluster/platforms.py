@@ -5,8 +5,8 @@
 | platform | known by | addresses of the tasks |
 |---|---|---|
 | any, as Kubeflow's TFJob | TF_CONFIG | those of TF_CONFIG |
-| Slurm | `srun`, with several tasks | of each node: ports from 8888 on |
-| Kubernetes | an Indexed Job, also one of a JobSet or TrainJob | of each pod: port 2222 |
+| Slurm | `srun`, with several tasks | on each node, ports from 8888 on |
+| Kubernetes | an Indexed Job, also one of a JobSet or TrainJob | on each pod, port 2222 |
 
 Slurm's tasks, and the pods of one Indexed Job, are in turn the coordinator, the servers and the
 workers. A JobSet can have a job for each, named `chief`, `ps` and `worker`.
@@ -56,13 +56,16 @@ class Place:
         return "ps" in self.cluster and self.job in ("ps", "worker")
 
 
-def find_place(environ: Mapping[str, str], workers: int | None, servers: int) -> Place | None:
+def find_place(
+    environ: Mapping[str, str], workers: int | None, servers: int, port: int | None = None
+) -> Place | None:
     """Find this process's place in a job.
 
     Args:
       environ: the environment.
       workers: number of workers; None for all tasks that are left.
       servers: number of parameter servers; 0 for workers alone.
+      port: the first one on each host; None for that of the platform.
 
     Returns:
       The place; None if no platform has started this process.
@@ -73,9 +76,9 @@ def find_place(environ: Mapping[str, str], workers: int | None, servers: int) ->
     if environ.get("TF_CONFIG"):
         return _of_tf_config(environ["TF_CONFIG"])
     if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        return _of_slurm(environ, workers, servers)
+        return _of_slurm(environ, workers, servers, port or _SLURM_PORT)
     if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
-        return _of_kubernetes(environ, workers, servers)
+        return _of_kubernetes(environ, workers, servers, port or _KUBERNETES_PORT)
     return None
 
 
@@ -95,11 +98,11 @@ def _of_tf_config(text: str) -> Place:
     return Place("TF_CONFIG", cluster, config.job, config.index)
 
 
-def _of_slurm(environ: Mapping[str, str], workers: int | None, servers: int) -> Place:
+def _of_slurm(environ: Mapping[str, str], workers: int | None, servers: int, port: int) -> Place:
     hosts = _slurm_hosts(environ["SLURM_STEP_NODELIST"])
     counts = _slurm_counts(environ["SLURM_STEP_TASKS_PER_NODE"])
     addresses = [
-        f"{host}:{_SLURM_PORT + i}"
+        f"{host}:{port + i}"
         for host, count in zip(hosts, counts, strict=True)
         for i in range(count)
     ]
@@ -136,7 +139,9 @@ def _slurm_counts(text: str) -> list[int]:
     return counts
 
 
-def _of_kubernetes(environ: Mapping[str, str], workers: int | None, servers: int) -> Place:
+def _of_kubernetes(
+    environ: Mapping[str, str], workers: int | None, servers: int, port: int
+) -> Place:
     index = int(environ["JOB_COMPLETION_INDEX"])
     name = environ.get("HOSTNAME") or socket.gethostname()
     domain = _domain(name)
@@ -152,13 +157,13 @@ def _of_kubernetes(environ: Mapping[str, str], workers: int | None, servers: int
     if found is None:
         count = workers + servers + (servers > 0)
         pods = [f"{base}-{i}" for i in range(count)]
-        addresses = [f"{pod}{domain}:{_KUBERNETES_PORT}" for pod in pods]
+        addresses = [f"{pod}{domain}:{port}" for pod in pods]
         return _place("Kubernetes", addresses, index, workers, servers, "completions")
     # A JobSet has a job for each role, whose pods count from 0.
     sizes = {COORDINATOR: 1, "ps": servers, "worker": workers} if servers else {"worker": workers}
     job = found[2]
     cluster = {
-        one: [f"{found[1]}-{one}-0-{i}{domain}:{_KUBERNETES_PORT}" for i in range(size)]
+        one: [f"{found[1]}-{one}-0-{i}{domain}:{port}" for i in range(size)]
         for one, size in sizes.items()
     }
     size = len(cluster.get(job, ()))

@@ -1,0 +1,188 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`tf-fuse launch` as a task that Slurm or a container's platform has started."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.cli import slurm
+from tf_fuse.cluster.ports import HeldPorts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+_ROOT = Path(__file__).resolve().parents[3]
+_EXAMPLES = _ROOT / "examples"
+_LAUNCH = [sys.executable, "-m", "tf_fuse", "launch"]
+_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
+_ENV = {
+    **{name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
+    "PYTHONPATH": os.fspath(_ROOT),
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+}
+
+
+@contextlib.contextmanager
+def _ports_in_turn(count):
+    """Yield the first of some free ports that follow each other, and are held."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            (first,) = stack.enter_context(HeldPorts(1)).numbers
+            try:
+                for port in range(first + 1, first + count):
+                    one = stack.enter_context(socket.socket())
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    one.bind(("", port))
+            except OSError:
+                continue
+            yield first
+            return
+
+
+@pytest.fixture
+def sbatch(tmp_path):
+    """A function that runs the recipe with a program; returns its status and output."""
+    slurm.install(tmp_path)
+    (tmp_path / "tf-fuse").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tf_fuse "$@"\n')
+    (tmp_path / "tf-fuse").chmod(0o755)
+
+    def run(tasks, servers, *command):
+        with _ports_in_turn(tasks) as port:
+            done = subprocess.run(
+                ["bash", _ROOT / "deploy" / "slurm" / "train.sbatch", *command],
+                env={
+                    **_ENV,
+                    "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                    "SLURM_NTASKS": str(tasks),
+                    "SERVERS": str(servers),
+                    "PORT": str(port),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_the_recipe_for_slurm_trains_on_servers(sbatch):
+    """Its step ends with the program, whose status it has."""
+    status, output = sbatch(4, 1, _EXAMPLES / "keras_ps.py")
+    assert status == 0, output
+    tasks = [line for line in output.splitlines() if " by Slurm" in line]
+    assert sorted(line.partition(" of {")[0] for line in tasks) == [
+        "0: tf-fuse launch: task chief:0",
+        "1: tf-fuse launch: task ps:0",
+        "2: tf-fuse launch: task worker:0",
+        "3: tf-fuse launch: task worker:1",
+    ]
+    assert "0: " in output and "loss" in output
+
+
+def test_the_recipe_for_slurm_trains_on_replicas(sbatch):
+    status, output = sbatch(2, 0, _EXAMPLES / "quickstart_mwms.py")
+    assert status == 0, output
+    assert "worker:1 of" in output
+
+
+# When the server is there.
+_FAILS = """
+import json, os, socket, sys
+host, port = json.loads(os.environ["TF_CONFIG"])["cluster"]["ps"][0].split(":")
+while socket.socket().connect_ex((host, int(port))):
+    pass
+print(sys.argv[1:], flush=True)
+sys.exit(7)
+"""
+
+
+def test_a_program_that_fails_ends_the_step(sbatch, tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text(_FAILS)
+    status, output = sbatch(3, 1, program, "--epochs", "3")
+    assert status == 7, output
+    assert "0: ['--epochs', '3']\n" in output
+
+
+def test_a_wrong_number_of_tasks_is_named(sbatch, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("")
+    status, output = sbatch(2, 1, program)
+    assert status == 2
+    assert "Slurm has started 2 tasks, but 0 worker(s), 1 server(s) and a program are 2" in output
+
+
+# The program of a container; its child waits for ever.
+_WAITS = """
+import os, signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+print("waits", os.getpid(), child.pid, flush=True)
+signal.pause()
+"""
+
+
+def _task_config(job, port):
+    cluster = {"chief": ["localhost:1"], "ps": [f"localhost:{port}"], "worker": ["localhost:2"]}
+    return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+
+
+def _may_make_namespaces():
+    if not shutil.which("unshare"):
+        return False
+    return subprocess.run([*_NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not _may_make_namespaces(), reason="this user may not make PID namespaces")
+@pytest.mark.parametrize(("job", "status"), [("chief", 128 + signal.SIGTERM), ("ps", 0)])
+def test_a_container_ends_by_sigterm(tmp_path, job, status):
+    """As its first process, with all that it has started."""
+    program = tmp_path / "program.py"
+    program.write_text(_WAITS)
+    with HeldPorts(1) as ports:
+        outside = subprocess.Popen(
+            [*_NAMESPACE, *_LAUNCH, program],
+            env={**_ENV, "TF_CONFIG": _task_config(job, ports.numbers[0])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        next(line for line in outside.stdout if "waits" in line or "serve: ready" in line)
+        (first,) = psutil.Process(outside.pid).children()
+        everything = [first, *first.children(recursive=True)]
+        first.send_signal(signal.SIGTERM)
+        assert outside.wait(timeout=100) == status
+        assert not any(one.is_running() for one in everything)
+
+
+@pytest.mark.parametrize("options", [["--workers", "2"], None], ids=["local", "task"])
+def test_nothing_is_left_by_a_launcher_that_was_killed(tmp_path, options):
+    """Not even what the program has started."""
+    program = tmp_path / "program.py"
+    program.write_text(_WAITS)
+    env = _ENV if options else {**_ENV, "TF_CONFIG": _task_config("chief", 3)}
+    launcher = subprocess.Popen(
+        [*_LAUNCH, *(options or ()), program], env=env, stdout=subprocess.PIPE, text=True
+    )
+    programs = int(options[1]) if options else 1
+    found = []
+    while len(found) < programs:
+        line = launcher.stdout.readline()
+        assert line
+        found += [line.split()[-2:]] if "waits" in line else []
+    left = [psutil.Process(int(pid)) for pids in found for pid in pids]
+    others = psutil.Process(launcher.pid).children(recursive=True)
+    launcher.kill()
+    launcher.wait()
+    gone, alive = psutil.wait_procs({*left, *others}, timeout=100)
+    assert len(gone) >= 2 * programs
+    assert not alive
