@@ -3,9 +3,11 @@
 """The recipes for Kubernetes and the container: valid, and their tasks start and answer."""
 
 import contextlib
+import copy
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +18,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.cluster.cli import kubernetes_kinds
+from tf_fuse.cluster import platforms
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -24,63 +28,24 @@ _ROOT = Path(__file__).resolve().parents[3]
 _FOLDER = _ROOT / "deploy" / "kubernetes"
 _VERSION = "1.31"
 _TASKS = {"ps": 2, "worker": 4, "chief": 1}
-# The fields of JobSet's v1alpha2 that are used, from its definition; a job's are Kubernetes' own.
-_JOBSET = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "jobset.x-k8s.io/v1alpha2"},
-        "kind": {"const": "JobSet"},
-        "metadata": {"type": "object"},
-        "spec": {
-            "additionalProperties": False,
-            "properties": {
-                "network": {
-                    "additionalProperties": False,
-                    "properties": {
-                        "enableDNSHostnames": {"type": "boolean"},
-                        "subdomain": {"type": "string", "pattern": "^[a-z0-9]+$"},
-                    },
-                },
-                "successPolicy": {
-                    "additionalProperties": False,
-                    "required": ["operator"],
-                    "properties": {
-                        "operator": {"enum": ["All", "Any"]},
-                        "targetReplicatedJobs": {"type": "array", "items": {"type": "string"}},
-                    },
-                },
-                "failurePolicy": {
-                    "additionalProperties": False,
-                    "properties": {"maxRestarts": {"type": "integer", "minimum": 0}},
-                },
-                "replicatedJobs": {
-                    "type": "array",
-                    "items": {
-                        "additionalProperties": False,
-                        "required": ["name", "template"],
-                        "properties": {
-                            "name": {"type": "string"},
-                            "replicas": {"type": "integer", "minimum": 0},
-                            "template": {"type": "object", "required": ["spec"]},
-                        },
-                    },
-                },
-            },
-        },
-    },
-}
+_LABELS = {"app.kubernetes.io/name": "train"}
+_FILES = sorted(str(path.relative_to(_FOLDER)) for path in _FOLDER.rglob("*.yaml"))
 
 
 def _read(name):
     return yaml.safe_load((_FOLDER / name).read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def jobs():
-    """The specifications of the jobs, by name."""
-    replicated = _read("jobset.yaml")["spec"]["replicatedJobs"]
-    return {one["name"]: one["template"]["spec"] for one in replicated}
+def _jobs(name):
+    """The specifications of the jobs in a file, by the names of what they run."""
+    found = _read(name)
+    if found["kind"] == "Job":
+        return {"train": found["spec"]}
+    spec = found["spec"] if found["kind"] == "JobSet" else found["spec"]["template"]["spec"]
+    return {one["name"]: one["template"]["spec"] for one in spec["replicatedJobs"]}
+
+
+_WITH_JOBS = ["jobset/jobset.yaml", "trainjob/runtime.yaml", "indexed-job/job.yaml"]
 
 
 def _container(job):
@@ -88,110 +53,154 @@ def _container(job):
     return container
 
 
-def test_the_jobset():
-    jobset = _read("jobset.yaml")
-    jsonschema.validate(jobset, _JOBSET)
-    assert jobset["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+def _check(manifest):
+    schema = kubernetes_kinds.SCHEMAS.get(manifest["kind"])
+    if schema:
+        jsonschema.validate(manifest, schema)
+    else:
+        kubernetes_validate.validate(manifest, _VERSION, strict=True)
 
 
-@pytest.mark.parametrize("name", _TASKS)
-def test_jobs(jobs, name):
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": jobs[name]}
-    kubernetes_validate.validate(job, _VERSION, strict=True)
-    assert jobs[name]["parallelism"] == jobs[name]["completions"] == _TASKS[name]
+@pytest.mark.parametrize("name", _FILES)
+def test_each_file_is_valid(name):
+    _check(_read(name))
 
 
-def test_a_field_that_there_is_not(jobs):
+@pytest.mark.parametrize("name", _FILES)
+def test_a_field_that_there_is_not_is_found(name):
     """Or the validation would find nothing."""
-    spec = {**jobs["ps"], "paralelism": 3}
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "ps"}, "spec": spec}
-    with pytest.raises(kubernetes_validate.ValidationError, match="paralelism"):
+    manifest = copy.deepcopy(_read(name))
+    place = manifest.get("spec", manifest)
+    place["paralelism"] = 3
+    errors = (jsonschema.ValidationError, kubernetes_validate.ValidationError)
+    with pytest.raises(errors, match="paralelism"):
+        _check(manifest)
+
+
+@pytest.mark.parametrize("file", _WITH_JOBS)
+def test_jobs(file):
+    counts = _TASKS if "indexed" not in file else {"train": sum(_TASKS.values())}
+    jobs = _jobs(file)
+    assert {name: job["completions"] for name, job in jobs.items()} == counts
+    for name, spec in jobs.items():
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
         kubernetes_validate.validate(job, _VERSION, strict=True)
+        assert spec["parallelism"] == spec["completions"]
+        assert spec["completionMode"] == "Indexed"
+        assert spec["template"]["metadata"]["labels"] == _LABELS
 
 
-def test_the_network_policy(jobs):
-    policy = _read("networkpolicy.yaml")
-    kubernetes_validate.validate(policy, _VERSION, strict=True)
-    labels = policy["spec"]["podSelector"]["matchLabels"]
-    assert all(one["template"]["metadata"]["labels"] == labels for one in jobs.values())
-    tasks, counters = policy["spec"]["ingress"]
-    assert tasks == {"from": [{"podSelector": {"matchLabels": labels}}]}
+def test_a_job_ends_with_its_program():
+    """Servers and workers serve until they are ended."""
+    for spec in (
+        _read("jobset/jobset.yaml")["spec"],
+        _read("trainjob/runtime.yaml")["spec"]["template"]["spec"],
+    ):
+        assert spec["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+    rules = _read("indexed-job/job.yaml")["spec"]["successPolicy"]["rules"]
+    assert rules == [{"succeededIndexes": "0"}]
+
+
+def test_what_selects_the_pods():
+    policy = _read("base/networkpolicy.yaml")["spec"]
+    assert policy["podSelector"]["matchLabels"] == _LABELS
+    tasks, counters = policy["ingress"]
+    assert tasks == {"from": [{"podSelector": {"matchLabels": _LABELS}}]}
     assert counters["ports"] == [{"protocol": "TCP", "port": "health"}]
+    monitor = _read("base/podmonitor.yaml")["spec"]
+    budget = _read("base/poddisruptionbudget.yaml")["spec"]
+    service = _read("indexed-job/service.yaml")["spec"]
+    assert monitor["selector"] == budget["selector"] == {"matchLabels": _LABELS}
+    assert service["selector"] == _LABELS
+    assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["health"]
 
 
-def test_what_kustomize_puts_together(jobs):
-    kustomization = _read("kustomization.yaml")
-    assert all((_FOLDER / name).is_file() for name in kustomization["resources"])
-    (generated,) = kustomization["configMapGenerator"]
-    (file,) = generated["files"]
-    assert (_FOLDER / file.partition("=")[2]).is_file()
-    (image,) = kustomization["images"]
-    assert {_container(job)["image"] for job in jobs.values()} == {image["name"]}
-    for job in jobs.values():
-        reference = _container(job)["env"][0]["valueFrom"]["configMapKeyRef"]
-        assert reference == {"name": generated["name"], "key": file.partition("=")[0]}
+@pytest.mark.parametrize("folder", ["base", "jobset", "indexed-job", "trainjob"])
+def test_what_kustomize_puts_together(folder):
+    kustomization = _read(f"{folder}/kustomization.yaml")
+    named = {(_FOLDER / folder / name).resolve() for name in kustomization["resources"]}
+    assert all(path.exists() for path in named)
+    beside = {path for path in (_FOLDER / folder).glob("*.yaml") if path.stem != "kustomization"}
+    assert beside <= named
+    if folder != "base":
+        assert _FOLDER / "base" in named
+        (image,) = kustomization["images"]
+        (file,) = [one for one in _WITH_JOBS if one.startswith(f"{folder}/")]
+        assert {_container(job)["image"] for job in _jobs(file).values()} == {image["name"]}
 
 
-def test_the_hosts_are_the_pods():
-    jobset = _read("jobset.yaml")
-    name, subdomain = jobset["metadata"]["name"], jobset["spec"]["network"]["subdomain"]
-    cluster = json.loads((_FOLDER / "cluster.json").read_text(encoding="utf-8"))
-    assert cluster == {
-        job: [f"{name}-{job}-0-{i}.{subdomain}:2222" for i in range(count)]
-        for job, count in _TASKS.items()
-    }
-
-
-def _tf_config(job, cluster, index):
-    """TF_CONFIG as Kubernetes makes it: `$(NAME)` is another variable."""
-    values = {"CLUSTER": json.dumps(cluster), "INDEX": str(index)}
-    (text,) = [one["value"] for one in _container(job)["env"] if one["name"] == "TF_CONFIG"]
-    return re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], text)
-
-
-def test_each_task_is_told_which_it_is(jobs):
-    cluster = json.loads((_FOLDER / "cluster.json").read_text(encoding="utf-8"))
-    for name, count in _TASKS.items():
-        for index in range(count):
-            assert json.loads(_tf_config(jobs[name], cluster, index)) == {
-                "cluster": cluster,
-                "task": {"type": name, "index": index},
-                "rpc_layer": "grpc+fuse",
+@pytest.mark.parametrize("file", _WITH_JOBS)
+def test_each_pod_finds_its_task(file, monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda name: f"{name}.train.ns.svc.cluster.local")
+    found = []
+    for name, job in _jobs(file).items():
+        arguments = _container(job)["args"]
+        workers, servers = (
+            int(arguments[arguments.index(one) + 1]) for one in ("--workers", "--ps")
+        )
+        for index in range(job["completions"]):
+            host = f"train-{index}" if name == "train" else f"train-{name}-0-{index}"
+            environ = {
+                "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+                "JOB_COMPLETION_INDEX": str(index),
+                "HOSTNAME": host,
             }
+            place = platforms.find_place(environ, workers, servers)
+            assert place.cluster[place.job][place.index].partition(".")[0] == host
+            found.append(place)
+    assert sorted((one.job, one.index) for one in found) == sorted(
+        (job, index) for job, count in _TASKS.items() for index in range(count)
+    )
+    assert len({json.dumps(one.cluster) for one in found}) == 1
+    ports = {address.rpartition(":")[2] for one in found for address in one.cluster[one.job]}
+    named = {
+        port["containerPort"]
+        for job in _jobs(file).values()
+        for port in _container(job)["ports"]
+        if port["name"] == "tensorflow"
+    }
+    assert ports == {str(port) for port in named} == {"2222"}
 
 
-def test_the_container():
+def _docker():
     text = (_ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
     entry, command = (
         json.loads(found) for found in re.findall(r"^(?:ENTRYPOINT|CMD) (.*)$", text, re.MULTILINE)
     )
     (user,) = re.findall(r"^USER (\d+)$", text, re.MULTILINE)
+    return entry, command, int(user)
+
+
+@pytest.mark.parametrize("file", _WITH_JOBS)
+def test_the_container(file):
+    entry, _, user = _docker()
     assert entry == ["tf-fuse"]
-    for job in _read("jobset.yaml")["spec"]["replicatedJobs"]:
-        pod = job["template"]["spec"]["template"]["spec"]
-        assert pod["securityContext"]["runAsUser"] == int(user)
-        if job["name"] != "chief":
-            assert pod["containers"][0]["args"] == command
+    for job in _jobs(file).values():
+        pod = job["template"]["spec"]
+        assert pod["securityContext"]["runAsUser"] == user
+        assert pod["containers"][0]["args"][0] == "launch"
 
 
 @pytest.mark.parametrize("name", ["ps", "worker"])
-def test_a_task_starts_and_answers_its_probes(jobs, name):
-    container = _container(jobs[name])
+def test_a_task_starts_and_answers_its_probes(name):
+    """With the container's own command, where TF_CONFIG says the task."""
+    container = _container(_jobs("jobset/jobset.yaml")[name])
     health = {one["name"]: one["containerPort"] for one in container["ports"]}["health"]
-    arguments = list(container["args"])
+    arguments = list(_docker()[1])
     port = arguments.index("--health-port") + 1
     assert arguments[port] == str(health)
     arguments[port] = "0"  # any free one
+    arguments[arguments.index("/job/train.py")] = str(_ROOT / "examples" / "keras_ps.py")
     probes = [container[key] for key in ("startupProbe", "readinessProbe", "livenessProbe")]
     with HeldPorts(1) as ports:
-        cluster = {name: [f"localhost:{ports.numbers[0]}"]}
+        cluster = {
+            "chief": ["localhost:1"], "ps": ["localhost:2"], "worker": ["localhost:3"],
+            name: [f"localhost:{ports.numbers[0]}"],
+        }  # fmt: skip
+        config = {"cluster": cluster, "task": {"type": name, "index": 0}}
         task = subprocess.Popen(
             [sys.executable, "-m", "tf_fuse", *arguments],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(_ROOT),
-                "TF_CONFIG": _tf_config(jobs[name], cluster, 0),
-            },
+            env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CONFIG": json.dumps(config)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
