@@ -102,8 +102,6 @@ SCHEMAS = {
         apiVersion={"const": "kustomize.config.k8s.io/v1beta1"},
         kind={"const": "Kustomization"},
         resources=_list({"type": "string"}),
-        images=_list(
-            _object("name", **dict.fromkeys(("name", "newName", "newTag"), {"type": "string"}))
-        ),
+        images=_list(_object("name", name=_TEXT, newName=_TEXT, newTag=_TEXT)),
     ),
 }

@@ -35,7 +35,25 @@ _cpus = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], _cpus)
 import tf_fuse
 """
-_ONE_MEMBER = "import tensorflow as tf\nimport tf_fuse\nrank, addresses = 0, [ADDRESS]\n"
+_ONE_MEMBER = """
+import tensorflow as tf
+import tf_fuse
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.eager import context
+
+context.context().configure_collective_ops(collective_leader="/job:worker/replica:0/task:0")
+context.context().enable_collective_ops(
+    tensorflow_server_pb2.ServerDef(
+        cluster=tf.train.ClusterSpec({"worker": [ADDRESS]}).as_cluster_def(),
+        job_name="worker",
+        task_index=0,
+        protocol="grpc+fuse",
+        port=int(ADDRESS.rpartition(":")[2]),
+        default_session_config=context.context().config,
+    )
+)
+size, x = 1, tf.ones([4])
+"""
 _SERVERS = _IMPORTS + "resolver = tf_fuse.cluster.LocalCluster(workers=1, ps={}).resolver()\n"
 
 
@@ -47,10 +65,9 @@ def _blocks(page):
 # is begun anew runs in a process of its own.
 _PAGES = {
     "collectives.md": [
-        _ONE_MEMBER + _blocks("collectives.md")[2] + "size, x = 1, tf.ones([4])\n",
+        _ONE_MEMBER,
         _TWO_DEVICES + "strategy = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])\n"
         "with strategy.scope():\n  weight = tf.Variable(tf.ones([4, 3]))\n",
-        _ONE_MEMBER,
     ],
     "environment.md": [_IMPORTS],
     "fuse_recv.md": [
