@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import io
 import os
 import select
 import signal
@@ -24,8 +25,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
+from . import status_line
 from .guardian import Guardian
 from .local_cluster import LocalCluster
 from .log_follower import LogFollower
@@ -79,24 +80,29 @@ class Job:
     max_restarts: int = 0
 
 
-def launch(job: Job, out: TextIO | None = None) -> int:
+def launch(job: Job) -> int:
     """Run a job until its program ends.
 
     SIGINT and SIGTERM end the program, and then the tasks, within ten seconds; a second one at
     once. A lost worker of a job with servers starts again and takes part; if another process is
     lost, all of the job starts again, and the program goes on from its last checkpoint.
 
+    The logs' lines go to standard output, each with its task; on a terminal, a line below them says
+    what each task does.
+
     Args:
       job: what to run.
-      out: where to write the logs' lines, each with its task; None for the standard output.
 
     Returns:
       The program's exit status; 128 and the signal's number if one ended the program or the job; 1
       if the tasks could not be started, or a lost one may not start again.
     """
-    out = out or sys.stdout
-    with Guardian() as guardian, _interruptible(), LogFollower(job.log_dir, out):
-        return _Launcher(job, out, guardian).run()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    with Guardian() as guardian, _interruptible():
+        launcher = _Launcher(job, guardian)
+        with status_line.shown(launcher.pids), LogFollower(job.log_dir, sys.stdout):
+            return launcher.run()
 
 
 def run_program(command: Sequence[str], config: str) -> int:
@@ -126,12 +132,18 @@ def run_program(command: Sequence[str], config: str) -> int:
 class _Launcher:
     """A job that runs."""
 
-    def __init__(self, job: Job, out: TextIO, guardian: Guardian):
+    def __init__(self, job: Job, guardian: Guardian):
         self._job = job
-        self._out = out
         self._guardian = guardian
         self._log_dir = job.log_dir
         self._restarts = 0
+        self._cluster: LocalCluster | None = None
+        self._programs: dict[str, int] = {}
+
+    def pids(self) -> dict[str, int]:
+        """Return the ids of the processes that have been started, by task; any thread may ask."""
+        cluster = self._cluster
+        return {**(cluster.pids if cluster else {}), **self._programs}
 
     def run(self) -> int:
         """Run the job, again if it may; return the exit status."""
@@ -163,6 +175,7 @@ class _Launcher:
                 env={"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")},
             )
             stack.callback(cluster.close)
+            self._cluster = cluster
             self._say_ready()
             addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
             program = self._start_program("chief:0", addresses)
@@ -205,7 +218,9 @@ class _Launcher:
         kind, index = name.split(":")
         config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
         log = self._log_dir / f"{kind}-{index}.log"
-        return _Program(name, self._job.command, config, log, self._guardian)
+        program = _Program(name, self._job.command, config, log, self._guardian)
+        self._programs = {**self._programs, name: program.pid}
+        return program
 
     def _status_of(self, program: _Program) -> int:
         """Return 0 for a program that ended well.
@@ -232,7 +247,7 @@ class _Launcher:
         self._say(f"{self._job.workers} worker(s){servers}; logs in {self._job.log_dir}")
 
     def _say(self, text: str) -> None:
-        print(f"tf-fuse launch: {text}", file=self._out, flush=True)
+        print(f"tf-fuse launch: {text}", flush=True)
 
 
 class _Program:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import tempfile
@@ -24,8 +23,6 @@ class LogFollower:
 
     def __init__(self, folder: Path, out: TextIO):
         self._folder, self._out = folder, out
-        if isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors="backslashreplace")
         self._read: dict[Path, int] = {}
         self._tails: dict[Path, bytes] = {}
         for path in self._logs():  # of an earlier job

@@ -88,7 +88,7 @@ class MetricSums:
         """Return variables to which steps add in one operation on their server."""
         local = {id(one) for one in self.variables}
         optimizer = self._model.optimizer
-        # (Keras's property `iterations` is no variable if gradients are accumulated.)
+        # (Keras's property `iterations` is a quotient if gradients are accumulated.)
         state = optimizer.variables if optimizer else ()
         iterations = [one for one in state if one.name == "iteration"]
         others = [one for one in self._model.metrics_variables if id(one) not in local]

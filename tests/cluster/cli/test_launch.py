@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tf-fuse launch`: jobs on this machine, what becomes of lost processes, and the end."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -228,6 +230,30 @@ def test_nothing_outlives_a_launcher_that_was_killed(tmp_path):
     launcher.kill()
     launcher.communicate(timeout=60)
     assert psutil.wait_procs(processes, timeout=60)[1] == []
+
+
+def test_a_terminal_has_a_line_with_the_state_of_each_task(tmp_path):
+    """Below the lines of the logs, whose brackets are not taken for markup."""
+    program = tmp_path / "program.py"
+    program.write_text("import signal\nprint('begins [bold]', flush=True)\nsignal.pause()\n")
+    screen, terminal = pty.openpty()
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "tf_fuse", "launch", "--workers", "2", program],
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "TERM": "xterm", "COLUMNS": "100"},
+        stdout=terminal,
+    )
+    os.close(terminal)
+    seen = ""
+    task = r"worker:{} runs, \d+ %, \d+ MB"
+    while not re.search(f"{task.format(0)} · {task.format(1)}", seen) or seen.count("begins") < 2:
+        seen += os.read(screen, 4096).decode(errors="replace")
+    assert "[worker:0] begins [bold]\r\n" in seen
+    launcher.send_signal(signal.SIGTERM)
+    with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more.
+        while os.read(screen, 4096):
+            pass
+    assert launcher.wait(timeout=60) == 128 + signal.SIGTERM
+    os.close(screen)
 
 
 def test_processes_of_the_program_end_with_it(tmp_path):
