@@ -69,6 +69,11 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     launch.add_argument(
         "--ps", type=int, default=0, help="parameter servers; 0: MultiWorkerMirroredStrategy"
     )
+    launch.add_argument(
+        "--hosts",
+        metavar="FILE",
+        help="start servers and workers on these hosts by ssh, in this folder; one on each line",
+    )
     launch.add_argument("--log-dir", metavar="DIR", help="of the tasks' logs; a temporary folder")
     launch.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
@@ -85,6 +90,7 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="servers and workers that Slurm or Kubernetes has started answer /healthz, /readyz "
         "and /metrics on this port, for other machines too",
     )
+    launch.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     launch.add_argument("program", help="a Python file")
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
 

@@ -23,6 +23,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     command = [args.program, *args.arguments]
+    hosts = _read_hosts(args.hosts, parser) if args.hosts else ()
     try:
         place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
     except platforms.PlatformError as error:
@@ -43,8 +44,23 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             ps=args.ps,
             log_dir=log_dir,
             max_restarts=args.max_restarts,
+            hosts=hosts,
         )
     )
+
+
+def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
+    """Return the hosts of a file: one on each line, "#" begins a comment."""
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"--hosts {name}: {getattr(error, 'strerror', None) or error}")
+    hosts = [host for line in lines if (host := line.partition("#")[0].strip())]
+    wrong = [host for host in hosts if len(host.split()) > 1 or host.startswith("-")]
+    if wrong or not hosts:
+        found = f"found {wrong[0]!r}" if wrong else "it has none"
+        parser.error(f"--hosts {name}: expected host or user@host on each line; {found}")
+    return hosts
 
 
 def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Namespace) -> int:
@@ -52,6 +68,8 @@ def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Nam
     said = f"task {place.job}:{place.index} of {place.cluster}, by {place.platform}"
     print(f"tf-fuse launch: {said}", flush=True)
     config = platforms.tf_config(place)
+    if args.lifeline_fd is not None:
+        serve.watch_lifeline(args.lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM))
     if not place.is_server:
         return launcher.run_program(command, config)
     for number in (signal.SIGINT, signal.SIGTERM):  # also while TensorFlow is imported

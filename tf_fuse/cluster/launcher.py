@@ -26,15 +26,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from . import status_line
+from . import ssh_hosts, status_line
 from .guardian import Guardian
 from .local_cluster import LocalCluster
 from .log_follower import LogFollower
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
-from .task_process import ClusterStartError, tf_config
+from .task_process import ClusterStartError, Host, tf_config
 
 EXIT_FAILED = 1
+_HERE = Host()
 _GRACE_S = 4.0  # for the program; then the tasks have five seconds
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # Loaded before a fork, which must not load anything.
@@ -71,6 +72,8 @@ class Job:
       log_dir: folder that exists, for the logs of the tasks; if the job starts again, those are in
         a folder "restart-1" there, and so on.
       max_restarts: how often lost processes start again, together.
+      hosts: as of `ssh_hosts.deal`; none for this machine. The program of a job with servers runs
+        here.
     """
 
     command: Sequence[str]
@@ -78,6 +81,7 @@ class Job:
     ps: int
     log_dir: Path
     max_restarts: int = 0
+    hosts: Sequence[str] = ()
 
 
 def launch(job: Job) -> int:
@@ -121,7 +125,8 @@ def run_program(command: Sequence[str], config: str) -> int:
     with Guardian() as guardian, _interruptible():
         try:
             with contextlib.ExitStack() as stack:
-                program = _Program("program:0", command, config, None, guardian)
+                line = [sys.executable, "-u", *command]
+                program = _Program("program:0", line, config, None, guardian)
                 stack.callback(_end_all, [program])
                 _wait_for_one([program.pid])
                 return _exit_status(program.wait())
@@ -173,6 +178,7 @@ class _Launcher:
                 self._log_dir,
                 # What servers log at the level INFO is TensorFlow's alone.
                 env={"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")},
+                hosts=ssh_hosts.deal(self._job.hosts, self._job.workers, self._job.ps),
             )
             stack.callback(cluster.close)
             self._cluster = cluster
@@ -199,12 +205,16 @@ class _Launcher:
     def _run_workers(self) -> int:
         with contextlib.ExitStack() as stack:
             ports = stack.enter_context(HeldPorts(self._job.workers))
-            addresses = {"worker": [f"localhost:{port}" for port in ports.numbers]}
+            hosts = ssh_hosts.deal(self._job.hosts, self._job.workers, servers=0)
+            names = [f"worker:{index}" for index in range(self._job.workers)]
+            places = [hosts.get(name, Host()) for name in names]
+            pairs = zip(places, ports.numbers, strict=True)
+            addresses = {"worker": [f"{host.address}:{port}" for host, port in pairs]}
             running: dict[int, _Program] = {}
             started: list[_Program] = []
             stack.callback(_end_all, started)
-            for index in range(self._job.workers):
-                program = self._start_program(f"worker:{index}", addresses)
+            for name, host in zip(names, places, strict=True):
+                program = self._start_program(name, addresses, host)
                 started.append(program)
                 running[program.pid] = program
             self._say_ready()
@@ -214,11 +224,16 @@ class _Launcher:
                     return status
             return 0
 
-    def _start_program(self, name: str, cluster: Mapping[str, Sequence[str]]) -> _Program:
+    def _start_program(
+        self, name: str, cluster: Mapping[str, Sequence[str]], host: Host = _HERE
+    ) -> _Program:
         kind, index = name.split(":")
         config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
         log = self._log_dir / f"{kind}-{index}.log"
-        program = _Program(name, self._job.command, config, log, self._guardian)
+        command = [sys.executable, "-u", *self._job.command]
+        if host.command:  # There it is a task of a job that somebody else has started.
+            command = [*host.command, sys.executable, "-m", "tf_fuse", "launch", *self._job.command]
+        program = _Program(name, command, config, log, self._guardian)
         self._programs = {**self._programs, name: program.pid}
         return program
 
@@ -277,7 +292,7 @@ class _Program:
         with contextlib.ExitStack() as stack:
             output = None if log is None else stack.enter_context(log.open("ab"))
             self._process = subprocess.Popen(
-                [sys.executable, "-u", *command],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output and subprocess.STDOUT,

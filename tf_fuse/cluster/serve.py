@@ -28,7 +28,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 STOCK_PROTOCOL = "grpc"
@@ -244,7 +244,7 @@ def start_server(
         raise
 
 
-def watch_lifeline(fd: int) -> None:
+def watch_lifeline(fd: int, end: Callable[[], object] = lambda: os._exit(EXIT_OK)) -> None:
     """End this process when the other end of the inherited pipe `fd` is closed.
 
     The kernel closes the parent's end however the parent dies, SIGKILL included, so no task
@@ -254,7 +254,7 @@ def watch_lifeline(fd: int) -> None:
     def wait() -> None:
         while os.read(fd, 1):
             pass
-        os._exit(EXIT_OK)
+        end()
 
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 

@@ -1,0 +1,124 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`tf-fuse launch --hosts`: tasks that ssh starts; a program stands for it, on this machine."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fault.coordinator import wait_until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+_ROOT = Path(__file__).resolve().parents[3]
+_EXAMPLES = _ROOT / "examples"
+# As ssh does: the host's shell gets the words, and standard input goes there. It notes the hosts.
+_SSH = """#!/bin/sh
+while [ "$1" = -o ]; do shift 2; done
+echo "$1" >> {notes}
+if [ "$1" = nobody ]; then echo "ssh: connect to host nobody: No route to host"; exit 255; fi
+shift
+env -u TF_CONFIG sh -c "$*"
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A function that starts a job on hosts; notes of the hosts are in the file `notes`."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(_SSH.format(notes=shlex.quote(str(tmp_path / "notes"))))
+    ssh.chmod(0o755)
+
+    def run(hosts, *arguments):
+        (tmp_path / "hosts").write_text("# of the test\n" + "".join(f"{one}\n" for one in hosts))
+        env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+        command = [sys.executable, "-m", "tf_fuse", "launch", "--hosts", tmp_path / "hosts"]
+        return subprocess.Popen(
+            [*command, "--log-dir", tmp_path / "logs", *arguments],
+            env=env
+            | {
+                "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+                "PYTHONPATH": os.fspath(_ROOT),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return run
+
+
+def _notes(tmp_path):
+    return sorted((tmp_path / "notes").read_text().split())
+
+
+def test_servers_and_workers_are_dealt_to_hosts(start, tmp_path):
+    hosts = ["localhost", "somebody@127.0.0.1"]
+    job = start(hosts, "--workers", "2", "--ps", "1", _EXAMPLES / "keras_ps.py")
+    output, _ = job.communicate(timeout=250)
+    assert job.returncode == 0, output
+    assert _notes(tmp_path) == ["localhost", "localhost", "somebody@127.0.0.1"]
+    ready = dict(re.findall(r"ready task=(\S+) address=(\S+):\d+ protocol=grpc\+fuse", output))
+    assert ready == {"ps:0": "localhost", "worker:0": "127.0.0.1", "worker:1": "localhost"}
+    pids = [int(pid) for pid in re.findall(r"ready .*pid=(\d+)", output)]
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_programs_of_replicas_run_on_the_hosts(start, tmp_path):
+    job = start(["localhost"], "--workers", "2", _EXAMPLES / "quickstart_mwms.py")
+    output, _ = job.communicate(timeout=250)
+    assert job.returncode == 0, output
+    assert _notes(tmp_path) == ["localhost"] * 2
+    assert "[worker:1] tf-fuse launch: task worker:1 of" in output
+    assert len(re.findall(r"^\[worker:\d\] [\d.]+ steps/s$", output, re.MULTILINE)) == 2
+
+
+def test_the_status_of_a_program_on_a_host(start, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nsys.exit(7)\n")
+    job = start(["localhost"], program)
+    output, _ = job.communicate(timeout=100)
+    assert job.returncode == 7, output
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_programs_on_hosts_end_with_the_launcher(start, tmp_path, number):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\nprint('waits', os.getpid(), flush=True)\nsignal.pause()\n"
+    )
+    job = start(["localhost"], program)
+    line = next(line for line in job.stdout if "waits" in line)
+    job.send_signal(number)
+    job.communicate(timeout=100)
+    wait_until(lambda: not psutil.pid_exists(int(line.split()[-1])))
+
+
+def test_a_host_that_cannot_be_reached(start, tmp_path):
+    job = start(["localhost", "nobody"], "--workers", "1", "--ps", "1", _EXAMPLES / "keras_ps.py")
+    output, _ = job.communicate(timeout=250)
+    assert job.returncode == 1
+    assert "task worker:0 ended with status 255 before it was ready" in output
+    assert "No route to host" in output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (["# nobody"], "expected host or user@host on each line; it has none"),
+        (["a b"], "expected host or user@host on each line; found 'a b'"),
+        (["-oProxyCommand=x"], "expected host or user@host on each line; found '-oProxyCommand=x'"),
+    ],
+)
+def test_a_file_without_hosts(start, tmp_path, text, said):
+    job = start(text, _EXAMPLES / "keras_ps.py")
+    output, _ = job.communicate(timeout=100)
+    assert job.returncode == 2
+    assert f"--hosts {tmp_path / 'hosts'}: {said}" in output
