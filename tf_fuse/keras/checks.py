@@ -80,15 +80,29 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
             del _running[id(self)]
 
 
-def build(stock: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+def build(
+    stock: Callable[..., None], self: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
     """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch."""
+    import keras
+
     if not has_servers(self._distribute_strategy):
-        stock(self, *args, **kwargs)
+        stock(self, iterator, data_batch)
         return
     _check_places(self.variables)
     # The loop finds, too, that the data has no batch: it ends at once, as in one process.
     with contextlib.suppress(StopIteration):
-        stock(self, *args, **kwargs)
+        if iterator is not None:
+            _, _, batches = next(iter(iterator))
+            data_batch = keras.tree.map_structure(_without_optional, next(batches))
+        stock(self, data_batch=data_batch)
+
+
+def _without_optional(part: Any) -> Any:
+    """Put None in place of what a generator yields as None: Keras asks for its shape."""
+    import tensorflow as tf
+
+    return None if isinstance(part, tf.experimental.Optional) else part
 
 
 def check_step(model: Any) -> None:

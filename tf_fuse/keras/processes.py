@@ -60,6 +60,8 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
     flat = keras.tree.flatten(spec)
     if all(_is_known(one) for one in flat):
         first = keras.tree.pack_sequence_as(spec, [_shape_of(one) for one in flat])
+    elif batches := processes.first_batches(iterator.data_adapter):  # of a generator, kept
+        first = batches[0]
     else:
         _, _, batches = next(iter(iterator))
         first = keras.tree.map_structure(
@@ -121,6 +123,7 @@ class _Distributor:
 
     def experimental_distribute_dataset(self, dataset: Any) -> Any:
         """Distribute a dataset over the replicas."""
+        dataset = _without_optionals(dataset)
         self.element_spec = dataset.element_spec
         _check_rows(dataset, self._strategy.num_replicas_in_sync)
         return self._strategy.experimental_distribute_dataset(_in_own_memory(dataset))
@@ -192,6 +195,22 @@ def _warn_of_orders(x: Any) -> None:
             "and others not at all: call keras.utils.set_random_seed with the same number in all "
             "processes, or fit with shuffle=False"
         )
+
+
+def _without_optionals(dataset: Any) -> Any:
+    """Put None in place of what a generator yields as None: the strategy cannot divide those."""
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(dataset.element_spec)
+    if not any(isinstance(one, tf.OptionalSpec) for one in specs):
+        return dataset
+
+    def replaced(*batch: Any) -> Any:
+        pairs = zip(tf.nest.flatten(batch), specs, strict=True)
+        flat = [None if isinstance(spec, tf.OptionalSpec) else one for one, spec in pairs]
+        return tf.nest.pack_sequence_as(dataset.element_spec, flat)
+
+    return dataset.map(replaced)
 
 
 def _in_own_memory(dataset: Any) -> Any:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -40,7 +39,8 @@ class Steps:
         self._is_behind = False  # of the sums
         self._computed_at = 0.0
         self._brought_at = 0.0
-        self._begun = 0  # calls on data of workers since the last `join`
+        # Of steps on data of workers, since the last `join`:
+        self._asked = self._done = 0
         self._in_vain = 0
 
     def __call__(self, iterator: Any) -> Any:
@@ -102,7 +102,8 @@ class Steps:
             if self._is_behind:
                 self._compute_logs()
             self._sums.store()
-        newest, self._newest, self._begun = self._newest, None, 0
+        newest, self._newest = self._newest, None
+        self._asked = self._done = 0
         return newest
 
     def _begin_on(self, batches: Sequence[Any], spec: Any) -> None:
@@ -120,21 +121,26 @@ class Steps:
 
     def _run_on_workers_data(self, iterator: WorkerIterator, count: int) -> Any:
         """Return the logs of the next call that ends; begin others so that no worker waits."""
-        calls = math.ceil(iterator.data.steps / count) if iterator.data.steps else None
+        steps = iterator.data.steps
+        self._asked += count
         while True:
-            while len(self._queue) < iterator.most(self._queue) and self._begun != calls:
+            while len(self._queue) < iterator.most(self._queue) and (
+                steps is None or self._done + len(self._queue) * count < steps
+            ):
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
                 raise StopIteration
             call, in_vain = self._queue.take(
                 in_order=False, look=lambda call: iterator.take(call.worker(), call.steps())
             )
-            if call.steps():
+            if done := call.steps():
                 self._in_vain = 0
-                self._add(call, may_be_last=iterator.data.steps is None)
-                return self._newest
-            self._begun -= 1
-            if in_vain:
+                self._done += done
+                self._add(call, may_be_last=_may_end(iterator, count))
+                # (A call that found less data than it asked for is not all that Keras asked for.)
+                if steps is None or self._done >= min(steps, self._asked):
+                    return self._newest
+            elif in_vain:
                 self._pause(iterator)
 
     def _pause(self, iterator: WorkerIterator) -> None:
@@ -151,7 +157,7 @@ class Steps:
         import tensorflow as tf
 
         strategy, spec = self._queue.strategy, iterator.spec()
-        ends = iterator.data.steps is None
+        ends = _may_end(iterator, count)
 
         def run(packing: Packing, batches: Any) -> Any:
             outputs: list[Any] = []
@@ -173,7 +179,6 @@ class Steps:
         key = (count, iterator.data.name, ends)
         begin = self._function(key, run, [spec], None if ends else count)
         self._queue.add(begin(iterator.iterators(self._queue)))
-        self._begun += 1
 
     def _step(self, batch: Any) -> Any:
         return self._sums.step(self._step_function, batch)
@@ -253,7 +258,8 @@ class Steps:
         except StopIteration:
             raise
         except BaseException as error:
-            on_workers, self._newest, self._begun = self._begun, None, 0
+            on_workers, self._newest = self._asked, None
+            self._asked = self._done = 0
             self._unread.clear()
             self._is_behind = False
             self._sums.give_up()
@@ -264,6 +270,15 @@ class Steps:
                     "ends when all workers are through"
                 ) from error
             raise
+
+
+def _may_end(iterator: WorkerIterator, count: int) -> bool:
+    """Return whether a call of `count` steps can find less data than it asks for.
+
+    As in one process, steps that are no multiple of `count` are rounded up if there is data.
+    """
+    steps = iterator.data.steps
+    return steps is None or steps % count > 0
 
 
 def _joined(outputs: Sequence[Any]) -> dict[str, Any]:

@@ -166,6 +166,40 @@ class KerasFitCases:
             "predicted": model.predict(dataset, verbose=0).tolist(),
         }
 
+    def rows_of_generator(self) -> list[Any]:
+        """Says which rows this process trains on that a generator yields.
+
+        The rows are ragged, so that their shapes are not known, and without weights: None.
+        """
+        keras = self._keras(False)
+
+        class Model(keras.Model):
+            """Notes the rows of each step."""
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.seen: list[list[int]] = []
+
+            def call(self, x: Any) -> Any:
+                return tf.identity(x)
+
+            def train_step(self, data: Any) -> dict[str, Any]:
+                x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+                assert weight is None
+                first = x.to_tensor()[:, 0] + 0 * y
+                tf.py_function(lambda rows: self.seen.append(rows.numpy().tolist()), [first], [])
+                return {"rows": tf.cast(tf.size(first), tf.float32)}
+
+        with self._strategy.scope():
+            model = Model()
+            model.compile()
+        batches = (
+            (tf.ragged.constant([[i + j] * (j + 1) for j in range(4)]), np.zeros(4, np.int32), None)
+            for i in range(0, 12, 4)
+        )
+        model.fit(batches, verbose=0)
+        return [list(rows) for rows in model.seen]
+
     def keras_mistakes(self) -> dict[str, Any]:
         """Returns the warnings and errors of programs whose data processes would share wrongly."""
         keras = self._keras(False)

@@ -4,6 +4,7 @@
 
 import itertools
 import logging
+import math
 import sys
 import warnings
 
@@ -102,6 +103,11 @@ def test_an_evaluation_is_exact_if_a_worker_is_lost(cases):
     assert cases[_LOST]["evaluated"] == float(sum(range(_ROWS)))
 
 
+def test_steps_that_are_no_multiple_of_those_of_a_call(cases):
+    """Rounded up, as in one process, if there is data; else all data."""
+    assert cases["uneven"] == {"finite": [1] * _ROWS, "repeated": 2 * 6 * _BATCH}
+
+
 def _main(in_flight):
     import keras
     import numpy as np
@@ -161,6 +167,13 @@ def _main(in_flight):
                 verbose=0)  # fmt: skip
         return sum(one.counts())
 
+    def uneven():
+        finite, endless = model(steps=3), model(steps=2)
+        finite.fit(mine, steps_per_epoch=2 * math.ceil(_ROWS / 2 / _BATCH), verbose=0)
+        endless.fit(lambda c: mine(c).unbatch().repeat().batch(_BATCH), epochs=2,
+                    steps_per_epoch=5, verbose=0)  # fmt: skip
+        return {"finite": finite.counts(), "repeated": sum(endless.counts())}
+
     def validated():
         rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
         return [model().fit(mine, validation_data=data, verbose=0).history["val_ids"][0]
@@ -193,6 +206,7 @@ def _main(in_flight):
             **{f"finite, {steps}": lambda steps=steps: finite(steps) for steps in (1, 3)},
             "logs": logs,
             "repeated": repeated,
+            "uneven": uneven,
             "validated": validated,
             "endless": lambda: model().fit(lambda c: mine(c).repeat(), verbose=0),
             "too short": lambda: model().fit(mine, steps_per_epoch=20, verbose=0),

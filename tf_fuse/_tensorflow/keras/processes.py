@@ -117,6 +117,14 @@ MEMBERS = (
         _LOOPS,
     ),
     Member(
+        "keras.src.trainers.data_adapters.generator_data_adapter:GeneratorDataAdapter",
+        "_first_batches",
+        Stored(),
+        "are batches that a generator has yielded, and that are trained on later",
+        _LOOPS,
+        versions="Keras 3",
+    ),
+    Member(
         "keras.src.trainers.trainer:Trainer",
         "_initial_epoch",
         Stored(),
@@ -149,6 +157,11 @@ def are_several(strategy: Any) -> bool:
 def is_sliced(data: Any) -> bool:
     """Return whether `experimental_distribute_dataset` has made the data of a dataset."""
     return hasattr(data, "_original_dataset")
+
+
+def first_batches(adapter: Any) -> list[Any]:
+    """Return batches that Keras has read to know their shapes; none if it need not read any."""
+    return list(getattr(adapter, "_first_batches", ()))
 
 
 def is_seeded() -> bool:
