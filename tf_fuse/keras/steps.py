@@ -275,7 +275,7 @@ class Steps:
 def _may_end(iterator: WorkerIterator, count: int) -> bool:
     """Return whether a call of `count` steps can find less data than it asks for.
 
-    As in one process, steps that are no multiple of `count` are rounded up if there is data.
+    As in one process, steps are rounded up to a multiple of `count` if there is data.
     """
     steps = iterator.data.steps
     return steps is None or steps % count > 0
