@@ -39,11 +39,15 @@ class Guardian:
 
     def watch_this_group(self) -> None:
         """Watch the group that the calling process leads: a child between fork and exec."""
-        os.write(self._write, b"+%d\n" % os.getpid())
+        self._tell(b"+%d\n" % os.getpid())
 
     def forget(self, group: int) -> None:
         """Leave out a group whose last process has ended, before its number can be another's."""
-        os.write(self._write, b"-%d\n" % group)
+        self._tell(b"-%d\n" % group)
+
+    def _tell(self, line: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):  # Somebody has killed it: the job goes on.
+            os.write(self._write, line)
 
 
 def _guard(read: int) -> None:

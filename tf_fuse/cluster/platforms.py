@@ -75,7 +75,7 @@ def find_place(
     """
     if environ.get("TF_CONFIG"):
         return _of_tf_config(environ["TF_CONFIG"])
-    if int(environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+    if "SLURM_STEP_NUM_TASKS" in environ and _number(environ, "SLURM_STEP_NUM_TASKS") > 1:
         return _of_slurm(environ, workers, servers, port or _SLURM_PORT)
     if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
         return _of_kubernetes(environ, workers, servers, port or _KUBERNETES_PORT)
@@ -89,6 +89,12 @@ def _of_tf_config(text: str) -> Place:
         config = serve.parse_tf_config(text)
     except serve.ConfigError as error:
         raise PlatformError(str(error)) from error
+    for job, tasks in config.cluster.items():
+        if sorted(tasks) != list(range(len(tasks))):
+            raise PlatformError(
+                f'TF_CONFIG["cluster"]["{job}"] has the indices {sorted(tasks)}; expected 0 to '
+                f"{len(tasks) - 1}"
+            )
     cluster = {job: [tasks[i] for i in sorted(tasks)] for job, tasks in config.cluster.items()}
     if "ps" in cluster and not {COORDINATOR, "master"} & set(cluster):
         raise PlatformError(
@@ -99,14 +105,19 @@ def _of_tf_config(text: str) -> Place:
 
 
 def _of_slurm(environ: Mapping[str, str], workers: int | None, servers: int, port: int) -> Place:
-    hosts = _slurm_hosts(environ["SLURM_STEP_NODELIST"])
-    counts = _slurm_counts(environ["SLURM_STEP_TASKS_PER_NODE"])
+    hosts = _slurm_hosts(environ.get("SLURM_STEP_NODELIST", ""))
+    counts = _slurm_counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    rank = _number(environ, "SLURM_PROCID")
+    if len(hosts) != len(counts) or rank >= sum(counts):
+        raise PlatformError(
+            f"Slurm's task {rank} is not one of those that SLURM_STEP_TASKS_PER_NODE says, "
+            f"{counts} on the hosts {hosts}"
+        )
     addresses = [
         f"{host}:{port + i}"
         for host, count in zip(hosts, counts, strict=True)
         for i in range(count)
     ]
-    rank = int(environ["SLURM_PROCID"])
     here = environ.get("SLURMD_NODENAME")
     host = addresses[rank].rpartition(":")[0]
     if here not in (None, host):
@@ -142,7 +153,7 @@ def _slurm_counts(text: str) -> list[int]:
 def _of_kubernetes(
     environ: Mapping[str, str], workers: int | None, servers: int, port: int
 ) -> Place:
-    index = int(environ["JOB_COMPLETION_INDEX"])
+    index = _number(environ, "JOB_COMPLETION_INDEX")
     name = environ.get("HOSTNAME") or socket.gethostname()
     domain = _domain(name)
     if workers is None:
@@ -173,6 +184,13 @@ def _of_kubernetes(
             "--ps must be those of the JobSet"
         )
     return Place("Kubernetes", cluster, job, index)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    if not re.fullmatch("[0-9]+", text):
+        raise PlatformError(f"{name} is {text!r}; expected a whole number")
+    return int(text)
 
 
 def _domain(name: str) -> str:

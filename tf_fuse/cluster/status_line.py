@@ -15,7 +15,7 @@ _REFRESHES_PER_S = 1.0
 
 @contextlib.contextmanager
 def shown(tasks: Callable[[], Mapping[str, int]]) -> Iterator[None]:
-    """Keep the line below all that is printed to standard output; nothing where that is a file or pipe.
+    """Keep the line below all that is printed to standard output, if that is a terminal.
 
     Args:
       tasks: returns the ids of processes by task.

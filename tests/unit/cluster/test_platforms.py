@@ -111,6 +111,21 @@ def test_slurm_workers_alone_and_another_port():
             _slurm(1, counts="two"), None, 1,
             "SLURM_STEP_TASKS_PER_NODE is 'two'; expected as in '2(x3),1'",
         ),
+        (_slurm("x"), None, 1, "SLURM_PROCID is 'x'; expected a whole number"),
+        (
+            _slurm(0) | {"SLURM_STEP_NUM_TASKS": "many"}, None, 1,
+            "SLURM_STEP_NUM_TASKS is 'many'; expected a whole number",
+        ),
+        (
+            _slurm(5), None, 1,
+            "Slurm's task 5 is not one of those that SLURM_STEP_TASKS_PER_NODE says, [2, 2, 1] on "
+            "the hosts ['n9', 'n10', 'm01']",
+        ),
+        (
+            _slurm(0, counts="5"), None, 1,
+            "Slurm's task 0 is not one of those that SLURM_STEP_TASKS_PER_NODE says, [5] on the "
+            "hosts ['n9', 'n10', 'm01']",
+        ),
         (
             _slurm(1, nodes="n!"), None, 1,
             "scontrol show hostnames n! failed: Invalid hostlist: n!",
@@ -221,6 +236,24 @@ def test_a_tf_config_without_a_coordinator():
         "TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs ['ps', "
         "'worker']; add a task 'chief' (a TFJob: a replica type Chief)"
     )
+
+
+def test_a_tf_config_with_a_gap():
+    config = {
+        "cluster": {"worker": {"0": "a:1", "2": "b:1"}},
+        "task": {"type": "worker", "index": 2},
+    }
+    with pytest.raises(platforms.PlatformError) as error:
+        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    assert str(error.value) == (
+        'TF_CONFIG["cluster"]["worker"] has the indices [0, 2]; expected 0 to 1'
+    )
+
+
+def test_a_pod_without_a_number():
+    with pytest.raises(platforms.PlatformError) as error:
+        platforms.find_place(_kubernetes("train-x", "x"), 1, 0)
+    assert str(error.value) == "JOB_COMPLETION_INDEX is 'x'; expected a whole number"
 
 
 def test_a_tf_config_that_is_none():
