@@ -239,10 +239,8 @@ def test_a_tf_config_without_a_coordinator():
 
 
 def test_a_tf_config_with_a_gap():
-    config = {
-        "cluster": {"worker": {"0": "a:1", "2": "b:1"}},
-        "task": {"type": "worker", "index": 2},
-    }
+    cluster = {"worker": {"0": "a:1", "2": "b:1"}}
+    config = {"cluster": cluster, "task": {"type": "worker", "index": 2}}
     with pytest.raises(platforms.PlatformError) as error:
         platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
     assert str(error.value) == (
