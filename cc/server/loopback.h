@@ -17,7 +17,7 @@ class ServerDef;
 namespace tf_fuse {
 
 // Whether a cluster has several tasks, and no other host can reach any of them
-// by its address: each is "localhost", 127.0.0.0/8 or ::1. (A cluster of one
+// by its address: each is localhost, 127.0.0.1 or ::1. (A cluster of one
 // task may be meant for clients that know its host by another name.)
 bool IsOnLoopback(const tensorflow::ServerDef& server_def);
 

@@ -13,9 +13,13 @@ from pathlib import Path
 import tf_fuse
 from tf_fuse.cluster import launcher, log_follower, platforms, serve
 
+_MAX_PORT = 65535
+
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Launch what the command line says; return the exit status."""
+    if args.port is not None and args.port > _MAX_PORT:
+        parser.error(f"--port must be at most {_MAX_PORT}, got {args.port}")
     for name in ("ps", "max_restarts"):
         if getattr(args, name) < 0:
             option = "--" + name.replace("_", "-")
@@ -28,6 +32,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
     except platforms.PlatformError as error:
         parser.error(str(error))
+    if place is not None and args.max_restarts:
+        parser.error(f"--max-restarts: {place.platform}, not launch, starts this job's tasks again")
     if place is not None:
         return _run_task(place, command, args)
     log_dir = Path(args.log_dir) if args.log_dir else log_follower.default_log_dir()
@@ -72,11 +78,9 @@ def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Nam
         serve.watch_lifeline(args.lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM))
     if not place.is_server:
         return launcher.run_program(command, config)
-    for number in (signal.SIGINT, signal.SIGTERM):  # also while TensorFlow is imported
-        signal.signal(number, lambda *_: os._exit(serve.EXIT_OK))
     os.environ["TF_CONFIG"] = config
     options = []
     if args.health_port is not None:
         options = ["--health-port", str(args.health_port), "--health-address", "0.0.0.0"]
     tf_fuse._start()
-    return serve.main(options, ends_well=True)
+    return serve.main(options)

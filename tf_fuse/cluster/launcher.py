@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -103,10 +103,18 @@ def launch(job: Job) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    with Guardian() as guardian, _interruptible():
-        launcher = _Launcher(job, guardian)
-        with status_line.shown(launcher.pids), LogFollower(job.log_dir, sys.stdout):
-            return launcher.run()
+    try:
+        with Guardian() as guardian, _interruptible():
+            launcher = _Launcher(job, guardian)
+            with status_line.shown(launcher.pids):
+                follower = LogFollower(job.log_dir, sys.stdout)
+                with follower:
+                    status = launcher.run(follower.say)
+    except _Interrupted as interrupted:  # before the job ran
+        return 128 + interrupted.number
+    if follower.is_stuck():
+        os._exit(status)  # Python would wait, too, for whoever reads the output.
+    return status
 
 
 def run_program(command: Sequence[str], config: str) -> int:
@@ -140,6 +148,7 @@ class _Launcher:
     def __init__(self, job: Job, guardian: Guardian):
         self._job = job
         self._guardian = guardian
+        self._say: Callable[[str], None] = print
         self._log_dir = job.log_dir
         self._restarts = 0
         self._cluster: LocalCluster | None = None
@@ -150,8 +159,13 @@ class _Launcher:
         cluster = self._cluster
         return {**(cluster.pids if cluster else {}), **self._programs}
 
-    def run(self) -> int:
-        """Run the job, again if it may; return the exit status."""
+    def run(self, say: Callable[[str], None]) -> int:
+        """Run the job, again if it may; return the exit status.
+
+        Args:
+          say: gets lines about the job.
+        """
+        self._say = lambda text: say(f"tf-fuse launch: {text}")
         while True:
             try:
                 return self._run_once()
@@ -260,9 +274,6 @@ class _Launcher:
     def _say_ready(self) -> None:
         servers = f", {self._job.ps} server(s)" if self._job.ps else ""
         self._say(f"{self._job.workers} worker(s){servers}; logs in {self._job.log_dir}")
-
-    def _say(self, text: str) -> None:
-        print(f"tf-fuse launch: {text}", flush=True)
 
 
 class _Program:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 _LOOK_S = 0.2  # between two looks at the logs
+_END_S = 3.0  # for whoever reads the output
 _PIECE = 1 << 16  # bytes of a log that are read at once
 _LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 
@@ -21,8 +23,9 @@ _LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 class LogFollower:
     """Writes each line of the tasks' logs with its task, while they grow."""
 
-    def __init__(self, folder: Path, out: TextIO):
+    def __init__(self, folder: Path, out: TextIO | None):
         self._folder, self._out = folder, out
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._read: dict[Path, int] = {}
         self._tails: dict[Path, bytes] = {}
         for path in self._logs():  # of an earlier job
@@ -36,7 +39,15 @@ class LogFollower:
 
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_END_S)
+
+    def say(self, text: str) -> None:
+        """Write a line; does not wait for whoever reads the output."""
+        self._said.put(text)
+
+    def is_stuck(self) -> bool:
+        """Return whether nobody has read the output when this had ended."""
+        return self._thread.is_alive()
 
     def _follow(self) -> None:
         while not self._ended.wait(_LOOK_S):
@@ -54,11 +65,15 @@ class LogFollower:
 
     def _write(self, whole_lines: bool) -> None:
         """Write what is new; a log that cannot be read, or an output that is closed, is left."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._print(self._said.get_nowait())
         for path in self._logs():
             with contextlib.suppress(OSError):
                 self._write_log(path, whole_lines)
         with contextlib.suppress(OSError):
-            self._out.flush()
+            if self._out is not None:
+                self._out.flush()
 
     def _write_log(self, path: Path, whole_lines: bool) -> None:
         with path.open("rb") as log:
@@ -80,7 +95,23 @@ class LogFollower:
     def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
         task = path.stem.replace("-", ":")
         for line in lines:
-            print(f"[{task}] {line.decode(errors='replace')}", file=self._out)
+            self._print(f"[{task}] {line.decode(errors='replace')}")
+
+    def _print(self, line: str) -> None:
+        if self._out is None:
+            return
+        try:
+            print(line, file=self._out)
+        except OSError:  # Nobody reads any more, or the disk is full: the job goes on.
+            self._out = None
+            _discard_output()
+
+
+def _discard_output() -> None:
+    """Let Python end without an error about its standard output."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def default_log_dir() -> Path:

@@ -159,10 +159,11 @@ def _of_kubernetes(
     if workers is None:
         raise PlatformError("Kubernetes does not say how many tasks the job has: give --workers")
     base = name.removesuffix(f"-{index}")
-    if base == name:
+    if base == name or not domain:
         raise PlatformError(
-            f"this pod is the task {index} of an Indexed Job, but its host name is {name!r}, which "
-            f"does not end in -{index}: give the pods the subdomain of a headless Service"
+            f"this pod is the task {index} of an Indexed Job, but its full host name is "
+            f"{name + domain!r}, not NAME-{index}.SUBDOMAIN: give the pods the subdomain of a "
+            "headless Service"
         )
     found = re.fullmatch(r"(.+)-(chief|ps|worker)-0", base)
     if found is None:

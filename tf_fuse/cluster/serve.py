@@ -116,7 +116,7 @@ def parse_tf_config(text: str | None) -> TaskConfig:
             f'TF_CONFIG["task"]["type"] is {job!r}, but TF_CONFIG["cluster"] has the jobs '
             f"{sorted(cluster)}"
         )
-    if isinstance(index, bool) or not isinstance(index, int | str) or not str(index).isdigit():
+    if isinstance(index, bool) or not isinstance(index, int | str) or not str(index).isdecimal():
         raise ConfigError(f'TF_CONFIG["task"]["index"] must be a whole number, found {index!r}')
     if int(index) not in cluster[job]:
         raise ConfigError(
@@ -140,7 +140,7 @@ def _parse_cluster(cluster: Any) -> dict[str, dict[int, str]]:
     for job, tasks in cluster.items():
         if isinstance(tasks, list):
             by_index = dict(enumerate(tasks))
-        elif isinstance(tasks, Mapping) and all(str(k).isdigit() for k in tasks):
+        elif isinstance(tasks, Mapping) and all(str(k).isdecimal() for k in tasks):
             by_index = {int(k): v for k, v in tasks.items()}
         else:
             raise ConfigError(
@@ -149,7 +149,7 @@ def _parse_cluster(cluster: Any) -> dict[str, dict[int, str]]:
             )
         for index, address in by_index.items():
             host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ConfigError(
                     f'TF_CONFIG["cluster"]["{job}"][{index}] must be "host:port" with a port from '
                     f"1 to 65535, found {address!r}"
@@ -259,11 +259,11 @@ def watch_lifeline(fd: int, end: Callable[[], object] = lambda: os._exit(EXIT_OK
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def end_by_signals(ends_well: bool) -> None:
-    """End this process when SIGINT or SIGTERM comes, with status 0 if it `ends_well`.
+def end_by_signals() -> None:
+    """End this process when SIGINT or SIGTERM comes, whatever the main thread waits for.
 
     The first process of a container needs that: the kernel ignores signals that would end it and
-    that it does not handle. The main thread, which waits in C++, would not run a handler.
+    that it does not handle.
     """
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -273,7 +273,7 @@ def end_by_signals(ends_well: bool) -> None:
 
     def wait() -> None:
         number = os.read(read, 1)[0]
-        os._exit(EXIT_OK if ends_well else 128 + number)
+        os._exit(128 + number)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 
@@ -319,7 +319,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None, ends_well: bool = False) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the task that TF_CONFIG describes.
 
     Prints one line, `tf_fuse serve: ready task=... address=... protocol=... pid=...`, once the
@@ -327,7 +327,6 @@ def main(argv: Sequence[str] | None = None, ends_well: bool = False) -> int:
 
     Args:
       argv: command line without the program's name; None for the process's own.
-      ends_well: whether SIGINT and SIGTERM are how a job ends its servers: with status 0.
 
     Returns:
       Only if it cannot start: 2 configuration, 3 start, 4 port in use.
@@ -348,8 +347,8 @@ def main(argv: Sequence[str] | None = None, ends_well: bool = False) -> int:
             runs = f"this task runs {config.protocol!r}"
             raise ConfigError(f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, {runs}")
         if threading.current_thread() is threading.main_thread():
-            if ends_well or os.getpid() == _FIRST_PROCESS:
-                end_by_signals(ends_well)
+            if os.getpid() == _FIRST_PROCESS:
+                end_by_signals()
             else:
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
         health = None

@@ -5,15 +5,16 @@
     slurm.py srun [OPTION...] COMMAND...    starts SLURM_NTASKS of them
     slurm.py scontrol show hostnames localhost
 
-As `srun` does, it waits for all tasks; with --wait=SECONDS it ends those that still run so long
-after the first one has ended, and with --kill-on-bad-exit=1 all when one has failed; its status is
-the highest of theirs.
+As `srun` does, it waits for all tasks; with --wait=SECONDS it kills those that still run so long
+after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one has failed; its
+status is the highest of theirs, where a signal counts 128 and its number.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -42,7 +43,11 @@ def _srun(arguments: list[str]) -> int:
             "SLURM_STEP_TASKS_PER_NODE": str(count),
             "SLURMD_NODENAME": "localhost",
         }
-        tasks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+        tasks.append(
+            subprocess.Popen(
+                command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+        )
     failed, ended = threading.Event(), threading.Event()
     followers = [
         threading.Thread(target=_follow, args=(rank, task, options, failed, ended))
@@ -57,7 +62,7 @@ def _srun(arguments: list[str]) -> int:
             one.join(0.05)
     for task in tasks:
         if task.poll() is None:
-            task.terminate()
+            os.killpg(task.pid, signal.SIGTERM if failed.is_set() else signal.SIGKILL)
     for one in followers:
         one.join()
     return max(code if code >= 0 else 128 - code for code in (task.returncode for task in tasks))

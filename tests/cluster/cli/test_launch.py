@@ -256,6 +256,42 @@ def test_a_terminal_has_a_line_with_the_state_of_each_task(tmp_path):
     os.close(screen)
 
 
+def test_the_job_goes_on_if_nobody_reads_its_output(tmp_path):
+    """Its output is closed; it starts again as often as it may."""
+    program = """
+        import pathlib, sys
+        runs = pathlib.Path(sys.argv[1])
+        runs.write_text((runs.read_text() if runs.exists() else "") + "x")
+        sys.exit(5 if len(runs.read_text()) < 4 else 0)
+    """
+    launcher = _start(tmp_path, program, "--max-restarts", "3", arguments=[tmp_path / "runs"])
+    launcher.stdout.close()
+    assert launcher.wait(timeout=100) == 0
+    assert (tmp_path / "runs").read_text() == "xxxx"
+
+
+def test_a_full_pipe_does_not_keep_a_signal_waiting(tmp_path):
+    program = "import signal\nprint('x' * 300000, flush=True)\nsignal.pause()\n"
+    launcher = _start(tmp_path, program)
+    log = tmp_path / "logs" / "worker-0.log"
+    wait_until(lambda: log.exists() and log.stat().st_size > 300000)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(timeout=100) == 128 + signal.SIGTERM
+
+
+def test_a_guardian_that_is_killed_does_not_end_the_job(tmp_path):
+    mark = tmp_path / "mark"
+    program = f"import os, time\nwhile not os.path.exists({str(mark)!r}):\n    time.sleep(0.01)\n"
+    launcher = _start(tmp_path, program)
+    wait_until(lambda: len(psutil.Process(launcher.pid).children()) == 2)
+    guardian = psutil.Process(launcher.pid).children()[0]
+    assert guardian.cmdline() == psutil.Process(launcher.pid).cmdline()
+    guardian.kill()
+    mark.touch()
+    output, _ = launcher.communicate(timeout=100)
+    assert launcher.returncode == 0, output
+
+
 def test_processes_of_the_program_end_with_it(tmp_path):
     program = """
         import subprocess

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.cluster.cli import slurm
+from tests.fault.coordinator import wait_until
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -63,14 +64,17 @@ def sbatch(tmp_path):
                     **_ENV,
                     "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
                     "SLURM_NTASKS": str(tasks),
+                    "SLURM_JOB_ID": "1",
                     "SERVERS": str(servers),
                     "PORT": str(port),
                 },
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
+                cwd=tmp_path,
                 check=False,
             )
+        assert not list(tmp_path.glob(".status*"))
         return done.returncode, done.stdout
 
     return run
@@ -144,8 +148,8 @@ def _may_make_namespaces():
 
 
 @pytest.mark.skipif(not _may_make_namespaces(), reason="this user may not make PID namespaces")
-@pytest.mark.parametrize(("job", "status"), [("chief", 128 + signal.SIGTERM), ("ps", 0)])
-def test_a_container_ends_by_sigterm(tmp_path, job, status):
+@pytest.mark.parametrize("job", ["chief", "ps"])
+def test_a_container_ends_by_sigterm(tmp_path, job):
     """As its first process, with all that it has started."""
     program = tmp_path / "program.py"
     program.write_text(_WAITS)
@@ -160,8 +164,32 @@ def test_a_container_ends_by_sigterm(tmp_path, job, status):
         (first,) = psutil.Process(outside.pid).children()
         everything = [first, *first.children(recursive=True)]
         first.send_signal(signal.SIGTERM)
-        assert outside.wait(timeout=100) == status
+        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
         assert not any(one.is_running() for one in everything)
+
+
+@pytest.mark.skipif(not _may_make_namespaces(), reason="this user may not make PID namespaces")
+@pytest.mark.parametrize("command", [["run"], ["launch", "program.py"]])
+def test_a_container_ends_by_sigterm_while_it_starts(tmp_path, command):
+    (tmp_path / "program.py").write_text("")
+    with HeldPorts(1) as ports:
+        config = json.loads(_task_config("ps", ports.numbers[0])) | {"rpc_layer": "grpc+fuse"}
+        outside = subprocess.Popen(
+            [*_NAMESPACE, sys.executable, "-m", "tf_fuse", *command],
+            env={**_ENV, "TF_CONFIG": json.dumps(config)},
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+        )
+        maps = "tensorflow/libtensorflow_framework"
+
+        def imports_tensorflow():
+            for first in psutil.Process(outside.pid).children():
+                return maps in Path(f"/proc/{first.pid}/maps").read_text()
+            return False
+
+        wait_until(imports_tensorflow)
+        psutil.Process(outside.pid).children()[0].send_signal(signal.SIGTERM)
+        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("options", [["--workers", "2"], None], ids=["local", "task"])

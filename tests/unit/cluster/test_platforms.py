@@ -189,8 +189,9 @@ def test_the_pods_of_a_jobset():
         ),
         (
             "train-abcde", 1, 2, 0,
-            "this pod is the task 1 of an Indexed Job, but its host name is 'train-abcde', which "
-            "does not end in -1: give the pods the subdomain of a headless Service",
+            "this pod is the task 1 of an Indexed Job, but its full host name is "
+            "'train-abcde.train.ns.svc.cluster.local', not NAME-1.SUBDOMAIN: give the pods the "
+            "subdomain of a headless Service",
         ),
         (
             "mine-ps-0-2", 2, 2, 2,
@@ -246,6 +247,13 @@ def test_a_tf_config_with_a_gap():
     assert str(error.value) == (
         'TF_CONFIG["cluster"]["worker"] has the indices [0, 2]; expected 0 to 1'
     )
+
+
+def test_a_pod_without_a_domain(monkeypatch):
+    """Or it would wait for names that nobody knows."""
+    monkeypatch.setattr(socket, "getfqdn", lambda name: name)
+    with pytest.raises(platforms.PlatformError, match=r"is 'train-0', not NAME-0\.SUBDOMAIN"):
+        platforms.find_place(_kubernetes("train-0", 0), 1, 0)
 
 
 def test_a_pod_without_a_number():
