@@ -35,9 +35,8 @@ bool HasLoopback6() {
 
 bool IsLoopback(const std::string& address) {
   const absl::StatusOr<HostAndPort> where = Split(address);
-  return where.ok() &&
-         (absl::EqualsIgnoreCase(where->host, "localhost") ||
-          where->host == "127.0.0.1" || where->host == "::1");
+  return where.ok() && (absl::EqualsIgnoreCase(where->host, "localhost") ||
+                        where->host == "127.0.0.1" || where->host == "::1");
 }
 
 }  // namespace

@@ -112,8 +112,8 @@ def launch(job: Job) -> int:
                     status = launcher.run(follower.say)
     except _Interrupted as interrupted:  # before the job ran
         return 128 + interrupted.number
-    if follower.is_stuck():
-        os._exit(status)  # Python would wait, too, for whoever reads the output.
+    if follower.is_stuck():  # Python would wait, too.
+        os._exit(status)
     return status
 
 

@@ -8,6 +8,7 @@ step is replaced, and the iterator that they read from.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -218,10 +219,13 @@ def _apply(
     if not is_in_branches or context is None or not checks.has_servers(context.strategy):
         return stock(self, grads, trainable_variables)
     ((device,),) = context.devices  # `check_step` refuses several.
+    # What is merged runs in another thread; `metric_sums` sees its assignments by a variable of the
+    # context.
+    variables = contextvars.copy_context()
 
     def apply(strategy: Any) -> Any:
         replica = tf.distribute.ReplicaContext(strategy, replica_id_in_sync_group=0)
         with replica, tf.device(device):
-            return stock(self, grads, trainable_variables)
+            return variables.run(stock, self, grads, trainable_variables)
 
     return context.merge_call(apply)
