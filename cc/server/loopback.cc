@@ -21,16 +21,28 @@ namespace tf_fuse {
 
 namespace {
 
-bool HasLoopback6() {
-  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+template <typename SocketAddress>
+bool CanBind(const SocketAddress& at, int family) {
+  const int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
-  sockaddr_in6 at = {};
-  at.sin6_family = AF_INET6;
-  at.sin6_addr = in6addr_loopback;
-  const bool has =
+  const bool can =
       bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0;
   close(fd);
-  return has;
+  return can;
+}
+
+// The addresses of the host's loopback interface, as gRPC writes them.
+std::vector<std::string> LoopbackHosts() {
+  std::vector<std::string> hosts;
+  sockaddr_in v4 = {};
+  v4.sin_family = AF_INET;
+  v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (CanBind(v4, AF_INET)) hosts.push_back("127.0.0.1");
+  sockaddr_in6 v6 = {};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_addr = in6addr_loopback;
+  if (CanBind(v6, AF_INET6)) hosts.push_back("[::1]");
+  return hosts;
 }
 
 bool IsLoopback(const std::string& address) {
@@ -45,25 +57,32 @@ bool IsLoopback(const std::string& address) {
 // in an explicit instantiation may be private.)
 template <auto kPorts>
 struct PortsOf {
-  static void Rebind(grpc::ServerBuilder* builder, bool has_loopback6) {
+  static void Rebind(grpc::ServerBuilder* builder,
+                     const std::vector<std::string>& hosts) {
     auto& ports = builder->*kPorts;
     const auto added = ports;
-    for (size_t i = 0; i < added.size(); ++i) {
-      const absl::StatusOr<HostAndPort> where = Split(added[i].addr);
-      if (!where.ok()) continue;
-      ports[i].addr = absl::StrCat("127.0.0.1:", where->port);
-      // (The system would choose another port for the other address.)
-      if (!has_loopback6 || where->port == "0") continue;
-      ports.push_back({absl::StrCat("[::1]:", where->port), added[i].creds,
-                       /*selected_port=*/nullptr});
+    ports.clear();
+    for (const auto& one : added) {
+      const absl::StatusOr<HostAndPort> where = Split(one.addr);
+      ports.push_back(one);
+      if (!where.ok() || hosts.empty()) continue;
+      ports.back().addr = absl::StrCat(hosts[0], ":", where->port);
+      // (The system would choose another port for another address.)
+      if (where->port == "0") continue;
+      for (size_t i = 1; i < hosts.size(); ++i) {
+        ports.push_back({absl::StrCat(hosts[i], ":", where->port), one.creds,
+                         /*selected_port=*/nullptr});
+      }
     }
   }
-  friend void ListenOn(grpc::ServerBuilder* builder, bool has_loopback6) {
-    Rebind(builder, has_loopback6);
+  friend void ListenOn(grpc::ServerBuilder* builder,
+                       const std::vector<std::string>& hosts) {
+    Rebind(builder, hosts);
   }
 };
 
-void ListenOn(grpc::ServerBuilder* builder, bool has_loopback6);
+void ListenOn(grpc::ServerBuilder* builder,
+              const std::vector<std::string>& hosts);
 template struct PortsOf<&grpc::ServerBuilder::ports_>;
 
 bool IsOnLoopback(const tensorflow::ServerDef& server_def) {
@@ -78,7 +97,7 @@ bool IsOnLoopback(const tensorflow::ServerDef& server_def) {
 }
 
 void ListenOnLoopback(grpc::ServerBuilder* builder) {
-  ListenOn(builder, HasLoopback6());
+  ListenOn(builder, LoopbackHosts());
 }
 
 }  // namespace tf_fuse

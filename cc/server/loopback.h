@@ -21,8 +21,8 @@ namespace tf_fuse {
 // task may be meant for clients that know its host by another name.)
 bool IsOnLoopback(const tensorflow::ServerDef& server_def);
 
-// Changes the ports of a server: each listens on 127.0.0.1, and on ::1 where
-// the host has it, in place of all interfaces.
+// Changes the ports of a server: each listens on 127.0.0.1 and ::1, where the
+// host has them, in place of all interfaces.
 void ListenOnLoopback(grpc::ServerBuilder* builder);
 
 }  // namespace tf_fuse

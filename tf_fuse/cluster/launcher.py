@@ -107,8 +107,7 @@ def launch(job: Job) -> int:
         with Guardian() as guardian, _interruptible():
             launcher = _Launcher(job, guardian)
             with status_line.shown(launcher.pids):
-                follower = LogFollower(job.log_dir, sys.stdout)
-                with follower:
+                with LogFollower(job.log_dir, sys.stdout) as follower:
                     status = launcher.run(follower.say)
     except _Interrupted as interrupted:  # before the job ran
         return 128 + interrupted.number
