@@ -106,9 +106,9 @@ def launch(job: Job) -> int:
     try:
         with Guardian() as guardian, _interruptible():
             launcher = _Launcher(job, guardian)
-            with status_line.shown(launcher.pids):
-                with LogFollower(job.log_dir, sys.stdout) as follower:
-                    status = launcher.run(follower.say)
+            # (The line replaces sys.stdout.)
+            with status_line.shown(launcher.pids), LogFollower(job.log_dir, sys.stdout) as follower:
+                status = launcher.run(follower.say)
     except _Interrupted as interrupted:  # before the job ran
         return 128 + interrupted.number
     if follower.is_stuck():  # Python would wait, too.
@@ -245,7 +245,8 @@ class _Launcher:
         log = self._log_dir / f"{kind}-{index}.log"
         command = [sys.executable, "-u", *self._job.command]
         if host.command:  # There it is a task of a job that somebody else has started.
-            command = [*host.command, sys.executable, "-m", "tf_fuse", "launch", *self._job.command]
+            command = [*host.command, sys.executable, "-m", "tf_fuse", "launch"]
+            command += ["--lifeline-fd", "0", *self._job.command]
         program = _Program(name, command, config, log, self._guardian)
         self._programs = {**self._programs, name: program.pid}
         return program

@@ -5,9 +5,9 @@
     ssh_task.py HOST FOLDER COMMAND...
 
 stands for COMMAND, which runs on the host, in the folder there: it writes what that writes, and
-has its status. When this process is to end (SIGTERM, or a pipe of `serve.py --lifeline-fd` that
-closes), or has been killed, the standard input of the command on the host ends, and that ends the
-command. The host has the same Python, at the same path.
+has its status. The option --lifeline-fd of COMMAND is its standard input on the host. That ends,
+and so ends the command, when this process is to end (SIGTERM, or the pipe of --lifeline-fd here
+closes) or has been killed. The host has the same Python, at the same path.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ def _remote_command(folder: str, command: Sequence[str], environ: Mapping[str, s
     return f"cd {shlex.quote(folder)} && " + " ".join(map(shlex.quote, words))
 
 
-def _taken(arguments: list[str], option: str) -> int | None:
-    """Remove an option with a file descriptor from a command line; return the descriptor."""
+def _replace(arguments: list[str], option: str, values: Sequence[str]) -> int | None:
+    """Replace an option with a file descriptor in a command line; return the descriptor."""
     if option not in arguments:
         return None
     place = arguments.index(option)
-    _, number = arguments[place : place + 2]
-    del arguments[place : place + 2]
+    number = arguments[place + 1]
+    arguments[place : place + 2] = values
     return int(number)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command on a host; return its status, or 255 if the host cannot be reached."""
     host, folder, *command = arguments
-    lifeline, ready = _taken(command, _LIFELINE), _taken(command, _READY_FD)
-    command += [_LIFELINE, "0"]
+    lifeline = _replace(command, _LIFELINE, [_LIFELINE, "0"])
+    ready = _replace(command, _READY_FD, [])
     process = subprocess.Popen(
         ["ssh", *OPTIONS, host, _remote_command(folder, command, os.environ)],
         stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         end()
 
     signal.signal(signal.SIGTERM, lambda *_: end())
-    if lifeline is not None:
+    if lifeline:
         threading.Thread(target=watch, args=(lifeline,), daemon=True).start()
     for line in process.stdout:
         sys.stdout.buffer.write(line)

@@ -82,10 +82,11 @@ def test_programs_of_replicas_run_on_the_hosts(start, tmp_path):
 
 def test_the_status_of_a_program_on_a_host(start, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("import sys\nsys.exit(7)\n")
-    job = start(["localhost"], program)
+    program.write_text("import sys\nprint(sys.argv[1:], flush=True)\nsys.exit(7)\n")
+    job = start(["localhost"], program, "--epochs", "3")
     output, _ = job.communicate(timeout=100)
     assert job.returncode == 7, output
+    assert "[worker:0] ['--epochs', '3']\n" in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
