@@ -106,7 +106,6 @@ def launch(job: Job) -> int:
     try:
         with Guardian() as guardian, _interruptible():
             launcher = _Launcher(job, guardian)
-            # (The line replaces sys.stdout.)
             with status_line.shown(launcher.pids), LogFollower(job.log_dir, sys.stdout) as follower:
                 status = launcher.run(follower.say)
     except _Interrupted as interrupted:  # before the job ran
