@@ -12,6 +12,7 @@ from pathlib import Path
 
 import tf_fuse
 from tf_fuse.cluster import launcher, log_follower, platforms, serve
+from tf_fuse.cluster.task_process import tf_config
 
 _MAX_PORT = 65535
 
@@ -73,7 +74,7 @@ def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Nam
     """Run one task of a job that a platform has started, and restarts."""
     said = f"task {place.job}:{place.index} of {place.cluster}, by {place.platform}"
     print(f"tf-fuse launch: {said}", flush=True)
-    config = platforms.tf_config(place)
+    config = tf_config(place.cluster, place.job, place.index, serve.FUSED_PROTOCOL)
     if args.lifeline_fd is not None:
         serve.watch_lifeline(args.lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM))
     if not place.is_server:

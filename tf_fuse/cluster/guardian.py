@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from types import TracebackType
 
 
 class Guardian:
@@ -28,12 +27,7 @@ class Guardian:
     def __enter__(self) -> Guardian:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         os.close(self._write)
         os.waitpid(self._pid, 0)
 

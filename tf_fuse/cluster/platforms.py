@@ -19,7 +19,6 @@ it fails (`range() arg 3 must not be zero`).
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import socket
 import subprocess
@@ -181,8 +180,8 @@ def _of_kubernetes(
     size = len(cluster.get(job, ()))
     if index >= size:
         raise PlatformError(
-            f"this pod is the task {index} of {job!r}, of which there are {size}: --workers and "
-            "--ps must be those of the JobSet"
+            f"this pod is the task {index} of {job!r}, but by --workers and --ps that job has "
+            f"{size} tasks: give the numbers of the JobSet"
         )
     return Place("Kubernetes", cluster, job, index)
 
@@ -224,17 +223,3 @@ def _place(
     if rank >= before:
         return Place(platform, cluster, "worker", rank - before)
     return Place(platform, cluster, *((COORDINATOR, 0) if rank == 0 else ("ps", rank - 1)))
-
-
-def tf_config(place: Place) -> str:
-    """Return the TF_CONFIG of a task, with the protocol."""
-    from tf_fuse.cluster import serve
-
-    return json.dumps(
-        {
-            "cluster": place.cluster,
-            "task": {"type": place.job, "index": place.index},
-            "rpc_layer": serve.FUSED_PROTOCOL,
-        },
-        sort_keys=True,
-    )

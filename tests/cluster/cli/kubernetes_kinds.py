@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Schemas of the kinds in `deploy/kubernetes` of which Kubernetes itself knows nothing.
+"""Schemas of the kinds in `deploy/kubernetes` that other projects define.
 
 They have the fields that are used, from the definitions of JobSet (v1alpha2), of Kubeflow's
 trainer (v1alpha1), of the Prometheus operator (v1) and of kustomize (v1beta1). The jobs inside are

@@ -4,7 +4,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,21 +12,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.cli import pid_namespaces
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
 _ROOT = Path(__file__).resolve().parents[3]
-_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc"]
 
 
-def _may_make_namespaces():
-    if not shutil.which("unshare"):
-        return False
-    return subprocess.run([*_NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not _may_make_namespaces(), reason="this user may not make PID namespaces")
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it(number):
     with HeldPorts(1) as ports:
@@ -37,7 +30,7 @@ def test_signals_end_it(number):
             "rpc_layer": "grpc+fuse",
         }
         outside = subprocess.Popen(
-            [*_NAMESPACE, sys.executable, "-m", "tf_fuse", "run"],
+            [*pid_namespaces.COMMAND, sys.executable, "-m", "tf_fuse", "run"],
             env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CONFIG": json.dumps(config)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -211,6 +211,7 @@ def test_a_task_starts_and_answers_its_probes(name):
                 if "health at" in line:
                     url = line.split()[-1].replace("0.0.0.0", "127.0.0.1")
                 if "serve: ready" in line:
+                    assert "protocol=grpc+fuse" in line  # which TF_CONFIG does not say
                     break
             for probe in probes:
                 assert probe["httpGet"]["port"] == "health"

@@ -99,6 +99,7 @@ def test_programs_on_hosts_end_with_the_launcher(start, tmp_path, number):
     line = next(line for line in job.stdout if "waits" in line)
     job.send_signal(number)
     job.communicate(timeout=100)
+    assert job.returncode == (128 + number if number == signal.SIGTERM else -number)
     wait_until(lambda: not psutil.pid_exists(int(line.split()[-1])))
 
 

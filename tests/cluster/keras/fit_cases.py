@@ -120,19 +120,10 @@ class KerasFitCases:
             "sharded": _sharded_steps() > before,
         }
 
-    def rows_seen(self, policy: str, folder: str, batch: int = 4) -> dict[str, Any]:
-        """Says which rows this process trains on, by batch, and what `predict` returns.
-
-        Args:
-          policy: of `AutoShardPolicy`.
-          folder: of files that each have a number in every line; empty for a dataset of numbers.
-          batch: of all processes together.
-        """
-        keras = self._keras(False)
+    def _row_notes(self, keras: Any) -> Any:
+        """Make a model that notes the rows of each step, without weights; it predicts them."""
 
         class Model(keras.Model):
-            """Notes the rows of each step; predicts them."""
-
             def __init__(self) -> None:
                 super().__init__()
                 self.seen: list[list[int]] = []
@@ -141,13 +132,26 @@ class KerasFitCases:
                 return tf.identity(x)
 
             def train_step(self, data: Any) -> dict[str, Any]:
-                (rows,) = data if isinstance(data, tuple) else (data,)
-                tf.py_function(lambda x: self.seen.append(x.numpy().tolist()), [rows], [])
+                x, _, weight = keras.utils.unpack_x_y_sample_weight(data)
+                assert weight is None
+                rows = x.to_tensor()[:, 0] if isinstance(x, tf.RaggedTensor) else x
+                tf.py_function(lambda one: self.seen.append(one.numpy().tolist()), [rows], [])
                 return {"rows": tf.cast(tf.size(rows), tf.float32)}
 
         with self._strategy.scope():
             model = Model()
             model.compile()
+        return model
+
+    def rows_seen(self, policy: str, folder: str, batch: int = 4) -> dict[str, Any]:
+        """Says which rows this process trains on, by batch, and what `predict` returns.
+
+        Args:
+          policy: of `AutoShardPolicy`.
+          folder: of files that each have a number in every line; empty for a dataset of numbers.
+          batch: of all processes together.
+        """
+        model = self._row_notes(self._keras(False))
         if folder:
             files = tf.data.Dataset.from_tensor_slices(sorted(map(str, Path(folder).iterdir())))
             lines = files.interleave(tf.data.TextLineDataset, cycle_length=1)
@@ -171,28 +175,7 @@ class KerasFitCases:
 
         The rows are ragged, so that their shapes are not known, and without weights: None.
         """
-        keras = self._keras(False)
-
-        class Model(keras.Model):
-            """Notes the rows of each step."""
-
-            def __init__(self) -> None:
-                super().__init__()
-                self.seen: list[list[int]] = []
-
-            def call(self, x: Any) -> Any:
-                return tf.identity(x)
-
-            def train_step(self, data: Any) -> dict[str, Any]:
-                x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
-                assert weight is None
-                first = x.to_tensor()[:, 0] + 0 * y
-                tf.py_function(lambda rows: self.seen.append(rows.numpy().tolist()), [first], [])
-                return {"rows": tf.cast(tf.size(first), tf.float32)}
-
-        with self._strategy.scope():
-            model = Model()
-            model.compile()
+        model = self._row_notes(self._keras(False))
         batches = (
             (tf.ragged.constant([[i + j] * (j + 1) for j in range(4)]), np.zeros(4, np.int32), None)
             for i in range(0, 12, 4)

@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from tf_fuse.cluster import platforms
+from tf_fuse.cluster import platforms, serve
+from tf_fuse.cluster.task_process import tf_config
 
 # `scontrol show hostnames`: names, and ranges of numbers with leading zeros, in their order.
 _SCONTROL = r"""#!/usr/bin/env python3
@@ -195,13 +196,13 @@ def test_the_pods_of_a_jobset():
         ),
         (
             "mine-ps-0-2", 2, 2, 2,
-            "this pod is the task 2 of 'ps', of which there are 2: --workers and --ps must be "
-            "those of the JobSet",
+            "this pod is the task 2 of 'ps', but by --workers and --ps that job has 2 tasks: give "
+            "the numbers of the JobSet",
         ),
         (
             "mine-ps-0-0", 0, 2, 0,
-            "this pod is the task 0 of 'ps', of which there are 0: --workers and --ps must be "
-            "those of the JobSet",
+            "this pod is the task 0 of 'ps', but by --workers and --ps that job has 0 tasks: give "
+            "the numbers of the JobSet",
         ),
         (
             "train-3", 3, 2, 0,
@@ -222,7 +223,8 @@ def test_a_tf_config_is_taken_with_the_protocol():
     config = {"cluster": cluster, "task": {"type": "worker", "index": 1}, "environment": "cloud"}
     found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
     assert found == platforms.Place("TF_CONFIG", cluster, "worker", 1)
-    assert json.loads(platforms.tf_config(found)) == {
+    text = tf_config(found.cluster, found.job, found.index, serve.FUSED_PROTOCOL)
+    assert json.loads(text) == {
         "cluster": cluster,
         "task": {"type": "worker", "index": 1},
         "rpc_layer": "grpc+fuse",
