@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import threading
@@ -181,6 +182,8 @@ def load() -> ModuleType:
                         f"Rebuild tf_fuse in its source folder: {_REBUILD}"
                     ) from error
                 raise _missing(f"it cannot be loaded: {error.message}") from error
+            # The library counts in this file; programs that this one starts do not.
+            os.environ.pop("TF_FUSE_STEPS_FILE", None)
         return _module
 
 

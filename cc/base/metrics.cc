@@ -3,7 +3,64 @@
 
 #include "base/metrics.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
 namespace tf_fuse {
+
+namespace {
+
+// As in tf_fuse/cluster/launcher/step_counts.py.
+constexpr char kStepsVariable[] = "TF_FUSE_STEPS_FILE";
+constexpr char kStepsFile[] = "/memfd:tf_fuse_steps (deleted)";
+
+struct StepCounts {
+  std::atomic<int64_t> all{0};
+  std::atomic<int64_t> collective{0};
+};
+static_assert(sizeof(StepCounts) == 2 * sizeof(int64_t) &&
+              std::atomic<int64_t>::is_always_lock_free);
+
+// The launcher's memory for the counts; null if there is none. A variable that
+// has outlived its launcher may name a file of another process, which nobody
+// may change.
+StepCounts* MapStepCounts() {
+  const char* path = std::getenv(kStepsVariable);
+  if (path == nullptr) return nullptr;
+  char name[sizeof(kStepsFile) + 1];
+  const ssize_t length = readlink(path, name, sizeof(name));
+  if (std::string(name, length < 0 ? 0 : length) != kStepsFile) return nullptr;
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  if (file < 0) return nullptr;
+  struct stat found;
+  void* memory = MAP_FAILED;
+  if (fstat(file, &found) == 0 && found.st_size >= off_t{sizeof(StepCounts)}) {
+    memory = mmap(nullptr, sizeof(StepCounts), PROT_READ | PROT_WRITE,
+                  MAP_SHARED, file, 0);
+  }
+  close(file);
+  return memory == MAP_FAILED ? nullptr : static_cast<StepCounts*>(memory);
+}
+
+StepCounts& Counts() {
+  static StepCounts* counts = [] {
+    StepCounts* mapped = MapStepCounts();
+    return mapped != nullptr ? mapped : new StepCounts;
+  }();
+  return *counts;
+}
+
+// While the library is loaded: then tf_fuse/_native.py removes the variable.
+[[maybe_unused]] const StepCounts& at_load = Counts();
+
+}  // namespace
+
+Metrics::Metrics()
+    : steps(Counts().all), collective_steps(Counts().collective) {}
 
 void Metrics::AddSkipped(const std::string& reason, int64_t count) {
   std::lock_guard<std::mutex> lock(mu_);
@@ -31,6 +88,8 @@ std::string Metrics::ToJson() const {
   add("stalled_receives", stalled_receives);
   add("pending_receives", pending_receives);
   add("open_steps", open_steps);
+  add("steps", steps);
+  add("collective_steps", collective_steps);
   add("served_rpcs", served_rpcs);
   add("served_tensors", served_tensors);
   add("served_bytes", served_bytes);

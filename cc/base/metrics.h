@@ -37,6 +37,10 @@ struct Metrics {
   std::atomic<int64_t> dynamic_rounds{0};
   // A gauge: steps that have begun, and are neither over nor aborted.
   std::atomic<int64_t> open_steps{0};
+  // Steps that have begun, and those that had collectives. In memory that a
+  // launcher reads, too, if the environment names some.
+  std::atomic<int64_t>& steps;
+  std::atomic<int64_t>& collective_steps;
   // Sending side.
   std::atomic<int64_t> served_rpcs{0};
   std::atomic<int64_t> served_tensors{0};
@@ -78,6 +82,8 @@ struct Metrics {
   static Metrics* Get();
 
  private:
+  Metrics();
+
   mutable std::mutex mu_;
   std::map<std::string, int64_t> skipped_;
 };

@@ -9,7 +9,8 @@ because the peer lacks the plugin), `errors` (fused receives that failed), `dyna
 of `fused_rpcs` that receives shared dynamically, and those that failed), `dynamic_rounds` (answers
 to them that left something to ask for again), `stalled_receives` (that waited longer than
 TF_FUSE_STALL_WARN_MS), and the gauge `pending_receives`. Gauge of both sides:
-`open_steps`, the steps that have begun here, and are neither over nor aborted.
+`open_steps`, the steps that have begun here, and are neither over nor aborted. `steps` counts all
+that have begun, and operations outside of steps; `collective_steps` those with collectives.
 Sending side: `served_rpcs`, `served_tensors`, `served_bytes`, `served_errors`, `served_probes`,
 `cancelled_requests`, `rejected_requests` (malformed, or above a limit), `postponed_requests` (to be
 sent again, because their step had not begun), `stalled_requests`, `asked_receivers` (questions to
@@ -49,6 +50,8 @@ DESCRIPTIONS = {
     "stalled_receives": "Fused receives that waited longer than TF_FUSE_STALL_WARN_MS.",
     "pending_receives": "Fused receives under way.",
     "open_steps": "Steps that have begun here, and are neither over nor aborted.",
+    "steps": "Steps that have begun here, and operations outside of steps.",
+    "collective_steps": "Steps that had collectives.",
     "served_rpcs": "Frames sent.",
     "served_tensors": "Tensors sent in frames.",
     "served_bytes": "Bytes of the frames sent.",

@@ -3,6 +3,7 @@
 
 #include "collectives/runtime/collective_executor.h"
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <set>
@@ -11,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/metrics.h"
 #include "collectives/runtime/group_resolver.h"
 
 namespace tf_fuse {
@@ -29,6 +31,13 @@ constexpr char kTimedOut[] =
 
 bool IsTimedOut(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) && status.message() == kTimedOut;
+}
+
+// Counts the step of a collective. Those of one step follow each other.
+void CountStep(int64_t step_id) {
+  static std::atomic<int64_t> last{0};
+  if (last.exchange(step_id) == step_id) return;
+  Metrics::Get()->collective_steps.fetch_add(1);
 }
 
 }  // namespace
@@ -137,6 +146,7 @@ void FuseCollectiveExecutor::ExecuteAsync(tensorflow::OpKernelContext* context,
                                           const CollectiveParams* params,
                                           const std::string& key,
                                           StatusCallback done) {
+  CountStep(context->step_id());
   BaseCollectiveExecutor::ExecuteAsync(context, params, key,
                                        Counted(*params, std::move(done)));
 }

@@ -77,6 +77,7 @@ absl::Status StepRendezvous::Initialize(tensorflow::WorkerSession* session) {
     // own or ours, and does not count as a step. One may begin twice.
     if (!has_begun_ && abort_status_.ok()) {
       Metrics::Get()->open_steps.fetch_add(1);
+      Metrics::Get()->steps.fetch_add(1);
       workers_ = session->GetSharedWorkerCache();
     }
     has_begun_ = true;
