@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -89,8 +88,13 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--health-port",
         type=int,
         metavar="PORT",
-        help="servers and workers that Slurm or Kubernetes has started answer /healthz, /readyz "
-        "and /metrics on this port, for other machines too",
+        help="answer /healthz, /readyz and /metrics on this port, 0 for any free one",
+    )
+    launch.add_argument(
+        "--health-address",
+        metavar="ADDRESS",
+        help="where to listen for that; this machine alone, or, if Slurm or Kubernetes has started "
+        "this process, all of its addresses",
     )
     launch.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
     launch.add_argument("program", help="a Python file")
@@ -100,9 +104,10 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if os.getpid() == 1:  # The kernel ignores these signals for it, also while TensorFlow starts.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: os._exit(128 + number))
+    if os.getpid() == 1:  # of a container
+        from tf_fuse.cluster.launcher import first_process
+
+        first_process.leave_to_child()
     parser = argparse.ArgumentParser(prog="tf-fuse")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check whether tf_fuse will work here")

@@ -1,17 +1,20 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run `tf-fuse launch`; see `tf_fuse.cluster.launcher` and `tf_fuse.cluster.platforms`."""
+"""Run `tf-fuse launch`; see `tf_fuse.cluster.launcher`."""
 
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tf_fuse
-from tf_fuse.cluster import launcher, log_follower, platforms, serve
+from tf_fuse.cluster import serve
+from tf_fuse.cluster.launcher import local_job, platform_task, platforms
 from tf_fuse.cluster.task_process import tf_config
 
 _MAX_PORT = 65535
@@ -37,23 +40,49 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"--max-restarts: {place.platform}, not launch, starts this job's tasks again")
     if place is not None:
         return _run_task(place, command, args)
-    log_dir = Path(args.log_dir) if args.log_dir else log_follower.default_log_dir()
-    try:
-        log_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"--log-dir {log_dir}: {error.strerror}")
-    if not os.access(log_dir, os.W_OK):
-        parser.error(f"--log-dir {log_dir}: this user may not write there")
-    return launcher.launch(
-        launcher.Job(
-            command=command,
-            workers=args.workers or 1,
-            ps=args.ps,
-            log_dir=log_dir,
-            max_restarts=args.max_restarts,
-            hosts=hosts,
-        )
+    log_dir = _make_log_dir(args.log_dir, parser) if args.log_dir else None
+    job = local_job.Job(
+        command=command,
+        workers=args.workers or 1,
+        ps=args.ps,
+        log_dir=log_dir,
+        max_restarts=args.max_restarts,
+        hosts=hosts,
+        health=_health(args, "127.0.0.1"),
     )
+    return _run(lambda: local_job.launch(job))
+
+
+def _make_log_dir(name: str, parser: argparse.ArgumentParser) -> Path:
+    """Return a folder that exists, and that this user may write to."""
+    folder = Path(name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--log-dir {folder}: {error.strerror}")
+    if not os.access(folder, os.W_OK):
+        parser.error(f"--log-dir {folder}: this user may not write there")
+    return folder
+
+
+def _health(args: argparse.Namespace, address: str) -> tuple[str, int] | None:
+    """Return where probes are answered; None for nowhere.
+
+    Args:
+      args: of the command line.
+      address: if that does not say one.
+    """
+    return None if args.health_port is None else (args.health_address or address, args.health_port)
+
+
+def _run(job: Callable[[], int]) -> int:
+    """Return the status of a job; report an error that keeps it from starting."""
+    try:
+        return job()
+    except OSError as error:
+        print(f"tf-fuse launch: error: {error.strerror or error}", file=sys.stderr, flush=True)
+        taken = error.errno == errno.EADDRINUSE
+        return serve.EXIT_PORT_IN_USE if taken else serve.EXIT_START_FAILED
 
 
 def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
@@ -77,11 +106,15 @@ def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Nam
     config = tf_config(place.cluster, place.job, place.index, serve.FUSED_PROTOCOL)
     if args.lifeline_fd is not None:
         serve.watch_lifeline(args.lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    health = _health(args, "0.0.0.0")
     if not place.is_server:
-        return launcher.run_program(command, config)
+        name = f"{place.job}:{place.index}"
+        return _run(
+            lambda: platform_task.run_program(name, command, config, place.is_replica, health)
+        )
     os.environ["TF_CONFIG"] = config
     options = []
-    if args.health_port is not None:
-        options = ["--health-port", str(args.health_port), "--health-address", "0.0.0.0"]
+    if health is not None:
+        options = ["--health-address", health[0], "--health-port", str(health[1])]
     tf_fuse._start()
     return serve.main(options)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 # A client that sends nothing, and a server that does not answer, are given up after that.
 _SECONDS = 5.0
+_SERVE = "tf_fuse serve"
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -43,17 +44,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _health(self) -> tuple[int, str]:
-        why = self.server.why_not_ready()
-        return (200, "starts\n") if not self.server.has_started else _status(why)
+        return _status(self.server.why_not_healthy(), "ok" if self.server.has_started else "starts")
 
     def _readiness(self) -> tuple[int, str]:
         return _status(self.server.why_not_ready())
 
     def _metrics(self) -> tuple[int, str]:
-        import tf_fuse.prometheus
-
         try:
-            return 200, tf_fuse.prometheus.prometheus_text()
+            return 200, self.server.metrics()
         except Exception as error:  # whatever it is, the probes must go on
             return 503, f"{error}\n"
 
@@ -70,8 +68,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing: probes come every few seconds."""
 
 
-def _status(why: str) -> tuple[int, str]:
-    return (503, f"{why}\n") if why else (200, "ok\n")
+def _status(why: str, well: str = "ok") -> tuple[int, str]:
+    return (503, f"{why}\n") if why else (200, f"{well}\n")
 
 
 def serve_metrics(address: str, port: int) -> None:
@@ -92,13 +90,13 @@ def serve_metrics(address: str, port: int) -> None:
 
     with _naming("--metrics-port", address, port):
         server, _ = prometheus_client.start_http_server(port, addr=address)
-    _print("metrics", address, server.server_port)
+    _print(_SERVE, "metrics", address, server.server_port)
 
 
-def _print(path: str, address: str, port: int) -> None:
+def _print(says: str, path: str, address: str, port: int) -> None:
     host = f"[{address}]" if ":" in address else address
     what = path.removesuffix("z")
-    print(f"tf_fuse serve: {what} at http://{host}:{port}/{path}", flush=True)
+    print(f"{says}: {what} at http://{host}:{port}/{path}", flush=True)
 
 
 @contextlib.contextmanager
@@ -117,10 +115,44 @@ class HealthServer(http.server.ThreadingHTTPServer):
     """Serves the three paths until the process ends.
 
     Attributes:
-      has_started: whether the task's server has accepted connections.
+      has_started: whether the task takes work, or has taken some.
     """
 
     daemon_threads = True
+
+    def __init__(self, address: str, port: int, says: str = "tf-fuse launch"):
+        """Listen, answer in threads of its own, and print the URL.
+
+        Args:
+          address: of the interface to listen on.
+          port: where to listen; 0 for any free port.
+          says: who prints the URL.
+
+        Raises:
+          OSError: the port is taken, or the address is not of this machine.
+        """
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.has_started = False
+        with _naming("--health-port", address, port):
+            super().__init__((address, port), _Handler)
+        _print(says, "healthz", address, self.server_port)
+        threading.Thread(target=self.serve_forever, name="health", daemon=True).start()
+
+    def why_not_ready(self) -> str:
+        """Return why the task takes no work; "" if it does."""
+        raise NotImplementedError
+
+    def why_not_healthy(self) -> str:
+        """Return why the task should be started again; "" if it need not."""
+        return self.why_not_ready() if self.has_started else ""
+
+    def metrics(self) -> str:
+        """Return the counters, in Prometheus's text format."""
+        raise NotImplementedError
+
+
+class TaskHealth(HealthServer):
+    """Serves the health of a task whose server runs in this process."""
 
     def __init__(self, address: str, port: int, task: tuple[str, int]):
         """Listen, answer in threads of its own, and print the URL.
@@ -133,16 +165,11 @@ class HealthServer(http.server.ThreadingHTTPServer):
         Raises:
           OSError: the port is taken, or the address is not of this machine.
         """
-        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self.has_started = False
         self._task = task
-        with _naming("--health-port", address, port):
-            super().__init__((address, port), _Handler)
-        _print("healthz", address, self.server_port)
-        threading.Thread(target=self.serve_forever, name="health", daemon=True).start()
+        super().__init__(address, port, _SERVE)
 
     def why_not_ready(self) -> str:
-        """Return why the task takes no work; "" if it does."""
+        """Return why the task's server takes no work; "" if it does."""
         if not self.has_started:
             return "the task's server has not started"
         host, port = self._task
@@ -151,3 +178,9 @@ class HealthServer(http.server.ThreadingHTTPServer):
         except OSError as error:
             return f"the task's server does not accept connections at {host}:{port}: {error}"
         return ""
+
+    def metrics(self) -> str:
+        """Return the counters of this process, in Prometheus's text format."""
+        import tf_fuse.prometheus
+
+        return tf_fuse.prometheus.prometheus_text()

@@ -16,9 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from .child_process import end_all
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
-from .task_process import Host, PortTakenError, TaskProcess, end_all
+from .task_process import GRACE_S, Host, PortTakenError, TaskProcess
 
 _PORT_ATTEMPTS = 5
 
@@ -159,7 +160,7 @@ class LocalCluster:
                     task.wait_ready(deadline)
                 return
             except PortTakenError:
-                end_all(list(self._tasks.values()))
+                end_all(list(self._tasks.values()), GRACE_S)
                 if attempt == _PORT_ATTEMPTS:
                     raise
 
@@ -189,7 +190,7 @@ class LocalCluster:
     @property
     def pids(self) -> dict[str, int]:
         """Task name to the id of its process (the last one, for a task that ended)."""
-        return {name: task.process.pid for name, task in self._tasks.items()}
+        return {name: task.pid for name, task in self._tasks.items()}
 
     @property
     def protocols(self) -> dict[str, str]:
@@ -233,7 +234,7 @@ class LocalCluster:
 
     def status(self, task: str) -> int:
         """Wait until a task's process has ended; return its exit status."""
-        return self._task(task).process.wait()
+        return self._task(task).wait()
 
     def kill(self, task: str) -> None:
         """Kill a task's process (SIGKILL), and wait for its end."""
@@ -261,7 +262,7 @@ class LocalCluster:
     def close(self) -> None:
         """End every task, also a stopped one, and remove temporary logs; may be repeated."""
         _forget_tasks({address for tasks in self._cluster.values() for address in tasks})
-        end_all(list(self._tasks.values()))
+        end_all(list(self._tasks.values()), GRACE_S)
         self._ports.close()
         if not self._keep_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)

@@ -28,7 +28,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 STOCK_PROTOCOL = "grpc"
@@ -39,7 +39,6 @@ EXIT_OK = 0
 EXIT_CONFIG = 2
 EXIT_START_FAILED = 3
 EXIT_PORT_IN_USE = 4
-_FIRST_PROCESS = 1
 
 _EXAMPLE = (
     'TF_CONFIG=\'{"cluster": {"worker": ["host:2222"], "ps": ["host:2223"]}, '
@@ -86,11 +85,12 @@ class TaskConfig:
         return int(self.address.rpartition(":")[2])
 
 
-def parse_tf_config(text: str | None) -> TaskConfig:
+def parse_tf_config(text: str | None, outside: Collection[str] = ()) -> TaskConfig:
     """Parse and check TF_CONFIG.
 
     Args:
       text: the value of TF_CONFIG, or None when it is not set.
+      outside: jobs whose tasks need not be in the cluster.
 
     Raises:
       ConfigError: TF_CONFIG is missing, not JSON, or its task is not in its cluster; the text says
@@ -111,14 +111,15 @@ def parse_tf_config(text: str | None) -> TaskConfig:
             'TF_CONFIG["task"] must be {"type": JOB, "index": NUMBER}, found ' + json.dumps(task)
         )
     job, index = task["type"], task["index"]
-    if not isinstance(job, str) or job not in cluster:
+    beside = job in outside and job not in cluster
+    if not isinstance(job, str) or (job not in cluster and not beside):
         raise ConfigError(
             f'TF_CONFIG["task"]["type"] is {job!r}, but TF_CONFIG["cluster"] has the jobs '
             f"{sorted(cluster)}"
         )
     if isinstance(index, bool) or not isinstance(index, int | str) or not str(index).isdecimal():
         raise ConfigError(f'TF_CONFIG["task"]["index"] must be a whole number, found {index!r}')
-    if int(index) not in cluster[job]:
+    if not beside and int(index) not in cluster[job]:
         raise ConfigError(
             f'TF_CONFIG["task"]["index"] is {index}, but TF_CONFIG["cluster"]["{job}"] has the '
             f"indices {sorted(cluster[job])}"
@@ -259,25 +260,6 @@ def watch_lifeline(fd: int, end: Callable[[], object] = lambda: os._exit(EXIT_OK
     threading.Thread(target=wait, name="lifeline", daemon=True).start()
 
 
-def end_by_signals() -> None:
-    """End this process when SIGINT or SIGTERM comes, whatever the main thread waits for.
-
-    The first process of a container needs that: the kernel ignores signals that would end it and
-    that it does not handle.
-    """
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    signal.set_wakeup_fd(write)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-
-    def wait() -> None:
-        number = os.read(read, 1)[0]
-        os._exit(128 + number)
-
-    threading.Thread(target=wait, name="signals", daemon=True).start()
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tf_fuse run", description="Run the task that TF_CONFIG describes, until killed."
@@ -347,16 +329,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             runs = f"this task runs {config.protocol!r}"
             raise ConfigError(f"--metrics-port needs the protocol {FUSED_PROTOCOL!r}, {runs}")
         if threading.current_thread() is threading.main_thread():
-            if os.getpid() == _FIRST_PROCESS:
-                end_by_signals()
-            else:
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         health = None
         if args.health_port is not None:
             from tf_fuse.cluster import http_endpoints
 
             task = "localhost", config.port
-            health = http_endpoints.HealthServer(args.health_address, args.health_port, task)
+            health = http_endpoints.TaskHealth(args.health_address, args.health_port, task)
         server = start_server(config, args.inter_op, args.intra_op, args.cpus, args.session_config)
         if args.metrics_port is not None:
             from tf_fuse.cluster import http_endpoints

@@ -1,33 +1,26 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Start, watch and end one task of a local cluster: its process, log and ready signal."""
+"""Start and watch one task of a local cluster: its process, log and ready signal."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from . import serve
+from .child_process import ChildProcess
 
 SERVE_PATH = Path(serve.__file__).resolve()
+GRACE_S = 5.0  # for tasks whose lifeline was cut
 _LOG_TAIL_LINES = 40
-_GRACE_S = 5.0
-# Popen's arguments for a process group of its own; Python 3.10 has none for it.
-_OWN_GROUP: dict[str, Any] = (
-    {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
-)
 
 
 def tf_config(cluster: Mapping[str, Sequence[str]], job: str, index: int, protocol: str) -> str:
@@ -69,42 +62,40 @@ class PortTakenError(ClusterStartError):
     """The task's port was taken between the choice and the start."""
 
 
-@dataclasses.dataclass
-class TaskProcess:
-    """A task's process.
+class TaskProcess(ChildProcess):
+    """A task's process, which ends when this one does, however that ends.
 
     Attributes:
       job: job name.
-      index: place in the job.
       protocol: what the task's server speaks.
       log_path: file that takes the process's output; a restarted task appends to it.
-      options: further arguments for `serve.py`.
-      prefix: what to put before its command; it must become the task's process (exec), so that
-        signals reach that.
     """
 
-    job: str
-    index: int
-    protocol: str
-    log_path: Path
-    options: Sequence[str] = ()
-    prefix: Sequence[str] = ()
-    _process: subprocess.Popen | None = None
-    _lifeline_fd: int = -1
-    _ready_fd: int = -1
-    _last_cpu_s: float = 0.0
+    def __init__(
+        self,
+        job: str,
+        index: int,
+        protocol: str,
+        log_path: Path,
+        options: Sequence[str] = (),
+        prefix: Sequence[str] = (),
+    ):
+        """Describe it; `start` starts it.
 
-    @property
-    def name(self) -> str:
-        """The task as "job:index"."""
-        return f"{self.job}:{self.index}"
-
-    @property
-    def process(self) -> subprocess.Popen:
-        """The task's process, running or not; RuntimeError before the first start."""
-        if self._process is None:
-            raise RuntimeError(f"task {self.name} was never started")
-        return self._process
+        Args:
+          job: job name.
+          index: place in the job.
+          protocol: what the task's server speaks.
+          log_path: file that takes the process's output.
+          options: further arguments for `serve.py`.
+          prefix: what to put before its command; it must become the task's process (exec), so that
+            signals reach that.
+        """
+        super().__init__(f"{job}:{index}")
+        self.job, self.protocol, self.log_path = job, protocol, log_path
+        self._index, self._options, self._prefix = index, options, prefix
+        self._lifeline_fd = self._ready_fd = -1
+        self._last_cpu_s = 0.0
 
     def start(self, cluster: Mapping[str, Sequence[str]], env: Mapping[str, str]) -> None:
         """Start the process; `wait_ready` waits for its server.
@@ -116,27 +107,18 @@ class TaskProcess:
         # Python's pipes are not inherited unless named in pass_fds, so no sibling holds an end.
         lifeline_child, self._lifeline_fd = os.pipe()
         self._ready_fd, ready_child = os.pipe()
-        command = [*self.prefix, sys.executable, "-u", str(SERVE_PATH), *self.options]
+        command = [*self._prefix, sys.executable, "-u", str(SERVE_PATH), *self._options]
         command += ["--lifeline-fd", str(lifeline_child), "--ready-fd", str(ready_child)]
+        config = tf_config(cluster, self.job, self._index, self.protocol)
         try:
-            with self.log_path.open("ab") as log:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={
-                        **env,
-                        "TF_CONFIG": tf_config(cluster, self.job, self.index, self.protocol),
-                    },
-                    pass_fds=(lifeline_child, ready_child),
-                    # A group of its own: Ctrl-C reaches the parent alone, which then closes in
-                    # order; and a *stopped* task whose parent dies is woken by the kernel (its
-                    # group is orphaned), so that it can see its lifeline cut.
-                    **_OWN_GROUP,
-                )
+            self.run(
+                command,
+                {**env, "TF_CONFIG": config},
+                self.log_path,
+                pass_fds=(lifeline_child, ready_child),
+            )
         except BaseException:
-            self._close_pipes()
+            self.ask_to_end()
             raise
         finally:
             os.close(lifeline_child)
@@ -164,7 +146,7 @@ class TaskProcess:
             chunk = os.read(self._ready_fd, 4096)
             if not chunk:
                 # End of file without a ready line: the process died (or is about to).
-                status = self.process.wait()
+                status = self.wait()
                 kind = PortTakenError if status == serve.EXIT_PORT_IN_USE else ClusterStartError
                 raise kind(
                     f"task {self.name} ended with status {status} before it was ready; the end "
@@ -194,67 +176,14 @@ class TaskProcess:
             pass  # ended and reaped: the last value stays, as documented
         return self._last_cpu_s
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the running process.
-
-        Raises:
-          RuntimeError: the process has ended.
-        """
-        if self.process.poll() is not None:
-            raise RuntimeError(
-                f"task {self.name} (pid {self.process.pid}) has ended with status "
-                f"{self.process.returncode}, so it cannot take signal {signal.Signals(number).name}"
-            )
-        self.process.send_signal(number)
-
-    def stop(self) -> None:
-        """Stop the running process with SIGSTOP, and return when it has stopped.
-
-        Raises:
-          RuntimeError: the process has ended.
-        """
-        self.signal(signal.SIGSTOP)
-        # Without WNOWAIT this would take the status of a process that ends meanwhile from Popen.
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
     def kill(self) -> None:
-        """Kill the process with SIGKILL, also a stopped one, and reap it, unless it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._close_pipes()
+        """Kill the process with SIGKILL, also a stopped one, and wait for its end."""
+        super().kill()
+        self.ask_to_end()
 
-    def end(self) -> None:
+    def ask_to_end(self) -> None:
         """Cut the lifeline, so that the process exits by itself."""
-        self._close_pipes()
-
-    def reap(self, deadline: float) -> None:
-        """Wait for a process whose lifeline was cut; kill it if it is stopped or late."""
-        if self._process is None:
-            return
-        if not self._is_stopped():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        if self._process.poll() is None:
-            self.kill()
-
-    def _is_stopped(self) -> bool:
-        try:
-            return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
-        except psutil.NoSuchProcess:
-            return False
-
-    def _close_pipes(self) -> None:
         for fd in (self._lifeline_fd, self._ready_fd):
             if fd >= 0:
                 os.close(fd)
         self._lifeline_fd = self._ready_fd = -1
-
-
-def end_all(tasks: Sequence[TaskProcess]) -> None:
-    """End every process: ask all, wait for them, then kill those that are stopped or slow."""
-    for task in tasks:
-        task.end()
-    deadline = time.monotonic() + _GRACE_S
-    for task in tasks:
-        task.reap(deadline)

@@ -1,9 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`tf-fuse run` as the first process of a container: signals end it."""
+"""`tf-fuse` as the first process of a container: signals end it, and no zombies stay."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.cli import pid_namespaces
+from tests import pid_namespaces
+from tests.fault.coordinator import wait_until
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -37,7 +39,86 @@ def test_signals_end_it(number):
             text=True,
         )
         ready = next((line for line in outside.stdout if "serve: ready" in line), "")
-        assert ready.endswith("pid=1\n")
+        assert re.search(r"pid=\d+\n$", ready)
         (first,) = psutil.Process(outside.pid).children()
         first.send_signal(number)
         assert outside.wait(timeout=100) == 128 + number
+
+
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+def test_a_signal_ends_it_while_it_starts():
+    with HeldPorts(1) as ports:
+        config = {
+            "cluster": {"ps": [f"localhost:{ports.numbers[0]}"]},
+            "task": {"type": "ps", "index": 0},
+            "rpc_layer": "grpc+fuse",
+        }
+        outside = subprocess.Popen(
+            [*pid_namespaces.COMMAND, sys.executable, "-m", "tf_fuse", "run"],
+            env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CONFIG": json.dumps(config)},
+            stdout=subprocess.DEVNULL,
+        )
+        library = "tensorflow/libtensorflow_framework"
+
+        def importing():
+            for one in psutil.Process(outside.pid).children(recursive=True):
+                if library in Path(f"/proc/{one.pid}/maps").read_text():
+                    return True
+            return False
+
+        assert wait_until(importing)
+        psutil.Process(outside.pid).children()[0].send_signal(signal.SIGTERM)
+        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
+
+
+# A shell leaves a process behind, whose parent is then the first process.
+_LEAVES = '(sleep 0.1 &); exec "$@"'
+
+
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+def test_processes_whose_parents_have_ended_do_not_stay_as_zombies():
+    with HeldPorts(1) as ports:
+        config = {
+            "cluster": {"ps": [f"localhost:{ports.numbers[0]}"]},
+            "task": {"type": "ps", "index": 0},
+        }
+        outside = subprocess.Popen(
+            [*pid_namespaces.COMMAND, "sh", "-c", _LEAVES, "sh", sys.executable, "-m", "tf_fuse",
+             "run"],
+            env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CONFIG": json.dumps(config)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        wait_until(lambda: psutil.Process(outside.pid).children())
+        (first,) = psutil.Process(outside.pid).children()
+        next(line for line in outside.stdout if "serve: ready" in line)
+        names = wait_until(lambda: _only_the_command(first))
+        assert names == ["python"], names
+        first.send_signal(signal.SIGTERM)
+        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
+
+
+def _only_the_command(first):
+    """Return the names of the children if it is one: the command."""
+    names = [one.name().rstrip("0123456789.") for one in first.children()]
+    return names if len(names) == 1 else []
+
+
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+@pytest.mark.parametrize(
+    ("code", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137), ("pass", 0)]
+)
+def test_its_status_is_that_of_the_program(tmp_path, code, status):
+    program = tmp_path / "program.py"
+    program.write_text(f"import os, sys\nprint('first', os.getppid() != 1)\n{code}\n")
+    config = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "chief", "index": 0}}
+    done = subprocess.run(
+        [*pid_namespaces.COMMAND, sys.executable, "-m", "tf_fuse", "launch", program],
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "TF_CONFIG": json.dumps(config)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert "first True\n" in done.stdout

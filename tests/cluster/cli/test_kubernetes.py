@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tests.cluster.cli import kubernetes_kinds
-from tf_fuse.cluster import platforms
+from tf_fuse.cluster.launcher import platforms
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]

@@ -10,12 +10,12 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.cluster.cli.launch_program import run, start
 from tests.fault.coordinator import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -53,33 +53,10 @@ _TRAIN = """
 """
 
 
-def _start(tmp_path, program, *options, arguments=()):
-    """Start `tf-fuse launch` with a program of this text."""
-    file = tmp_path / "program.py"
-    file.write_text(textwrap.dedent(program))
-    command = [sys.executable, "-m", "tf_fuse", "launch", "--log-dir", str(tmp_path / "logs")]
-    env = {**os.environ, "PYTHONPATH": str(_ROOT), "GRPC_FAIL_FAST": "use_caller"}
-    env.pop("TF_CONFIG", None)
-    return subprocess.Popen(
-        [*command, *options, str(file), *map(str, arguments)],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def _run(tmp_path, program, *options, arguments=()):
-    """Run it to the end; return its status and output."""
-    launcher = _start(tmp_path, program, *options, arguments=arguments)
-    output, _ = launcher.communicate(timeout=280)
-    return launcher.returncode, output
-
-
 def _train(tmp_path, to_kill, *options):
     arguments = [tmp_path / "mark", to_kill, tmp_path / "logs"]
     options = ["--workers", "2", "--ps", "1", *options]
-    return _run(tmp_path, _TRAIN, *options, arguments=arguments)
+    return run(tmp_path, _TRAIN, *options, arguments=arguments)
 
 
 def test_a_job_with_servers(tmp_path):
@@ -122,7 +99,7 @@ def test_workers_without_servers_are_copies_of_the_program(tmp_path):
         config = json.loads(os.environ["TF_CONFIG"])
         print(json.dumps([config["task"], len(config["cluster"]["worker"]), sys.argv[1:]]))
     """
-    status, output = _run(tmp_path, program, "--workers", "3", arguments=["--epochs", "2"])
+    status, output = run(tmp_path, program, "--workers", "3", arguments=["--epochs", "2"])
     assert status == 0
     found = dict(re.findall(r"^\[(worker:\d)\] (.*)$", output, re.MULTILINE))
     assert {name: json.loads(line) for name, line in found.items()} == {
@@ -149,7 +126,7 @@ _ONE_ENDS = """
     ],
 )
 def test_the_status_is_that_of_the_program_that_failed(tmp_path, end, status, text):
-    found, output = _run(tmp_path, _ONE_ENDS.format(end=end), "--workers", "2")
+    found, output = run(tmp_path, _ONE_ENDS.format(end=end), "--workers", "2")
     assert found == status
     assert text in output
 
@@ -164,72 +141,12 @@ def test_a_program_that_fails_starts_again(tmp_path):
         sys.exit(5 if count < 3 else 0)
     """
     arguments = [tmp_path / "count"]
-    status, output = _run(tmp_path, program, "--max-restarts", "2", arguments=arguments)
+    status, output = run(tmp_path, program, "--max-restarts", "2", arguments=arguments)
     assert status == 0
     assert [line for line in output.splitlines() if "run" in line] == [
         f"[worker:0] run {count}" for count in (1, 2, 3)
     ]
     assert "worker:0 ended, status 5: the job starts again (2 of 2)" in output
-
-
-_WAITS = """
-    import os, signal, sys
-    def end(number, frame):
-        print("ends in order", flush=True)
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, {handler})
-    print("pid", os.getpid(), flush=True)
-    while True:
-        signal.pause()
-"""
-
-
-def _waiting(tmp_path, handler, workers):
-    """Start programs that wait; return the launcher, and their processes."""
-    launcher = _start(tmp_path, _WAITS.format(handler=handler), "--workers", str(workers))
-    lines = []
-    while sum("pid" in line for line in lines) < workers:
-        lines.append(launcher.stdout.readline())
-        assert lines[-1], lines
-    return launcher, [int(line.split()[-1]) for line in lines if "pid" in line]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_in_order(tmp_path, number):
-    launcher, pids = _waiting(tmp_path, "end", 2)
-    launcher.send_signal(number)
-    output, _ = launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + number
-    assert output.count("ends in order") == 2
-    assert f"tf-fuse launch: ended by {number.name}" in output
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-
-
-def test_a_second_signal_ends_all_at_once(tmp_path):
-    launcher, pids = _waiting(tmp_path, "signal.SIG_IGN", 2)
-    launcher.send_signal(signal.SIGTERM)
-    ignores = [psutil.Process(pid) for pid in pids]
-    # The launcher has replaced its handler when it waits for the first program to end.
-    wait_until(lambda: _catches_next(launcher.pid))
-    launcher.send_signal(signal.SIGTERM)
-    launcher.communicate(timeout=60)
-    assert launcher.returncode == 128 + signal.SIGTERM
-    assert psutil.wait_procs(ignores, timeout=60)[1] == []
-
-
-def _catches_next(pid):
-    """Return whether a process has taken the signal that was sent to it."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", status, re.MULTILINE)
-    return not int(pending, 16) & 1 << signal.SIGTERM - 1
-
-
-def test_nothing_outlives_a_launcher_that_was_killed(tmp_path):
-    launcher, pids = _waiting(tmp_path, "signal.SIG_IGN", 2)
-    processes = [psutil.Process(pid) for pid in pids]
-    launcher.kill()
-    launcher.communicate(timeout=60)
-    assert psutil.wait_procs(processes, timeout=60)[1] == []
 
 
 def test_a_terminal_has_a_line_with_the_state_of_each_task(tmp_path):
@@ -244,7 +161,7 @@ def test_a_terminal_has_a_line_with_the_state_of_each_task(tmp_path):
     )
     os.close(terminal)
     seen = ""
-    task = r"worker:{} runs, \d+ %, \d+ MB"
+    task = r"worker:{} runs, 0\.0 steps/s, \d+ %, \d+ MB"
     while not re.search(f"{task.format(0)} · {task.format(1)}", seen) or seen.count("begins") < 2:
         seen += os.read(screen, 4096).decode(errors="replace")
     assert "[worker:0] begins [bold]\r\n" in seen
@@ -264,7 +181,7 @@ def test_the_job_goes_on_if_nobody_reads_its_output(tmp_path):
         runs.write_text((runs.read_text() if runs.exists() else "") + "x")
         sys.exit(5 if len(runs.read_text()) < 4 else 0)
     """
-    launcher = _start(tmp_path, program, "--max-restarts", "3", arguments=[tmp_path / "runs"])
+    launcher = start(tmp_path, program, "--max-restarts", "3", arguments=[tmp_path / "runs"])
     launcher.stdout.close()
     assert launcher.wait(timeout=100) == 0
     assert (tmp_path / "runs").read_text() == "xxxx"
@@ -272,35 +189,30 @@ def test_the_job_goes_on_if_nobody_reads_its_output(tmp_path):
 
 def test_a_full_pipe_does_not_keep_a_signal_waiting(tmp_path):
     program = "import signal\nprint('x' * 300000, flush=True)\nsignal.pause()\n"
-    launcher = _start(tmp_path, program)
+    launcher = start(tmp_path, program)
     log = tmp_path / "logs" / "worker-0.log"
     wait_until(lambda: log.exists() and log.stat().st_size > 300000)
     launcher.send_signal(signal.SIGTERM)
     assert launcher.wait(timeout=100) == 128 + signal.SIGTERM
 
 
-def test_a_guardian_that_is_killed_does_not_end_the_job(tmp_path):
-    mark = tmp_path / "mark"
-    program = f"import os, time\nwhile not os.path.exists({str(mark)!r}):\n    time.sleep(0.01)\n"
-    launcher = _start(tmp_path, program)
-    wait_until(lambda: len(psutil.Process(launcher.pid).children()) == 2)
-    guardian = psutil.Process(launcher.pid).children()[0]
-    assert guardian.cmdline() == psutil.Process(launcher.pid).cmdline()
-    guardian.kill()
-    mark.touch()
-    output, _ = launcher.communicate(timeout=100)
-    assert launcher.returncode == 0, output
-
-
-def test_processes_of_the_program_end_with_it(tmp_path):
-    program = """
-        import subprocess
-        print("child", subprocess.Popen(["sleep", "1000"]).pid, flush=True)
-    """
-    status, output = _run(tmp_path, program)
-    assert status == 0
-    (child,) = re.findall(r"child (\d+)", output)
-    assert not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == "zombie"
+@pytest.mark.parametrize("status", [0, 3])
+def test_logs_in_a_temporary_folder_stay_after_an_error(tmp_path, status):
+    program = tmp_path / "program.py"
+    program.write_text(f"import sys\nsys.exit({status})\n")
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tf_fuse", "launch", program],
+        env={**env, "PYTHONPATH": str(_ROOT), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status
+    (folder,) = re.findall(r"1 worker\(s\); logs in (.*)", done.stdout)
+    assert Path(folder).parent == tmp_path
+    assert Path(folder).exists() == (status != 0)
+    assert (f"tf-fuse launch: the logs stay in {folder}\n" in done.stdout) == (status != 0)
 
 
 def test_all_output_of_the_tasks_is_shown_and_no_other(tmp_path, monkeypatch):
@@ -311,13 +223,14 @@ def test_all_output_of_the_tasks_is_shown_and_no_other(tmp_path, monkeypatch):
     (logs / "other-0.log").write_text("of others\n")
     program = """
         import sys
-        sys.stdout.buffer.write("\u00e9\\n".encode() + b"\\xff\\n" + b"x" * 200_000 + b"\\nlast")
+        write = sys.stdout.buffer.write
+        write("\u00e9\\n".encode() + b"\\xff\\n" + b"1 %\\r2 %\\r\\n" + b"x" * 200_000 + b"\\nlast")
     """
-    status, output = _run(tmp_path, program)
+    status, output = run(tmp_path, program)
     assert status == 0
     lines = [line.removeprefix("[worker:0] ") for line in output.splitlines() if "[" in line]
-    assert lines[:2] == ["\\xe9", "\\ufffd"]
-    assert "".join(lines[2:-1]) == "x" * 200_000
+    assert lines[:3] == ["\\xe9", "\\ufffd", "2 %"]  # of a line that was written over, its end
+    assert "".join(lines[3:-1]) == "x" * 200_000
     assert lines[-1] == "last"
     assert "of others" not in output
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_fuse.cluster.http_endpoints import HealthServer
+from tf_fuse.cluster.http_endpoints import TaskHealth
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -91,7 +91,7 @@ def test_a_client_that_says_nothing_keeps_nobody_waiting(task):
 def test_a_server_that_has_not_started_and_one_that_is_gone():
     with socket.create_server(("127.0.0.1", 0)) as task:
         host, port = task.getsockname()
-        server = HealthServer("127.0.0.1", 0, (host, port))
+        server = TaskHealth("127.0.0.1", 0, (host, port))
         assert _ask(server.server_port, "/healthz") == (200, "starts\n")
         assert _ask(server.server_port, "/readyz") == (503, "the task's server has not started\n")
         server.has_started = True

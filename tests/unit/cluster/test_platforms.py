@@ -8,7 +8,8 @@ import socket
 
 import pytest
 
-from tf_fuse.cluster import platforms, serve
+from tf_fuse.cluster import serve
+from tf_fuse.cluster.launcher import platforms
 from tf_fuse.cluster.task_process import tf_config
 
 # `scontrol show hostnames`: names, and ranges of numbers with leading zeros, in their order.
@@ -239,6 +240,25 @@ def test_a_tf_config_without_a_coordinator():
         "TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs ['ps', "
         "'worker']; add a task 'chief' (a TFJob: a replica type Chief)"
     )
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["TFJob", "by hand"])
+@pytest.mark.parametrize("job", ["evaluator", "chief", "ps"])
+def test_an_evaluator_runs_the_program_outside_of_the_cluster(listed, job):
+    """Of all tasks' cluster: the coordinator would wait for its server."""
+    cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1"]}
+    given = cluster | ({"evaluator": ["e:1"]} if listed else {})
+    config = {"cluster": given, "task": {"type": job, "index": 0}}
+    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    assert found == platforms.Place("TF_CONFIG", cluster, job, 0)
+    assert found.is_server == (job == "ps")
+
+
+def test_an_evaluator_in_a_cluster_of_its_own():
+    """As TensorFlow's tutorial writes it."""
+    config = {"cluster": {"evaluator": ["e:1"]}, "task": {"type": "evaluator", "index": 0}}
+    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    assert found == platforms.Place("TF_CONFIG", {"evaluator": ["e:1"]}, "evaluator", 0)
 
 
 def test_a_tf_config_with_a_gap():

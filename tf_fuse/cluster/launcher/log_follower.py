@@ -8,7 +8,6 @@ import contextlib
 import os
 import queue
 import re
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -95,7 +94,9 @@ class LogFollower:
     def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
         task = path.stem.replace("-", ":")
         for line in lines:
-            self._print(f"[{task}] {line.decode(errors='replace')}")
+            # A line that was written over several times, as by progress bars: how it looked last.
+            last = line.rstrip(b"\r").rpartition(b"\r")[2]
+            self._print(f"[{task}] {last.decode(errors='replace')}")
 
     def _print(self, line: str) -> None:
         if self._out is None:
@@ -112,8 +113,3 @@ def _discard_output() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
-
-
-def default_log_dir() -> Path:
-    """Return a new folder for logs."""
-    return Path(tempfile.mkdtemp(prefix="tf_fuse_launch_"))

@@ -8,8 +8,8 @@ import itertools
 import socket
 from collections.abc import Sequence
 
+from ..task_process import ClusterStartError, Host
 from . import ssh_task
-from .task_process import ClusterStartError, Host
 
 
 def deal(hosts: Sequence[str], workers: int, servers: int) -> dict[str, Host]:

@@ -8,6 +8,8 @@
 | Slurm | `srun`, with several tasks | on each node, ports from 8888 on |
 | Kubernetes | an Indexed Job, also one of a JobSet or TrainJob | on each pod, port 2222 |
 
+An evaluator of TF_CONFIG runs the program, too, and is left out of the cluster of all tasks.
+
 Slurm's tasks, and the pods of one Indexed Job, are in turn the coordinator, the servers and the
 workers. A JobSet can have a job for each, named `chief`, `ps` and `worker`.
 
@@ -25,7 +27,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from .. import serve
+
 COORDINATOR: Final = "chief"
+_EVALUATOR = "evaluator"
 _SLURM_PORT = 8888
 _KUBERNETES_PORT = 2222
 
@@ -41,7 +46,7 @@ class Place:
     Attributes:
       platform: its name, for messages.
       cluster: job name to the addresses of its tasks.
-      job, index: this process's task.
+      job, index: this process's task; "evaluator" is not in the cluster.
     """
 
     platform: str
@@ -53,6 +58,11 @@ class Place:
     def is_server(self) -> bool:
         """Whether this task serves, while another one runs the program."""
         return "ps" in self.cluster and self.job in ("ps", "worker")
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether this task runs the program as one of several that train together."""
+        return "ps" not in self.cluster and self.job in self.cluster and self.job != _EVALUATOR
 
 
 def find_place(
@@ -82,10 +92,8 @@ def find_place(
 
 
 def _of_tf_config(text: str) -> Place:
-    from tf_fuse.cluster import serve
-
     try:
-        config = serve.parse_tf_config(text)
+        config = serve.parse_tf_config(text, outside=(_EVALUATOR,))
     except serve.ConfigError as error:
         raise PlatformError(str(error)) from error
     for job, tasks in config.cluster.items():
@@ -95,6 +103,10 @@ def _of_tf_config(text: str) -> Place:
                 f"{len(tasks) - 1}"
             )
     cluster = {job: [tasks[i] for i in sorted(tasks)] for job, tasks in config.cluster.items()}
+    # It runs the program beside the training. A TFJob names it in the cluster, whose coordinator
+    # would connect to it, and wait.
+    if len(cluster) > 1:
+        cluster.pop(_EVALUATOR, None)
     if "ps" in cluster and not {COORDINATOR, "master"} & set(cluster):
         raise PlatformError(
             f"TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs "

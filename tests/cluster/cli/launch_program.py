@@ -1,0 +1,34 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Start `tf-fuse launch` with a program that a test writes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def start(tmp_path, program, *options, arguments=()):
+    """Start `tf-fuse launch` with a program of this text."""
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "tf_fuse", "launch", "--log-dir", str(tmp_path / "logs")]
+    env = {**os.environ, "PYTHONPATH": str(_ROOT), "GRPC_FAIL_FAST": "use_caller"}
+    env.pop("TF_CONFIG", None)
+    return subprocess.Popen(
+        [*command, *options, str(file), *map(str, arguments)],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(tmp_path, program, *options, arguments=()):
+    """Run it to the end; return its status and output."""
+    launcher = start(tmp_path, program, *options, arguments=arguments)
+    output, _ = launcher.communicate(timeout=280)
+    return launcher.returncode, output

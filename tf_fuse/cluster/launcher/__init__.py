@@ -1,0 +1,13 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Start the tasks of a job on one machine or many, or one task that a platform has started.
+
+| module | does |
+|---|---|
+| `local_job` | starts a job's tasks here and by ssh, watches them, ends them |
+| `platforms`, `platform_task` | find and run the one task that Slurm or Kubernetes has started |
+| `first_process` | reaps and passes on signals as the first process of a container |
+| `guardian`, `interruption` | end everything if the launcher is killed, or gets a signal |
+| `log_follower`, `status_line`, `job_health`, `step_counts` | show what the tasks do |
+| `ssh_hosts`, `ssh_task` | run tasks on other hosts |
+"""

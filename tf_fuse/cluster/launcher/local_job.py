@@ -1,0 +1,299 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Start a program as a distributed job on this machine, watch it, and end it (`tf-fuse launch`).
+
+With parameter servers the program is the coordinator: it runs once, with the TF_CONFIG of the task
+`chief:0`, beside servers that `serve.py` runs. Without, it runs once for each worker of a
+`MultiWorkerMirroredStrategy`. Programs find the cluster by TensorFlow's `TFConfigClusterResolver`.
+
+The launcher waits for processes by their file descriptors (pidfd_open(2)), and for signals by the
+exception that their handler raises: nothing is polled but the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ..child_process import end_all, first_to_end
+from ..local_cluster import LocalCluster
+from ..ports import HeldPorts
+from ..serve import FUSED_PROTOCOL
+from ..task_process import ClusterStartError, Host, tf_config
+from . import ssh_hosts, status_line
+from .guardian import Guardian
+from .interruption import Interrupted, interruptible
+from .job_health import JobHealth
+from .log_follower import LogFollower
+from .program import GRACE_S, Program, exit_status
+from .step_counts import StepCount
+
+EXIT_FAILED = 1
+_CHIEF = "chief:0"
+_HERE = Host()
+
+
+class _LostError(Exception):
+    """A process ended that the job needs; the text says which, and how.
+
+    Attributes:
+      status: the launcher's, if the job does not start again.
+    """
+
+    def __init__(self, text: str, status: int):
+        super().__init__(text)
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What `launch` starts.
+
+    Attributes:
+      command: the program's file and its arguments.
+      workers: number of workers, 1 or more.
+      ps: number of parameter servers, 0 or more.
+      log_dir: folder that exists, for the logs of the tasks; if the job starts again, those are in
+        a folder "restart-1" there, and so on. None for a temporary folder, which is removed if the
+        job ends with status 0.
+      max_restarts: how often lost processes start again, together.
+      hosts: as of `ssh_hosts.deal`; none for this machine. The program of a job with servers runs
+        here.
+      health: address and port where probes are answered; None for nowhere.
+    """
+
+    command: Sequence[str]
+    workers: int
+    ps: int
+    log_dir: Path | None
+    max_restarts: int = 0
+    hosts: Sequence[str] = ()
+    health: tuple[str, int] | None = None
+
+
+def launch(job: Job) -> int:
+    """Run a job until its program ends.
+
+    SIGINT and SIGTERM end the program, and then the tasks, within ten seconds; a second one at
+    once. A lost worker of a job with servers starts again and takes part; if another process is
+    lost, all of the job starts again, and the program goes on from its last checkpoint.
+
+    The logs' lines go to standard output, each with its task; on a terminal, a line below them says
+    what each task does.
+
+    Args:
+      job: what to run.
+
+    Returns:
+      The program's exit status; 128 and the signal's number if one ended the program or the job; 1
+      if the tasks could not be started, or a lost one may not start again.
+
+    Raises:
+      OSError: the port of `job.health` is taken, or its address is not of this machine.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    log_dir = job.log_dir or Path(tempfile.mkdtemp(prefix="tf_fuse_launch_"))
+    try:
+        with Guardian() as guardian, interruptible():
+            launcher = _Launcher(job, log_dir, guardian)
+            with (
+                status_line.shown(launcher.tasks),
+                LogFollower(log_dir, sys.stdout) as follower,
+            ):
+                status = launcher.run(follower.say)
+                if status and not job.log_dir:
+                    follower.say(f"tf-fuse launch: the logs stay in {log_dir}")
+    except Interrupted as interrupted:  # before the job ran
+        return interrupted.status
+    if status == 0 and not job.log_dir:
+        shutil.rmtree(log_dir, ignore_errors=True)
+    if follower.is_stuck():  # Python would wait, too.
+        os._exit(status)
+    return status
+
+
+class _Launcher:
+    """A job that runs."""
+
+    def __init__(self, job: Job, log_dir: Path, guardian: Guardian):
+        self._job = job
+        self._guardian = guardian
+        self._say: Callable[[str], None] = print
+        self._first_log_dir = self._log_dir = log_dir
+        self._restarts = 0
+        self._cluster: LocalCluster | None = None
+        self._programs: dict[str, int] = {}
+        # Servers take part in the steps of workers; hosts do not share memory.
+        counter = "steps" if job.ps else "collective_steps"
+        self._counts = {
+            f"worker:{index}": StepCount(counter)
+            for index in range(0 if job.hosts else job.workers)
+        }
+        self._health = job.health and JobHealth(*job.health, counter, self._steps)
+
+    def tasks(self) -> dict[str, status_line.Task]:
+        """Return the tasks that have been started; any thread may ask."""
+        cluster = self._cluster
+        pids = {**(cluster.pids if cluster else {}), **self._programs}
+        steps = self._steps()
+        if self._job.ps and steps:  # The program's steps are calls of workers.
+            steps[_CHIEF] = sum(steps.values())
+        return {
+            name: status_line.Task(pid, steps.get(name), name == _CHIEF or not self._job.hosts)
+            for name, pid in pids.items()
+        }
+
+    def _steps(self) -> dict[str, int]:
+        """Return the steps so far of each task on this machine; any thread may ask."""
+        return {name: count.read() for name, count in self._counts.items()}
+
+    def run(self, say: Callable[[str], None]) -> int:
+        """Run the job, again if it may; return the exit status.
+
+        Args:
+          say: gets lines about the job.
+        """
+        self._say = lambda text: say(f"tf-fuse launch: {text}")
+        while True:
+            try:
+                return self._run_once()
+            except Interrupted as interrupted:
+                self._say(f"ended by {interrupted.name}")
+                return interrupted.status
+            except OSError as error:  # The disk may be full.
+                self._say(f"error: {error}")
+                return EXIT_FAILED
+            except ClusterStartError as error:
+                self._say(f"error: {error}")
+                if not self._may_restart("a task did not start", "the job starts again"):
+                    return EXIT_FAILED
+            except _LostError as error:
+                if not self._may_restart(str(error), "the job starts again"):
+                    return error.status
+
+    def _run_once(self) -> int:
+        if self._restarts:
+            self._log_dir = self._first_log_dir / f"restart-{self._restarts}"
+            self._log_dir.mkdir(exist_ok=True)
+        try:
+            return self._run_servers() if self._job.ps else self._run_workers()
+        finally:
+            self._guardian.end_processes()
+
+    def _run_servers(self) -> int:
+        with contextlib.ExitStack() as stack:
+            cluster = LocalCluster(
+                self._job.workers,
+                self._job.ps,
+                FUSED_PROTOCOL,
+                self._log_dir,
+                # What servers log at the level INFO is TensorFlow's alone.
+                env={
+                    "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1"),
+                    **self._guardian.variables,
+                },
+                task_env={name: count.variable for name, count in self._counts.items()},
+                hosts=ssh_hosts.deal(self._job.hosts, self._job.workers, self._job.ps),
+            )
+            stack.callback(cluster.close)
+            self._cluster = cluster
+            self._say_ready()
+            addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
+            program = self._start_program(_CHIEF, addresses)
+            stack.callback(end_all, [program], GRACE_S)
+            while True:
+                ended = first_to_end([program.pid, *cluster.pids.values()])
+                if ended == program.pid:
+                    return self._status_of(program)
+                name = next(name for name, pid in cluster.pids.items() if pid == ended)
+                text = f"{name} ended, {_describe(cluster.status(name))}"
+                if name.startswith("ps"):
+                    raise _LostError(text, EXIT_FAILED)
+                if not self._may_restart(text, "it starts again"):
+                    return EXIT_FAILED
+                try:
+                    cluster.restart(name)
+                except ClusterStartError:
+                    if not program.has_ended():
+                        raise
+
+    def _run_workers(self) -> int:
+        with contextlib.ExitStack() as stack:
+            ports = stack.enter_context(HeldPorts(self._job.workers))
+            hosts = ssh_hosts.deal(self._job.hosts, self._job.workers, servers=0)
+            names = [f"worker:{index}" for index in range(self._job.workers)]
+            places = [hosts.get(name, Host()) for name in names]
+            pairs = zip(places, ports.numbers, strict=True)
+            addresses = {"worker": [f"{host.address}:{port}" for host, port in pairs]}
+            running: dict[int, Program] = {}
+            started: list[Program] = []
+            stack.callback(end_all, started, GRACE_S)
+            for name, host in zip(names, places, strict=True):
+                program = self._start_program(name, addresses, host)
+                started.append(program)
+                running[program.pid] = program
+            self._say_ready()
+            while running:
+                program = running.pop(first_to_end(list(running)))
+                if status := self._status_of(program):
+                    return status
+            return 0
+
+    def _start_program(
+        self, name: str, cluster: Mapping[str, Sequence[str]], host: Host = _HERE
+    ) -> Program:
+        kind, index = name.split(":")
+        config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
+        log = self._log_dir / f"{kind}-{index}.log"
+        command = [sys.executable, "-u", *self._job.command]
+        if host.command:  # There it is a task of a job that somebody else has started.
+            command = [*host.command, sys.executable, "-m", "tf_fuse", "launch"]
+            command += ["--lifeline-fd", "0", *self._job.command]
+        variables = {"TF_CONFIG": config}
+        if name in self._counts:
+            variables |= self._counts[name].variable
+        program = Program(name, command, variables, log, self._guardian)
+        self._programs = {**self._programs, name: program.pid}
+        return program
+
+    def _status_of(self, program: Program) -> int:
+        """Return 0 for a program that ended well.
+
+        Raises:
+          _LostError: it did not, and the job may start again.
+        """
+        code = program.wait()
+        if code == 0:
+            return 0
+        raise _LostError(f"{program.name} ended, {_describe(code)}", exit_status(code))
+
+    def _may_restart(self, text: str, then: str) -> bool:
+        """Say what has ended, and whether something starts again; return whether it may."""
+        if self._restarts == self._job.max_restarts:
+            self._say(f"{text}; --max-restarts is {self._job.max_restarts}")
+            return False
+        self._restarts += 1
+        self._say(f"{text}: {then} ({self._restarts} of {self._job.max_restarts})")
+        return True
+
+    def _say_ready(self) -> None:
+        servers = f", {self._job.ps} server(s)" if self._job.ps else ""
+        self._say(f"{self._job.workers} worker(s){servers}; logs in {self._first_log_dir}")
+        if self._health:
+            self._health.has_started = True
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"by {names.get(-status, f'signal {-status}')}"
