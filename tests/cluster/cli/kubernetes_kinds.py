@@ -3,8 +3,8 @@
 """Schemas of the kinds in `deploy/kubernetes` that other projects define.
 
 They have the fields that are used, from the definitions of JobSet (v1alpha2), of Kubeflow's
-trainer (v1alpha1), of the Prometheus operator (v1) and of kustomize (v1beta1). The jobs inside are
-Kubernetes' own.
+trainer (v1alpha1), of the Prometheus operator (v1) and of kustomize (v1beta1), and are stricter in
+places: what makes no sense without a field requires it. The jobs inside are Kubernetes' own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 _NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
+_UNITS = "".join(f"(([0-9]+){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms"))
+_DURATION = f"^(0|{_UNITS})$"  # of Prometheus
 
 
 def _object(required: str = "", **fields: Any) -> dict[str, Any]:
@@ -92,7 +94,7 @@ SCHEMAS = {
                 _object(
                     port={"type": "string"},
                     path={"type": "string"},
-                    interval={"type": "string", "pattern": "^[0-9]+s$"},
+                    interval={"type": "string", "pattern": _DURATION},
                 )
             ),
         ),

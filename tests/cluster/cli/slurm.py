@@ -1,19 +1,26 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Stand for Slurm's `srun` and `scontrol` on this machine: all tasks on one node.
+"""Stand for Slurm's `srun` and `scontrol` on this machine.
 
     slurm.py srun [OPTION...] COMMAND...    starts SLURM_NTASKS of them
-    slurm.py scontrol show hostnames localhost
+    slurm.py scontrol show hostnames LIST   writes the hosts of "n[1-2,04],m1", one on each line
+
+The tasks are on the nodes of SLURM_JOB_NODELIST, as many as SLURM_TASKS_PER_NODE says; all on
+`localhost` without. STAND_IN_COMMANDS has a JSON object: by node, what to put before a command to
+run it there.
 
 As `srun` does, it waits for all tasks; with --wait=SECONDS it kills those that still run so long
 after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one has failed; its
-status is the highest of theirs, where a signal counts 128 and its number.
+status is the highest of theirs, where a signal counts 128 and its number. Tasks go to the nodes in
+turn, but with --distribution=block.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,20 +41,28 @@ def _srun(arguments: list[str]) -> int:
     options = list(itertools.takewhile(lambda one: one.startswith("--"), arguments))
     command = arguments[len(options) :]
     count = int(os.environ["SLURM_NTASKS"])
+    nodes = expand(os.environ.get("SLURM_JOB_NODELIST", "localhost"))
+    per_node = os.environ.get("SLURM_TASKS_PER_NODE", str(count))
+    commands = json.loads(os.environ.get("STAND_IN_COMMANDS", "{}"))
     tasks = []
-    for rank in range(count):
+    for rank, node in enumerate(_places(nodes, per_node, "--distribution=block" in options)):
         env = os.environ | {
             "SLURM_PROCID": str(rank),
             "SLURM_STEP_NUM_TASKS": str(count),
-            "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_STEP_TASKS_PER_NODE": str(count),
-            "SLURMD_NODENAME": "localhost",
+            "SLURM_STEP_NODELIST": os.environ.get("SLURM_JOB_NODELIST", "localhost"),
+            "SLURM_STEP_TASKS_PER_NODE": per_node,
+            "SLURMD_NODENAME": node,
         }
         tasks.append(
             subprocess.Popen(
-                command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+                [*commands.get(node, []), *command],
+                env=env,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
             )
         )
+    assert len(tasks) == count, (nodes, per_node)
     failed, ended = threading.Event(), threading.Event()
     followers = [
         threading.Thread(target=_follow, args=(rank, task, options, failed, ended))
@@ -66,6 +81,35 @@ def _srun(arguments: list[str]) -> int:
     for one in followers:
         one.join()
     return max(code if code >= 0 else 128 - code for code in (task.returncode for task in tasks))
+
+
+def expand(nodes: str) -> list[str]:
+    """Return the hosts of a list."""
+    hosts = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", nodes):
+        name, _, numbers = part.rstrip("]").partition("[")
+        for one in numbers.split(","):
+            first, _, last = one.partition("-")
+            if not one:
+                hosts.append(name)
+                continue
+            digits = len(first)
+            every = range(int(first), int(last or first) + 1)
+            hosts += [f"{name}{number:0{digits}}" for number in every]
+    return hosts
+
+
+def _places(nodes: list[str], per_node: str, block: bool) -> list[str]:
+    """Return the node of each task."""
+    counts: list[int] = []
+    for part in per_node.split(","):
+        count, _, times = part.rstrip(")").partition("(x")
+        counts += [int(count)] * int(times or 1)
+    left = dict(zip(nodes, counts, strict=True))
+    if block:
+        return [node for node, count in left.items() for _ in range(count)]
+    rounds = range(max(counts))
+    return [node for done in rounds for node, count in left.items() if count > done]
 
 
 def _seconds(options: list[str]) -> float:
@@ -92,5 +136,5 @@ def _follow(
 if __name__ == "__main__":
     if sys.argv[1] == "srun":
         sys.exit(_srun(sys.argv[2:]))
-    assert sys.argv[2:] == ["show", "hostnames", "localhost"], sys.argv
-    print("localhost")
+    assert sys.argv[2:4] == ["show", "hostnames"] and len(sys.argv) == 5, sys.argv
+    print("\n".join(expand(sys.argv[4])))

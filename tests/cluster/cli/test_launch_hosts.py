@@ -4,7 +4,6 @@
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -13,28 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.cli import ssh
 from tests.fault.coordinator import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _ROOT = Path(__file__).resolve().parents[3]
 _EXAMPLES = _ROOT / "examples"
-# As ssh does: the host's shell gets the words, and standard input goes there. It notes the hosts.
-_SSH = """#!/bin/sh
-while [ "$1" = -o ]; do shift 2; done
-echo "$1" >> {notes}
-if [ "$1" = nobody ]; then echo "ssh: connect to host nobody: No route to host"; exit 255; fi
-shift
-env -u TF_CONFIG sh -c "$*"
-"""
 
 
 @pytest.fixture
 def start(tmp_path):
     """A function that starts a job on hosts; notes of the hosts are in the file `notes`."""
-    ssh = tmp_path / "ssh"
-    ssh.write_text(_SSH.format(notes=shlex.quote(str(tmp_path / "notes"))))
-    ssh.chmod(0o755)
+    ssh.install(tmp_path)
 
     def run(hosts, *arguments):
         (tmp_path / "hosts").write_text("# of the test\n" + "".join(f"{one}\n" for one in hosts))

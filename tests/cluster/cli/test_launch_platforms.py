@@ -5,6 +5,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.cli import pid_namespaces, slurm
-from tests.fault.coordinator import wait_until
+from examples import two_hosts
+from tests.cluster.cli import slurm
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -54,7 +55,7 @@ def sbatch(tmp_path):
     (tmp_path / "tf-fuse").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tf_fuse "$@"\n')
     (tmp_path / "tf-fuse").chmod(0o755)
 
-    def run(tasks, servers, *command):
+    def run(tasks, servers, *command, **variables):
         with _ports_in_turn(tasks) as port:
             done = subprocess.run(
                 ["bash", _ROOT / "deploy" / "slurm" / "train.sbatch", *command],
@@ -65,6 +66,7 @@ def sbatch(tmp_path):
                     "SLURM_JOB_ID": "1",
                     "SERVERS": str(servers),
                     "PORT": str(port),
+                    **variables,
                 },
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -96,6 +98,34 @@ def test_the_recipe_for_slurm_trains_on_replicas(sbatch):
     status, output = sbatch(2, 0, _EXAMPLES / "quickstart_mwms.py")
     assert status == 0, output
     assert "worker:1 of" in output
+
+
+def test_the_recipe_for_slurm_on_two_nodes(sbatch):
+    """Two network namespaces: each has the same ports, and tasks reach each other by addresses."""
+    if reason := two_hosts.why_not():
+        pytest.skip(reason)
+    with two_hosts.TwoHosts() as hosts:
+        nodes = hosts.of({"first": 0, "second": 1}).values()
+        first, second = (one["address"] for one in nodes)
+        network, _, number = first.rpartition(".")
+        assert second == f"{network}.{int(number) + 1}"
+        status, output = sbatch(
+            4,
+            1,
+            _EXAMPLES / "keras_ps.py",
+            SLURM_JOB_NODELIST=f"{network}.[{number}-{int(number) + 1}]",
+            SLURM_TASKS_PER_NODE="2(x2)",
+            STAND_IN_COMMANDS=json.dumps({one["address"]: one["command"] for one in nodes}),
+        )
+    assert status == 0, output
+    ready = dict(re.findall(r"ready task=(\S+) address=(\S+):\d+ protocol=grpc\+fuse", output))
+    assert ready == {"ps:0": first, "worker:0": second, "worker:1": second}
+    assert "0: accuracy after the loop" in output
+
+
+def test_the_stand_in_for_scontrol():
+    """Against what Slurm's manual says of such lists."""
+    assert slurm.expand("n[9-11,007],m01,a") == ["n9", "n10", "n11", "n007", "m01", "a"]
 
 
 # When the server is there.
@@ -138,51 +168,6 @@ signal.pause()
 def _task_config(job, port):
     cluster = {"chief": ["localhost:1"], "ps": [f"localhost:{port}"], "worker": ["localhost:2"]}
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
-
-
-@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
-@pytest.mark.parametrize("job", ["chief", "ps"])
-def test_a_container_ends_by_sigterm(tmp_path, job):
-    """As its first process, with all that it has started."""
-    program = tmp_path / "program.py"
-    program.write_text(_WAITS)
-    with HeldPorts(1) as ports:
-        outside = subprocess.Popen(
-            [*pid_namespaces.COMMAND, *_LAUNCH, program],
-            env={**_ENV, "TF_CONFIG": _task_config(job, ports.numbers[0])},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        next(line for line in outside.stdout if "waits" in line or "serve: ready" in line)
-        (first,) = psutil.Process(outside.pid).children()
-        everything = [first, *first.children(recursive=True)]
-        first.send_signal(signal.SIGTERM)
-        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
-        assert not any(one.is_running() for one in everything)
-
-
-@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
-@pytest.mark.parametrize("command", [["run"], ["launch", "program.py"]])
-def test_a_container_ends_by_sigterm_while_it_starts(tmp_path, command):
-    (tmp_path / "program.py").write_text("")
-    with HeldPorts(1) as ports:
-        config = json.loads(_task_config("ps", ports.numbers[0])) | {"rpc_layer": "grpc+fuse"}
-        outside = subprocess.Popen(
-            [*pid_namespaces.COMMAND, sys.executable, "-m", "tf_fuse", *command],
-            env={**_ENV, "TF_CONFIG": json.dumps(config)},
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-        )
-        maps = "tensorflow/libtensorflow_framework"
-
-        def imports_tensorflow():
-            for first in psutil.Process(outside.pid).children():
-                return maps in Path(f"/proc/{first.pid}/maps").read_text()
-            return False
-
-        wait_until(imports_tensorflow)
-        psutil.Process(outside.pid).children()[0].send_signal(signal.SIGTERM)
-        assert outside.wait(timeout=100) == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("options", [["--workers", "2"], None], ids=["local", "task"])

@@ -1,0 +1,22 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The programs examples/quickstart_*.py, with fewer steps: tests are not about the numbers."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+_FOLDER = Path(__file__).resolve().parents[3] / "examples"
+NAMES: Final = sorted(path.name for path in _FOLDER.glob("quickstart_*.py"))
+SPEED_UP: Final = r"steps/s: [\d.]+ without, [\d.]+ with tf_fuse: [\d.]+ times"
+
+
+def text(name: str) -> str:
+    """Return the text of a program."""
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def shortened(name: str) -> str:
+    """Return it with two steps wherever it measures."""
+    short = re.sub(r"\bSTEPS = .*", lambda found: re.sub(r"\d+$", "2", found[0]), text(name))
+    return short.replace("steps_per_second(50)", "steps_per_second(2)")
