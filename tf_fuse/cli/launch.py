@@ -22,12 +22,12 @@ _MAX_PORT = 65535
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Launch what the command line says; return the exit status."""
-    if args.port is not None and args.port > _MAX_PORT:
-        parser.error(f"--port must be at most {_MAX_PORT}, got {args.port}")
-    for name in ("ps", "max_restarts"):
-        if getattr(args, name) < 0:
-            option = "--" + name.replace("_", "-")
-            parser.error(f"{option} must be 0 or more, got {getattr(args, name)}")
+    for name in ("port", "health_port", "ps", "max_restarts"):
+        number, option = getattr(args, name), "--" + name.replace("_", "-")
+        if number is not None and number < 0:
+            parser.error(f"{option} must be 0 or more, got {number}")
+        if name.endswith("port") and number is not None and number > _MAX_PORT:
+            parser.error(f"{option} must be at most {_MAX_PORT}, got {number}")
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     command = [args.program, *args.arguments]

@@ -17,6 +17,7 @@ def start(tmp_path, program, *options, arguments=()):
     file.write_text(textwrap.dedent(program))
     command = [sys.executable, "-m", "tf_fuse", "launch", "--log-dir", str(tmp_path / "logs")]
     env = {**os.environ, "PYTHONPATH": str(_ROOT), "GRPC_FAIL_FAST": "use_caller"}
+    env["TMPDIR"] = str(tmp_path)
     env.pop("TF_CONFIG", None)
     return subprocess.Popen(
         [*command, *options, str(file), *map(str, arguments)],

@@ -156,7 +156,11 @@ def test_a_terminal_has_a_line_with_the_state_of_each_task(tmp_path):
     screen, terminal = pty.openpty()
     launcher = subprocess.Popen(
         [sys.executable, "-m", "tf_fuse", "launch", "--workers", "2", program],
-        env={**os.environ, "PYTHONPATH": str(_ROOT), "TERM": "xterm", "COLUMNS": "100"},
+        env={
+            **os.environ,
+            **{"PYTHONPATH": str(_ROOT), "TMPDIR": str(tmp_path)},
+            **{"TERM": "xterm", "COLUMNS": "100"},
+        },
         stdout=terminal,
     )
     os.close(terminal)
@@ -243,6 +247,9 @@ def test_all_output_of_the_tasks_is_shown_and_no_other(tmp_path, monkeypatch):
         (["--ps", "-1", __file__], "--ps must be 0 or more, got -1"),
         (["--max-restarts", "-2", __file__], "--max-restarts must be 0 or more, got -2"),
         (["--workers", "0", __file__], "'0' is not a whole number of 1 or more"),
+        (["--port", "65536", __file__], "--port must be at most 65535, got 65536"),
+        (["--health-port", "65536", __file__], "--health-port must be at most 65535, got 65536"),
+        (["--health-port", "-1", __file__], "--health-port must be 0 or more, got -1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, text):

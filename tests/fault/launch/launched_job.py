@@ -24,16 +24,18 @@ class LaunchedJob:
       lines: of its output, each with the time (of `time.monotonic`) at which it came.
     """
 
-    def __init__(self, *arguments: Any, prefix: Sequence[Any] = (), **variables: Any):
+    def __init__(self, folder: Path, *arguments: Any, prefix: Sequence[Any] = (), **variables: Any):
         """Starts it.
 
         Args:
+          folder: for temporary logs.
           arguments: of `tf-fuse launch`.
           prefix: what to put before the command.
           variables: added to the environment.
         """
         env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-        env |= {"PYTHONPATH": os.fspath(ROOT), "GRPC_FAIL_FAST": "use_caller"}
+        env |= {"PYTHONPATH": os.fspath(ROOT), "TMPDIR": os.fspath(folder)}
+        env["GRPC_FAIL_FAST"] = "use_caller"
         self.process = subprocess.Popen(
             [str(word) for word in (*prefix, *COMMAND, *arguments)],
             env={**env, **variables},

@@ -124,7 +124,7 @@ def test_a_task_is_killed(case, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(textwrap.dedent(_TRAIN))
     options = ["--workers", "2", "--ps", "1", "--max-restarts", "1", "--log-dir", tmp_path / "logs"]
-    job = LaunchedJob(*options, program, tmp_path, phase, task)
+    job = LaunchedJob(tmp_path, *options, program, tmp_path, phase, task)
     kind, index = task.split("-")
     if phase == "starting" and kind != "chief":
         _kill_while_it_starts(job, tmp_path, kind, int(index))

@@ -51,7 +51,9 @@ def _program(folder, text):
 
 def _waiting(folder, handler="end", workers=2):
     """A job whose programs wait; all of its processes but the launcher."""
-    job = LaunchedJob("--workers", workers, _program(folder, _WAITS.format(handler=handler)))
+    job = LaunchedJob(
+        folder, "--workers", workers, _program(folder, _WAITS.format(handler=handler))
+    )
     for _ in range(workers):
         job.read_until("] waits ")
     pids = re.findall(r"\] waits (\d+) (\d+)", job.output)
@@ -104,7 +106,7 @@ def _is_pending(pid, number):
 
 def _signalled_while_tasks_start(folder):
     options = ["--workers", "2", "--ps", "1"]
-    job = LaunchedJob(*options, _program(folder, ""))
+    job = LaunchedJob(folder, *options, _program(folder, ""))
     launcher = psutil.Process(job.process.pid)
     wait_until(lambda: sum("serve.py" in " ".join(one.cmdline()) for one in launcher.children()))
     tasks = launcher.children(recursive=True)
@@ -116,7 +118,7 @@ def _signalled_while_tasks_start(folder):
 
 
 def _fails(folder):
-    job = LaunchedJob("--workers", "2", _program(folder, "import sys\nsys.exit(7)\n"))
+    job = LaunchedJob(folder, "--workers", "2", _program(folder, "import sys\nsys.exit(7)\n"))
     begin = time.monotonic()
     status, end = job.end()
     assert re.search(r"worker:\d ended, status 7; --max-restarts is 0", job.output)
@@ -136,7 +138,7 @@ def _port_is_taken(folder):
         port = other.getsockname()[1]
         config = _config(port) | {"task": {"type": "ps", "index": 0}}
         begin = time.monotonic()
-        task = LaunchedJob(_program(folder, ""), TF_CONFIG=json.dumps(config))
+        task = LaunchedJob(folder, _program(folder, ""), TF_CONFIG=json.dumps(config))
         status, end = task.end()
     assert f"port {port} of task ps:0 (address localhost:{port}) is in use" in task.output
     return f"status {status}, which port", end - begin
@@ -158,7 +160,7 @@ def _disk_is_full(folder):
     program = _program(folder, "print('x' * (1 << 20), flush=True)\n")
     begin = time.monotonic()
     prefix = [*_MOUNT, "sh", "-c", script, "sh"]
-    job = LaunchedJob("--log-dir", small, program, prefix=prefix)
+    job = LaunchedJob(folder, "--log-dir", small, program, prefix=prefix)
     status, end = job.end()
     assert "worker:0 ended, status 1; --max-restarts is 0" in job.output
     return f"status {status}", end - begin
@@ -175,7 +177,7 @@ def _disk_is_full_at_a_restart(folder):
     program = _program(folder, "import sys\nsys.exit(7)\n")
     begin = time.monotonic()
     prefix = [*_MOUNT, "sh", "-c", script, "sh"]
-    job = LaunchedJob("--max-restarts", 1, "--log-dir", small, program, prefix=prefix)
+    job = LaunchedJob(folder, "--max-restarts", 1, "--log-dir", small, program, prefix=prefix)
     status, end = job.end()
     assert "error: [Errno 28] No space left on device" in job.output
     return f"status {status}, the error", end - begin
@@ -184,11 +186,11 @@ def _disk_is_full_at_a_restart(folder):
 def _host_cannot_be_reached(folder):
     ssh.install(folder)
     hosts = folder / "hosts"
-    hosts.write_text("nobody\n")
+    hosts.write_text("localhost\nnobody\n")
     options = ["--hosts", hosts, "--workers", "1", "--ps", "1"]
     begin = time.monotonic()
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    job = LaunchedJob(*options, _program(folder, ""), PATH=path)
+    job = LaunchedJob(folder, *options, _program(folder, ""), PATH=path)
     status, end = job.end()
     assert "No route to host" in job.output
     return f"status {status}, ssh's message", end - begin
@@ -209,7 +211,7 @@ def _container(task, text, outcome):
             config = _config(ports.numbers[0]) | {"task": {"type": task, "index": 0}}
             program = _program(folder, _WAITS.format(handler="end"))
             prefix = pid_namespaces.COMMAND
-            job = LaunchedJob(program, prefix=prefix, TF_CONFIG=json.dumps(config))
+            job = LaunchedJob(folder, program, prefix=prefix, TF_CONFIG=json.dumps(config))
             job.read_until(text)
             first = _in_container(job)
             processes = [first, *first.children(recursive=True)]
@@ -230,7 +232,7 @@ def _container_while_it_starts(folder):
     with HeldPorts(1) as ports:
         config = _config(ports.numbers[0]) | {"task": {"type": "ps", "index": 0}}
         prefix = pid_namespaces.COMMAND
-        job = LaunchedJob(_program(folder, ""), prefix=prefix, TF_CONFIG=json.dumps(config))
+        job = LaunchedJob(folder, _program(folder, ""), prefix=prefix, TF_CONFIG=json.dumps(config))
         first = _in_container(job)
 
         def imports_tensorflow():

@@ -112,10 +112,14 @@ def launch(job: Job) -> int:
                 status = launcher.run(follower.say)
                 if status and not job.log_dir:
                     follower.say(f"tf-fuse launch: the logs stay in {log_dir}")
+        if status == 0 and not job.log_dir:
+            shutil.rmtree(log_dir, ignore_errors=True)
     except Interrupted as interrupted:  # before the job ran
         return interrupted.status
-    if status == 0 and not job.log_dir:
-        shutil.rmtree(log_dir, ignore_errors=True)
+    finally:
+        if not job.log_dir:
+            with contextlib.suppress(OSError):  # Logs are in it, or it is gone.
+                log_dir.rmdir()
     if follower.is_stuck():  # Python would wait, too.
         os._exit(status)
     return status

@@ -63,13 +63,16 @@ class LogFollower:
         return [path for _, path in sorted(found)]
 
     def _write(self, whole_lines: bool) -> None:
-        """Write what is new; a log that cannot be read, or an output that is closed, is left."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._print(self._said.get_nowait())
+        """Write what is new: first the tasks' last words, then what is said of their ends.
+
+        A log that cannot be read, or an output that is closed, is left.
+        """
         for path in self._logs():
             with contextlib.suppress(OSError):
                 self._write_log(path, whole_lines)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._print(self._said.get_nowait())
         with contextlib.suppress(OSError):
             if self._out is not None:
                 self._out.flush()
