@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from typing import Final
 
-COMMAND: Final = ("unshare", "--pid", "--fork", "--mount-proc")
+COMMAND: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 NOT_ALLOWED: Final = "this user may not make PID namespaces"
 
 

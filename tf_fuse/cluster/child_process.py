@@ -76,15 +76,12 @@ class ChildProcess:
 
     def has_ended(self) -> bool:
         """Return whether the process has ended; `wait` still returns its status."""
-        if self.process.returncode is not None:
-            return True
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.pid, options) is not None
+        return self.process.returncode is not None or first_to_end([self.pid], 0.0) != 0
 
     def wait(self) -> int:
         """Wait for the end of the process; kill what is left of its group; return its status."""
         if self.process.returncode is None:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            first_to_end([self.pid])
             # Before its status is asked for, the number of its group cannot be another's.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -141,7 +138,10 @@ def first_to_end(pids: Sequence[int], seconds: float | None = None) -> int:
     files: dict[int, int] = {}
     try:
         for pid in pids:
-            files[os.pidfd_open(pid)] = pid
+            try:
+                files[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:  # Its status was asked for.
+                return pid
         poll = select.poll()
         for file in files:
             poll.register(file, select.POLLIN)

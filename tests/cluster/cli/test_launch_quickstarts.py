@@ -96,7 +96,7 @@ def test_as_the_command_of_a_container(quickstart, platform):
 
 @_NEEDS_CONTAINERS
 def test_a_tfjob_with_servers():
-    """Each task is a container; the evaluator runs the program, too."""
+    """Each task is a container; the evaluator that TF_CONFIG names is not waited for."""
     names = ["chief", "ps", "worker"]
     with HeldPorts(4) as ports, contextlib.ExitStack() as stack:
         cluster = {
