@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -88,11 +89,11 @@ def _run(job: Callable[[], int]) -> int:
 def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
     """Return the hosts of a file: one on each line, "#" begins a comment."""
     try:
-        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         parser.error(f"--hosts {name}: {getattr(error, 'strerror', None) or error}")
     hosts = [host for line in lines if (host := line.partition("#")[0].strip())]
-    wrong = [host for host in hosts if len(host.split()) > 1 or host.startswith("-")]
+    wrong = [host for host in hosts if not re.fullmatch(r"(?!-)([^\s@:]+@)?[^\s@:]+", host)]
     if wrong or not hosts:
         found = f"found {wrong[0]!r}" if wrong else "it has none"
         parser.error(f"--hosts {name}: expected host or user@host on each line; {found}")

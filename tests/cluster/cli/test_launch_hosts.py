@@ -106,6 +106,8 @@ def test_a_host_that_cannot_be_reached(start, tmp_path):
     [
         (["# nobody"], "expected host or user@host on each line; it has none"),
         (["a b"], "expected host or user@host on each line; found 'a b'"),
+        (["user@"], "expected host or user@host on each line; found 'user@'"),
+        (["n1", "n2:22"], "expected host or user@host on each line; found 'n2:22'"),
         (["-oProxyCommand=x"], "expected host or user@host on each line; found '-oProxyCommand=x'"),
     ],
 )
