@@ -232,6 +232,8 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str,
                     grown[key] = new
             elif key == "error":
                 grown[key] = value
+            elif key == "waits":
+                continue
             elif value != old.get(key, 0):
                 grown[key] = value - old.get(key, 0)
         result[task] = grown

@@ -57,6 +57,14 @@ StepCounts& Counts() {
 // While the library is loaded: then tf_fuse/_native.py removes the variable.
 [[maybe_unused]] const StepCounts& at_load = Counts();
 
+void AddWaits(const char* name, const WaitHistogram& waits, std::string* out) {
+  *out += std::string(", \"") + name + "\": {\"counts\": [";
+  for (size_t i = 0; i < WaitHistogram::kBuckets; ++i) {
+    *out += (i == 0 ? "" : ", ") + std::to_string(waits.count(i));
+  }
+  *out += "], \"sum_us\": " + std::to_string(waits.sum_us()) + "}";
+}
+
 }  // namespace
 
 Metrics::Metrics()
@@ -124,6 +132,15 @@ std::string Metrics::ToJson() const {
     out += separator + ("\"" + reason + "\": ") + std::to_string(count);
     separator = ", ";
   }
+  out += "}, \"waits\": {\"bounds_us\": [";
+  for (size_t i = 0; i < WaitHistogram::kBoundsUs.size(); ++i) {
+    out += (i == 0 ? "" : ", ") + std::to_string(WaitHistogram::kBoundsUs[i]);
+  }
+  out += "]";
+  AddWaits("receives", receive_waits, &out);
+  AddWaits("requests", request_waits, &out);
+  AddWaits("chunks", chunk_waits, &out);
+  AddWaits("locks", lock_waits, &out);
   out += "}}";
   return out;
 }

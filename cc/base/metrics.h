@@ -7,13 +7,58 @@
 #ifndef TF_FUSE_CC_BASE_METRICS_H_
 #define TF_FUSE_CC_BASE_METRICS_H_
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
 
 namespace tf_fuse {
+
+// Measures from its construction on.
+class Stopwatch {
+ public:
+  int64_t Micros() const {
+    return std::chrono::duration_cast<std::chrono::microseconds>(
+               std::chrono::steady_clock::now() - start_)
+        .count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+};
+
+// How long something waited: how often each length came, and the sum.
+// Thread-safe.
+class WaitHistogram {
+ public:
+  // A bucket has the waits up to its bound that are above the bound before it;
+  // one more bucket has those above all bounds.
+  static constexpr std::array<int64_t, 13> kBoundsUs = {
+      100,        300,        1'000,      3'000,     10'000,
+      30'000,     100'000,    300'000,    1'000'000, 3'000'000,
+      10'000'000, 30'000'000, 100'000'000};
+  static constexpr size_t kBuckets = kBoundsUs.size() + 1;
+
+  void Add(int64_t waited_us) {
+    const auto* bound =
+        std::lower_bound(kBoundsUs.begin(), kBoundsUs.end(), waited_us);
+    counts_[bound - kBoundsUs.begin()].fetch_add(1, std::memory_order_relaxed);
+    sum_us_.fetch_add(waited_us, std::memory_order_relaxed);
+  }
+
+  int64_t count(size_t bucket) const { return counts_[bucket].load(); }
+  int64_t sum_us() const { return sum_us_.load(); }
+
+ private:
+  std::array<std::atomic<int64_t>, kBuckets> counts_{};
+  std::atomic<int64_t> sum_us_{0};
+};
 
 struct Metrics {
   // Receiving side.
@@ -74,9 +119,19 @@ struct Metrics {
   std::atomic<int64_t> groups{0};          // _FuseRecv nodes made.
   std::atomic<int64_t> fused_receives{0};  // _Recv nodes they replaced.
 
+  // How long what ended well has waited: fused receives for their tensors;
+  // requests of peers for tensors of this task, until their frame was made;
+  // collectives for chunks of other members; updates for variables' locks.
+  WaitHistogram receive_waits;
+  WaitHistogram request_waits;
+  WaitHistogram chunk_waits;
+  WaitHistogram lock_waits;
+
   void AddSkipped(const std::string& reason, int64_t count);
 
-  // One JSON object; keys are the names above, plus "skipped": {reason: n}.
+  // One JSON object; keys are the names above, plus "skipped": {reason: n} and
+  // "waits": {"bounds_us": [...], and for "receives", "requests", "chunks" and
+  // "locks" {"counts": [waits by bucket], "sum_us": n}}.
   std::string ToJson() const;
 
   static Metrics* Get();

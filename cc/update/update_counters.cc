@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/metrics.h"
 
 namespace tf_fuse {
 
@@ -63,6 +64,7 @@ void UpdateLog::Add(const Update& update) {
   const int64_t before = variable.updates++;
   variable.took_ns += update.took_ns;
   if (update.waited_us > 0) {
+    Metrics::Get()->lock_waits.Add(update.waited_us);
     ++variable.waits;
     variable.wait_us += update.waited_us;
     variable.max_wait_us = std::max(variable.max_wait_us, update.waited_us);

@@ -21,6 +21,9 @@ frames not taken by their receivers yet) and `remembered_requests` (kept parsed,
 again).
 The pass: `functions`, `groups` (fused receives made), `fused_receives` (receives they replaced) and
 `skipped`, receives left alone by reason (docs/fuse_recv.md).
+Waits of what ended well: `waits` has the upper bounds of its buckets in microseconds (`bounds_us`;
+one more bucket is for longer waits), and of each kind the waits by bucket (`counts`) and their sum
+(`sum_us`).
 Updates on parameter servers: `server_updates`, by variable and by worker (`server_update_report`).
 Of this process only: `weight_updates`, the counters of the option `shard_weight_update`
 (docs/watching.md).
@@ -33,7 +36,7 @@ from typing import Any
 
 from tf_fuse.monitoring import tasks
 
-#: What each counter counts, in the order of `metrics`; without `skipped`.
+#: What each counter counts, in the order of `metrics`; without `skipped` and `waits`.
 DESCRIPTIONS = {
     "fused_rpcs": "Receives of a whole frame.",
     "single_rpcs": "Receives of one tensor.",
@@ -79,6 +82,14 @@ DESCRIPTIONS = {
     "functions": "Graphs that the pass looked at.",
     "groups": "Fused receives that the pass made.",
     "fused_receives": "Receives that those replaced.",
+}
+
+#: What has waited, by its key in `waits`.
+WAITS = {
+    "receives": "Fused receives, for their tensors.",
+    "requests": "Requests of peers, for tensors of this task.",
+    "chunks": "Collectives, for chunks of other members.",
+    "locks": "Updates on this server, for their variables' locks; those that waited.",
 }
 
 #: Counters that may fall.

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/metrics.h"
 #include "channel/chunk.h"
 #include "tensorflow/core/framework/cancellation.h"
 
@@ -86,6 +87,7 @@ class PendingTake : public std::enable_shared_from_this<PendingTake> {
 
   void Finish(absl::StatusOr<ChunkLoan> result) {
     Leave();
+    if (result.ok()) Metrics::Get()->chunk_waits.Add(stopwatch_.Micros());
     std::shared_ptr<ChunkCall> last;
     {
       absl::MutexLock lock(&mu_);
@@ -120,6 +122,7 @@ class PendingTake : public std::enable_shared_from_this<PendingTake> {
   char* const destination_;
   const ChunkDone done_;
   const LoanDone loan_done_;
+  const Stopwatch stopwatch_;
   tensorflow::CancellationManager* const managers_[2];
   tensorflow::CancellationToken tokens_[2] = {};
   bool registered_[2] = {false, false};

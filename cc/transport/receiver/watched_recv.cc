@@ -98,6 +98,9 @@ void WatchedRecv::FrameArrived(size_t bytes, std::vector<int64_t> waits_micros,
 }
 
 void WatchedRecv::WatchEnded(absl::StatusCode code) {
+  if (code == absl::StatusCode::kOk) {
+    Metrics::Get()->receive_waits.Add(stopwatch_.Micros());
+  }
   TracedRecv event;
   {
     absl::MutexLock lock(&watch_mu_);

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/metrics.h"
 #include "tensorflow/core/distributed_runtime/worker_cache.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -69,6 +70,7 @@ class WatchedRecv : public Waiting,
   const int64_t step_id_;
   const std::shared_ptr<const FusedKeys> keys_;
   const int64_t start_ns_;
+  const Stopwatch stopwatch_;
 
   absl::Mutex watch_mu_;
   bool reported_ ABSL_GUARDED_BY(watch_mu_) = false;

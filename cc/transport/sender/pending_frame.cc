@@ -295,6 +295,7 @@ void PendingFrame::Finish() {
     metrics->served_tensors.fetch_add(static_cast<int64_t>(tensors),
                                       std::memory_order_relaxed);
     metrics->served_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    metrics->request_waits.Add(stopwatch_.Micros());
   } else {
     metrics->served_errors.fetch_add(1);
   }

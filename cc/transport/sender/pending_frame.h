@@ -17,6 +17,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/metrics.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
 #include "tensorflow/core/distributed_runtime/worker_env.h"
@@ -107,6 +108,7 @@ class PendingFrame : public Waiting,
   const bool traced_;
   // 0 unless waits are measured.
   const int64_t start_ns_;
+  const Stopwatch stopwatch_;
   // Made when the step has begun.
   std::vector<Slot> slots_;
   std::vector<tensorflow::Rendezvous::Args> send_args_;

@@ -14,6 +14,7 @@ _WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
 # Gauges among them: what a request held is given back a moment after its answer.
 _NOT_COUNTED = {
     "skipped",
+    "waits",
     "pending_requests",
     "pending_bytes",
     "unsent_frame_bytes",
