@@ -102,7 +102,7 @@ class FunctionCache:
         """Of all replicas that train together, those of each together."""
         return [
             b
-            for replica_group in self._replica_groups.values()
+            for replica_group in list(self._replica_groups.values())
             for b in replica_group.state.shard_groups()
         ]
 

@@ -95,7 +95,9 @@ class ShardGroups:
 
     def shard_groups(self) -> list[ShardGroup]:
         """All that exist, by number."""
-        return sorted(self._shard_groups.values(), key=lambda shard_group: shard_group.number)
+        # (Of a copy: metrics are read in threads of their own.)
+        groups = self._shard_groups.copy().values()
+        return sorted(groups, key=lambda shard_group: shard_group.number)
 
     def counts(self) -> dict[str, float]:
         """Return what has been done with all shard groups so far, by the names of counters."""

@@ -74,7 +74,7 @@ def test_a_task_that_serves(task, path):
 def test_counters(task):
     status, text = _ask(task[1], "/metrics")
     assert status == 200
-    assert "\ntf_fuse_served_rpcs_total{" in text
+    assert "\ntf_fuse_frames_total{" in text
 
 
 def test_other_paths(task):

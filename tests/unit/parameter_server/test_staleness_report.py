@@ -8,6 +8,7 @@ import pytest
 
 import tf_fuse
 from tf_fuse import cli, prometheus
+from tf_fuse.monitoring.metrics import DESCRIPTIONS
 from tf_fuse.parameter_server import staleness_report
 
 _PS, _WORKER = "/job:ps/replica:0/task:{}", "/job:worker/replica:0/task:{}"
@@ -111,7 +112,12 @@ def test_picture(tasks, tmp_path):
 def test_prometheus(tasks):
     pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
     server = _PS.format(1)
-    families = prometheus._server_families(prometheus._client(), {server: tasks[server]})
+    of_server = {server: {**dict.fromkeys(DESCRIPTIONS, 0), **tasks[server]}}
+    client = prometheus._client()
+    families = [
+        *prometheus._server_families(client, of_server),
+        *prometheus._former(client, of_server),
+    ]
     samples = {
         (s.name, s.labels.get("le"), s.labels.get("worker")): s.value
         for family in families
@@ -122,10 +128,11 @@ def test_prometheus(tasks):
     assert samples["tf_fuse_server_update_seconds_total", None, None] == pytest.approx(1e-3)
     assert samples["tf_fuse_server_update_waits_total", None, None] == 2
     assert samples["tf_fuse_server_update_wait_seconds_total", None, None] == pytest.approx(4e-3)
-    assert samples["tf_fuse_staleness_bucket", "0.0", worker] == 1
-    assert samples["tf_fuse_staleness_bucket", "1.0", worker] == 2
-    assert samples["tf_fuse_staleness_bucket", "3.0", worker] == 2
-    assert samples["tf_fuse_staleness_bucket", "7.0", worker] == 3
-    assert samples["tf_fuse_staleness_bucket", "+Inf", worker] == 3
-    assert samples["tf_fuse_staleness_count", None, worker] == 3
-    assert samples["tf_fuse_staleness_sum", None, worker] == 9
+    for name in ("tf_fuse_staleness", "tf_fuse_staleness_updates"):
+        assert samples[f"{name}_bucket", "0.0", worker] == 1
+        assert samples[f"{name}_bucket", "1.0", worker] == 2
+        assert samples[f"{name}_bucket", "3.0", worker] == 2
+        assert samples[f"{name}_bucket", "7.0", worker] == 3
+        assert samples[f"{name}_bucket", "+Inf", worker] == 3
+        assert samples[f"{name}_count", None, worker] == 3
+        assert samples[f"{name}_sum", None, worker] == 9
