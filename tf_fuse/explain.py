@@ -17,6 +17,7 @@ level, where a run groups by cost.
 from __future__ import annotations
 
 import ctypes
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -187,6 +188,21 @@ def explain_function(
       ValueError: the graph cannot be placed or partitioned.
     """
     return rewrite(placed_graph(concrete_function, device), plain_tasks, **options)
+
+
+def write_model_explorer(result: Rewrite, path: str | os.PathLike[str]) -> None:
+    """Write the graphs before and after to a file that Model Explorer opens.
+
+    Args:
+      result: what `rewrite` or `explain_function` returned.
+      path: the file, by convention *.json.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    from tf_fuse.monitoring.model_explorer import graph_collection
+
+    Path(path).write_text(json.dumps(graph_collection(result)) + "\n", encoding="utf-8")
 
 
 def save_function(

@@ -123,6 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
     explain.add_argument("--json", metavar="PATH", help="write the report; - for standard output")
     explain.add_argument(
+        "--model-explorer",
+        metavar="PATH",
+        help="write the graphs before and after in Model Explorer's JSON",
+    )
+    explain.add_argument(
         "--grouping",
         choices=_GROUPINGS,
         help="the option fuse_grouping; here level by default, while runs group by cost",
@@ -172,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (args.graph is None) == (args.example is None):
         parser.error("explain takes a file or --example, one of both")
     if args.graph is not None and args.graph.endswith(".json"):
-        if args.grouping or args.gpu or args.session:
+        if args.grouping or args.gpu or args.session or args.model_explorer:
             parser.error("a report (.json) takes no option but --json")
         from tf_fuse.cli import explain_saved_report
 
@@ -184,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.example,
         args.signature,
         args.json,
+        args.model_explorer,
         splitting=args.grouping or "",
         fuse_gpu=args.gpu,
         session=args.session,

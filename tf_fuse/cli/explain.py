@@ -40,7 +40,12 @@ _ESTIMATES = ("ready_us", "tail_us")
 
 
 def run(
-    path: str | None, example: str | None, signature: str, json_path: str | None, **options: Any
+    path: str | None,
+    example: str | None,
+    signature: str,
+    json_path: str | None,
+    model_explorer: str | None = None,
+    **options: Any,
 ) -> int:
     """Explain a file or a bundled example; return the exit status.
 
@@ -50,20 +55,24 @@ def run(
       signature: which one of a SavedModel.
       json_path: where to write the report as JSON beside the tables; "-" for standard output, in
         place of them.
+      model_explorer: where to write the graphs before and after, for Model Explorer.
       **options: of `tf_fuse.explain.rewrite`.
 
     Returns:
       0; or 1, with a message on standard error, if the graph cannot be read or the report written.
     """
     from tf_fuse.cli import example_graphs, load_graph
-    from tf_fuse.explain import rewrite
+    from tf_fuse.explain import rewrite, write_model_explorer
 
     try:
         if example is not None:
             graph = example_graphs.build(example)
         else:
             graph = load_graph.load(Path(str(path)), signature)
-        data = describe(rewrite(graph, **options))
+        result = rewrite(graph, **options)
+        if model_explorer:
+            write_model_explorer(result, model_explorer)
+        data = describe(result)
         if json_output.write(data, json_path):
             return 0
     except (OSError, ValueError) as error:
