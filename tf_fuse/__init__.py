@@ -22,6 +22,7 @@ from tf_fuse import _log, _native, _patching, _removed_variables
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._patching import uninstall
 from tf_fuse.monitoring.metrics import cluster_metrics, cluster_reports, metrics
+from tf_fuse.monitoring.summaries import write_summaries
 from tf_fuse.monitoring.waiting import cluster_waiting, waiting
 from tf_fuse.sessions import session_config
 
@@ -58,6 +59,7 @@ __all__ = [
     "uninstall",
     "waiting",
     "weight_update_report",
+    "write_summaries",
 ]
 
 # Names that are imported when they are first used (PEP 562), and the modules that have them.

@@ -18,8 +18,9 @@ docs/keras.md says how data and steps are dealt to workers.
 from __future__ import annotations
 
 from tf_fuse.keras import chief_files, loops, processes
+from tf_fuse.keras.report_callback import ReportCallback
 
-__all__: list[str] = []
+__all__ = ["ReportCallback"]
 
 loops.install()
 processes.install()
