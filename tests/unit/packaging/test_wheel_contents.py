@@ -124,4 +124,5 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
         "prometheus",
         "release",
         "test",
+        "viewers",
     ]
