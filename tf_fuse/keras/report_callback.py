@@ -61,7 +61,9 @@ class ReportCallback(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count the batches of this call, and write if it is time."""
-        # (A call of several steps has one end.)
+        # A call of several steps has one end; Keras numbers the last one as if it were full.
+        steps = self.params.get("steps")
+        batch = min(batch, steps - 1) if steps else batch
         self._step += batch - self._batch
         self._batch = batch
         if self._every and self._step - self._written >= self._every:
@@ -69,7 +71,8 @@ class ReportCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write, so that TensorBoard sees it."""
-        self._write()
+        if self._step != self._written:
+            self._write()
         if self._writer is not None:
             self._writer.flush()
 

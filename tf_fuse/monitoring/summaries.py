@@ -38,10 +38,17 @@ def write_summaries(writer: Any, step: int, *, timeout_s: float = 10.0) -> None:
       timeout_s: seconds to wait for a task's answer.
 
     Raises:
+      RuntimeError: eager execution is disabled, so that `tf.summary` would write nothing.
       ValueError: `step` is less than 0, or than that of the last call with this writer.
     """
     import tensorflow as tf
 
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "write_summaries needs eager execution, which this program has disabled; read "
+                "tf_fuse.cluster_metrics(target=...) and write what you need"
+            )
     tasks = cluster_metrics(timeout_s)
     answered = {task: counters for task, counters in tasks.items() if "waits" in counters}
     with _lock:
