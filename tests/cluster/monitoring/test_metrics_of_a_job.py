@@ -96,6 +96,22 @@ def test_what_has_waited(cases):
         assert values["tf_fuse_lock_wait_seconds_count", (("task", task),)] == waits
 
 
+def test_each_wait_is_in_the_bucket_of_its_length(cases):
+    """Or the sum would not lie between what the buckets allow."""
+    waited = 0
+    for counters in cases["counters"].values():
+        waits = dict(counters["waits"])
+        bounds = waits.pop("bounds_us")
+        for one in waits.values():
+            *counts, longest = one["counts"]
+            assert longest == 0  # of more than 100 s
+            least = sum(n * (bound + 1) for n, bound in zip(counts[1:], bounds, strict=False))
+            most = sum(n * bound for n, bound in zip(counts, bounds, strict=True))
+            assert least <= one["sum_us"] <= most
+            waited += sum(counts)
+    assert waited > 0
+
+
 def test_updates_of_servers(cases):
     total = 0
     for task in _PS:
