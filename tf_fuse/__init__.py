@@ -22,12 +22,12 @@ from tf_fuse import _log, _native, _patching, _removed_variables
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._patching import uninstall
 from tf_fuse.monitoring.metrics import cluster_metrics, cluster_reports, metrics
-from tf_fuse.monitoring.summaries import write_summaries
 from tf_fuse.monitoring.waiting import cluster_waiting, waiting
 from tf_fuse.sessions import session_config
 
 if TYPE_CHECKING:
     from tf_fuse import collectives, layout, parameter_server
+    from tf_fuse.monitoring.summaries import write_summaries
     from tf_fuse.parameter_server.staleness_report import (
         plot_server_update_report,
         print_server_update_report,
@@ -71,6 +71,7 @@ _LAZY_NAMES = {
     "prometheus_text": "tf_fuse.prometheus",
     "server_update_report": "tf_fuse.parameter_server.staleness_report",
     "weight_update_report": "tf_fuse.shard_update.report",
+    "write_summaries": "tf_fuse.monitoring.summaries",
 }
 
 
