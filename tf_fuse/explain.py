@@ -67,6 +67,7 @@ def rewrite(
     session: bool = False,
     fuse_gpu: bool = False,
     addresses: Mapping[str, str] | None = None,
+    fuse_operations: bool = False,
 ) -> Rewrite:
     """Partition a graph by device, and run the fuse_recv pass on it.
 
@@ -97,6 +98,7 @@ def rewrite(
       addresses: for the splitting "cost": "host:port" of each task ("/job:ps/replica:0/task:0"). A
         task without an address has its own host; runs take the cluster's addresses. Between tasks
         of one host only tensors too large for a frame are split off.
+      fuse_operations: the option `fuse_operations`, which is on in runs; sessions ignore it.
 
     Returns:
       The graphs before and after, and the report.
@@ -126,6 +128,7 @@ def rewrite(
         session=session,
         fuse_gpu=fuse_gpu,
         addresses=addresses or {},
+        fuse_operations=fuse_operations,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

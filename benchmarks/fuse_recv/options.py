@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-MODES = ("stock", "fused", "all", "local")
+RECEIVES = "receives"  # fused receives, and no operations that run as one
+MODES = ("stock", RECEIVES, "fused", "all", "local")
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
 GROUPINGS = ("level", "consumer", "cost", "dynamic")

@@ -34,7 +34,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from rich.progress import Progress
 
-from benchmarks.fuse_recv.options import FEATURES_FIELD, GROUPINGS, IN_FLIGHT, parse
+from benchmarks.fuse_recv.options import FEATURES_FIELD, GROUPINGS, IN_FLIGHT, RECEIVES, parse
 from benchmarks.fuse_recv.results import (
     compared_modes,
     comparison_of_groupings,
@@ -148,6 +148,8 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     if mode.startswith(IN_FLIGHT):
         number = int(mode.removeprefix(IN_FLIGHT))
         return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}
+    if mode == RECEIVES:
+        return {"mode": "fused", "fuse_options": {"fuse_operations": False}}
     if mode in GROUPINGS:
         return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
     if mode != "fused" or len(args.grouping) != 1:

@@ -7,11 +7,11 @@
 // fuzzed on a machine without TensorFlow. Data types are plain numbers to it
 // (TensorFlow's DataType).
 //
-// Wire format, version 2. All integers are little-endian.
+// Wire format, version 3. All integers are little-endian.
 //
 //   fixed header, 32 bytes
 //      0  u32  magic         the bytes 'T' 'F' 'F' 'R'
-//      4  u16  version       2
+//      4  u16  version       3
 //      6  u16  flags         0
 //      8  u32  header_bytes  fixed header plus all slot records
 //     12  u32  slot_count
@@ -52,7 +52,10 @@ namespace tf_fuse {
 namespace frame {
 
 inline constexpr uint32_t kMagic = 0x52464654;  // "TFFR" in memory order.
-inline constexpr uint16_t kVersion = 2;
+// Also of what one task may ask of another one: since version 3 it runs
+// TfFuse>OperationGroup. A task with another version counts as one without the
+// plugin.
+inline constexpr uint16_t kVersion = 3;
 inline constexpr size_t kFixedHeaderBytes = 32;
 inline constexpr size_t kSlotRecordBytes = 24;
 inline constexpr size_t kPayloadAlignment = 64;

@@ -138,10 +138,10 @@ FRAME_TEST(HeaderErrors) {
   const ErrorKind corrupt = ErrorKind::kCorrupt;
   ExpectDecodeError(0, 4, 0x04034b50, ErrorKind::kBadMagic,
                     "not a frame: magic is 0x04034b50, expected 0x52464654");
-  for (const uint64_t version : {0, 1, 3, 0xFFFF}) {
+  for (const uint64_t version : {0, 1, 2, 4, 0xFFFF}) {
     ExpectDecodeError(4, 2, version, ErrorKind::kUnsupportedVersion,
                       "frame version is " + std::to_string(version) +
-                          ", this build reads version 2; install the same "
+                          ", this build reads version 3; install the same "
                           "tf_fuse in all tasks");
   }
   ExpectDecodeError(6, 2, 4, corrupt,

@@ -33,7 +33,7 @@ FRAME_TEST(GoldenBytes) {
   Bytes want = FromHex(
       // Magic, version, flags, header_bytes = 32 + 6 * 24 + 5 * 8, slot_count;
       // total_bytes, reserved.
-      "54464652 0200 0000 d8000000 06000000"
+      "54464652 0300 0000 d8000000 06000000"
       "8101000000000000 0000000000000000"
       // Per slot: encoding, flags, rank, reserved, dtype, offset; bytes, dims.
       // 0: uint8 {3}, 3 bytes at 256.
@@ -78,7 +78,7 @@ FRAME_TEST(GoldenBytes) {
 FRAME_TEST(GoldenBytesOfStrings) {
   Bytes want = FromHex(
       // header_bytes = 32 + 3 * 24 + 3 * 8, three slots.
-      "54464652 0200 0000 80000000 03000000"
+      "54464652 0300 0000 80000000 03000000"
       "c200000000000000 0000000000000000"
       // 0: strings {3}, 27 bytes at 128.
       "04 00 01 00 07000000 8000000000000000"

@@ -267,6 +267,7 @@ absl::StatusOr<AnalysisOptions> ReadOptions(const v1::RewriteRequest& request) {
   }
   options.fuse_may_be_dead = !request.leave_may_be_dead();
   options.fuse_gpu = request.fuse_gpu();
+  options.fuse_operations = request.fuse_operations();
   if (request.max_keys_per_request() != 0) {
     options.max_keys_per_request = request.max_keys_per_request();
   }

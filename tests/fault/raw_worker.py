@@ -201,7 +201,7 @@ class Worker:
         from tf_fuse.v1 import fuse_recv_pb2
 
         request = fuse_recv_pb2.FuseRecvTensorRequest(
-            frame_version=2,
+            frame_version=3,
             send_device=self.device,
             send_device_incarnation=self.incarnation,
             tensor_names=[f"edge_{name}" for name in names],

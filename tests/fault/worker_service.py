@@ -118,7 +118,7 @@ class Peer:
         from tf_fuse.v1 import fuse_recv_pb2
 
         values = {
-            "frame_version": 2,
+            "frame_version": 3,
             "send_device": f"{self.task}/device:CPU:0",
             "send_device_incarnation": self.incarnation,
             "recv_device": receiver,

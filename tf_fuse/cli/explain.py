@@ -69,7 +69,8 @@ def run(
             graph = example_graphs.build(example)
         else:
             graph = load_graph.load(Path(str(path)), signature)
-        result = rewrite(graph, **options)
+        in_functions = not options.get("session")
+        result = rewrite(graph, fuse_operations=in_functions, **options)
         if model_explorer:
             write_model_explorer(result, model_explorer)
         data = describe(result)
@@ -93,11 +94,12 @@ def describe(result: Any) -> dict[str, Any]:
       send_device, recv_device, depth, dynamic, loop ("" outside of loops), tensors, known_bytes,
       unknown_sizes, may_be_dead (how many of its tensors may be) and slots, which have may_be_dead
       (true or false) too), `skips` (send_device, recv_device, reason, meaning and the slot's
-      fields), `local_receives`, `receives` (between tasks, before) and `receives_after`, for which
-      a dynamic group counts as one: how many requests its receives share is not known before they
-      run. A slot has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is
-      not static. With fuse_grouping "cost" slots also have ready_us (when the sender is estimated
-      to have it) and tail_us (how long the step takes after it), and groups the largest of each.
+      fields), `operation_groups` (node, device, and `operations`, type to number),
+      `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
+      group counts as one: how many requests its receives share is not known before they run. A slot
+      has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
+      With fuse_grouping "cost" slots also have ready_us (when the sender is estimated to have it)
+      and tail_us (how long the step takes after it), and groups the largest of each.
     """
     from tf_fuse.explain import known_bytes
 
@@ -144,6 +146,10 @@ def describe(result: Any) -> dict[str, Any]:
         "grouping": result.splitting,
         "groups": groups,
         "skips": skips,
+        "operation_groups": [
+            {"node": one.node, "device": one.device, "operations": dict(one.operations)}
+            for one in report.operation_groups
+        ],
         "local_receives": report.local_receives,
         "receives": sum(group["tensors"] for group in groups) + len(skips),
         "receives_after": len(groups) + len(skips),
@@ -218,6 +224,16 @@ def _print(data: dict[str, Any]) -> None:
         console.print(skips)
         for reason in sorted({skip["reason"] for skip in data["skips"]}):
             console.print(f"[bold]{reason}[/bold]: {REASONS.get(reason, '')}")
+    if data["operation_groups"]:
+        together = Table(title="Operations that run as one", box=box.SIMPLE, title_justify="left")
+        together.add_column("on", no_wrap=True)
+        together.add_column("operations", overflow="fold")
+        for one in data["operation_groups"]:
+            counts = sorted(one["operations"].items())
+            together.add_row(
+                _short(one["device"]), ", ".join(f"{count} {name}" for name, count in counts)
+            )
+        console.print(together)
     console.print(_grouping(data["grouping"]), soft_wrap=True)
     before, after = data["receives"], data["receives_after"]
     saved = f", {1 - after / before:.0%} fewer" if before else ""

@@ -130,14 +130,18 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
     rewrite = config.graph_options.rewrite_options
     kept = [entry for entry in rewrite.custom_optimizers if entry.name != OPTIMIZER_NAME]
     had_entry = len(kept) != len(rewrite.custom_optimizers)
-    ours = {k: options[k] for k in sorted(OPTIONS) if options.get(k) and OPTIONS[k].in_config}
+    ours = {
+        k: options[k]
+        for k in sorted(OPTIONS)
+        if OPTIONS[k].in_config and (options.get(k) or (k in options and OPTIONS[k].sends_false))
+    }
     if had_entry:
         entries = [entry.SerializeToString() for entry in kept]
         del rewrite.custom_optimizers[:]
         for entry in entries:
             rewrite.custom_optimizers.add().ParseFromString(entry)
     # The other types only configure an option that is on.
-    if not any(OPTIONS[key].type is bool for key in ours):
+    if not any(value for key, value in ours.items() if OPTIONS[key].type is bool):
         return
     entry = rewrite.custom_optimizers.add()
     entry.name = OPTIMIZER_NAME

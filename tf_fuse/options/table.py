@@ -20,6 +20,7 @@ class Option:
       in_config: whether processes that run functions need it; otherwise only the process that
         calls functions uses it.
       none_of: ints that it does not take.
+      sends_false: whether a process that needs it and finds no value takes it to be on.
     """
 
     key: str
@@ -29,6 +30,7 @@ class Option:
     in_sessions: bool = True
     in_config: bool = True
     none_of: tuple[int, ...] = ()
+    sends_false: bool = False
 
 
 OPTIONS: dict[str, Option] = {
@@ -55,6 +57,15 @@ OPTIONS: dict[str, Option] = {
             "Pass the handles of a server's variables to a function as one value. On unless set "
             "to False, but only together with do_fuse_recv.",
             in_sessions=False,
+        ),
+        Option(
+            "fuse_operations",
+            bool,
+            "Run the small operations of a task that wait for the same tensors, such as lookups "
+            "and updates of rows, as one operation. On unless set to False, but only together "
+            "with do_fuse_recv.",
+            in_sessions=False,
+            sends_false=True,
         ),
         Option(
             "do_fuse_gpu",

@@ -15,13 +15,18 @@ namespace tf_fuse {
 
 namespace {
 
-// Index of the first group on a cycle of the contracted graph, or -1. All nodes
-// of a block become one; the blocks that a topological sort from both ends
-// cannot remove are those on cycles, or between two of them.
+// Index of the first group on a cycle of the contracted graph, or -1: groups of
+// operations are counted first, then those of receives. All nodes of a block
+// become one; the blocks that a topological sort from both ends cannot remove
+// are those on cycles, or between two of them.
 int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   std::vector<int> block(view.size(), -1);
-  // The receives of group g are block g.
+  // The nodes of group g are block g.
   int blocks = 0;
+  for (const OperationGroup& group : plan.operation_groups) {
+    for (const NodeId id : group.nodes) block[id] = blocks;
+    ++blocks;
+  }
   for (const FuseGroup& group : plan.groups) {
     for (const Receive* receive : group.receives) {
       // Each of a dynamic group stays an operation of its own.
@@ -37,6 +42,11 @@ int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   for (NodeId id = 0; id < view.size(); ++id) {
     for (const PartitionView::Edge& edge : view.in_edges(id)) {
       if (edge.is_back_edge) continue;
+      // Operations of one group run in an order in which they can.
+      const bool within_operations =
+          block[id] == block[edge.node] &&
+          block[id] < static_cast<int>(plan.operation_groups.size());
+      if (within_operations) continue;
       successors[block[edge.node]].push_back(block[id]);
       predecessors[block[id]].push_back(block[edge.node]);
     }
@@ -62,7 +72,8 @@ int FindGroupOnCycle(const PartitionView& view, const FusePlan& plan) {
   };
   peel(predecessors, successors);
   peel(successors, predecessors);
-  for (size_t g = 0; g < plan.groups.size(); ++g) {
+  const size_t groups = plan.operation_groups.size() + plan.groups.size();
+  for (size_t g = 0; g < groups; ++g) {
     if (!removed[g]) return static_cast<int>(g);
   }
   return -1;
@@ -110,7 +121,13 @@ int DropGroupsThatCloseCycles(const PartitionView& view, FusePlan* plan) {
     DropGroup(plan, g, skip::kLoopFrame);
   }
   for (int g; (g = FindGroupOnCycle(view, *plan)) >= 0; ++changes) {
-    DropGroup(plan, g, skip::kWouldCycle);
+    auto& operations = plan->operation_groups;
+    const int of_operations = static_cast<int>(operations.size());
+    if (g < of_operations) {
+      operations.erase(operations.begin() + g);
+    } else {
+      DropGroup(plan, g - of_operations, skip::kWouldCycle);
+    }
   }
   return changes;
 }

@@ -11,16 +11,16 @@
 
 namespace tf_fuse {
 
-// Drops groups of `plan` that might wait for themselves; their receives move to
-// `plan->skipped`. Returns how often it changed the plan: 0 for every plan that
-// groups by depth.
+// Drops groups of `plan` that might wait for themselves; receives of these move
+// to `plan->skipped`. Returns how often it changed the plan: 0 for every plan
+// that groups by depth.
 //
 // First those whose members lie in different loops, or are started by different
 // operations there, are dropped (reason skip::kLoopFrame). Then all groups are
 // contracted over all partitions, edges from one iteration to the next left
-// out: the receives of a group become one node. While that closes a cycle, the
-// first group (in the plan's order) on a cycle is dropped (reason
-// skip::kWouldCycle).
+// out: the receives, or the operations, of a group become one node. While that
+// closes a cycle, the first group of operations on a cycle is dropped, or else
+// the first group of receives (in the plan's order; reason skip::kWouldCycle).
 //
 // That is enough for loops: no two iterations wait for each other, since edges
 // and TensorFlow's limit of parallel iterations lead from earlier to later ones

@@ -25,6 +25,8 @@ FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config) {
     if (it != given.end()) options.do_fuse_recv = it->second.b();
     it = given.find("do_fuse_gpu");
     if (it != given.end()) options.do_fuse_gpu = it->second.b();
+    it = given.find("fuse_operations");
+    if (it != given.end()) options.fuse_operations = it->second.b();
     it = given.find("fuse_grouping");
     if (it != given.end()) options.grouping = it->second.s();
     it = given.find("fuse_rpc_us");
@@ -87,6 +89,7 @@ bool AnalysisOptions::ShareHost(const std::string& task,
 AnalysisOptions ChooseAnalysis(const FuseOptions& options) {
   AnalysisOptions analysis;
   analysis.fuse_gpu = options.do_fuse_gpu;
+  analysis.fuse_operations = options.fuse_operations;
   analysis.splitting = Splitting::kCost;
   if (!options.grouping.empty() &&
       !ParseSplitting(options.grouping, &analysis.splitting)) {

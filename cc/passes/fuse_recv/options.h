@@ -27,6 +27,7 @@ struct FuseOptions {
   bool do_fuse_recv = false;
   // The others are without effect unless do_fuse_recv is on.
   bool do_fuse_gpu = false;
+  bool fuse_operations = true;
   // fuse_grouping: "level", "consumer", "cost" or "dynamic"; empty: not given.
   std::string grouping;
   // Of "cost"; 0: measured, or the default.
@@ -64,6 +65,8 @@ struct AnalysisOptions {
   bool fuse_may_be_dead = true;
   // Whether receives from and to GPUs are fused too.
   bool fuse_gpu = false;
+  // Whether small operations that wait for the same tensors run as one.
+  bool fuse_operations = false;
   // A sender refuses a request with more keys, or with a longer one.
   uint64_t max_keys_per_request = MaxKeysPerRequest();
   uint64_t max_key_bytes = kMaxKeyBytes;

@@ -3,7 +3,12 @@
 
 #include "passes/fuse_recv/pipeline.h"
 
+#include <string>
+#include <vector>
+
 #include "passes/fuse_recv/deadlock_check.h"
+#include "passes/fuse_recv/operation_groups.h"
+#include "passes/fuse_recv/operations_rewrite.h"
 #include "passes/fuse_recv/recv_analysis.h"
 #include "passes/fuse_recv/recv_rewrite.h"
 #include "tensorflow/core/platform/logging.h"
@@ -14,10 +19,11 @@ void VerifyPlan(const PartitionView& view, const AnalysisOptions& options,
                 FusePlan* plan) {
   const int changes = DropGroupsThatCloseCycles(view, plan);
   if (changes > 0 && options.grouping == Grouping::kDepth) {
-    LOG(ERROR) << "tf_fuse: " << changes
-               << " groups by depth would have closed a cycle, or spanned two "
-                  "loops, and were left alone. The results are right; please "
-                  "report this.";
+    LOG(ERROR)
+        << "tf_fuse: " << changes
+        << " groups would have closed a cycle, or spanned two loops, and "
+           "were left alone. The results are right; please "
+           "report this.";
   }
 }
 
@@ -33,9 +39,18 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
                           v1::FuseReport* report) {
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
-  const FusePlan plan = PlanAndVerify(*view, options);
+  FusePlan plan = PlanAndVerify(*view, options);
+  if (options.fuse_operations) {
+    const auto runs_groups = [&options](const std::string& task) {
+      return !options.task_blocker || options.task_blocker(task).empty();
+    };
+    plan.operation_groups = PlanOperationGroups(*view, plan, runs_groups);
+    VerifyPlan(*view, options, &plan);
+  }
   report->set_partitions(static_cast<int>(partitions.size()));
-  return ApplyFusePlan(*view, plan, partitions, report);
+  const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
+  if (!status.ok()) return status;
+  return ApplyOperationGroups(*view, plan.operation_groups, partitions, report);
 }
 
 }  // namespace tf_fuse

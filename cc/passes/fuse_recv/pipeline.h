@@ -11,10 +11,13 @@
 //             partitions; the same groups for the same graph and costs.
 // Before      _Recv "a" -> x; _Recv "b" -> y
 // After       _FuseRecv {a, b}: 0 -> x, 1 -> y
+//             With fuse_operations also one TfFuse>OperationGroup in place of
+//             small operations that wait for the same (operation_groups.h).
 // Switched    by do_fuse_recv (options.h).
 //
-// In order: PartitionView (the graph), PlanFusedReceives (analysis),
-// DropGroupsThatCloseCycles (verifier), ApplyFusePlan (rewrite). In a session
+// In order: PartitionView (the graph), PlanFusedReceives and
+// PlanOperationGroups (analysis), DropGroupsThatCloseCycles (verifier),
+// ApplyFusePlan and ApplyOperationGroups (rewrite). In a session
 // the master does the first three, and the worker reads the plan
 // (plan_from_stamps.h).
 
@@ -37,7 +40,7 @@ FusePlan PlanAndVerify(const PartitionView& view,
 void VerifyPlan(const PartitionView& view, const AnalysisOptions& options,
                 FusePlan* plan);
 
-// Runs the four steps on `partitions`.
+// Runs all steps on `partitions`.
 absl::Status FuseReceives(const PartitionGraphs& partitions,
                           const AnalysisOptions& options,
                           v1::FuseReport* report);

@@ -63,8 +63,14 @@ struct FuseGroup {
   bool dynamic = false;
 };
 
+// Small operations of one partition that become one, each after its inputs.
+struct OperationGroup {
+  std::vector<NodeId> nodes;
+};
+
 struct FusePlan {
   std::vector<FuseGroup> groups;
+  std::vector<OperationGroup> operation_groups;
   std::vector<SkippedReceive> skipped;
   int local_receives = 0;
   // Of all receives, by node. Only kCost estimates them.

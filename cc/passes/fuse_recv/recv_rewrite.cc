@@ -16,7 +16,6 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/util/device_name_utils.h"
 
 namespace tf_fuse {
 
@@ -28,13 +27,6 @@ using tensorflow::NodeDef;
 const char kSkipReasonAttr[] = "_tf_fuse_skip";
 
 namespace {
-
-// A name without characters that node names cannot hold: "ps_1".
-std::string ShortTask(const std::string& device) {
-  tensorflow::DeviceNameUtils::ParsedName parsed;
-  if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed)) return "x";
-  return absl::StrCat(parsed.job, "_", parsed.task);
-}
 
 NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
                        const std::string& name) {

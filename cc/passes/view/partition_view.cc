@@ -50,6 +50,12 @@ absl::StatusOr<std::string> PairKey(const Node& node, Receive* receive) {
 
 }  // namespace
 
+std::string ShortTask(const std::string& device) {
+  tensorflow::DeviceNameUtils::ParsedName parsed;
+  if (!tensorflow::DeviceNameUtils::ParseFullName(device, &parsed)) return "x";
+  return absl::StrCat(parsed.job, "_", parsed.task);
+}
+
 std::string TaskOfDevice(const std::string& device) {
   std::string task;
   std::string rest;

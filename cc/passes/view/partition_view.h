@@ -103,6 +103,9 @@ class PartitionView {
 // whole name if it is not a full device name.
 std::string TaskOfDevice(const std::string& device);
 
+// Its task, without characters that node names cannot hold: "ps_1".
+std::string ShortTask(const std::string& device);
+
 // Whether the node runs functions: its attributes name one.
 bool CallsFunction(const tensorflow::Node& node);
 

@@ -30,7 +30,7 @@ std::string Name(uint8_t number) {
 std::string Fields(Script* script, const std::vector<int64_t>& rests = {}) {
   v1::FuseRecvTensorRequest fused;
   const uint8_t what = script->Byte();
-  fused.set_frame_version(what % 16 < 14 ? 2 : script->Byte());
+  fused.set_frame_version(what % 16 < 14 ? 3 : script->Byte());
   fused.set_send_device(what / 16 == 15 ? Name(script->Byte())
                                         : Tasks::Get()->sender.device_name());
   fused.set_send_device_incarnation(what / 16 == 14 ? script->Byte() : 1);
@@ -250,7 +250,7 @@ class Runner {
   void AskWhatIsMissing(int64_t step) {
     const auto chosen = One();
     v1::FuseRecvTensorRequest query;
-    query.set_frame_version(2);
+    query.set_frame_version(3);
     const int64_t id =
         chosen == nullptr ? script_->Byte() : chosen->request.request_id();
     if (id % 2 == 0) {

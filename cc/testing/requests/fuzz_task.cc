@@ -149,7 +149,7 @@ RecvTensorRequest Scenario::Envelope(int64_t step, const std::string& value,
 
 std::string Scenario::RestsOf(const std::vector<int64_t>& request_ids) const {
   v1::FuseRecvTensorRequest request;
-  request.set_frame_version(2);
+  request.set_frame_version(3);
   request.set_send_device(tasks_->sender.device_name());
   request.set_send_device_incarnation(1);
   request.set_recv_device(tasks_->receiver.device_name());

@@ -119,7 +119,7 @@ void RunRequest(const Plan& plan, RecvTensorRequest request) {
   }
   if (plan.questions) {
     v1::FuseRecvTensorRequest question;
-    question.set_frame_version(2);
+    question.set_frame_version(3);
     question.set_question(v1::QUESTION_WAITING);
     scenario.Ask(scenario.Envelope(step, question.SerializeAsString()));
     question.clear_question();

@@ -319,7 +319,7 @@ def _main():
 
         def send(request_id, names=(), **fields):
             request = fuse_recv_pb2.FuseRecvTensorRequest(
-                frame_version=2,
+                frame_version=3,
                 send_device=f"{_PS}0/device:CPU:0",
                 send_device_incarnation=incarnation,
                 recv_device=f"{_WORKER}0/device:CPU:0",

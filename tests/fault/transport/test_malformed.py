@@ -35,13 +35,13 @@ def cases():
         (
             "frame_version_1",
             "FAILED_PRECONDITION",
-            "the receiver reads frames of version 1, this task writes version 2; install the same "
+            "the receiver reads frames of version 1, this task writes version 3; install the same "
             "tf_fuse in all tasks",
         ),
         (
-            "frame_version_3",
+            "frame_version_4",
             "FAILED_PRECONDITION",
-            "the receiver reads frames of version 3, this task writes version 2; install the same "
+            "the receiver reads frames of version 4, this task writes version 3; install the same "
             "tf_fuse in all tasks",
         ),
         ("unknown_device", "INVALID_ARGUMENT", "/device:CPU:7 unknown device."),
@@ -259,7 +259,7 @@ def _main():
             "step_before": step,
             "garbage": refused(b"\xff\xff\xff\xff\xff"),
             "frame_version_1": refused(request(frame_version=1)),
-            "frame_version_3": refused(request(frame_version=3)),
+            "frame_version_4": refused(request(frame_version=4)),
             "unknown_device": refused(request(send_device=device + "7")),
             "not_a_device": refused(request(send_device="nowhere")),
             "wrong_incarnation": refused(request(send_device_incarnation=peer.incarnation ^ 1)),

@@ -63,7 +63,7 @@ class _Mutations:
         if rng.random() < 0.1:
             rests.append(rng.choice([0, -1, 77, number]))
         fused = fuse_recv_pb2.FuseRecvTensorRequest(
-            frame_version=2,
+            frame_version=3,
             send_device=self._sender.device,
             send_device_incarnation=self._sender.incarnation,
             recv_device=raw_worker.RECEIVER,

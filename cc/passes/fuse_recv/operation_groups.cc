@@ -1,0 +1,171 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "passes/fuse_recv/operation_groups.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "passes/view/liveness.h"
+#include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tf_fuse {
+
+using tensorflow::Node;
+
+namespace {
+
+// Fewer are not worth an operation that takes longer to make.
+constexpr size_t kMinOperations = 4;
+
+// None blocks, and each has a kernel that is not asynchronous. An assignment of
+// a whole variable is missing: it takes its input's memory over if it is the
+// only one to hold it, which it would not be in a group.
+bool IsGroupable(const std::string& op) {
+  static const auto* const kGroupable = new std::set<std::string>{
+      // Reads and what lies between them and a send.
+      "ReadVariableOp", "ResourceGather", "Identity", "Reshape", "Cast",
+      "ExpandDims", "Squeeze", "StridedSlice", "_Send",
+      // Updates of rows, and of what is small.
+      "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate",
+      "ResourceSparseApplyAdagrad", "ResourceSparseApplyAdagradV2",
+      "ResourceSparseApplyFtrl", "ResourceSparseApplyFtrlV2",
+      "ResourceSparseApplyKerasMomentum", "ResourceSparseApplyMomentum",
+      "ResourceSparseApplyRMSProp", "ResourceApplyAdagrad",
+      "ResourceApplyAdagradV2", "ResourceApplyAdam", "ResourceApplyFtrl",
+      "ResourceApplyFtrlV2", "ResourceApplyGradientDescent",
+      "ResourceApplyKerasMomentum", "ResourceApplyMomentum",
+      "ResourceApplyRMSProp", "AssignAddVariableOp", "AssignSubVariableOp",
+      "TfFuse>ElementwiseUpdate", "TfFuse>StagedUpdate", "TfFuse>JoinRows",
+      "TfFuse>UpdateCount"};
+  return kGroupable->count(op) > 0;
+}
+
+// They wait for nothing but each other.
+bool IsEarly(const std::string& op) {
+  static const auto* const kEarly = new std::set<std::string>{
+      "_SOURCE",   "_Arg",        "_DeviceArg", "Const",
+      "HostConst", "VarHandleOp", "NoOp",       "TfFuse>UnpackHandles"};
+  return kEarly->count(op) > 0;
+}
+
+bool HasReference(const Node& node) {
+  const auto is_ref = [](tensorflow::DataType type) {
+    return tensorflow::IsRefType(type);
+  };
+  return std::any_of(node.input_types().begin(), node.input_types().end(),
+                     is_ref) ||
+         std::any_of(node.output_types().begin(), node.output_types().end(),
+                     is_ref);
+}
+
+// Others are numbered: first the groups of receives, then all nodes.
+using Waits = std::vector<int>;  // Sorted, without repetition.
+
+class Planner {
+ public:
+  Planner(const PartitionView& view, const FusePlan& receives,
+          const std::function<bool(const std::string&)>& runs_groups)
+      : view_(view), liveness_(view), runs_groups_(runs_groups) {
+    other_of_.resize(view.size(), -1);
+    waits_.resize(view.size());
+    is_early_.resize(view.size(), false);
+    others_ = static_cast<int>(receives.groups.size());
+    for (int i = 0; i < others_; ++i) {
+      if (receives.groups[i].dynamic) continue;
+      for (const Receive* receive : receives.groups[i].receives) {
+        other_of_[receive->node] = i;
+      }
+    }
+  }
+
+  std::vector<OperationGroup> Plan() {
+    std::map<std::pair<std::string, Waits>, OperationGroup> groups;
+    for (const NodeId id : view_.topological_order()) {
+      Waits waits = WaitsOf(id);
+      if (Groups(id)) {
+        groups[{view_.partition(id), waits}].nodes.push_back(id);
+      } else if (HasEarlyInputs(id) && IsEarly(view_.node(id)->type_string())) {
+        is_early_[id] = true;
+      } else if (other_of_[id] < 0) {
+        other_of_[id] = others_ + id;
+      }
+      waits_[id] = std::move(waits);
+    }
+    std::vector<OperationGroup> result;
+    for (auto& [_, group] : groups) {
+      if (group.nodes.size() < kMinOperations) continue;
+      result.push_back(std::move(group));
+    }
+    return result;
+  }
+
+ private:
+  Waits WaitsOf(NodeId id) const {
+    Waits waits;
+    for (const PartitionView::Edge& edge : view_.in_edges(id)) {
+      if (edge.is_back_edge ||
+          view_.partition(edge.node) != view_.partition(id)) {
+        continue;
+      }
+      if (other_of_[edge.node] >= 0) {
+        waits.push_back(other_of_[edge.node]);
+      } else {
+        const Waits& more = waits_[edge.node];
+        waits.insert(waits.end(), more.begin(), more.end());
+      }
+    }
+    std::sort(waits.begin(), waits.end());
+    waits.erase(std::unique(waits.begin(), waits.end()), waits.end());
+    return waits;
+  }
+
+  // An operation of a group that waits for nothing is not early: what follows
+  // it does not come before the group.
+  bool HasEarlyInputs(NodeId id) const {
+    const auto& edges = view_.in_edges(id);
+    return std::all_of(edges.begin(), edges.end(), [this](const auto& edge) {
+      return is_early_[edge.node];
+    });
+  }
+
+  bool Groups(NodeId id) {
+    const Node& node = *view_.node(id);
+    return IsGroupable(node.type_string()) && view_.frame(id).empty() &&
+           !liveness_.MayBeDead(id) && !HasReference(node) &&
+           RunsGroups(view_.partition(id));
+  }
+
+  bool RunsGroups(const std::string& device) {
+    auto it = runs_.find(device);
+    if (it == runs_.end()) {
+      const bool runs =
+          DeviceTypeOf(device) == "CPU" && runs_groups_(TaskOfDevice(device));
+      it = runs_.emplace(device, runs).first;
+    }
+    return it->second;
+  }
+
+  const PartitionView& view_;
+  const Liveness liveness_;
+  const std::function<bool(const std::string&)>& runs_groups_;
+  std::map<std::string, bool> runs_;
+  std::vector<int> other_of_;  // Of each node; -1: it is not an other.
+  std::vector<Waits> waits_;
+  std::vector<bool> is_early_;
+  int others_ = 0;
+};
+
+}  // namespace
+
+std::vector<OperationGroup> PlanOperationGroups(
+    const PartitionView& view, const FusePlan& receives,
+    const std::function<bool(const std::string& task)>& runs_groups) {
+  if (view.topological_order().empty()) return {};
+  return Planner(view, receives, runs_groups).Plan();
+}
+
+}  // namespace tf_fuse

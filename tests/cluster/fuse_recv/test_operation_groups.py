@@ -1,0 +1,150 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Operations that run as one keep values and errors, and servers have few of them."""
+
+import sys
+
+import pytest
+
+from tests.fault import coordinator
+
+pytestmark = pytest.mark.cluster
+_TABLES, _MORE_TABLES = 10, 300
+_STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__, "job")
+
+
+@pytest.mark.parametrize("library", ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad"])
+def test_values_are_those_without(cases, library):
+    case = cases[library]
+    assert case["groups"] > 0, case
+    assert case["same"] == [True, True], case
+    assert case["losses"] == _STEPS
+
+
+def test_servers_run_as_many_operations_for_many_tables(cases):
+    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
+    assert few["servers"] == many["servers"]
+    # Of each server: lookups with their sends, and updates.
+    assert [len(groups) for groups in many["servers"].values()] == [2, 2]
+    assert sum(many["lookups"]) == _MORE_TABLES
+
+
+@pytest.mark.parametrize("row", [-1, 50])
+def test_an_error_is_that_of_tensorflow(cases, row):
+    case = cases[f"error {row}"]
+    assert case["without"] == case["with"]
+    assert case["with"]["code"] == "InvalidArgumentError"
+    assert f"= {row} is not in [0, 50)" in case["with"]["text"]
+    assert case["after"] is True  # The job goes on.
+
+
+def _main():
+    import tensorflow as tf
+
+    import tf_fuse
+    from tests.cluster.parameter_server import update_cases
+
+    job = coordinator.Job("off", 1, 2)
+
+    def switch(on):
+        options = {"do_fuse_recv": True, "fuse_grouping": "level", "fuse_operations": on}
+        tf.config.optimizer.set_experimental_options(options)
+
+    def groups():
+        """Those of the function that was traced last."""
+        (reports,) = [r for r in tf_fuse.cluster_reports().values() if r]
+        return reports[-1].get("operation_groups", [])
+
+    def model(name, tables):
+        with job.strategy.scope():
+            weights = [
+                tf.Variable(tf.random.stateless_normal([50, 1 + i % 17], [1, i]))
+                for i in range(tables)
+            ]
+            optimizer = None if name == "scatter" else update_cases.makers()[name]()
+            if hasattr(optimizer, "build"):
+                optimizer.build(weights)
+
+        def replica(ids):
+            with tf.GradientTape() as tape:
+                rows = [tf.gather(w, ids[:, i]) for i, w in enumerate(weights)]
+                loss = tf.add_n([tf.reduce_mean(tf.tanh(r) ** 2) for r in rows])
+            gradients = tape.gradient(loss, weights)
+            if optimizer is not None:
+                optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            else:
+                for weight, gradient in zip(weights, gradients, strict=True):
+                    weight.scatter_sub(tf.IndexedSlices(gradient.values * 0.1, gradient.indices))
+            return loss
+
+        step = tf.function(lambda ids: job.strategy.run(replica, args=(ids,)), autograph=False)
+        return step, lambda: [
+            tf.convert_to_tensor(v).numpy()
+            for v in [*weights, *(update_cases.variables_of(optimizer) if optimizer else [])]
+        ]
+
+    def ids(seed, tables):
+        return tf.random.stateless_uniform([32, tables], [2, seed], maxval=50, dtype=tf.int32)
+
+    def trained(name, on):
+        switch(on)
+        step, values = model(name, _TABLES)
+        losses = [float(job.call(step, (ids(i, _TABLES),))) for i in range(_STEPS)]
+        return losses, [value.tobytes() for value in values()], len(groups())
+
+    def compared(name):
+        without, with_ = trained(name, False), trained(name, True)
+        assert without[2] == 0
+        return {
+            "same": [without[i] == with_[i] for i in range(2)],
+            "losses": len(set(with_[0])),
+            "groups": with_[2],
+        }
+
+    def counted(tables):
+        switch(True)
+        step, _ = model("scatter", tables)
+        job.call(step, (ids(0, tables),))
+        servers = {}
+        lookups = []
+        for group in groups():
+            if "/job:ps/" in group["device"]:
+                servers.setdefault(group["device"], []).append(sorted(group["operations"]))
+                lookups.append(group["operations"].get("ResourceGather", 0))
+        return {"servers": servers, "lookups": lookups}
+
+    def error(row):
+        texts = {}
+        for on in (False, True):
+            switch(on)
+            step, _ = model("scatter", _TABLES)
+            job.call(step, (ids(0, _TABLES),))
+            wrong = tf.tensor_scatter_nd_update(ids(1, _TABLES), [[3, 4]], [row])
+            try:
+                job.call(step, (wrong,))
+            except tf.errors.OpError as raised:
+                text = raised.message[raised.message.index("indices[") :].split("[[")[0].strip()
+                texts["with" if on else "without"] = {
+                    "code": type(raised).__name__,
+                    "text": text,
+                }
+            after = bool(job.call(step, (ids(2, _TABLES),)) > 0)
+        return {**texts, "after": after}
+
+    cases = {
+        name: lambda name=name: compared(name)
+        for name in ("scatter", "keras Adam", "keras SGD", "tf_keras Adagrad")
+    }
+    cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, _MORE_TABLES)}
+    cases |= {f"error {row}": lambda row=row: error(row) for row in (-1, 50)}
+    coordinator.finish(cases)
+
+
+if __name__ == "__main__":
+    assert sys.argv[1] == "job"
+    _main()

@@ -1,0 +1,227 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The operation that runs small operations in turn has the values and errors of each of them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import graph_pb2
+
+from tests.unit.passes.pass_testing import PS0, node
+from tf_fuse import _native
+
+
+def _run(nodes, inputs=(), results=(), types=()):
+    body = graph_pb2.GraphDef(node=nodes)
+    return _native.load().tf_fuse_operation_group(
+        inputs=list(inputs), body=body.SerializeToString(), results=results, Tresults=types
+    )
+
+
+def _scatter(name, op, dtype, ids, inputs=(":0", ":1", ":2")):
+    return node(name, op, list(inputs), "", dtype=dtype, Tindices=ids)
+
+
+def _outcome(of):
+    """The value of the variable afterwards, or the error's type and the text of its kernel."""
+    variable, call = of
+    try:
+        call()
+    except tf.errors.OpError as error:
+        # Each names the node or the function that was called.
+        text = error.message.split(" [Op:")[0]
+        return type(error), text.split("[[")[0].split("}} ")[-1].strip(), variable.numpy().tobytes()
+    return variable.numpy().tobytes()
+
+
+_TYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.complex64]
+_IDS = {
+    "few": [2, 0, 2, 2, 4],
+    "none": [],
+    "one": [3],
+    "matrix": [[0, 1], [1, 4]],
+    "many": [i * 7 % 5 for i in range(1023)],
+    "in parallel": [i % 5 for i in range(1024)],
+    "negative": [1, -1, 2],
+    "too large": [1, 5, 2],
+}
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 1000])
+@pytest.mark.parametrize("op", ["ResourceScatterAdd", "ResourceScatterSub"])
+def test_rows_have_the_bits_and_errors_of_tensorflow(op, width):
+    rng = np.random.default_rng(3)
+    for dtype in _TYPES:
+        for ids_type in (tf.int32, tf.int64):
+            for what, ids in _IDS.items():
+                indices = tf.constant(ids, ids_type)
+                numbers = rng.standard_normal([5, width])
+                # One number in all rows: which comes first is not to be seen.
+                changes = rng.standard_normal([*indices.shape, width])
+                if what == "in parallel":
+                    changes = np.full([*indices.shape, width], 0.5)
+                updates = tf.cast(changes, dtype)
+                raw = getattr(tf.raw_ops, op)
+                ours, stock = (tf.Variable(tf.cast(numbers, dtype)) for _ in range(2))
+                for _ in range(2):  # The first sparse access is always TensorFlow's.
+                    outcomes = [
+                        _outcome(
+                            (
+                                stock,
+                                lambda s=stock, i=indices, u=updates, raw=raw: raw(
+                                    resource=s.handle, indices=i, updates=u
+                                ),
+                            )
+                        ),
+                        _outcome(
+                            (
+                                ours,
+                                lambda o=ours, i=indices, u=updates, d=dtype, t=ids_type: _run(
+                                    [_scatter("update", op, d, t)], [o.handle, i, u]
+                                ),
+                            )
+                        ),
+                    ]
+                    assert outcomes[0] == outcomes[1], (dtype, ids_type, what)
+
+
+@pytest.mark.parametrize(
+    "updates", [0.5, [[1.0, 2.0]], np.zeros([2, 3]), np.zeros([2, 2, 2])], ids=str
+)
+def test_shapes_that_differ_are_treated_as_tensorflow_does(updates):
+    ours, stock = (tf.Variable([[1.0, 2.0], [3.0, 4.0]]) for _ in range(2))
+    indices, values = tf.constant([0, 1]), tf.constant(updates, tf.float32)
+    tf.raw_ops.ResourceScatterAdd(resource=ours.handle, indices=[0], updates=[[0.0, 0.0]])
+    outcomes = [
+        _outcome(
+            (
+                stock,
+                lambda: tf.raw_ops.ResourceScatterAdd(
+                    resource=stock.handle, indices=indices, updates=values
+                ),
+            )
+        ),
+        _outcome(
+            (
+                ours,
+                lambda: _run(
+                    [_scatter("update", "ResourceScatterAdd", tf.float32, tf.int32)],
+                    [ours.handle, indices, values],
+                ),
+            )
+        ),
+    ]
+    assert outcomes[0] == outcomes[1]
+
+
+def test_operations_have_their_inputs_and_results():
+    table = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    body = [
+        node("rows", "ResourceGather", [":0", ":1"], "", dtype=tf.float32, Tindices=tf.int32),
+        node("same", "Identity", ["rows:0"], "", T=tf.float32),
+        _scatter("update", "ResourceScatterSub", tf.float32, tf.int32, [":0", ":1", "same:0"]),
+        node("after", "ReadVariableOp", [":0", "^update"], "", dtype=tf.float32),
+        node("cast", "Cast", ["rows:0"], "", SrcT=tf.float32, DstT=tf.int32),
+    ]
+    rows, after, cast = _run(
+        body,
+        [table.handle, tf.constant([2, 0])],
+        ["rows:0", "after:0", "cast:0"],
+        [tf.float32, tf.float32, tf.int32],
+    )
+    assert rows.numpy().tolist() == [[5.0, 6.0], [1.0, 2.0]]
+    assert cast.numpy().tolist() == [[5, 6], [1, 2]]
+    assert after.numpy().tolist() == [[0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
+
+
+def test_an_input_that_two_operations_have_is_not_written_over():
+    """A kernel writes its result over an input that nobody else holds."""
+    value = tf.reshape(tf.range(40000.0), [200, 200])
+    body = [
+        node("a", "Cast", [":0"], "", SrcT=tf.float32, DstT=tf.int32),
+        *(node(f"i{i}", "Identity", [":0"], "", T=tf.float32) for i in range(3)),
+        node("b", "Cast", ["i0:0"], "", SrcT=tf.float32, DstT=tf.float64),
+    ]
+    a, i, b = _run(body, [value + 0.0], ["a:0", "i1:0", "b:0"], [tf.int32, tf.float32, tf.float64])
+    for one in (a, i, b):
+        assert np.array_equal(one.numpy(), value.numpy())
+
+
+def test_much_data_is_spread_over_threads():
+    """Several threads run components; each has its values, and one error is that of the group."""
+    tables = [tf.Variable(tf.fill([5000, 16], float(i))) for i in range(12)]
+    ids = tf.range(5000)
+    changes = tf.ones([5000, 16])
+    body = [
+        *(
+            node(
+                f"rows{i}", "ResourceGather", [f":{i}", ":12"], "",
+                dtype=tf.float32, Tindices=tf.int32,
+            )
+            for i in range(12)
+        ),
+        *(
+            _scatter(
+                f"update{i}", "ResourceScatterAdd", tf.float32, tf.int32, [f":{i}", ":12", ":13"]
+            )
+            for i in range(12)
+        ),
+    ]  # fmt: skip
+    inputs = [*(table.handle for table in tables), ids, changes]
+    for times in range(3):
+        found = _run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
+        # A table is read before it is changed, as the order of the body says.
+        assert [float(rows[7, 3]) for rows in found] == [i + times for i in range(12)]
+    inputs[12] = tf.concat([ids[1:], [5000]], 0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 5000 is not in \[0, 5000\)"):
+        _run(body, inputs, [f"rows{i}:0" for i in range(12)], [tf.float32] * 12)
+
+
+def test_an_error_names_the_operation():
+    table = tf.Variable([[1.0], [2.0]])
+    body = [
+        node("x/rows", "ResourceGather", [":0", ":1"], "", dtype=tf.float32, Tindices=tf.int32),
+    ]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=r"(?s)indices\[1\] = 9 is not in \[0, 2\).*node x/rows",
+    ):
+        _run(body, [table.handle, tf.constant([0, 9])], ["x/rows:0"], [tf.float32])
+
+
+def _identity(name, *inputs):
+    return node(name, "Identity", list(inputs), "", T=tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "results", "text"),
+    [
+        (b"\xff", [], "body is not a graph"),
+        ([_identity("a", ":1")], ["a:0"], "':1': there are 1"),
+        ([_identity("a", "b:0")], ["a:0"], "no operation before has b:0"),
+        ([_identity("a", "x")], ["a:0"], "'x' is not NAME:NUMBER"),
+        ([_identity("a", ":0"), _identity("a", ":0")], ["a:0"], "two operations are named a"),
+        ([_identity("a")], ["a:0"], "expected inputs 'float' do not match 0 inputs specified"),
+        ([_identity("a", ":0")], ["a:1"], "'a:1': there are 1"),
+        ([_identity("a", ":0")], ["a:0", "a:0"], "2 results for 1 outputs"),
+        ([_identity("a", ":0")], [":0"], "an input is a result"),
+        (
+            [node("a", "Identity", [":0"], "", T=tf.int32)],
+            ["a:0"],
+            "input 0 of a is float, expected int32",
+        ),
+        (
+            [node("a", "_Recv", [], "", tensor_type=tf.float32, tensor_name="t", send_device=PS0,
+                  send_device_incarnation=1, recv_device=PS0)],
+            ["a:0"],
+            r"operation a \(_Recv\) is asynchronous",
+        ),
+    ],
+)  # fmt: skip
+def test_malformed_bodies_are_refused(body, results, text):
+    if isinstance(body, list):
+        body = graph_pb2.GraphDef(node=body).SerializeToString()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        _native.load().tf_fuse_operation_group(
+            inputs=[tf.constant(1.0)], body=body, results=results, Tresults=[tf.float32]
+        )
