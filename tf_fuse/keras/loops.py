@@ -17,7 +17,7 @@ from typing import Any
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import trainer
 from tf_fuse._tensorflow.variables import parameter_server_strategy
-from tf_fuse.keras import batches, checks, metric_sums
+from tf_fuse.keras import batches, checks, metric_sums, steps
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
 from tf_fuse.keras.worker_data import WorkerData
@@ -52,8 +52,7 @@ def install() -> None:
                 "evaluate": checks.run_alone,
                 "_maybe_symbolic_build": checks.build,
                 "apply": _apply,
-                "save": _save,
-                "save_weights": _save,
+                **dict.fromkeys(trainer.SAVERS, _save),
             }
         )
         parameter_server_strategy.extend_init(checks.connect)
@@ -197,11 +196,10 @@ def _concat(stock: Callable[..., Any], tensors: Any) -> Any:
     return keras.tree.map_structure_up_to(found[0], lambda *parts: stock(list(parts)), *found)
 
 
-def _save(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Extend `Model.save` and `save_weights`, which callbacks call while steps run."""
-    if isinstance(self.train_function, Steps) and self.train_function.is_busy():
-        self.train_function.settle()
-    return stock(self, *args, **kwargs)
+def _save(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Extend what writes files of models, or of parts of them: callbacks call it in an epoch."""
+    steps.settle()
+    return stock(*args, **kwargs)
 
 
 def _apply(

@@ -251,11 +251,16 @@ class StepQueue:
 
     @contextlib.contextmanager
     def giving_up_after_errors(self) -> Iterator[None]:
-        """After an error, forget all calls, and wait until none runs."""
+        """After an error, forget all calls, and wait until none runs.
+
+        The end of data (`StopIteration`) is none: the calls under way count.
+        """
         import tensorflow as tf
 
         try:
             yield
+        except StopIteration:
+            raise
         except BaseException as error:
             with self._lock:
                 self._begun.clear()

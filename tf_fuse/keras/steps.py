@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,19 @@ _LONGEST_PAUSE_S = 1.0
 _LOGS_S = 0.1
 # What training steps return is fetched when logs are computed, or when so many calls have ended.
 _MOST_UNREAD = 64
+
+_all: weakref.WeakSet[Steps] = weakref.WeakSet()
+
+
+def settle() -> None:
+    """Wait until no step runs, of any model.
+
+    Raises:
+      tf.errors.OpError: a step failed.
+    """
+    for one in list(_all):
+        if one.is_busy():
+            one.settle()
 
 
 class Steps:
@@ -42,6 +56,7 @@ class Steps:
         # Of steps on data of workers, since the last `join`:
         self._asked = self._done = 0
         self._in_vain = 0
+        _all.add(self)
 
     def __call__(self, iterator: Any) -> Any:
         """Run `steps_per_execution` steps.

@@ -32,6 +32,18 @@ def test_a_generator_trains_on_each_row_once(cases):
     assert cases["seen, parts"] == [1] * (4 * _BATCH) + [0] * (_ROWS - 4 * _BATCH)
 
 
+@pytest.mark.parametrize("kind", ["dataset", "generator"])
+def test_logs_of_data_of_unknown_length_are_of_all_rows(cases, kind):
+    """The steps that run when the data ends count, in each epoch."""
+    found = cases[f"unknown length, {kind}"]
+    logs = {"ids": float(sum(range(_ROWS))), "loss": sum(range(_ROWS)) / _ROWS}
+    assert found["evaluated"] == logs
+    for name, value in logs.items():
+        assert found["trained"][name] == [value] * len(found["trained"][name])
+        assert found["trained"][f"val_{name}"] == found["trained"][name]
+    assert len(found["trained"]["ids"]) == {"dataset": _EPOCHS, "generator": 1}[kind]
+
+
 def test_xla_is_off_with_a_reason(cases):
     assert cases["jit_compile"] == {
         "warnings": [
@@ -159,6 +171,16 @@ def _main(folder, in_flight):
         one = model()
         one.fit(batches(), verbose=0, **more)
         return one.counts()
+
+    def unknown_length(kind):
+        one = model()
+
+        def data():
+            return dataset().filter(lambda rows: True) if kind == "dataset" else batches()
+
+        epochs = _EPOCHS if kind == "dataset" else 1
+        history = one.fit(data(), validation_data=data(), epochs=epochs, verbose=0).history
+        return {"trained": history, "evaluated": one.evaluate(data(), verbose=0, return_dict=True)}
 
     def jit_compiled():
         keras.backend.clear_session()
@@ -302,6 +324,10 @@ def _main(folder, in_flight):
             **{f"seen, {steps}": lambda steps=steps: each_once(steps) for steps in (1, 3)},
             "seen, generator": generated,
             "seen, parts": lambda: generated(epochs=2, steps_per_epoch=2),
+            **{
+                f"unknown length, {kind}": lambda kind=kind: unknown_length(kind)
+                for kind in ("dataset", "generator")
+            },
             "jit_compile": jit_compiled,
             "repeated": repeated,
             "evaluated": evaluated,

@@ -14,6 +14,17 @@ _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
 _FEATURES = (feature_names.KERAS_FIT,)
 _VERSIONS = "Keras 3"
+_FILE = "A file has the values between two steps."
+_MODEL = "keras.src.models.model:Model"
+_SAVERS = (
+    # `Model.save` and `keras.saving` call these of modules.
+    ("keras.src.saving.saving_lib", "save_model"),
+    ("keras.src.saving.saving_lib", "save_weights_only"),
+    ("keras.src.legacy.saving.legacy_h5_format", "save_model_to_hdf5"),
+    (_MODEL, "export"),
+    (_MODEL, "get_state_tree"),  # of `OrbaxCheckpoint`
+)
+_CHECKPOINT = "save"
 
 
 def _member(owner: str, name: str, why: str, *parameters: str, when: str = AT_FIRST_USE) -> Member:
@@ -88,17 +99,18 @@ _BY_NAME: Final = {
         for name in ("fit", "evaluate")
     },
     **{
-        name: Member(
-            "keras.src.models.model:Model",
-            name,
-            Exists(),
-            "A file has the values between two steps.",
-            _FEATURES,
-            AT_FIRST_USE,
-            _VERSIONS,
-        )
-        for name in ("save", "save_weights")
+        name: Member(owner, name, Exists(), _FILE, _FEATURES, AT_FIRST_USE, _VERSIONS)
+        for owner, name in _SAVERS
     },
+    # Of `tf.train.Checkpoint` and `tf.saved_model.save`.
+    _CHECKPOINT: Member(
+        "tensorflow.python.checkpoint.checkpoint:TrackableSaver",
+        "save",
+        Exists(),
+        _FILE,
+        _FEATURES,
+        AT_FIRST_USE,
+    ),
     "_maybe_symbolic_build": _member(
         _TRAINER,
         "_maybe_symbolic_build",
@@ -108,6 +120,8 @@ _BY_NAME: Final = {
         "data_batch",
     ),
 }
+#: Names of members that write files, or read all values for one.
+SAVERS: Final = (*(name for _, name in _SAVERS), _CHECKPOINT)
 _extended: set[str] = set()
 _EPOCHS = "keras.src.trainers.epoch_iterator:EpochIterator"
 MEMBERS = (

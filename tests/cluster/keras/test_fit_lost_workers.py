@@ -1,0 +1,101 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`evaluate` and `predict` of Keras 3 while one of two workers is killed, for all kinds of data."""
+
+import sys
+
+import pytest
+
+from tests.fault import coordinator
+from tests.slow_cases import slow
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+_ROWS, _BATCH = 203, 2
+_KINDS = ["dataset", "array", "PyDataset", "generator"]
+
+
+@pytest.fixture(scope="module", params=[1, slow(3)], ids="in_flight={}".format)
+def cases(request):
+    return coordinator.run(__file__, request.param, seconds=700)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_an_evaluation_counts_each_row_once(cases, kind):
+    assert cases[f"evaluate, {kind}"] == {
+        "found": {"ids": float(sum(range(_ROWS))), "loss": sum(range(_ROWS)) / _ROWS},
+        "killed": 1,
+    }
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_predictions_keep_the_order_of_the_input(cases, kind):
+    assert cases[f"predict, {kind}"] == {"found": [2.0 * i for i in range(_ROWS)], "killed": 1}
+
+
+def _main(in_flight):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
+    from tests.cluster.keras.row_counter import RowCounter
+
+    tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
+    job = coordinator.Job("off", 2, 1)
+    ids = np.arange(_ROWS, dtype=np.int32)
+    begins = range(0, _ROWS, _BATCH)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return len(begins)
+
+        def __getitem__(self, index):
+            return (ids[begins[index] : begins[index] + _BATCH],)
+
+    data = {
+        "dataset": lambda: {"x": tf.data.Dataset.from_tensor_slices(ids).batch(_BATCH)},
+        "array": lambda: {"x": ids, "batch_size": _BATCH},
+        "PyDataset": lambda: {"x": Batches()},
+        "generator": lambda: {"x": ((ids[i : i + _BATCH],) for i in begins)},
+    }
+    assert list(data) == _KINDS
+
+    class Lose(keras.callbacks.Callback):
+        """Ends a worker after some batches; it is back when all have ended."""
+
+        def __init__(self):
+            super().__init__()
+            self.on_test_batch_end = self.on_predict_batch_end = self.lose
+            self.killed = 0
+
+        def lose(self, batch, logs=None):
+            if batch == 5:
+                job.cluster.kill("worker:0")
+                self.killed += 1
+
+    with job.strategy.scope():
+        model = RowCounter(_ROWS)
+        model.compile()
+
+    def run(what, kind):
+        lose = Lose()
+        more = {"return_dict": True} if what == "evaluate" else {}
+        found = getattr(model, what)(**data[kind](), verbose=0, callbacks=[lose], **more)
+        job.cluster.restart("worker:0")
+        return {
+            "found": found if what == "evaluate" else found.tolist(),
+            "killed": lose.killed,
+        }
+
+    coordinator.finish(
+        {
+            f"{what}, {kind}": lambda what=what, kind=kind: run(what, kind)
+            for kind in _KINDS
+            for what in ("evaluate", "predict")
+        }
+    )
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]))
