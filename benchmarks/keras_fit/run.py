@@ -9,7 +9,8 @@
 * `fit_coordinator`: same; the coordinator reads one dataset.
 * `tf_keras`: tf_keras's own `fit` on stock TensorFlow: protocol `grpc`, the plugin is not loaded.
 
-All but the last have the option `tf_fuse`. Each round runs each variant once, one after the other,
+The rows have Criteo's columns: those of a file (`--data`), or drawn. All but the last have the
+option `tf_fuse`. Each round runs each variant once, one after the other,
 in processes of its own. Each trains as many steps before those that count.
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,10 +34,12 @@ from benchmarks.common import output
 from benchmarks.fuse_recv.results import machine
 from examples import compare
 from examples.progress import display, open_console
+from examples.wide_deep.data import criteo
+from examples.wide_deep.data.common import DataError
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
-    "batch", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_in_flight",
+    "batch", "data", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_in_flight",
     "steps_per_execution", "width", "workers",
 )  # fmt: skip
 _FIRST = "fit"  # The others are compared with it.
@@ -97,7 +101,8 @@ def render(result: Mapping[str, Any]) -> Table:
     settings = result["settings"]
     table = Table(
         title=f"wide & deep: {settings['workers']} worker(s), {settings['ps']} server(s), batch "
-        f"{settings['batch']}\n{settings['rounds']} rounds of {settings['steps']} steps"
+        f"{settings['batch']}, {'rows of a file' if settings['data'] else 'drawn rows'}\n"
+        f"{settings['rounds']} rounds of {settings['steps']} steps"
     )
     table.add_column("variant")
     for column in ("ms per step\nmedian (min to max)", "coordinator's CPU\nms per step",
@@ -141,6 +146,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--ps", type=int, default=2)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--data", help="a file in Criteo's format, instead of drawn rows")
     parser.add_argument("--rows", type=int, default=1000, help="of each table")
     parser.add_argument("--dim", type=int, default=8, help="columns of each embedding")
     parser.add_argument("--width", type=int, default=64, help="of the first hidden layer")
@@ -155,9 +161,23 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     args.variants = list(dict.fromkeys(args.variants))
-    for key in ("batch", "ps", "rounds", "steps", "workers", "steps_per_execution"):
+    for key in (
+        "batch",
+        "ps",
+        "rounds",
+        "steps",
+        "workers",
+        "steps_per_execution",
+        "steps_in_flight",
+    ):
         if getattr(args, key) < 1:
             parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
+    if args.data:
+        try:
+            next(criteo.read(args.data))
+        except DataError as error:
+            parser.error(str(error))
+        args.data = os.path.abspath(args.data)
     return args
 
 

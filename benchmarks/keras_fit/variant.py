@@ -4,12 +4,13 @@
 
     python variant.py '{"variant": "fit", "workers": 2, ...}' ROWS.json
 
-The model is wide & deep on the columns of Criteo's logs: 13 numbers and 26 categories. Keras 3 and
-tf_keras build it with the same code.
+The model is wide & deep on the columns of Criteo's logs: 13 numbers and 26 categories, of a file or
+drawn. Keras 3 and tf_keras build it with the same code.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -21,12 +22,16 @@ from typing import Any
 # Last: an installed tf_fuse has a library, while the checkout's need not have one.
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.common import output
+from examples.wide_deep.data import criteo
+from examples.wide_deep.data.common import stable_bucket
+from examples.wide_deep.data.encode import scaled
 
-NUMERIC, CATEGORICAL = 13, 26
-_POOL = 32  # batches, drawn once and repeated: reading them costs little
+NUMERIC, CATEGORICAL = len(criteo.NUMERIC), len(criteo.CATEGORICAL)
+_POOL = 32  # batches, drawn or read once and repeated: reading them costs little
 
 
 def model(keras: Any, settings: dict[str, Any]) -> Any:
@@ -51,7 +56,12 @@ def model(keras: Any, settings: dict[str, Any]) -> Any:
 
 
 def batches(settings: dict[str, Any], worker: Any = 0) -> tf.data.Dataset:
-    """Endless batches ((numbers, categories), labels), drawn from a worker's seed."""
+    """Endless batches ((numbers, categories), labels) of a worker: of the file, or drawn."""
+    if settings["data"]:
+        rows = tf.data.Dataset.from_tensor_slices(read(settings))
+        shuffled = rows.shuffle(_POOL * settings["batch"], tf.cast(worker, tf.int64) + 1)
+        whole = shuffled.repeat().batch(settings["batch"], drop_remainder=True)
+        return whole.take(_POOL).cache().repeat().prefetch(2)
 
     def draw(number: tf.Tensor) -> Any:
         seed = tf.stack([tf.cast(number, tf.int64), tf.cast(worker, tf.int64)])
@@ -64,6 +74,26 @@ def batches(settings: dict[str, Any], worker: Any = 0) -> tf.data.Dataset:
         return (numeric, ids), tf.cast(score > 0.5, tf.float32)[:, tf.newaxis]
 
     return tf.data.Dataset.range(_POOL).map(draw).cache().repeat().prefetch(2)
+
+
+def read(settings: dict[str, Any]) -> Any:
+    """Read the first rows of a file in Criteo's format, as many as the batches of a worker have.
+
+    Returns:
+      Arrays ((numbers [rows, 13], categories [rows, 26]), labels [rows, 1]).
+    """
+    found = criteo.read(settings["data"])
+    rows = list(itertools.islice(found, _POOL * settings["batch"]))
+    numeric = [[scaled(one) for one in row.numeric] for row in rows]
+    ids = [
+        [
+            stable_bucket(f"{name}={text}", settings["rows"])
+            for name, text in zip(criteo.CATEGORICAL, row.categorical, strict=True)
+        ]
+        for row in rows
+    ]
+    labels = [[row.label] for row in rows]
+    return (np.array(numeric, np.float32), np.array(ids, np.int32)), np.array(labels, np.float32)
 
 
 class _Clock:
