@@ -26,6 +26,7 @@ from tf_fuse._tensorflow.graphs import (
     rewrite_after_trace,
 )
 from tf_fuse._tensorflow.keras import (
+    backups,
     global_state,
     models,
     optimizer,
@@ -72,6 +73,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     models,
     trainer,
     processes,
+    backups,
     global_state,
 )
 MEMBERS: Final[tuple[Member, ...]] = tuple(one for file in FILES for one in file.MEMBERS)

@@ -13,6 +13,7 @@ KERAS_IN_PIECES: Final = "Keras optimizers on pieces"
 KERAS_FIT: Final = "Keras fit"
 KERAS_PROCESSES: Final = "Keras fit in several processes"
 KERAS_FILES: Final = "Keras files of the chief"
+KERAS_BACKUPS: Final = "Keras backups within an epoch"
 GATHERS: Final = "gathers on servers"
 MATMULS: Final = "split matmuls"
 COLLECTIVES: Final = "collectives"
@@ -32,6 +33,7 @@ WITHOUT: Final = {
     KERAS_IN_PIECES: "Keras optimizers are not extended to variables in pieces",
     KERAS_FIT: "Keras's fit, evaluate and predict fail on parameter servers",
     KERAS_PROCESSES: "Keras's fit and evaluate fail under MultiWorkerMirroredStrategy",
+    KERAS_BACKUPS: "BackupAndRestore begins an epoch anew",
     KERAS_FILES: "ModelCheckpoint and BackupAndRestore write files in every process",
     GATHERS: "variables on servers are read whole before rows are gathered",
     MATMULS: "split_matmuls has no effect",

@@ -17,11 +17,12 @@ docs/keras.md says how data and steps are dealt to workers.
 
 from __future__ import annotations
 
-from tf_fuse.keras import chief_files, loops, processes
+from tf_fuse.keras import backups, chief_files, loops, processes
 from tf_fuse.keras.report_callback import ReportCallback
 
 __all__ = ["ReportCallback"]
 
 loops.install()
 processes.install()
+backups.install()
 chief_files.install()

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tf_fuse._tensorflow import feature_names, features
+from tf_fuse._tensorflow.keras import processes
 from tf_fuse._tensorflow.keras.variable import value_of
 
 _log = logging.getLogger("tf_fuse")
@@ -25,6 +27,13 @@ def has_servers(strategy: Any) -> bool:
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.ParameterServerStrategy)
+
+
+def has_cluster(strategy: Any) -> bool:
+    """Return whether a strategy is one whose loops this package extends."""
+    if has_servers(strategy):
+        return True
+    return features.works(feature_names.KERAS_PROCESSES) and processes.are_several(strategy)
 
 
 def connect(
@@ -46,16 +55,25 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import keras
     import tensorflow as tf
 
-    strategy = getattr(self, "_distribute_strategy", None)
-    if strategy is None or not has_servers(strategy):
-        if has_servers(tf.distribute.get_strategy()):
-            raise _no_scope()
+    strategy: Any = getattr(self, "_distribute_strategy", None)
+    if not has_cluster(strategy):
+        if has_cluster(tf.distribute.get_strategy()):
+            raise _no_scope(tf.distribute.get_strategy())
         stock(self, *args, **kwargs)
         return
     with strategy.scope():
         stock(self, *args, **kwargs)
-    given = [*keras.tree.flatten([args, kwargs]), self]
-    _check_places(one for part in given for one in getattr(part, "variables", ()))
+    given = keras.tree.flatten([args, kwargs])
+    _check_scope(strategy, [one for part in given for one in getattr(part, "variables", ())])
+    check_variables(self)
+
+
+def check_variables(model: Any) -> None:
+    """Check that a model's variables were made in the scope of its strategy."""
+    strategy = model._distribute_strategy
+    # Processes that train together can read variables of their own.
+    is_read_only = not has_servers(strategy)
+    _check_scope(strategy, model.trainable_variables if is_read_only else model.variables)
 
 
 def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -73,10 +91,19 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
             f"fit or evaluate of {self.name} runs in another thread: run one after the other, or "
             "train a model of its own in each thread"
         )
+    is_outermost = first is mine[1]  # not evaluate inside of fit
     try:
         return stock(self, *args, **kwargs)
+    except BaseException:
+        # A callback's error, or an interrupt: no step runs on, and the next call counts none of
+        # these.
+        functions: list[Any] = [self.test_function, self.train_function if is_outermost else None]
+        for function in functions:
+            if hasattr(function, "give_up"):
+                function.give_up()
+        raise
     finally:
-        if first is mine[1]:  # not evaluate inside of fit
+        if is_outermost:
             del _running[id(self)]
 
 
@@ -89,13 +116,31 @@ def build(
     if not has_servers(self._distribute_strategy):
         stock(self, iterator, data_batch)
         return
-    _check_places(self.variables)
+    check_variables(self)
+    if build_without_call(self):
+        return
     # The loop finds, too, that the data has no batch: it ends at once, as in one process.
     with contextlib.suppress(StopIteration):
         if iterator is not None:
             _, _, batches = next(iter(iterator))
             data_batch = keras.tree.map_structure(_without_optional, next(batches))
         stock(self, data_batch=data_batch)
+
+
+def build_without_call(model: Any) -> bool:
+    """Build the optimizer of a model without `call`, such as a GAN: Keras calls models to build.
+
+    Returns:
+      Whether it is such a model, all of whose layers are built.
+    """
+    import keras
+
+    if type(model).call is not keras.Model.call or not all(one.built for one in model.layers):
+        return False
+    if model.optimizer is not None and not model.optimizer.built:
+        with model.distribute_strategy.scope():
+            model.optimizer.build(model.trainable_variables)
+    return True
 
 
 def _without_optional(part: Any) -> Any:
@@ -111,7 +156,7 @@ def check_step(model: Any) -> None:
 
     strategy = model.distribute_strategy
     if model._distribute_strategy is None:
-        raise _no_scope()
+        raise _no_scope(strategy)
     if model.run_eagerly or tf.config.functions_run_eagerly():
         raise ValueError(
             "run_eagerly=True does not work under ParameterServerStrategy: workers run "
@@ -147,36 +192,69 @@ def check_captures(function: Any) -> None:
         )
 
 
-def warn_of_local_model(model: Any) -> None:
-    """Warn that `fit` will not use the servers to which this process is connected."""
-    import tensorflow as tf
-
-    tasks = {device.name.split("/")[1] for device in tf.config.list_logical_devices()}
-    if model._distribute_strategy is None and "job:ps" in tasks:
-        _log.warning(
-            "%s trains in this process alone: to train it on the workers of the "
-            "ParameterServerStrategy, make it in `with strategy.scope():`",
-            model.name,
+def check_logs(model: Any, logs: Any) -> None:
+    """Check what a step has returned."""
+    if logs is None:
+        raise TypeError(
+            f"train_step or test_step of {model.name} returned None: return a dict of logs, such "
+            "as self.get_metrics_result()"
         )
 
 
-def _no_scope() -> ValueError:
-    return ValueError(
-        "the model was not made under strategy.scope() of this ParameterServerStrategy: make it, "
-        "and compile it, in `with strategy.scope():`"
+def explained(error: BaseException) -> BaseException:
+    """Return an error that says what to write instead, where TensorFlow's does not."""
+    if isinstance(error, RuntimeError) and "merge_call" in str(error):
+        return ValueError(
+            "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
+            "under a strategy: leave out @tf.function (fit makes one function of each step)"
+        )
+    return error
+
+
+def warn_of_local_model(model: Any) -> None:
+    """Warn that `fit` will not use the cluster to which this process is connected."""
+    import tensorflow as tf
+
+    jobs = {device.name.split("/")[1] for device in tf.config.list_logical_devices()}
+    if model._distribute_strategy is not None:
+        return
+    if "job:ps" in jobs:
+        workers = "on the workers of the ParameterServerStrategy"
+    elif jobs & {"job:worker", "job:chief"}:
+        workers = "in all processes of the MultiWorkerMirroredStrategy"
+    else:
+        return
+    _log.warning(
+        "%s trains in this process alone: to train it %s, make it in `with strategy.scope():`",
+        model.name,
+        workers,
     )
 
 
-def _check_places(variables: Iterable[Any]) -> None:
-    lost = []
-    for one in variables:
-        value = value_of(one)
-        devices = [part.device for part in getattr(value, "variables", [value])]
-        if not all("/job:ps" in device for device in devices):
-            lost.append(getattr(one, "path", one.name))
+def _no_scope(strategy: Any) -> ValueError:
+    return ValueError(
+        f"the model was not made under strategy.scope() of this {_name(strategy)}: make it, and "
+        "compile it, in `with strategy.scope():`"
+    )
+
+
+def _name(strategy: Any) -> str:
+    return "ParameterServerStrategy" if has_servers(strategy) else "MultiWorkerMirroredStrategy"
+
+
+def _check_scope(strategy: Any, variables: Iterable[Any]) -> None:
+    lost = [getattr(one, "path", one.name) for one in variables if not _is_in_scope(strategy, one)]
     if lost:
+        where = "on parameter servers" if has_servers(strategy) else "variables of the strategy"
         raise ValueError(
-            f"{len(lost)} variables are not on parameter servers ({', '.join(lost[:_NAMES])}"
+            f"{len(lost)} variables are not {where} ({', '.join(lost[:_NAMES])}"
             f"{', ...' if len(lost) > _NAMES else ''}): make the model's layers, its optimizer and "
             "its metrics, and call it first, in `with strategy.scope():`"
         )
+
+
+def _is_in_scope(strategy: Any, variable: Any) -> bool:
+    value = value_of(variable)
+    if has_servers(strategy):
+        return all("/job:ps" in part.device for part in getattr(value, "variables", [value]))
+    return bool(strategy.extended.variable_created_in_scope(value))

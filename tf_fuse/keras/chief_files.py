@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import processes
+from tf_fuse.keras import backups
 
 # What the callbacks of the chief have done.
 _NOTHING, _LOADED, _FAILED = range(3)
@@ -54,9 +55,9 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
         stock(self, *args, **more)
     except Exception:
         if strategy.extended.should_checkpoint:
-            _from_chief(strategy, np.array([_FAILED, 0]))
+            _from_chief(strategy, np.array([_FAILED, 0, 0]))
         raise
-    state, epoch = _from_chief(strategy, _restored(self))
+    state, epoch, steps = _from_chief(strategy, _restored(self))
     if state == _FAILED:
         raise RuntimeError(
             "a callback of the chief failed in on_train_begin: see the error of the chief"
@@ -65,6 +66,7 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
         return
     if epoch:
         processes.set_first_epoch(model, int(epoch))
+    backups.set_steps_made(model, [int(steps)] if steps else [])
     of_optimizer = model.optimizer.variables if model.optimizer else []
     for variable in [*model.variables, *of_optimizer]:
         value = _from_chief(strategy, np.asarray(variable.numpy()))
@@ -73,11 +75,13 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
 
 
 def _restored(callbacks: Any) -> np.ndarray:
-    """What the chief sends: what `BackupAndRestore` did, and the epoch to begin with."""
+    """What the chief sends: what `BackupAndRestore` did, the epoch to begin with, its steps."""
     import keras
 
     found = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks.callbacks)
-    return np.array([_LOADED if found else _NOTHING, processes.first_epoch(callbacks.model) or 0])
+    model = callbacks.model
+    epoch, steps = processes.first_epoch(model) or 0, sum(backups.steps_made(model))
+    return np.array([_LOADED if found else _NOTHING, epoch, steps])
 
 
 def _from_chief(strategy: Any, value: np.ndarray) -> np.ndarray:

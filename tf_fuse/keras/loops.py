@@ -17,7 +17,7 @@ from typing import Any
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import trainer
 from tf_fuse._tensorflow.variables import parameter_server_strategy
-from tf_fuse.keras import batches, checks, metric_sums, steps
+from tf_fuse.keras import backups, batches, checks, metric_sums, steps
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
 from tf_fuse.keras.worker_data import WorkerData
@@ -50,7 +50,7 @@ def install() -> None:
                 "compile": checks.compile_model,
                 "fit": checks.run_alone,
                 "evaluate": checks.run_alone,
-                "_maybe_symbolic_build": checks.build,
+                "_maybe_symbolic_build": _build,
                 "apply": _apply,
                 **dict.fromkeys(trainer.SAVERS, _save),
             }
@@ -122,6 +122,13 @@ def _read_on_workers(
 @functools.cache
 def _log_once(text: str) -> None:
     _log.info(text)
+
+
+def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch: Any) -> None:
+    """Extend `TensorFlowTrainer._maybe_symbolic_build`."""
+    if iterator is not None:
+        backups.note_epochs(self, iterator)
+    checks.build(stock, self, iterator, **batch)
 
 
 def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> Any:

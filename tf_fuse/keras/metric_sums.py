@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow.keras.variable import set_value, value_of
-from tf_fuse.keras import graphs
+from tf_fuse.keras import checks, graphs
 from tf_fuse.keras.packing import Packing
 
 _log = logging.getLogger("tf_fuse")
@@ -118,6 +118,7 @@ class MetricSums:
                 results = _tensors(self._model.get_metrics_result()) if self.variables else {}
         finally:
             _trace.reset(token)
+        checks.check_logs(self._model, logs)
         if not isinstance(logs, dict):
             logs = {"": logs}
         state = {one.ref() for one in held}

@@ -15,6 +15,7 @@ from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import processes
+from tf_fuse.keras import backups, checks
 
 _log = logging.getLogger("tf_fuse")
 
@@ -51,7 +52,15 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
     import keras
 
     strategy = self._distribute_strategy
-    if iterator is None or not processes.are_several(strategy):
+    if not processes.are_several(strategy):
+        stock(self, iterator, **batch)
+        return
+    checks.check_variables(self)
+    if iterator is not None:
+        backups.note_epochs(self, iterator)
+    if checks.build_without_call(self):
+        return
+    if iterator is None:
         stock(self, iterator, **batch)
         return
     spec = iterator.tf_fuse_element_spec
@@ -99,7 +108,7 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
     if self.jit_compile:
         _log.warning("jit_compile is off for %s: XLA cannot compile collectives on CPUs", self.name)
         self.jit_compile = False
-    run_steps = stock(self, step_function)
+    run_steps = stock(self, lambda data: step_function(_with_unknown_rows(data)))
 
     def run(iterator: Any) -> Any:
         if not isinstance(iterator, tf.distribute.DistributedIterator):
@@ -108,6 +117,21 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
         return run_steps(itertools.chain([next(iterator)], iterator))
 
     return run
+
+
+def _with_unknown_rows(data: Any) -> Any:
+    """Hide from Keras that this process has no row of a batch: its loss would be NaN."""
+    import keras
+    import tensorflow as tf
+
+    def hide(one: Any) -> Any:
+        if not tf.is_symbolic_tensor(one) or not isinstance(one, tf.Tensor):
+            return one
+        if one.shape.rank and one.shape[0] == 0:
+            return tf.raw_ops.PlaceholderWithDefault(input=one, shape=[None, *one.shape[1:]])
+        return one
+
+    return keras.tree.map_structure(hide, data)
 
 
 class _Distributor:
@@ -136,7 +160,13 @@ def _distribute(
     if not processes.are_several(distribute_strategy):
         stock(self, distribute_strategy, *args, **more)
         return
-    if processes.is_sliced(more.get("x")):
+    x = more.get("x")
+    if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
+        raise ValueError(
+            "under MultiWorkerMirroredStrategy fit, evaluate and predict take data, not a function "
+            "that makes it: give them the whole dataset, which AutoShardPolicy shards"
+        )
+    if processes.is_sliced(x):
         raise ValueError(
             "fit, evaluate and predict take a tf.data.Dataset, not one that "
             "strategy.experimental_distribute_dataset has made: they distribute it"

@@ -253,7 +253,7 @@ class StepQueue:
     def giving_up_after_errors(self) -> Iterator[None]:
         """After an error, forget all calls, and wait until none runs.
 
-        The end of data (`StopIteration`) is none: the calls under way count.
+        The end of data (`StopIteration`) is not an error: the calls under way count.
         """
         import tensorflow as tf
 
@@ -262,10 +262,20 @@ class StepQueue:
         except StopIteration:
             raise
         except BaseException as error:
-            with self._lock:
-                self._begun.clear()
-            if isinstance(error, tf.errors.OpError):
-                # Or the coordinator raises it once more when the next step begins.
-                with contextlib.suppress(tf.errors.OpError):
-                    self.coordinator.join()
+            # The coordinator would raise an error of a step once more when the next one begins.
+            self.give_up(wait=isinstance(error, tf.errors.OpError))
             raise
+
+    def give_up(self, wait: bool = True) -> None:
+        """Forget all calls.
+
+        Args:
+          wait: until none runs.
+        """
+        import tensorflow as tf
+
+        with self._lock:
+            self._begun.clear()
+        if wait:
+            with contextlib.suppress(tf.errors.OpError):
+                self.coordinator.join()

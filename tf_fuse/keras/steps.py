@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_fuse._tensorflow.graphs import call_time_captures
 from tf_fuse.keras import batches as batches_
+from tf_fuse.keras import checks
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
 from tf_fuse.keras.step_queue import Call, StepQueue, fetch_together
@@ -56,6 +57,7 @@ class Steps:
         # Of steps on data of workers, since the last `join`:
         self._asked = self._done = 0
         self._in_vain = 0
+        self._iterator: WorkerIterator | None = None
         _all.add(self)
 
     def __call__(self, iterator: Any) -> Any:
@@ -95,6 +97,19 @@ class Steps:
         """Return whether steps have begun since `join`."""
         return self._newest is not None
 
+    def steps_of_workers(self) -> list[int] | None:
+        """Return the steps that the epoch has made on data of workers, while none runs.
+
+        Returns:
+          Those of each worker; their sum alone if the epoch has a number of steps; None if the
+            coordinator reads the data.
+        """
+        if self._iterator is None:
+            return None
+        if self._iterator.data.steps is None:
+            return self._iterator.used(self._queue)
+        return [self._done + self._queue.done(lambda calls: sum(one.steps() for one in calls))]
+
     def settle(self) -> None:
         """Wait until no step runs; what they returned is fetched later.
 
@@ -103,6 +118,19 @@ class Steps:
         """
         with self._giving_up_after_errors():
             self._queue.coordinator.join()
+
+    def give_up(self) -> None:
+        """Wait until no step runs, and forget what they returned: fit has failed."""
+        self._queue.give_up()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._newest = None
+        self._asked = self._done = 0
+        self._iterator = None
+        self._unread.clear()
+        self._is_behind = False
+        self._sums.give_up()
 
     def join(self) -> Any:
         """Wait for all steps, and write the metrics; return the logs of the last step.
@@ -119,6 +147,7 @@ class Steps:
             self._sums.store()
         newest, self._newest = self._newest, None
         self._asked = self._done = 0
+        self._iterator = None
         return newest
 
     def _begin_on(self, batches: Sequence[Any], spec: Any) -> None:
@@ -137,7 +166,10 @@ class Steps:
     def _run_on_workers_data(self, iterator: WorkerIterator, count: int) -> Any:
         """Return the logs of the next call that ends; begin others so that no worker waits."""
         steps = iterator.data.steps
-        self._asked += count
+        self._iterator = iterator
+        made, iterator.made = iterator.made, 0
+        self._done += made
+        self._asked += made + count
         while True:
             while len(self._queue) < iterator.most(self._queue) and (
                 steps is None or self._done + len(self._queue) * count < steps
@@ -273,17 +305,16 @@ class Steps:
         except StopIteration:
             raise
         except BaseException as error:
-            on_workers, self._newest = self._asked, None
-            self._asked = self._done = 0
-            self._unread.clear()
-            self._is_behind = False
-            self._sums.give_up()
+            on_workers = self._asked
+            self._forget()
             if on_workers and isinstance(error, tf.errors.OutOfRangeError):
                 raise ValueError(
                     "the dataset of a worker has ended before all steps of the epoch: repeat() it, "
                     "or leave out steps_per_epoch (steps, validation_steps), so that the epoch "
                     "ends when all workers are through"
                 ) from error
+            if (better := checks.explained(error)) is not error:
+                raise better from error
             raise
 
 

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow.variables import coordinator as coordinators
@@ -29,7 +30,7 @@ class WorkerData:
 
         Raises:
           TypeError: it does not return a `tf.data.Dataset`.
-          ValueError: its dataset is endless, and `steps` is None.
+          ValueError: its dataset is endless, and `steps` is None; or it uses one of this process.
         """
         import tensorflow as tf
 
@@ -42,7 +43,8 @@ class WorkerData:
                 input_pipeline_id=tf.distribute.coordinator.experimental_get_current_worker_index(),
                 num_replicas_in_sync=strategy.num_replicas_in_sync,
             )
-            dataset = function(context)
+            with _explaining_tensors():
+                dataset = function(context)
             if not isinstance(dataset, tf.data.Dataset):
                 raise TypeError(
                     f"the function given to fit or evaluate must return a tf.data.Dataset of "
@@ -52,6 +54,11 @@ class WorkerData:
 
         traced = tf.function(make, autograph=False)
         self._concrete = traced.get_concrete_function(tf.TensorSpec([], tf.int64))
+        if any(_is_dataset(one) for one in self._concrete.graph.external_captures):
+            raise ValueError(
+                "the function of an InputContext uses a dataset that was made outside of it, which "
+                "cannot be sent to workers: make the dataset inside of the function"
+            )
         if not steps and self._cardinality(make) == tf.data.INFINITE_CARDINALITY:
             raise ValueError(
                 "the dataset of a worker is endless: give steps_per_epoch (or steps, "
@@ -88,10 +95,12 @@ class WorkerIterator:
 
     Attributes:
       data: the datasets.
+      made: steps that were made before this process began, and count.
     """
 
     def __init__(self, data: WorkerData):
         self.data = data
+        self.made = 0
         self._iterators: Any = None
         self._used = [0] * data.queue.workers
         self._ended: set[int] = set()
@@ -100,19 +109,41 @@ class WorkerIterator:
         """Return the specs of a batch: Keras builds the model from them."""
         return self.data.element_spec
 
+    def leave_out(self, made: list[int]) -> int:
+        """Go on where another process ended.
+
+        Args:
+          made: by each worker, its steps.
+
+        Returns:
+          How many steps are left out.
+        """
+        if self.data.steps is None:
+            if len(made) != len(self._used):
+                _log.warning(
+                    "the epoch begins anew: the backup is of data that %d workers read, not %d",
+                    len(made), len(self._used),
+                )  # fmt: skip
+                return 0
+            self._used = list(made)
+        self.made = sum(made)
+        return self.made
+
+    def used(self, queue: StepQueue) -> list[int]:
+        """Return how many batches each worker has used by calls that have ended."""
+        done: list[int] = queue.done(
+            lambda calls: [
+                used + sum(one.steps() for one in calls if one.worker() == worker)
+                for worker, used in enumerate(self._used)
+            ]
+        )
+        return done
+
     def iterators(self, queue: StepQueue) -> Any:
         """Return the argument for calls of a queue: for each worker its iterator."""
-
-        def used(worker: int) -> int:
-            # A worker that was lost repeats only the batches of the call that it did not end.
-            return queue.done(
-                lambda calls: (
-                    self._used[worker] + sum(one.steps() for one in calls if one.worker() == worker)
-                )
-            )
-
         if self._iterators is None:
-            self._iterators = self.data.make_iterators(used)
+            # A worker that was lost repeats only the batches of the call that it did not end.
+            self._iterators = self.data.make_iterators(lambda worker: self.used(queue)[worker])
         return self._iterators
 
     def spec(self) -> Any:
@@ -148,3 +179,30 @@ class WorkerIterator:
     def waits_for(self) -> list[int]:
         """Return the workers that are not through."""
         return [one for one in range(len(self._used)) if one not in self._ended]
+
+
+@contextlib.contextmanager
+def _explaining_tensors() -> Iterator[None]:
+    """Say why a function must not index a list by `input_pipeline_id`."""
+    try:
+        yield
+    except TypeError as error:
+        if not any(text in str(error) for text in ("SymbolicTensor", "slice indices")):
+            raise
+        raise TypeError(
+            f"{error} (input_pipeline_id of the InputContext is a tensor, which no list and no "
+            "int() takes: shard a dataset, for instance of the files' names)"
+        ) from error
+
+
+def _is_dataset(tensor: Any) -> bool:
+    """Return whether a tensor of this process is a dataset."""
+    import tensorflow as tf
+
+    if tensor.dtype != tf.variant or tf.is_symbolic_tensor(tensor):
+        return False
+    try:
+        tf.raw_ops.DatasetCardinality(input_dataset=tensor)
+    except tf.errors.InvalidArgumentError:
+        return False
+    return True

@@ -63,7 +63,8 @@ class KerasFitCases:
           steps: `steps_per_execution`.
           epochs: of training.
           folder: of files.
-          saves: "backup", "checkpoint", and "alone" if the chief alone has these callbacks.
+          saves: "backup", "backup of each step", "checkpoint", and "alone" if the chief alone has
+            these callbacks.
           dies: the epoch in which this process ends with a step under way; none if -1.
 
         Returns:
@@ -111,6 +112,7 @@ class KerasFitCases:
                 "epochs": notes.epochs,
                 "evaluated": model.evaluate(x, y, BATCH, verbose=0, return_dict=True),
                 "predicted": model.predict(x, BATCH, verbose=0)[:, 0].tolist(),
+                "of one row": model.evaluate(x[:1], y[:1], verbose=0, return_dict=True),
                 "one by one": model(x).numpy()[:, 0].tolist(),
             }
         weights, state = model.trainable_variables, model.optimizer.variables
@@ -199,6 +201,9 @@ class KerasFitCases:
         whole.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         logging.getLogger("tf_fuse").addHandler(handler)
         model.fit(x, y, verbose=0)
+        local = keras.Sequential([keras.layers.Dense(2)], name="two")
+        local.compile("sgd", "mse")
+        local.fit(x, y, verbose=0)
         logging.getLogger("tf_fuse").removeHandler(handler)
         errors = []
         for data in (
@@ -206,12 +211,53 @@ class KerasFitCases:
             dataset.with_options(whole),
             tf.data.Dataset.from_tensor_slices((x[:, 0], y[:, 0])),
             dataset.map(lambda x, y: (x, y, tf.constant(2.0))),
+            lambda context: dataset,
         ):
             try:
                 model.fit(data, verbose=0)
             except ValueError as error:
                 errors.append(str(error))
         return {"warnings": warnings, "errors": errors}
+
+    def keras_mistakes_of_scope(self) -> dict[str, Any]:
+        """Returns the errors of programs that make parts of a model outside of the scope."""
+        keras = self._keras(False)
+        scope = self._strategy.scope
+
+        def made() -> Any:
+            return keras.Sequential([keras.Input([8]), keras.layers.Dense(2, name="last")])
+
+        def compiled_in_scope() -> None:
+            model = made()
+            with scope():
+                model.compile("adam", "mse")
+
+        def optimizer_outside() -> None:
+            optimizer = keras.optimizers.Adam(name="adam")
+            with scope():
+                made().compile(optimizer, "mse")
+
+        def called_outside() -> None:
+            with scope():
+                model = keras.Sequential([keras.layers.Dense(2, name="last")], name="unbuilt")
+                model.compile("adam", "mse")
+            model(inputs()[0])
+            model.fit(*inputs(), verbose=0)
+
+        def compiled_outside() -> None:
+            with scope():
+                model = made()
+            model.compile("adam", "mse", metrics=["mae"])
+            model.fit(*inputs(), verbose=0)
+
+        errors = {}
+        for run in (compiled_in_scope, optimizer_outside, called_outside, compiled_outside):
+            errors[run.__name__] = ""
+            try:
+                run()
+            except ValueError as error:
+                errors[run.__name__] = str(error)
+        return errors
 
     def _keras(self, sharded: bool) -> Any:
         import keras
@@ -302,6 +348,8 @@ def _savers(keras: Any, folder: str, saves: tuple[str, ...]) -> list[Any]:
     found = []
     if "backup" in saves:
         found.append(keras.callbacks.BackupAndRestore(f"{folder}/backup"))
+    if "backup of each step" in saves:
+        found.append(keras.callbacks.BackupAndRestore(f"{folder}/backup", save_freq=1))
     if "checkpoint" in saves:
         found.append(keras.callbacks.ModelCheckpoint(f"{folder}/saved-{{epoch}}.keras"))
     return found

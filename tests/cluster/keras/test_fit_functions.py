@@ -76,6 +76,21 @@ def test_a_dataset_on_the_coordinator_can_validate(cases):
         ("endless", "the dataset of a worker is endless: give steps_per_epoch"),
         ("too short", "has ended before all steps of the epoch: repeat() it, or leave out steps_p"),
         ("no dataset", "must return a tf.data.Dataset of batches; "),
+        (
+            "outer dataset",
+            "the function of an InputContext uses a dataset that was made outside of it, which "
+            "cannot be sent to workers: make the dataset inside of the function",
+        ),
+        (
+            "list",
+            "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
+            "shard a dataset, for instance of the files' names)",
+        ),
+        (
+            "slice",
+            "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
+            "shard a dataset, for instance of the files' names)",
+        ),
         ("y", "y cannot be given with a function of an InputContext"),
         (
             "predict",
@@ -200,6 +215,9 @@ def _main(in_flight):
         evaluated = one.evaluate(mine, verbose=0, return_dict=True, callbacks=[Lose()])
         return {"seen": one.counts(), "evaluated": evaluated["ids"]}
 
+    whole = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
+    shards = [whole.shard(2, i) for i in range(2)]
+
     coordinator.finish(
         {
             "in flight": lambda: in_flight,
@@ -211,6 +229,11 @@ def _main(in_flight):
             "endless": lambda: model().fit(lambda c: mine(c).repeat(), verbose=0),
             "too short": lambda: model().fit(mine, steps_per_epoch=20, verbose=0),
             "no dataset": lambda: model().fit(lambda _: np.zeros(3), verbose=0),
+            "outer dataset": lambda: model().fit(
+                lambda c: whole.shard(c.num_input_pipelines, c.input_pipeline_id), verbose=0
+            ),
+            "list": lambda: model().fit(lambda c: shards[c.input_pipeline_id], verbose=0),
+            "slice": lambda: model().fit(lambda c: shards[c.input_pipeline_id :][0], verbose=0),
             "y": lambda: model().fit(mine, np.zeros(3), verbose=0),
             "predict": lambda: model().predict(mine, verbose=0),
             "explained": lambda: explained,

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`evaluate` and `predict` of Keras 3 while one of two workers is killed, for all kinds of data."""
+"""Keras 3's loops while one of two workers is killed, and after a callback has failed."""
 
 import sys
 
@@ -33,6 +33,17 @@ def test_predictions_keep_the_order_of_the_input(cases, kind):
     assert cases[f"predict, {kind}"] == {"found": [2.0 * i for i in range(_ROWS)], "killed": 1}
 
 
+@pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt"])
+@pytest.mark.parametrize("data", ["dataset", "function"])
+def test_steps_before_an_error_of_a_callback_do_not_count_later(cases, data, error):
+    """None runs any more when fit has raised it."""
+    found = cases[f"{error}, {data}"]
+    assert found["raised"] == error
+    assert found["under way"] == 0
+    assert found["ids"] == float(sum(range(_ROWS)))
+    assert found["evaluated"] == {"loss": sum(range(_ROWS)) / _ROWS, "ids": found["ids"]}
+
+
 def _main(in_flight):
     import keras
     import numpy as np
@@ -53,8 +64,11 @@ def _main(in_flight):
         def __getitem__(self, index):
             return (ids[begins[index] : begins[index] + _BATCH],)
 
+    def dataset():
+        return tf.data.Dataset.from_tensor_slices(ids).batch(_BATCH)
+
     data = {
-        "dataset": lambda: {"x": tf.data.Dataset.from_tensor_slices(ids).batch(_BATCH)},
+        "dataset": lambda: {"x": dataset()},
         "array": lambda: {"x": ids, "batch_size": _BATCH},
         "PyDataset": lambda: {"x": Batches()},
         "generator": lambda: {"x": ((ids[i : i + _BATCH],) for i in begins)},
@@ -88,11 +102,46 @@ def _main(in_flight):
             "killed": lose.killed,
         }
 
+    class Fail(keras.callbacks.Callback):
+        """Raises an error within an epoch, in training and in evaluation."""
+
+        def __init__(self, error):
+            super().__init__()
+            self.error = error
+            self.on_train_batch_end = self.on_test_batch_end = self.fail
+
+        def fail(self, batch, logs=None):
+            raise self.error
+
+    def failed_callback(error, data):
+        raised = []
+        given = dataset() if data == "dataset" else lambda context: dataset()
+        for run in (model.fit, model.evaluate):
+            try:
+                run(given, verbose=0, callbacks=[Fail(error())])
+            except BaseException as found:
+                raised.append(type(found).__name__)
+        (raised,) = set(raised)
+        begun = (*model.train_function._queue._begun, *model.test_function._queue._begun)
+        return {
+            "raised": raised,
+            "under way": len(begun),
+            "ids": model.fit(dataset(), verbose=0).history["ids"][0],
+            "evaluated": model.evaluate(dataset(), verbose=0, return_dict=True),
+        }
+
     coordinator.finish(
         {
-            f"{what}, {kind}": lambda what=what, kind=kind: run(what, kind)
-            for kind in _KINDS
-            for what in ("evaluate", "predict")
+            **{
+                f"{what}, {kind}": lambda what=what, kind=kind: run(what, kind)
+                for kind in _KINDS
+                for what in ("evaluate", "predict")
+            },
+            **{
+                f"{error.__name__}, {data}": lambda e=error, d=data: failed_callback(e, d)
+                for error in (ValueError, KeyboardInterrupt)
+                for data in ("dataset", "function")
+            },
         }
     )
 

@@ -65,6 +65,14 @@ _TEXTS = {
         "it does if it reads a metric: call result() and update_state() outside of the function, "
         "and give it what they return"
     ),
+    "step in a function": (
+        "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
+        "under a strategy: leave out @tf.function (fit makes one function of each step)"
+    ),
+    "update in a function": (
+        "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
+        "under a strategy: leave out @tf.function (fit makes one function of each step)"
+    ),
     "endless dataset": "the dataset is endless: give steps_per_epoch (or steps)",
     "endless dataset, evaluate": "the dataset is endless: give steps_per_epoch (or steps)",
 }
@@ -78,6 +86,14 @@ def cases():
 @pytest.mark.parametrize(("what", "text"), _TEXTS.items())
 def test_a_mistake_is_named_with_its_remedy(cases, what, text):
     assert cases[what] == {"raised": "ValueError", "text": text}
+
+
+def test_a_step_returns_logs(cases):
+    assert cases["no logs"] == {
+        "raised": "TypeError",
+        "text": "train_step or test_step of silent returned None: return a dict of logs, such as "
+        "self.get_metrics_result()",
+    }
 
 
 def test_a_model_that_is_compiled_outside_of_the_scope_trains(cases):
@@ -242,6 +258,38 @@ def _main():
             model.compile()
         model.fit(dataset, verbose=0)
 
+    class InFunction(keras.Model):
+        def __init__(self, **more):
+            super().__init__(**more)
+            self.layer = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.layer(x)
+
+        @tf.function
+        def train_step(self, data):
+            return super().train_step(data)
+
+    class Updates(InFunction):
+        """Calls a tf.function that updates the weights."""
+
+        def __init__(self):
+            super().__init__()
+            self.update = tf.function(super(InFunction, self).train_step)
+
+        def train_step(self, data):
+            return self.update(data)
+
+    class Silent(InFunction):
+        def train_step(self, data):
+            pass
+
+    def fit_model(make):
+        with scope():
+            model = make()
+            model.compile("adam", "mse")
+        model.fit(dataset, verbose=0)
+
     def compiled(where):
         with scope():
             model = made()
@@ -299,6 +347,9 @@ def _main():
             "run_functions_eagerly": run_functions_eagerly,
             "two GPUs": two_gpus,
             "metric in a function": metric_in_a_function,
+            "step in a function": lambda: fit_model(InFunction),
+            "update in a function": lambda: fit_model(Updates),
+            "no logs": lambda: fit_model(lambda: Silent(name="silent")),
             "distributed dataset": lambda: in_scope().fit(distributed(dataset), verbose=0),
             "endless dataset": lambda: in_scope().fit(dataset.repeat(), verbose=0),
             "endless dataset, evaluate": lambda: in_scope().evaluate(dataset.repeat(), verbose=0),

@@ -110,6 +110,12 @@ def test_a_saved_model_loads_in_one_process(cases):
     assert cases["saved"]["there"] == cases["saved"]["here"] != cases["saved"]["untrained"]
 
 
+def test_a_model_needs_no_call(cases):
+    """As a GAN: its step calls its layers."""
+    assert cases["no call"]["here"] == cases["no call"]["one process"]
+    assert cases["no call"]["here"][0] > cases["no call"]["here"][1] > 0.0
+
+
 def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
     assert cases["failed step"] == {"raised": "InvalidArgumentError", "code": 3, "then": 1}
 
@@ -293,6 +299,30 @@ def _main(folder, in_flight):
             "here": one.predict(x, verbose=0).tolist(),
         }
 
+    class WithoutCall(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.layer = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+
+        def train_step(self, x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.layer(x) - 1.0) ** 2)
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"own": loss}
+
+    def without_call():
+        def losses():
+            keras.utils.set_random_seed(1)
+            one = WithoutCall()
+            one.compile("adam", jit_compile=False)
+            data = tf.data.Dataset.from_tensors(tf.ones([4, 3]))
+            return one.fit(data, epochs=2, verbose=0).history["own"]
+
+        with job.strategy.scope():
+            here = losses()
+        return {"here": here, "one process": losses()}
+
     def failed_step():
         one = model()
         error = coordinator.caught(lambda: one.fit(dataset(ids - 5), verbose=0))
@@ -345,6 +375,7 @@ def _main(folder, in_flight):
                 lambda: sums().evaluate(endless, steps=24, verbose=0)
             ),
             "saved": saved,
+            "no call": without_call,
             "failed step": failed_step,
             "lost worker": lost_worker,
             "lost logs": lost_logs,

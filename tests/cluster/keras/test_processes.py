@@ -64,6 +64,7 @@ def _check(told):
     assert first["evaluated"]["loss"] == first["history"]["val_loss"][-1]
     assert first["predicted"] == pytest.approx(first["one by one"], abs=1e-5)
     assert len(first["predicted"]) == fit_cases.ROWS
+    assert first["of one row"]["loss"] > 0.0  # not NaN, though other processes have no row
 
 
 @pytest.mark.parametrize("optimizer", [slow("SGD"), "Adam"])
@@ -151,6 +152,8 @@ def test_mistakes_are_named(two):
                 "epoch and others not at all: call keras.utils.set_random_seed with the same "
                 "number in all processes, or fit with shuffle=False",
                 "jit_compile is off for one: XLA cannot compile collectives on CPUs",
+                "two trains in this process alone: to train it in all processes of the "
+                "MultiWorkerMirroredStrategy, make it in `with strategy.scope():`",
             ],
             "errors": [
                 "fit, evaluate and predict take a tf.data.Dataset, not one that "
@@ -164,7 +167,27 @@ def test_mistakes_are_named(two):
                 "a batch cannot be divided among 2 replicas: 1 of its 3 tensors have no rows (the "
                 "first is TensorSpec(shape=(), dtype=tf.float32, name=None)): call batch() on the "
                 "dataset, or repeat a number that belongs to the whole batch for each of its rows",
+                "under MultiWorkerMirroredStrategy fit, evaluate and predict take data, not a "
+                "function that makes it: give them the whole dataset, which AutoShardPolicy shards",
             ],
+        }
+
+
+def test_parts_that_were_made_outside_of_the_scope_are_named(two):
+    """A model may be compiled there."""
+    remedy = (
+        "make the model's layers, its optimizer and its metrics, and call it first, in `with "
+        "strategy.scope():`"
+    )
+    for told in _run(two.ranks, "keras_mistakes_of_scope"):
+        assert told == {
+            "compiled_in_scope": "the model was not made under strategy.scope() of this "
+            "MultiWorkerMirroredStrategy: make it, and compile it, in `with strategy.scope():`",
+            "optimizer_outside": "2 variables are not variables of the strategy (adam/iteration, "
+            "adam/learning_rate): " + remedy,
+            "called_outside": "2 variables are not variables of the strategy "
+            "(unbuilt/last/kernel, unbuilt/last/bias): " + remedy,
+            "compiled_outside": "",
         }
 
 
@@ -202,3 +225,19 @@ def test_a_job_that_was_killed_goes_on(two, tmp_path, saves):
     for key in (*_VALUES, "evaluated", "predicted"):
         assert [one[key] for one in again] == [one[key] for one in plain], key
     assert not (tmp_path / "backup").exists()
+
+
+def test_a_job_that_was_killed_goes_on_at_the_step(two, tmp_path):
+    """In an epoch: no step is lost, none trains twice."""
+    plain = two.fit()
+    args = {"folder": str(tmp_path), "saves": ("backup of each step",)}
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        ranks.start("keras_fit", [0], **args)
+        ranks.start("keras_fit", [1], dies=1, **args)  # after the first of three steps
+        assert ranks.wait(seconds=_SECONDS)[1] is Ended
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        again = _run(ranks, "keras_fit", **args)
+    assert [one["epochs"] for one in again] == [[1]] * 2
+    assert [[batch for batch, _ in one["batches"]] for one in again] == [[1, 2]] * 2
+    for key in (*_VALUES, "evaluated", "predicted"):
+        assert [one[key] for one in again] == [one[key] for one in plain], key

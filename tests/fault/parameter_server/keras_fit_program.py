@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator that trains with `fit` and `BackupAndRestore`, and may kill itself.
 
-    keras_fit_program.py CLUSTER FOLDER EPOCH
+    keras_fit_program.py CLUSTER FOLDER EPOCH BATCH SAVE_FREQ DATA
 
-It kills itself (SIGKILL) in the middle of an epoch, if that is not negative.
+It kills itself (SIGKILL) after a batch of an epoch, if that is not negative.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from tests.fault import coordinator
 EPOCHS, _ROWS, _BATCH = 4, 40, 8
 
 
-def train(job, folder, callbacks=(), slow_layers=()):
+def train(job, folder, callbacks=(), slow_layers=(), save_freq="epoch", data="arrays"):
     """Train a model with a backup in a folder; return its losses, step, weights and slots.
 
     Args:
@@ -26,9 +26,12 @@ def train(job, folder, callbacks=(), slow_layers=()):
       folder: of the backup.
       callbacks: more of them.
       slow_layers: before the others.
+      save_freq: of the backup.
+      data: "arrays"; "function" for workers that read it, "repeated" for steps of an epoch of such.
     """
     import keras
     import numpy as np
+    import tensorflow as tf
 
     keras.utils.set_random_seed(3)
     with job.strategy.scope() if job else contextlib.nullcontext():
@@ -37,10 +40,21 @@ def train(job, folder, callbacks=(), slow_layers=()):
         model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
     x = np.random.default_rng(7).normal(size=[_ROWS, 6]).astype(np.float32)
 
-    backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
-    history = model.fit(x, x.sum(1), batch_size=_BATCH, epochs=EPOCHS, shuffle=False, verbose=0,
-                        callbacks=[backup, *callbacks])  # fmt: skip
+    def batches(context):
+        rows = tf.data.Dataset.from_tensor_slices((x, x.sum(1)))
+        return rows.repeat(EPOCHS if data == "repeated" else 1).batch(_BATCH)
+
+    made = []
+    given = {
+        "arrays": {"x": x, "y": x.sum(1), "batch_size": _BATCH, "shuffle": False},
+        "function": {"x": batches},
+        "repeated": {"x": batches, "steps_per_epoch": _ROWS // _BATCH},
+    }[data]
+    backup = keras.callbacks.BackupAndRestore(folder, save_freq, delete_checkpoint=False)
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: made.append(batch))
+    history = model.fit(**given, epochs=EPOCHS, verbose=0, callbacks=[backup, note, *callbacks])
     return {
+        "batches": made,
         "epochs": history.epoch,
         "history": coordinator.exact(history.history),
         "step": int(model.optimizer.iterations.numpy()),
@@ -50,7 +64,7 @@ def train(job, folder, callbacks=(), slow_layers=()):
     }
 
 
-def _main(cluster, folder, kill_in):
+def _main(cluster, folder, kill_in, kill_after, save_freq, data):
     job = coordinator.Job("off", cluster=json.loads(cluster))
     import keras
     import tensorflow as tf
@@ -68,10 +82,11 @@ def _main(cluster, folder, kill_in):
             self.epoch = epoch
 
         def on_train_batch_end(self, batch, logs=None):
-            if self.epoch == int(kill_in) and batch == 2:
+            if self.epoch == int(kill_in) and batch == int(kill_after):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    coordinator.finish({"trained": lambda: train(job, folder, [Kill()])})
+    freq = save_freq if save_freq == "epoch" else int(save_freq)
+    coordinator.finish({"trained": lambda: train(job, folder, [Kill()], save_freq=freq, data=data)})
 
 
 if __name__ == "__main__":

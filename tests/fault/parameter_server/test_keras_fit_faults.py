@@ -12,6 +12,7 @@ import pytest
 from tests.fault import coordinator
 from tests.fault.parameter_server import keras_fit_program as program
 from tests.scripted import result_file
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(600)]
 
@@ -32,6 +33,21 @@ def test_a_coordinator_that_was_killed_goes_on_at_the_epoch(cases):
         assert values == whole["history"][name][2:], name
 
 
+@pytest.mark.parametrize("data", ["arrays", slow("function"), slow("repeated")])
+def test_a_coordinator_that_was_killed_twice_in_an_epoch_goes_on_at_the_step(data, tmp_path):
+    """With a backup every two batches: no step is lost, none trains twice."""
+    cases = coordinator.run(__file__, tmp_path, data)
+    whole, found = cases["without a fault"], cases["killed twice"]
+    assert found["killed"] == [-9, -9]
+    assert found["epochs"] == [2, 3]
+    # (Workers that read data run ahead of callbacks.)
+    first, rest = found["batches"][:-5], found["batches"][-5:]
+    assert rest == list(range(5))
+    assert first == [3, 4] if data == "arrays" else first == list(range(5))[5 - len(first) :]
+    for what in ("step", "variables"):
+        assert found[what] == whole[what], what
+
+
 def test_a_file_has_the_values_between_two_steps(cases):
     """Callbacks write files in an epoch: steps that have begun end first."""
     found = cases["files in an epoch"]
@@ -50,10 +66,11 @@ def test_a_lost_server_ends_fit(cases):
         assert lost["again"][what] == whole[what], what
 
 
-def _run(cluster, folder, kill_in=-1):
+def _run(cluster, folder, kill_in=-1, kill_after=2, save_freq="epoch", data="arrays"):
     """Run the program; return its status, and what it found."""
     with result_file(dict(os.environ)) as (env, path):
-        command = [sys.executable, program.__file__, json.dumps(cluster), folder, str(kill_in)]
+        args = map(str, (folder, kill_in, kill_after, save_freq, data))
+        command = [sys.executable, program.__file__, json.dumps(cluster), *args]
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         found = dict(json.loads(line) for line in path.read_text().splitlines())
     if done.returncode not in (0, -9):
@@ -61,7 +78,7 @@ def _run(cluster, folder, kill_in=-1):
     return done.returncode, found.get("trained", {})
 
 
-def _main(folder):
+def _main(folder, data=""):
     import keras
     import tensorflow as tf
 
@@ -72,7 +89,12 @@ def _main(folder):
     cluster = {name: job.cluster.cluster_spec[name] for name in ("worker", "ps")}
 
     def without_a_fault():
-        return _run(cluster, f"{folder}/whole")[1]
+        return _run(cluster, f"{folder}/whole", data=data or "arrays")[1]
+
+    def killed_twice():
+        more = {"save_freq": 2, "data": data}
+        killed = [_run(cluster, f"{folder}/twice", 2, batch, **more)[0] for batch in (2, 3)]
+        return {"killed": killed, **_run(cluster, f"{folder}/twice", **more)[1]}
 
     def coordinator_killed():
         killed, _ = _run(cluster, f"{folder}/coordinator", kill_in=2)
@@ -136,6 +158,8 @@ def _main(folder):
         return {"raised": raised, "loop": loop, "again": _run(cluster, backup)[1]}
 
     variable = job.variables([1.0])[0]
+    if data:
+        coordinator.finish({"without a fault": without_a_fault, "killed twice": killed_twice})
     coordinator.finish(
         {
             "without a fault": without_a_fault,
