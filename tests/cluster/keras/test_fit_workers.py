@@ -112,8 +112,7 @@ def test_a_saved_model_loads_in_one_process(cases):
 
 def test_a_model_needs_no_call(cases):
     """As a GAN: its step calls its layers."""
-    assert cases["no call"]["here"] == cases["no call"]["one process"]
-    assert cases["no call"]["here"][0] > cases["no call"]["here"][1] > 0.0
+    assert cases["no call"] == [1.0, 0.0625]
 
 
 def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
@@ -302,7 +301,8 @@ def _main(folder, in_flight):
     class WithoutCall(keras.Model):
         def __init__(self):
             super().__init__()
-            self.layer = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+            dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
+            self.layer = keras.Sequential([keras.Input([3]), dense])
 
         def train_step(self, x):
             with tf.GradientTape() as tape:
@@ -312,16 +312,11 @@ def _main(folder, in_flight):
             return {"own": loss}
 
     def without_call():
-        def losses():
-            keras.utils.set_random_seed(1)
-            one = WithoutCall()
-            one.compile("adam", jit_compile=False)
-            data = tf.data.Dataset.from_tensors(tf.ones([4, 3]))
-            return one.fit(data, epochs=2, verbose=0).history["own"]
-
         with job.strategy.scope():
-            here = losses()
-        return {"here": here, "one process": losses()}
+            one = WithoutCall()
+            one.compile(keras.optimizers.SGD(0.125))
+        data = tf.data.Dataset.from_tensors(tf.ones([4, 3]))
+        return one.fit(data, epochs=2, verbose=0).history["own"]
 
     def failed_step():
         one = model()
