@@ -108,12 +108,14 @@ def _go_on(steps: Iterator[Any], made: list[int]) -> Iterator[Any]:
       steps: the number of the first batch of a call, that of its last one, and the data.
       made: as of `_Training`.
     """
-    left_out = -1
+    left_out, data = -1, None
     for first, last, data in steps:
         if left_out < 0:
             left_out = _leave_out(data, made)
         if first >= left_out:
             yield first, last, data
+    if isinstance(data, WorkerIterator):
+        data.made = 0  # If it had made all its steps, the next epoch has the same iterator.
 
 
 def _leave_out(data: Any, made: list[int]) -> int:

@@ -44,8 +44,10 @@ def test_a_coordinator_that_was_killed_twice_in_an_epoch_goes_on_at_the_step(dat
     first, rest = found["batches"][:-5], found["batches"][-5:]
     assert rest == list(range(5))
     assert first == [3, 4] if data == "arrays" else first == list(range(5))[5 - len(first) :]
-    for what in ("step", "variables"):
-        assert found[what] == whole[what], what
+    assert found["step"] == whole["step"]
+    # (Workers' data of epochs of a number of steps begins anew.)
+    if data != "repeated":
+        assert found["variables"] == whole["variables"]
 
 
 def test_a_file_has_the_values_between_two_steps(cases):

@@ -52,6 +52,12 @@ def test_steps_of_an_epoch_are_counted_whichever_worker_made_them():
     assert data.used(queue) == [0, 0, 0]
 
 
+def test_an_epoch_that_had_made_all_steps_leaves_nothing_to_the_next_one():
+    data, _ = _workers(steps=5)
+    assert list(backups._go_on(_calls(5, data), [5])) == []
+    assert data.made == 0
+
+
 def test_another_number_of_workers_begins_anew(caplog):
     data, queue = _workers(workers=3)
     with caplog.at_level(logging.WARNING, "tf_fuse"):
