@@ -18,7 +18,7 @@ docs/keras.md says how data and steps are dealt to workers.
 from __future__ import annotations
 
 from tf_fuse.keras import backups, chief_files, loops, processes
-from tf_fuse.keras.report_callback import ReportCallback
+from tf_fuse.monitoring.report_callback import ReportCallback
 
 __all__ = ["ReportCallback"]
 
