@@ -150,11 +150,11 @@ def test_a_job_that_a_job_starts_ends_with_it(tmp_path):
     )
     program = f"""
         import os, signal, subprocess, sys
+        del os.environ["TF_CONFIG"]
         command = [sys.executable, "-m", "tf_fuse", "launch", {str(tmp_path / "inner.py")!r}]
         inner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        for line in inner.stdout:
-            if "inner" in line and line.startswith("["):
-                break
+        while "[worker:0] inner" not in inner.stdout.readline():
+            pass
         print("runs", flush=True)
         signal.pause()
     """
