@@ -16,7 +16,8 @@ Folders: `types` (meshes, layouts, operations), `operators` (rules), `relayout` 
 layouts), `strategies`, `cost`, `profile` (measured rates), `trace` (a `tf.function`'s operations),
 `optimize` (the search), `planning` (from a function to a plan) and `execution` (runs a plan).
 
-Only `trace`, `profile` and `execution`, and so `plan`, `execute` and `lay_out`, import TensorFlow.
+Only `trace`, `profile` and `execution`, and so `plan`, `execute` and `lay_out`, import TensorFlow,
+when they are first used.
 Sources:
 
 * named dimensions, meshes and rules: "Mesh-TensorFlow: Deep Learning for Supercomputers" (Shazeer
@@ -54,11 +55,31 @@ from tf_fuse.layout.types.notation import (
     to_sbp,
 )
 from tf_fuse.layout.types.picture import picture, show
+from tf_fuse.layout.types.specs import (
+    Partial,
+    Replicate,
+    Shard,
+    from_placements,
+    from_spec,
+    to_placements,
+    to_spec,
+)
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from tf_fuse.layout.execution.execute import Execution
     from tf_fuse.layout.keras.model import KerasExecution
+    from tf_fuse.layout.trace.layout_marks import constrain
+
+
+def __getattr__(name: str) -> Any:
+    """Import what runs in traced functions when it is first used, since it needs TensorFlow."""
+    if name != "constrain":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tf_fuse.layout.trace.layout_marks import constrain
+
+    globals()[name] = constrain
+    return constrain
 
 
 def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
@@ -97,10 +118,10 @@ def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> Kera
       model: a compiled model of Keras 3 on TensorFlow, or of tf_keras.
       mesh: the devices.
       devices: as of `execute`.
-      **options: as of `plan`: allowed, dimensions, limits, links, memory_limit_bytes, mode, pins,
-        rates, renamed, rules and steps. What is fed is named x, y and sample_weight; of several
-        inputs x_ and the key or number. Names of variables that a step does without are left out
-        for it.
+      **options: as of `plan`: allowed, dimensions, layouts, limits, links, memory_limit_bytes,
+        mode, pins, rates, renamed, rules and steps. What is fed is named x, y and sample_weight;
+        of several inputs x_ and the key or number. Names of variables that a step does without are
+        left out for it.
 
     Returns:
       The execution: it lists the plans, plans ahead of need, and releases the model.
@@ -127,14 +148,20 @@ __all__ = [
     "Mesh",
     "MeshPlans",
     "MindSporeLayout",
+    "Partial",
     "RelayoutPlan",
     "RelayoutStep",
+    "Replicate",
+    "Shard",
     "StepSet",
     "TensorLayout",
     "assumed_rates",
+    "constrain",
     "execute",
     "from_mindspore",
+    "from_placements",
     "from_sbp",
+    "from_spec",
     "function_problem",
     "lay_out",
     "picture",
@@ -144,6 +171,8 @@ __all__ = [
     "plan_relayout",
     "show",
     "to_mindspore",
+    "to_placements",
     "to_rules",
     "to_sbp",
+    "to_spec",
 ]

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Read the functions that a `Graph` calls, and add operations to it. Replace nothing."""
+"""Read the functions that a `Graph` calls, add operations to it and mark them. Replace nothing."""
 
 from __future__ import annotations
 
@@ -44,6 +44,13 @@ MEMBERS = (
         (feature_names.LAYOUT,),
     ),
     Member(
+        "tensorflow.python.framework.ops:Operation",
+        "_set_attr",
+        Takes("self", "attr_name", "attr_value"),
+        "to mark a tensor with its layout",
+        (feature_names.LAYOUT,),
+    ),
+    Member(
         _CLASS,
         "_colocation_stack",
         Is("property"),
@@ -74,6 +81,13 @@ def create_operation(
 ) -> Any:
     """Add an operation to a graph."""
     return graph._create_op_internal(kind, inputs, types, attrs=attributes, name=name)
+
+
+def set_text_attribute(operation: Any, name: str, text: str) -> None:
+    """Give an operation an attribute; one with a leading underscore does not change its result."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    operation._set_attr(name, attr_value_pb2.AttrValue(s=text.encode()))
 
 
 def colocation(graph: Any) -> list[Any]:

@@ -26,17 +26,18 @@ from tf_fuse.layout.execution.variables import variable
 from tf_fuse.layout.keras.batch_structure import PARTS, Batch, batch_of
 from tf_fuse.layout.optimize.allowed_strategies import AUTO
 from tf_fuse.layout.optimize.problem import DATA
+from tf_fuse.layout.planning.given_layouts import layouts_by_key, matches
 from tf_fuse.layout.planning.pipeline import FunctionPlan, FunctionProblem, function_problem
 from tf_fuse.layout.planning.sharding_constraints import annotations_of
 from tf_fuse.layout.trace.variable_name import variable_name
 from tf_fuse.layout.types.dimension_rules import LayoutRules
 from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.mesh import Mesh
+from tf_fuse.layout.types.mesh import Mesh, check_mesh
 
 # Options of `function_problem` and `FunctionProblem.search` that a model's plans take, too.
 _OF_PROBLEM: Final = ("allowed", "links", "memory_limit_bytes", "rates", "steps")
 _OTHERS: Final = ("batch",)
-_OF_SEARCH: Final = ("dimensions", "limits", "mode", "pins", "renamed", "rules")
+_OF_SEARCH: Final = ("dimensions", "layouts", "limits", "mode", "pins", "renamed", "rules")
 _OF_VARIABLES: Final = (
     "aggregation", "constraint", "dtype", "initial_value", "name", "shape", "synchronization",
     "trainable",
@@ -64,6 +65,7 @@ class KerasExecution:
           LayoutError: `model` is not a Keras model, or runs by plans already; or an option is
             unknown.
         """
+        check_mesh(mesh)
         _check(model, options)
         self.model = model
         self.mesh = mesh
@@ -186,6 +188,13 @@ class KerasExecution:
         known = [*self.model.variables, *_listed(getattr(optimizer, "variables", ()))]
         elsewhere |= {variable_name(one) for one in known} if step != "train" else set()
         away = elsewhere - there
+        if given.get("layouts") is not None:
+            own = [*problem.function.inputs, *problem.function.variables]
+            given["layouts"] = {
+                key: one
+                for key, one in layouts_by_key(given["layouts"], self.mesh).items()
+                if key in there or matches(key, own) or not matches(key, elsewhere)
+            }
         if given.get("renamed"):
             given["renamed"] = [one for one in given["renamed"] if one not in away]
         if given.get("dimensions"):

@@ -85,6 +85,7 @@ def problem_of(
     allowed: Allowed = EVERYTHING,
     steps: StepSet | None = None,
     results: Sequence[str] = (),
+    layouts: Mapping[str, TensorLayout] | None = None,
 ) -> GraphProblem:
     """Make a problem of a graph.
 
@@ -100,6 +101,8 @@ def problem_of(
       allowed: which strategies there may be.
       steps: of relayouts; as of `plan_relayout` if None.
       results: names of tensors that leave the graph: these must not stay partial.
+      layouts: by name of an operation, the layout of its first output. Equal operations have equal
+        ones.
 
     Raises:
       LayoutError: the operations are in no order in which they can run, or do not fit their rules;
@@ -113,9 +116,9 @@ def problem_of(
     whole = (*_sources(operations), *operations, *_results(operations, results))
     if training:
         whole = _with_constants(whole)
-    return _Builder(whole, rates, training, slots, batch or {}, allowed, steps).build(
-        memory_limit_bytes
-    )
+    return _Builder(
+        whole, rates, training, slots, batch or {}, allowed, steps, layouts or {}
+    ).build(memory_limit_bytes)
 
 
 class _Builder:
@@ -128,6 +131,7 @@ class _Builder:
         batch: Mapping[str, int | None],
         allowed: Allowed,
         steps: StepSet | None,
+        layouts: Mapping[str, TensorLayout],
     ):
         self._operations = tuple(operations)
         self._rates = rates
@@ -136,11 +140,7 @@ class _Builder:
         self._batch = batch
         self._steps = steps
         self._strategies = tuple(
-            tuple(
-                strategy
-                for strategy in strategies(one, rates.mesh, allowed)
-                if not (one.attribute(_MARK) and strategy.outputs[0].partial)
-            )
+            _in_layout(one, strategies(one, rates.mesh, allowed), layouts.get(one.name))
             for one in self._operations
         )
         self._readers: dict[str, list[tuple[int, int]]] = {}
@@ -280,6 +280,23 @@ class _Builder:
         links = dict(self._rates.links)
         found = relayout_seconds(sources.layouts, targets.layouts, item_bytes, links, self._steps)
         return found[np.ix_(sources.numbers, targets.numbers)]
+
+
+def _in_layout(
+    one: Operation, mine: Sequence[Strategy], wanted: TensorLayout | None
+) -> tuple[Strategy, ...]:
+    """Return the strategies that make a result whole, or a tensor in the layout it must have."""
+    if one.attribute(_MARK):
+        return tuple(strategy for strategy in mine if not strategy.outputs[0].partial)
+    if wanted is None:
+        return tuple(mine)
+    found = tuple(strategy for strategy in mine if strategy.outputs[0] == wanted)
+    if not found:
+        raise LayoutError(
+            f"{one} has no strategy that makes its tensor as {wanted}; give the axes of a "
+            "dimension in the mesh's order, and allow strategies that split it so"
+        )
+    return found
 
 
 class _Numbered(NamedTuple):

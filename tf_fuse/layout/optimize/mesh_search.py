@@ -16,7 +16,7 @@ from tf_fuse.layout.optimize.problem import Problem
 from tf_fuse.layout.optimize.search_plan import search
 from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.types.errors import LayoutError
-from tf_fuse.layout.types.mesh import Mesh, check_names
+from tf_fuse.layout.types.mesh import Mesh, axes_of
 
 # Names of the axes of meshes; as many as a mesh may have.
 AXES: Final = ("x", "y", "z")
@@ -110,7 +110,7 @@ def _factorizations(devices: int, max_axes: int) -> Iterator[tuple[int, ...]]:
 def search_meshes(
     devices: int,
     problem_on: Callable[[Mesh], Problem],
-    axes: Sequence[str] = AXES,
+    axes: str | Sequence[str] = AXES,
     mode: str = AUTO,
     pins: ShardingConstraints | None = None,
     limits: Limits | None = None,
@@ -130,7 +130,7 @@ def search_meshes(
     Raises:
       LayoutError: none of the meshes has a plan; it says of each why.
     """
-    check_names("axes", axes)
+    axes = axes_of(axes)
     tried: list[Tried] = []
     for shape in shapes(devices, len(axes)):
         mesh = Mesh(list(zip(axes, shape, strict=False)))

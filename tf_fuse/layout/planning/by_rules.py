@@ -14,6 +14,7 @@ from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.name_propagation import propagate
 from tf_fuse.layout.types.dimension_rules import LayoutRules
 from tf_fuse.layout.types.errors import LayoutError, raise_if
+from tf_fuse.layout.types.operation import LAYOUT_MARK
 
 if TYPE_CHECKING:
     from tf_fuse.layout.planning.pipeline import FunctionPlan, FunctionProblem
@@ -54,7 +55,7 @@ def plan_by_rules(
     results = {f"result {name}" for name in problem.function.results}
     pins = {}
     for one, mine in zip(operations, problem.graph.strategies, strict=True):
-        if one.name.endswith(SUFFIX) or one.name in results:
+        if one.name.endswith(SUFFIX) or one.name in results or one.attribute(LAYOUT_MARK):
             continue
         strategy = named_strategy(one, names, rules, mesh)
         if strategy not in mine:

@@ -45,7 +45,7 @@ def plan_meshes(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    axes: Sequence[str] = AXES,
+    axes: str | Sequence[str] = AXES,
     rates_on: Callable[[Mesh], Rates] = assumed_rates,
     mode: str = AUTO,
     limits: Limits | None = None,

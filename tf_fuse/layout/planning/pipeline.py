@@ -27,6 +27,7 @@ from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
 from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.planning.existing_layouts import existing_layout_constraints, existing_layouts
+from tf_fuse.layout.planning.given_layouts import Layouts, layout_constraints
 from tf_fuse.layout.planning.rates import rates_for
 from tf_fuse.layout.planning.sharding_constraints import (
     Dimensions,
@@ -40,8 +41,8 @@ from tf_fuse.layout.relayout.steps import StepSet
 from tf_fuse.layout.strategies.insert_forks import with_forks
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed
 from tf_fuse.layout.types.dimension_rules import LayoutRules
-from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.mesh import Mesh, check_names
+from tf_fuse.layout.types.errors import raise_if
+from tf_fuse.layout.types.mesh import Mesh, check_mesh, check_names
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class FunctionProblem:
         limits: Limits | None = None,
         renamed: Sequence[str] = (),
         keep_layouts: bool = False,
+        layouts: Layouts | None = None,
     ) -> FunctionPlan:
         """Search; arguments, results and errors are those of `plan`."""
         mesh = self.graph.problem.mesh
@@ -158,23 +160,30 @@ class FunctionProblem:
         check_names("renamed", renamed)
         names = annotations_of(dimensions or {})
         given = rule_constraints(self.graph, rules, names, mesh, renamed)
+        laid_out = layout_constraints(self.graph, self.function, layouts, mesh)
+        both = (
+            (set(given) & set(pins or {}), "a pin, and a layout by the rules"),
+            (set(laid_out) & set(pins or {}), "a pin, and a layout by layouts"),
+            (set(laid_out) & set(given), "a layout by layouts, and one by the rules"),
+        )
         problems = [
-            f"operation {name!r} has a pin, and a layout by the rules; drop one of them"
-            for name in sorted(set(given) & set(pins or {}))
+            f"operation {name!r} has {what}; drop one of them"
+            for names_, what in both
+            for name in sorted(names_)
         ]
         if renamed and mode != PROPAGATE:
             problems.append("renamed is for mode 'propagate', in which names go through the graph")
-        if mode == PROPAGATE and rules is None and not pins:
+        if mode == PROPAGATE and rules is None and not pins and not laid_out:
             problems.append(
-                "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take "
-                "mode 'auto'"
+                "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or pins, "
+                "or take mode 'auto'"
             )
         elif mode == PROPAGATE and rules is not None:
             given = propagated(self.graph, rules, names, mesh, renamed) | given
         if mode == DATA:
             problems += self._uneven(mesh)
         raise_if(problems)
-        asked = {**given, **(pins or {})}
+        asked = {**given, **laid_out, **(pins or {})}
         if keep_layouts:
             kept = existing_layouts(self.function.sources.variables)
             asked |= existing_layout_constraints(self.graph, kept, mesh, asked)
@@ -227,6 +236,7 @@ def plan(
     steps: StepSet | None = None,
     limits: Limits | None = None,
     keep_layouts: bool = False,
+    layouts: Layouts | None = None,
 ) -> FunctionPlan:
     """Find the cheapest layouts of a function's tensors and variables.
 
@@ -265,6 +275,9 @@ def plan(
       limits: what the search may take.
       keep_layouts: whether variables that lie in shards already, by another plan that is executed,
         keep their existing layouts, so that both plans can run.
+      layouts: of some inputs and variables, by what `dimensions` has them by, or by a regular
+        expression for whole names: a spec as in JAX, as ("x", None), placements as in PyTorch, as
+        (Shard(0), Replicate()), or a `TensorLayout`. A `LayoutMap` of Keras will do.
 
     Returns:
       The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost.
@@ -282,7 +295,7 @@ def plan(
         function, mesh, args, kwargs, batch=batch, memory_limit_bytes=memory_limit_bytes,
         rates=rates, links=links, training=training, slots=slots, allowed=allowed, steps=steps,
     )  # fmt: skip
-    return problem.search(mode, rules, dimensions, pins, limits, renamed, keep_layouts)
+    return problem.search(mode, rules, dimensions, pins, limits, renamed, keep_layouts, layouts)
 
 
 def function_problem(
@@ -306,10 +319,9 @@ def function_problem(
       LayoutError: as of `plan`, of what is not the search's.
     """
     from tf_fuse.layout.trace.function import trace
+    from tf_fuse.layout.trace.layout_marks import layouts_of_marks
 
-    if not isinstance(mesh, Mesh):
-        way = "Mesh.from_text" if isinstance(mesh, str) else "Mesh"
-        raise LayoutError(f"a plan is for a layout.Mesh, got {mesh!r}; give layout.{way}({mesh!r})")
+    check_mesh(mesh)
     rates = rates_for(mesh, rates, links)
     traced = trace(function, args, kwargs)
     if traced.left_out:
@@ -322,6 +334,7 @@ def function_problem(
     graph = problem_of(
         with_forks(traced.operations), rates, training, memory_limit_bytes, slots,
         batches, allowed, steps, [*traced.results, *traced.observed],
+        layouts_of_marks(traced.operations, traced.sources.origins, mesh),
     )  # fmt: skip
     graph = _with_writes(graph, traced, rates, steps)
     return FunctionProblem(traced, graph, batches, rates, steps)

@@ -39,7 +39,7 @@ def annotations_of(dimensions: Dimensions) -> dict[str, Annotation]:
     problems: list[str] = []
     for key, names in dimensions.items():
         try:
-            several = dict(_annotations(key, names))
+            several = dict(by_name(key, names, "dimensions"))
         except LayoutError as error:
             problems += error.problems
             continue
@@ -53,35 +53,40 @@ def annotations_of(dimensions: Dimensions) -> dict[str, Annotation]:
     return found
 
 
-def _annotations(key: Any, names: Any) -> Iterator[tuple[str, Annotation]]:
+def by_name(key: Any, given: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """Return what is given for a name, a reference to a variable, or the variables of a layer.
+
+    Raises:
+      LayoutError: the key is of another kind, or a layer has no variable of a name.
+    """
     if hasattr(key, "deref"):  # A reference to a tf.Variable, which cannot be hashed.
         key = key.deref()
     if isinstance(key, str):
-        yield key, names
+        yield key, given
     elif hasattr(key, "variables"):
-        yield from _of_layer(key, names)
+        yield from _of_layer(key, given, what)
     elif hasattr(key, "shape"):
-        yield variable_name(key), names
+        yield variable_name(key), given
     else:
         raise LayoutError(
-            f"dimensions: {key!r} is not a name, reference to a variable or Keras layer; give "
+            f"{what}: {key!r} is not a name, reference to a variable or Keras layer; give "
             "one of these"
         )
 
 
-def _of_layer(layer: Any, names: Any) -> Iterator[tuple[str, Annotation]]:
+def _of_layer(layer: Any, given: Any, what: str) -> Iterator[tuple[str, Any]]:
     variables = {_own_name(one): one for one in layer.variables}
     have = ", ".join(sorted(variables)) or "none; build it first"
-    if not isinstance(names, Mapping):
+    if not isinstance(given, Mapping):
         raise LayoutError(
-            f"dimensions: layer {layer.name!r} has several variables: give a mapping from their "
+            f"{what}: layer {layer.name!r} has several variables: give a mapping from their "
             f"names, which are: {have}"
         )
     raise_if([
-        f"dimensions: layer {layer.name!r} has no variable {one!r}; it has: {have}"
-        for one in sorted(set(names) - set(variables))
+        f"{what}: layer {layer.name!r} has no variable {one!r}; it has: {have}"
+        for one in sorted(set(given) - set(variables))
     ])  # fmt: skip
-    for one, mine in names.items():
+    for one, mine in given.items():
         yield variable_name(variables[one]), mine
 
 

@@ -187,7 +187,7 @@ class _Net:
     ) -> np.ndarray:
         """Return the seconds of each step, as `Router.cost` does; infinite if not allowed."""
         slow = [slowest(links[axis] for axis in axes) for axes in edges.groups]
-        message, byte, operation, touched = np.array([astuple(one) for one in slow], float).T
+        message, byte, operation, touched = np.reshape([astuple(one) for one in slow], (-1, 4)).T
         item_bytes, devices = whole_bytes // self._elements, math.prod(self._space.sizes)
         found = (
             message[edges.group] * edges.messages

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from tf_fuse.layout.trace.layout_marks import mark_of
+
 _T = TypeVar("_T")
 # A function that returns the value of an operation's input by its number, or None.
 ValueOf = Callable[[int], Any]
@@ -99,6 +101,7 @@ def describe(operation: Any, value_of: ValueOf, shapes: Sequence[Any]) -> Descri
     count = len(operation.inputs)
     numbers = {at % count: name for at, name in _INPUTS.get(kind, {}).items()}
     attributes: dict[str, Any] = {name: _attribute(operation, name) for name in _KEPT.get(kind, ())}
+    attributes |= mark_of(operation)
     for at, name in numbers.items():
         if not name:
             continue

@@ -10,6 +10,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from tf_fuse.layout.trace.layout_marks import is_marked
+
 # Operations of shapes and indices; `tf.get_static_value` knows fewer.
 _OF_INDICES: Final[Collection[str]] = (
     "Add", "AddV2", "BroadcastGradientArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims",
@@ -38,7 +40,7 @@ def folded(operation: Any, inputs: Sequence[np.ndarray | None]) -> list[np.ndarr
     if kind in _OF_INDICES and operation.inputs and all(map(_is_index, inputs)):
         with tf.init_scope(), tf.device("CPU:0"):
             return _run(operation, inputs)
-    if len(operation.outputs) > 1:
+    if len(operation.outputs) > 1 or is_marked(operation):
         return []
     value = tf.get_static_value(operation.outputs[0])
     return [] if value is None else [np.asarray(value)]

@@ -115,11 +115,18 @@ def concrete_function(
         function = tf.function(function)
     try:
         return function.get_concrete_function(*args, **(kwargs or {}))
+    except LayoutError:
+        raise
     except (TypeError, ValueError) as error:
         raise LayoutError(
             f"{getattr(function, '__name__', function)!r} cannot be traced: {error}; give its "
             "arguments as tf.TensorSpec in args, or an input_signature to its tf.function"
         ) from error
+    except Exception as error:
+        # AutoGraph raises an error of its own in place of those that have a constructor.
+        if isinstance(error.__context__, LayoutError):
+            raise error.__context__ from None
+        raise
 
 
 @contextlib.contextmanager

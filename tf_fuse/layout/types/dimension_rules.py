@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tf_fuse.layout.types.errors import raise_if
 from tf_fuse.layout.types.mesh import (
     Mesh,
+    check_mesh,
     pairs_of,
     pairs_of_text,
     problem_of_name,
@@ -69,7 +70,7 @@ class LayoutRules:
         Raises:
           LayoutError: a name is not valid, a dimension has two rules, or a rule is not a pair.
         """
-        pairs = pairs_of("rules", rules)
+        pairs = pairs_of("rules", rules, "layout.LayoutRules.from_text")
         problems = [problem_of_name("dimension", name) for name, _ in pairs]
         problems += [problem_of_name(f"axis of {name!r}:", axis) for name, axis in pairs]
         by_name = collections.defaultdict(list)
@@ -107,6 +108,7 @@ class LayoutRules:
         Raises:
           LayoutError: as of `layouts`, except that rules for other dimensions are allowed.
         """
+        check_mesh(mesh)
         raise_if(_no_dimensions("", dimensions))
         raise_if([*self._unknown_axes(mesh), *self._problems("", dimensions, mesh)])
         return self._restricted(dimensions, mesh)
@@ -128,6 +130,7 @@ class LayoutRules:
             dimension has two sizes; a tensor has two dimensions on one axis, or one twice; a size
             is not a multiple of its axis's. All that are found are named.
         """
+        check_mesh(mesh)
         raise_if([
             problem
             for name in sorted(tensors)

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 
@@ -40,15 +41,25 @@ def check_names(kind: str, names: object) -> None:
         raise LayoutError(problem)
 
 
-def pairs_of(kind: str, given: object) -> list[tuple]:
+def axes_of(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return names of axes; text is the name of one, and None stands for none."""
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+
+
+def pairs_of(kind: str, given: object, reader: str) -> list[tuple]:
     """Return the pairs of a mapping, or of a list of pairs.
+
+    Args:
+      kind: for errors.
+      given: the pairs.
+      reader: the function that reads text, for errors.
 
     Raises:
       LayoutError: it is text, or has something that is not a pair.
     """
     if isinstance(given, str):
         raise LayoutError(
-            f"{kind}: give a mapping or pairs, got the text {given!r}; read it by from_text"
+            f"{kind}: give a mapping or pairs, got the text {given!r}; write {reader}({given!r})"
         )
     pairs = list(given.items() if isinstance(given, Mapping) else given)  # type: ignore[call-overload]
     raise_if([
@@ -93,18 +104,26 @@ class Mesh:
     matrix and of OneFlow's hierarchy.
 
     Attributes:
-      dims: (name, size) of each axis. A mapping from names to sizes will do.
+      dims: (name, size) of each axis.
     """
 
     dims: tuple[tuple[str, int], ...]
 
-    def __init__(self, dims: Mapping[str, int] | Iterable[tuple[str, int]]):
+    def __init__(
+        self,
+        dims: Mapping[str, int] | Iterable[tuple[str, int]] | Sequence[int],
+        names: str | Iterable[str] | None = None,
+    ):
         """Name the axes.
 
+        Args:
+          dims: a mapping from names to sizes, or pairs; or sizes alone, as (2, 4).
+          names: of the axes, if `dims` has sizes alone, as ("x", "y"); text is one name.
+
         Raises:
-          LayoutError: a name is not valid, or is there twice; or a size is below 1.
+          LayoutError: a name is not valid, is there twice or is missing; or a size is below 1.
         """
-        pairs = pairs_of("mesh", dims)
+        pairs = _named(dims, names)
         names = [name for name, _ in pairs]
         problems = [problem_of_name("axis", name) for name in names]
         problems += [problem_of_size(f"axis {name!r}", size) for name, size in pairs]
@@ -178,14 +197,13 @@ class Mesh:
             found.append(at)
         return tuple(reversed(found))
 
-    def groups(self, axes: Iterable[str]) -> list[list[int]]:
+    def groups(self, axes: str | Iterable[str]) -> list[list[int]]:
         """Return the devices of each group over some axes, in row-major order of these.
 
         Raises:
-          LayoutError: there is no such axis, or `axes` is text.
+          LayoutError: there is no such axis.
         """
-        check_names("axes", axes)
-        last = list(map(self.index, axes))
+        last = list(map(self.index, axes_of(axes)))
         found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
         for device in range(self.size):
             at = self.coordinates(device)
@@ -195,6 +213,65 @@ class Mesh:
 
     def __str__(self) -> str:
         return ";".join(f"{name}:{size}" for name, size in self.dims)
+
+
+def _named(dims: Any, names: str | Iterable[str] | None) -> list[tuple]:
+    """Return (name, size) of each axis."""
+    reader = "layout.Mesh.from_text"
+    if isinstance(dims, str):
+        return pairs_of("mesh", dims, reader)
+    given = dims if isinstance(dims, Mapping) else list(dims) if _iterable(dims) else [dims]
+    has_pairs = isinstance(given, Mapping) or any(
+        isinstance(one, Sequence) and not isinstance(one, str) for one in given
+    )
+    if names is None:
+        if given and not has_pairs and not any(isinstance(one, str) for one in given):
+            raise LayoutError(
+                f"mesh {dims!r} has sizes without names; name each axis, as layout.Mesh("
+                f"{tuple(given)!r}, {tuple(f'axis{i}' for i in range(len(given)))!r})"
+            )
+        return pairs_of("mesh", given, reader)
+    sizes, axes = list(given), axes_of(names)
+    if has_pairs:
+        raise LayoutError(
+            f"mesh: the axes of {dims!r} have names, and names are {names!r}; give them once"
+        )
+    if len(sizes) != len(axes):
+        raise LayoutError(
+            f"mesh: {tuple(sizes)!r} has {len(sizes)} sizes, and there are {len(axes)} names "
+            f"{axes!r}; give a name for each axis"
+        )
+    return list(zip(axes, sizes, strict=True))
+
+
+def _iterable(given: object) -> bool:
+    return isinstance(given, Iterable)
+
+
+def check_mesh(given: object) -> None:
+    """Raise a LayoutError, with what to write instead, if it is not a `Mesh`."""
+    if isinstance(given, Mesh):
+        return
+    if isinstance(given, str):
+        way = f"layout.Mesh.from_text({given!r})"
+    elif isinstance(given, Mapping):
+        way = f"layout.Mesh({dict(given)!r})"
+    else:
+        # Of JAX and Keras, PyTorch, and DTensor.
+        names = next(
+            (
+                tuple(found)
+                for name in ("axis_names", "mesh_dim_names", "dim_names")
+                if (found := getattr(given, name, None))
+            ),
+            ("x", "y"),
+        )
+        shape = getattr(given, "shape", None)
+        shape = shape() if callable(shape) else shape
+        shape = shape.values() if isinstance(shape, Mapping) else shape
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (2, 4)
+        way = f"layout.Mesh({tuple(map(int, sizes))!r}, {names!r})"
+    raise LayoutError(f"a layout.Mesh is needed, got {given!r}; write {way}")
 
 
 def unknown_axes(names: Iterable[str], mesh: Mesh, who: str = "") -> list[str]:

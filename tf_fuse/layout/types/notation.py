@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from tf_fuse.layout.types.dimension_rules import Dimension, LayoutRules
 from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.mesh import Mesh, check_names
+from tf_fuse.layout.types.mesh import Mesh, axes_of, check_mesh, check_names
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 _SPLIT = re.compile(r"S(?:\((\d+)\)|(\d+))")
@@ -60,7 +60,9 @@ def to_mindspore(layout: TensorLayout) -> MindSporeLayout:
     return MindSporeLayout(layout.mesh.shape, tuple(entries), layout.shape)
 
 
-def from_mindspore(layout: MindSporeLayout, axes: Sequence[str] | None = None) -> TensorLayout:
+def from_mindspore(
+    layout: MindSporeLayout, axes: str | Sequence[str] | None = None
+) -> TensorLayout:
     """Read MindSpore's notation.
 
     Args:
@@ -71,8 +73,7 @@ def from_mindspore(layout: MindSporeLayout, axes: Sequence[str] | None = None) -
       LayoutError: an axis is not in the device matrix, or used twice; numbers do not fit.
     """
     count = len(layout.device_matrix)
-    check_names("axes", axes)
-    names = [f"axis{i}" for i in range(count)] if axes is None else list(axes)
+    names = [f"axis{i}" for i in range(count)] if axes is None else list(axes_of(axes))
     if len(names) != count:
         raise LayoutError(f"device_matrix {layout.device_matrix} has {count} axes, got {names}")
     entries = [one if isinstance(one, tuple) else () if one == -1 else (one,)
@@ -122,6 +123,7 @@ def from_sbp(mesh: Mesh, shape: Sequence[int], signature: str | Sequence[str]) -
     Raises:
       LayoutError: a signature is not valid, an axis has none, or numbers do not fit.
     """
+    check_mesh(mesh)
     if isinstance(signature, str):
         text = signature.strip()
         inner = text[1:-1] if text.startswith("(") and text.endswith(")") else text

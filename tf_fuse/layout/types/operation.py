@@ -25,6 +25,8 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     "float64": 8, "half": 2, "int16": 2, "int32": 4, "int64": 8, "int8": 1, "uint16": 2,
     "uint32": 4, "uint64": 8, "uint8": 1,
 }  # fmt: skip
+# The attribute of an `Identity` whose tensor must have a layout, which is its value as text.
+LAYOUT_MARK: Final = "layout"
 _WITH_GRADIENT = ("bfloat16", "complex", "float", "half")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from tf_fuse.layout.types.errors import raise_if
-from tf_fuse.layout.types.mesh import Mesh, problem_of_names, problem_of_size, unknown_axes
+from tf_fuse.layout.types.mesh import Mesh, axes_of, check_mesh, problem_of_size, unknown_axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,24 +39,25 @@ class TensorLayout:
         self,
         mesh: Mesh,
         shape: Sequence[int],
-        splits: Sequence[Iterable[str]] | None = None,
-        partial: Iterable[str] = (),
+        splits: str | Iterable[str | Iterable[str] | None] | None = None,
+        partial: str | Iterable[str] = (),
     ):
         """Check and keep a layout; without `splits` nothing is split.
 
+        Text is the name of one axis, and None stands for none.
+
         Raises:
           LayoutError: an axis is not in the mesh, or is used twice; a size is not a multiple of the
-            number of its slices; the numbers of dimensions differ; there is text where a sequence
-            of axes should be. All that are found are named.
+            number of its slices; the numbers of dimensions differ. All that are found are named.
         """
+        check_mesh(mesh)
         sizes = [problem_of_size(f"dimension {i}", size) for i, size in enumerate(shape)]
         raise_if([one for one in sizes if one])
         shape = tuple(operator.index(size) for size in shape)
-        if splits is not None and not isinstance(splits, str):
-            splits = list(splits)  # Of an iterator, which is read twice.
-        raise_if(_texts(splits, partial))
-        axes = tuple(map(tuple, splits)) if splits is not None else ((),) * len(shape)
-        sums = sorted(set(partial))
+        if splits is None:
+            splits = ((),) * len(shape)
+        axes = tuple(axes_of(one) for one in ((splits,) if isinstance(splits, str) else splits))
+        sums = sorted(set(axes_of(partial)))
         raise_if(_problems(mesh, shape, axes, sums))
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "shape", shape)
@@ -131,14 +132,12 @@ class TensorLayout:
         return f"[{', '.join(dims)}]{sums} on {self.mesh}"
 
 
-def _texts(splits: object, partial: object) -> list[str]:
-    """Return a problem for each text that is given for several axes."""
-    if isinstance(splits, str):
-        return [f"splits: give a sequence of axes for each dimension, got the text {splits!r}"]
-    each = splits if isinstance(splits, list) else ()
-    found = [problem_of_names(f"dimension {i}", axes) for i, axes in enumerate(each)]
-    found.append(problem_of_names("partial", partial))
-    return [one for one in found if one]
+def without_single_axes(layout: TensorLayout) -> TensorLayout:
+    """Return a layout as plans have it: axes of one device split nothing."""
+    several = {axis for axis, size in layout.mesh.dims if size > 1}
+    splits = [[axis for axis in axes if axis in several] for axes in layout.splits]
+    partial = [axis for axis in layout.partial if axis in several]
+    return TensorLayout(layout.mesh, layout.shape, splits, partial)
 
 
 def _problems(

@@ -51,11 +51,11 @@ def test_errors():
 
     assert error(mode="fast") == "mode is one of data, auto, propagate, got 'fast'"
     assert error(mode="propagate") == (
-        "mode 'propagate' needs some layouts: give rules and dimensions, or pins, or take mode "
-        "'auto'"
+        "mode 'propagate' needs some layouts: give rules and dimensions, layouts, or pins, or take "
+        "mode 'auto'"
     )
     for given, way in (({"x": 2}, "Mesh({'x': 2})"), ("x:2", "Mesh.from_text('x:2')")):
-        text = f"a plan is for a layout.Mesh, got {given!r}; give layout.{way}"
+        text = f"a layout.Mesh is needed, got {given!r}; write layout.{way}"
         assert error(mesh=given) == text
     assert error(args=[tf.TensorSpec([None, 16])]).startswith("input 'x' has shape [None, 16]")
     assert error(args=[tf.TensorSpec([7, 16])], mode="data") == (
