@@ -11,7 +11,8 @@ uses both, except that collectives are ours wherever all members run the protoco
 
     tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
 
-Layouts, placement and reports are imported when a program first uses them.
+Layouts, placement and reports are imported when a program first uses them. `import tf_fuse.layout`
+needs no TensorFlow; the plugin is loaded then as soon as something imports TensorFlow.
 """
 
 import importlib as _importlib
@@ -63,7 +64,7 @@ __all__ = [
 ]
 
 # Names that are imported when they are first used (PEP 562), and the modules that have them.
-_LAZY_MODULES = ("layout", "parameter_server")
+_LAZY_MODULES = ("collectives", "layout", "parameter_server")
 _LAZY_NAMES = {
     "plot_server_update_report": "tf_fuse.parameter_server.staleness_report",
     "print_server_update_report": "tf_fuse.parameter_server.staleness_report",
@@ -105,17 +106,18 @@ def _start() -> None:
     __version__ = _native.build_info()["tf_fuse"]
 
 
-def _is_imported_by_command() -> bool:
-    """Return whether Python imports this package as a step of importing `tf_fuse.__main__`.
+def _is_imported_for(name: str) -> bool:
+    """Return whether Python imports this package as a step of importing a module of it.
 
-    `python -m tf_fuse` and the script `tf-fuse` do so. Their commands start the package themselves,
-    because `doctor` has to run where the library cannot be loaded.
+    Args:
+      name: of the module; one in it counts, too.
     """
     frame = _sys._getframe(1).f_back
     while frame is not None and frame.f_globals.get("__name__", "").startswith(
         ("runpy", "importlib", "_frozen_importlib")
     ):
-        if "tf_fuse.__main__" in frame.f_locals.values():
+        texts = [value for value in frame.f_locals.values() if isinstance(value, str)]
+        if any(f"{text}.".startswith(f"{name}.") for text in texts):
             return True
         frame = frame.f_back
     return False
@@ -123,5 +125,9 @@ def _is_imported_by_command() -> bool:
 
 _log.install()
 _removed_variables.warn()
-if not _is_imported_by_command():
+# The commands `python -m tf_fuse` and `tf-fuse` start the package themselves, because `doctor` has
+# to run where the library cannot be loaded.
+if _is_imported_for("tf_fuse.layout"):
+    _importlib.import_module("tf_fuse._start_with_tensorflow").call(_start)
+elif not _is_imported_for("tf_fuse.__main__"):
     _start()
