@@ -82,7 +82,7 @@ def __getattr__(name: str) -> Any:
     return constrain
 
 
-def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
+def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = False) -> Execution:
     """Run a plan: a callable like the function that was planned.
 
     The function's variables become shards on the devices. They stay the same objects, and are read,
@@ -92,6 +92,9 @@ def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
       plan: of `plan`.
       devices: local devices in the mesh's order, as ["CPU:0", "CPU:1"], which are logical CPUs by
         default; or a `dtensor.Mesh` with the plan's axes, which may have several processes.
+      data_per_process: whether each process feeds its part of the batch (`num_shards` and
+        `shard_id` of what is returned), and not all of them the same whole one. The parts, in the
+        order of the processes, are the batch. What has no batch is fed whole.
 
     Returns:
       The callable. It takes ordinary tensors, and returns ordinary ones.
@@ -102,10 +105,12 @@ def execute(plan: FunctionPlan, devices: Any = None) -> Execution:
     """
     from tf_fuse.layout.execution.execute import Execution
 
-    return Execution(plan, devices)
+    return Execution(plan, devices, data_per_process)
 
 
-def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> KerasExecution:
+def lay_out(
+    model: Any, mesh: Mesh, devices: Any = None, data_per_process: bool = False, **options: Any
+) -> KerasExecution:
     """Make `fit`, `evaluate` and `predict` of a Keras model run by plans.
 
     The first batch of a shape plans its step, with the updates of the optimizer and the metrics,
@@ -118,6 +123,8 @@ def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> Kera
       model: a compiled model of Keras 3 on TensorFlow, or of tf_keras.
       mesh: the devices.
       devices: as of `execute`.
+      data_per_process: whether each process gives `fit` and its like its part of each batch; its
+        method `parts` makes them of a dataset. Metrics and predictions are of the whole batch.
       **options: as of `plan`: allowed, dimensions, layouts, limits, links, memory_limit_bytes,
         mode, pins, rates, renamed, rules and steps. What is fed is named x, y and sample_weight;
         of several inputs x_ and the key or number. Names of variables that a step does without are
@@ -132,7 +139,7 @@ def lay_out(model: Any, mesh: Mesh, devices: Any = None, **options: Any) -> Kera
     """
     from tf_fuse.layout.keras.model import KerasExecution
 
-    return KerasExecution(model, mesh, devices, options)
+    return KerasExecution(model, mesh, devices, options, data_per_process)
 
 
 __all__ = [

@@ -126,3 +126,58 @@ def test_processes_that_measure_have_the_same_rates(isolated_env, tmp_path):
     assert first["mesh"] == "x:2"
     assert max(first["link"]) > 0 and max(first["compute"]) > 0
     assert 0 <= first["overlap"] <= 1
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_processes_that_feed_parts_have_the_values_of_one_device(processes, isolated_env, tmp_path):
+    """Functions and Keras's loops, by datasets and callables; and data that does not fit."""
+    found = results("data_program.py", processes, isolated_env, tmp_path)
+    first = found[0]
+    assert len(first["functions"]) == 5
+    for one in first["functions"].values():
+        assert one["count"] == 3
+        assert one["losses"] < 5e-6
+        assert one["variables"] < 5e-6
+        assert one["classes"] == 0.0
+        assert one["planned"] and one["restored"]
+    if processes == 2:
+        # What lies as it is fed goes to the other device of the process alone: 4 rows of 4 bytes.
+        fed = {name: one["fed"] for name, one in first["functions"].items()}
+        assert fed["parts, dataset"] == fed["parts, callable"] == 2 * 4 * 4
+        assert min(one for name, one in fed.items() if "parts" not in name) > 0
+    assert first["whole_batch"].pop("losses") < 5e-6
+    assert first["whole_batch"] == {"shards": [1, 0]}
+    assert all(one["chief_alone"] == {"same": True} for one in found)
+    for number, one in enumerate(found):
+        assert one["errors"].pop("shards") == one["keras_fit"]["shards"] == [processes, number]
+    assert first["keras_fit"]["different"] < 5e-6
+    assert first["keras_fit"]["layout"] == "[8/x, 8] on x:2;y:2"
+    last = found[-1]["errors"]
+    assert last["broken"] == "the file is gone"
+    if processes == 2:
+        counts = "; give all of them the same number, as by take or repeat"
+        assert first["keras_fit"]["shorter"] == (
+            "the processes' datasets have other numbers of batches: 1 in process 0, 2 in process 1"
+            + counts
+        )
+        assert first["keras_fit"]["uncounted"] == (
+            "process 0 has no batch 1 of the step 'train' of model 'sequential_1', and others "
+            "have; give all processes the same number of batches"
+        )
+        assert first["errors"] == {
+            "shorter": "the processes' datasets have other numbers of batches: 3 in process 0, 2 "
+            f"in process 1{counts}",
+            "uncounted": "process 1 has no batch 2 of step, and others have; give all processes "
+            "the same number of batches",
+            "smaller": "the processes feed other shapes, or for other steps, as batch 0 of step; "
+            "give all of them parts of one size, in the same order",
+            "broken": "process 1 failed to read batch 1 of step",
+            "whole": "input 'ids' of 'step' is int32[8], and each of 2 processes feeds its part, "
+            "int32[4] of [8]; feed one of that shape and type, or plan for this one",
+            "kind": "data is a tf.data.Dataset of whole batches, or a function of num_shards and "
+            "shard_id that returns one of this process's parts, got 3",
+            "after": 3,
+            "odd": "input 'x' has a batch of 3, and with data_per_process it is split into 2 parts "
+            "for 2 processes of mesh 'x:2;y:2'; pad it to 4, or feed the whole batch in each",
+        }
+    assert {one["keras_fit"]["again"] for one in found} == {"nothing"}

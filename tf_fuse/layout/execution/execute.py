@@ -8,7 +8,7 @@ loss = run(x, labels)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from tf_fuse.layout.execution.communication.process_collectives import ProcessCo
 from tf_fuse.layout.execution.communication.relayouts import relayout
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.emission import Emission
+from tf_fuse.layout.execution.process_data import ProcessParts, batches_of, shapes_of
 from tf_fuse.layout.execution.program import Program, program_of
 from tf_fuse.layout.execution.variables import variable as variables
 from tf_fuse.layout.execution.variables.local_shards import VariableShards
@@ -46,12 +47,13 @@ class Execution:
       devices: that run it.
     """
 
-    def __init__(self, plan: FunctionPlan, devices: Any = None):
+    def __init__(self, plan: FunctionPlan, devices: Any = None, data_per_process: bool = False):
         """Cut the function's variables into shards, and write the program into a graph.
 
         Args:
           plan: of `tf_fuse.layout.plan`.
           devices: as of `tf_fuse.layout.execute`.
+          data_per_process: likewise.
 
         Raises:
           LayoutError: as of `tf_fuse.layout.execute`.
@@ -66,6 +68,8 @@ class Execution:
         self.devices = devices_of(self.program.mesh, devices)
         rings = ProcessCollectives(self.devices) if self.devices.distributed else None
         self._communicator = Communicator(self.devices, rings)
+        self._parts = ProcessParts(self._communicator) if data_per_process else None
+        self._part_layouts = self._layouts_of_parts()
         self._sources = plan.function.sources
         self._check_variables()
         if rings is not None:
@@ -91,6 +95,37 @@ class Execution:
         """The function's variables, by the plan's names; their values are in shards."""
         return {name: self._sources.variables[name] for name in self.plan.variables}
 
+    @property
+    def num_shards(self) -> int:
+        """Into how many parts a batch is split; each process feeds one."""
+        return 1 if self._parts is None else self._parts.num_shards
+
+    @property
+    def shard_id(self) -> int:
+        """Which of the parts this process feeds."""
+        return 0 if self._parts is None else self._parts.shard_id
+
+    def batches(self, data: Any) -> Iterator[Any]:
+        """Return an iterator over arguments for calls, that ends in all processes at once.
+
+        Args:
+          data: a `tf.data.Dataset` of the function's arguments, the same in all processes; or a
+            callable that takes `num_shards` and `shard_id`, and returns a dataset of this process's
+            parts of them.
+
+        Returns:
+          Tuples of arguments, with this process's parts.
+
+        Raises:
+          LayoutError: `data` is neither; or processes have batches of other shapes, or not the same
+            number of them.
+        """
+        parts = self._parts or ProcessParts(self._communicator)
+        dims = batches_of(self._sources.feeds, self.plan.batch if self._parts else {})
+        own = iter(parts.of(data, dims))
+        for one in parts.together(own, self.plan.function.name, shapes_of):
+            yield one if isinstance(one, tuple) else (one,)
+
     @cached_property
     def traffic(self) -> traffic.Traffic:
         """The bytes that this process's devices receive in one call, read from the graph."""
@@ -100,7 +135,8 @@ class Execution:
         """Run the function.
 
         Args:
-          *args: as of the function; in several processes the same in all of them.
+          *args: as of the function; in several processes the same in all of them, or with
+            `data_per_process` this one's part of each.
           **kwargs: likewise.
 
         Returns:
@@ -135,9 +171,10 @@ class Execution:
 
     def _traced(self) -> Any:
         """Return the program as a concrete function."""
+        tensors = self.plan.function.tensors
         specs = [
-            tf.TensorSpec(one.shape, one.dtype)
-            for one in map(self.plan.function.tensors.__getitem__, self.plan.function.inputs)
+            tf.TensorSpec(self._fed_shape(name), tensors[name].dtype)
+            for name in self.plan.function.inputs
         ]
         # The function is kept, since its graph lives as long as it does.
         self._program = tf.function(self._body, input_signature=specs, autograph=False)
@@ -174,15 +211,38 @@ class Execution:
         by_name = dict(zip(self._sources.feeds, flat, strict=True))
         return [self._fed(name, by_name[name]) for name in self.plan.function.inputs]
 
+    def _layouts_of_parts(self) -> dict[str, TensorLayout]:
+        """Return the layouts that the processes' parts of inputs are; of those with a batch."""
+        if self._parts is None:
+            return {}
+        return {
+            name: self._parts.layout(name, self.plan.function.tensors[name].shape, at)
+            for name in self.plan.function.inputs
+            if (at := self.plan.batch.get(name)) is not None
+        }
+
+    def _fed_shape(self, name: str) -> tuple[int, ...]:
+        shape = self.plan.function.tensors[name].shape
+        if self._parts is None:
+            return shape
+        return self._parts.part_shape(shape, self.plan.batch.get(name))
+
     def _fed(self, name: str, value: Any) -> Any:
         wanted = self.plan.function.tensors[name]
         # Read variables before taking the lock: a variable in shards takes it as well.
         given = tf.is_tensor(value) and not isinstance(value, tf.Variable)
         tensor = value if given else tf.convert_to_tensor(value, wanted.dtype)
-        if tensor.dtype.name != wanted.dtype or tensor.shape != wanted.shape:
+        shape = self._fed_shape(name)
+        if tensor.dtype.name != wanted.dtype or tensor.shape != shape:
+            whole = (
+                f"the plan is for {wanted.dtype}{list(shape)}"
+                if shape == wanted.shape
+                else f"each of {self.num_shards} processes feeds its part, {wanted.dtype}"
+                f"{list(shape)} of {list(wanted.shape)}"
+            )
             raise LayoutError(
                 f"input {name!r} of {self.plan.function.name!r} is {tensor.dtype.name}"
-                f"{list(tensor.shape)}, and the plan is for {wanted.dtype}{list(wanted.shape)}; "
+                f"{list(tensor.shape)}, and {whole}; "
                 "feed one of that shape and type, or plan for this one"
             )
         return tensor
@@ -192,7 +252,7 @@ class Execution:
         layouts = self.plan.inputs
         with tf.name_scope(traffic.FED):
             for name, tensor in zip(self.plan.function.inputs, fed, strict=True):
-                given[name] = self._cut(tensor, layouts[name])
+                given[name] = self._cut(name, tensor, layouts[name])
         for name, shards in self._shards.items():
             given[name] = self._communicator.each(shards.variables, lambda _, one: one.read_value())
         emission = Emission(self.program, self._sources, self._communicator, given)
@@ -212,8 +272,21 @@ class Execution:
                 for name, held in emission.results().items()
             ]
 
-    def _cut(self, tensor: Any, layout: TensorLayout) -> PerDevice:
+    def _cut(self, name: str, tensor: Any, layout: TensorLayout) -> PerDevice:
         """Return a tensor that is fed, as the devices hold it; each slice is brought there once."""
+        parts, of_parts = self._parts, self._part_layouts.get(name)
+        if parts is not None and of_parts is not None:
+            at = self.plan.batch[name]
+            assert at is not None
+            with tf.device(self.devices.names[self.devices.first]):
+                slices = parts.cut(tensor, of_parts, at)
+            held = self._communicator.each(slices, lambda _, one: tf.identity(one))
+            if of_parts == layout:
+                return held
+            links, steps = dict(self.plan.rates.links), self.plan.steps
+            item_bytes = self.plan.function.tensors[name].item_bytes
+            path = plan_relayout(of_parts, layout, item_bytes, links, steps)
+            return relayout(self._communicator, path, held)
         with tf.device(self.devices.names[self.devices.first]):
             slices = {
                 device: tensor[layout.slice_of(device)] if any(layout.splits) else tensor

@@ -12,7 +12,7 @@ their layouts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
@@ -21,23 +21,29 @@ from tensorflow.python.util import nest
 
 from tf_fuse._tensorflow.keras import models as keras_models
 from tf_fuse._tensorflow.keras.models import STEPS
+from tf_fuse.layout.execution.communication.communicator import Communicator
+from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
+from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.execute import Execution
+from tf_fuse.layout.execution.process_data import ProcessParts
 from tf_fuse.layout.execution.variables import variable
 from tf_fuse.layout.keras.batch_structure import PARTS, Batch, batch_of
+from tf_fuse.layout.keras.options import (
+    OF_PROBLEM,
+    OF_SEARCH,
+    check,
+    check_options,
+    without_rules,
+)
 from tf_fuse.layout.optimize.allowed_strategies import AUTO
 from tf_fuse.layout.optimize.problem import DATA
 from tf_fuse.layout.planning.given_layouts import layouts_by_key, matches
 from tf_fuse.layout.planning.pipeline import FunctionPlan, FunctionProblem, function_problem
 from tf_fuse.layout.planning.sharding_constraints import annotations_of
 from tf_fuse.layout.trace.variable_name import variable_name
-from tf_fuse.layout.types.dimension_rules import LayoutRules
-from tf_fuse.layout.types.errors import LayoutError, raise_if
+from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh, check_mesh
 
-# Options of `function_problem` and `FunctionProblem.search` that a model's plans take, too.
-_OF_PROBLEM: Final = ("allowed", "links", "memory_limit_bytes", "rates", "steps")
-_OTHERS: Final = ("batch",)
-_OF_SEARCH: Final = ("dimensions", "layouts", "limits", "mode", "pins", "renamed", "rules")
 _OF_VARIABLES: Final = (
     "aggregation", "constraint", "dtype", "initial_value", "name", "shape", "synchronization",
     "trainable",
@@ -52,7 +58,14 @@ class KerasExecution:
       mesh: the devices.
     """
 
-    def __init__(self, model: Any, mesh: Mesh, devices: Any, options: Mapping[str, Any]):
+    def __init__(
+        self,
+        model: Any,
+        mesh: Mesh,
+        devices: Any,
+        options: Mapping[str, Any],
+        data_per_process: bool = False,
+    ):
         """Take the place of the functions that Keras makes for its loops.
 
         Args:
@@ -60,17 +73,19 @@ class KerasExecution:
           mesh: the devices.
           devices: as of `tf_fuse.layout.execute`.
           options: as of `tf_fuse.layout.plan`, for the plans of all steps.
+          data_per_process: as of `tf_fuse.layout.execute`.
 
         Raises:
           LayoutError: `model` is not a Keras model, or runs by plans already; or an option is
             unknown.
         """
         check_mesh(mesh)
-        _check(model, options)
+        check(model, options)
         self.model = model
         self.mesh = mesh
         self._devices = devices
         self._options = dict(options)
+        self._process_parts = _parts_on(mesh, devices) if data_per_process else None
         self._optimizer = getattr(model, "optimizer", None)
         # The size of the batch that was planned first.
         self._size: int | None = None
@@ -78,6 +93,29 @@ class KerasExecution:
         self._taken: dict[int, Any] = {}
         self._released = False
         keras_models.replace_makers(model, lambda step: functools.partial(self._make, step))
+
+    @property
+    def num_shards(self) -> int:
+        """Into how many parts a batch is split; each process feeds one."""
+        return 1 if self._process_parts is None else self._process_parts.num_shards
+
+    @property
+    def shard_id(self) -> int:
+        """Which of the parts this process feeds."""
+        return 0 if self._process_parts is None else self._process_parts.shard_id
+
+    def parts(self, data: Any) -> Any:
+        """Return this process's parts of some data, for `fit` and its like.
+
+        Args:
+          data: a `tf.data.Dataset` of whole batches, the same in all processes; or a callable that
+            takes `num_shards` and `shard_id`, and returns a dataset of this process's parts.
+
+        Raises:
+          LayoutError: it is neither, or the processes' datasets have other numbers of batches.
+        """
+        parts = self._process_parts or _parts_on(self.mesh, self._devices, False)
+        return parts.of(data)
 
     @property
     def plans(self) -> dict[str, tuple[FunctionPlan, ...]]:
@@ -95,7 +133,7 @@ class KerasExecution:
         Args:
           step: "train", "test" or "predict".
           data: a batch as Keras has it, x, (x, y) or (x, y, sample_weight); of tensors, arrays or
-            `tf.TensorSpec`s.
+            `tf.TensorSpec`s. With data_per_process a part, as each process feeds it.
           **options: in place of the model's own; and pins.
 
         Raises:
@@ -103,13 +141,13 @@ class KerasExecution:
         """
         if step not in STEPS:
             raise LayoutError(f"a step is one of {', '.join(STEPS)}, got {step!r}")
-        _check_options(options)
+        check_options(options)
         if self._released:
             raise LayoutError(
                 f"model {self.model.name!r} was released; call layout.lay_out again to plan for it"
             )
         made: _Step = self._make(step)
-        return made.plan(batch_of(data), {**self._options, **options})
+        return made.plan(self.whole(batch_of(data)), {**self._options, **options})
 
     def release(self) -> None:
         """Give the model its own functions back, and its variables their values.
@@ -137,7 +175,7 @@ class KerasExecution:
                 return own(batch.packed(tensors))
 
         function.__name__ = f"{self.model.name}_{step}_step"
-        given = {name: options[name] for name in _OF_PROBLEM if name in options}
+        given = {name: options[name] for name in OF_PROBLEM if name in options}
         found = function_problem(function, self.mesh, batch.specs, **given)
         away = set(PARTS) | {one.name for one in batch.specs} | self._names
         away -= set(found.function.inputs)
@@ -151,7 +189,7 @@ class KerasExecution:
     def search(self, step: str, batch: Batch, options: Mapping[str, Any]) -> FunctionPlan:
         """Return the plan of a step; variables keep the layouts that they have."""
         problem = self.problem(step, batch, options)
-        given = {name: options[name] for name in _OF_SEARCH if name in options}
+        given = {name: options[name] for name in OF_SEARCH if name in options}
         self._leave_out(step, given, problem)
         try:
             found = problem.search(**given, keep_layouts=True)
@@ -165,9 +203,28 @@ class KerasExecution:
         self._names |= set(problem.function.tensors)
         return found
 
+    def whole(self, batch: Batch) -> Batch:
+        """Return a batch with the specs of the whole one, from this process's part."""
+        parts, dims = self._process_parts, self._options.get("batch") or {}
+        if parts is None:
+            return batch
+        specs = [
+            tf.TensorSpec(parts.whole_shape(one.shape, dims.get(one.name, 0)), one.dtype, one.name)
+            for one in batch.specs
+        ]
+        return batch._replace(specs=tuple(specs))
+
+    def in_step(self, step: str, data: Any) -> Iterator[Any]:
+        """Return batches of an iterator, as long as all processes have one."""
+        parts = self._process_parts
+        if parts is None:
+            return iter(data)
+        what = f"the step {step!r} of model {self.model.name!r}"
+        return parts.together(iter(data), what, lambda one: batch_of(one).key)
+
     def take(self, plan: FunctionPlan) -> Execution:
         """Execute a plan."""
-        found = Execution(plan, self._devices)
+        found = Execution(plan, self._devices, self._process_parts is not None)
         self._taken |= {id(one): one for one in found.variables.values()}
         return found
 
@@ -202,7 +259,7 @@ class KerasExecution:
             left = {name: one for name, one in names.items() if name not in away}
             given["dimensions"] = left
             if given.get("rules") is not None and left != names:
-                given["rules"] = _without(given["rules"], names, left)
+                given["rules"] = without_rules(given["rules"], names, left)
 
     def _make(self, step: str, force: bool = False) -> Any:
         """Return the function that Keras's loop runs; a new one after the model is compiled."""
@@ -243,6 +300,8 @@ class _Step:
         self._step = step
         self.plans: dict[str, FunctionPlan] = {}
         self._running: dict[str, Execution] = {}
+        # The iterator of Keras's loop, and its batches in step with other processes.
+        self._data: tuple[Any, Iterator[Any]] = None, iter(())
 
     def plan(self, batch: Batch, options: Mapping[str, Any]) -> FunctionPlan:
         """Plan the step for batches of one shape."""
@@ -259,13 +318,15 @@ class _Step:
         """Run as many steps as Keras wants of one call; return what the last one does."""
         model = self._owner.model
         count = _per_call(model)
-        made = [self._run(one) for _, one in zip(range(count), data, strict=False)]
+        if self._data[0] is not data:
+            self._data = data, self._owner.in_step(self._step, data)
+        made = [self._run(one) for _, one in zip(range(count), self._data[1], strict=False)]
         if not made:
             raise StopIteration
         return _joined(made) if self._step == "predict" else made[-1]
 
     def _run(self, data: Any) -> Any:
-        batch = batch_of(data)
+        batch = self._owner.whole(batch_of(data))
         if batch.key not in self._running:
             if batch.key not in self.plans:
                 self.plan(batch, self._owner._options)
@@ -275,6 +336,13 @@ class _Step:
         if counter is not None:  # Of tf_keras, which has it in the step's graph.
             counter.assign_add(1)
         return found
+
+
+def _parts_on(mesh: Mesh, devices: Any, together: bool = True) -> ProcessParts:
+    """Return the parts of processes; all of them call this at once if they feed parts."""
+    own = devices_of(mesh, devices)
+    rings = ProcessCollectives(own) if together and own.distributed else None
+    return ProcessParts(Communicator(own, rings))
 
 
 def _lifted(make: Any, **given: Any) -> Any:
@@ -304,39 +372,6 @@ def _per_call(model: Any) -> int:
     return int(given) if given is not None else 1
 
 
-def _without(
-    rules: LayoutRules | str, names: Mapping[str, Iterable[Any]], left: Mapping[str, Iterable[Any]]
-) -> LayoutRules | None:
-    """Remove the rules of dimensions that only omitted tensors have."""
-    rules = LayoutRules.from_text(rules) if isinstance(rules, str) else rules
-    had = {one for mine in names.values() for one in mine}
-    have = {one for mine in left.values() for one in mine}
-    kept = [(name, axis) for name, axis in rules.rules if name in have or name not in had]
-    return LayoutRules(kept) if kept or left else None
-
-
 def _listed(some: Any) -> list[Any]:
     """Return a list of variables, from a sequence or from a method that returns one."""
     return list(some() if callable(some) else some or ())
-
-
-def _check(model: Any, options: Mapping[str, Any]) -> None:
-    missing = [one for one in STEPS if not hasattr(model, f"make_{one}_function")]
-    if missing:
-        raise LayoutError(
-            f"a Keras model is laid out, got {model!r}; give a keras.Model on the backend "
-            "'tensorflow', or a tf_keras.Model, and a function to layout.plan"
-        )
-    if any(isinstance(getattr(model, f"make_{one}_function"), functools.partial) for one in STEPS):
-        raise LayoutError(
-            f"model {model.name!r} runs by plans already; release what layout.lay_out returned"
-        )
-    _check_options(options)
-
-
-def _check_options(options: Mapping[str, Any]) -> None:
-    known = sorted((*_OF_PROBLEM, *_OF_SEARCH, *_OTHERS))
-    raise_if([
-        f"there is no option {name!r} for the plans of a model; there are: {', '.join(known)}"
-        for name in sorted(set(options) - set(known))
-    ])  # fmt: skip

@@ -59,6 +59,7 @@ class FunctionPlan:
       plan: the strategy of each operation, with times in seconds and bytes of a device.
       rates: of the devices.
       steps: of relayouts; None for those of `plan_relayout`.
+      batch: the batch dimension of each tensor that is fed; None of those without.
     """
 
     function: TracedFunction
@@ -66,6 +67,7 @@ class FunctionPlan:
     plan: Plan
     rates: Rates
     steps: StepSet | None = None
+    batch: Mapping[str, int | None] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def layouts(self) -> dict[str, TensorLayout]:
@@ -201,7 +203,7 @@ class FunctionProblem:
 
     def with_plan(self, found: Plan) -> FunctionPlan:
         """Return a plan of the problem as one of the function."""
-        return FunctionPlan(self.function, self.graph, found, self.rates, self.steps)
+        return FunctionPlan(self.function, self.graph, found, self.rates, self.steps, self.batch)
 
     def _uneven(self, mesh: Mesh) -> list[str]:
         tensors = self.function.tensors

@@ -83,6 +83,13 @@ class Communicator:
         if self._rings is not None:
             self._rings.meet(to_do)
 
+    def all_processes(self, number: int) -> list[int]:
+        """Return the numbers that all processes give, in their order."""
+        if self._rings is None:
+            return [number]
+        own = len(self.devices.names)
+        return self._rings.numbers(number)[::own]
+
     def all_reduce(self, held: PerDevice, axes: Sequence[str], reduction: str) -> dict[int, Any]:
         """Return the sum of what the devices of each group hold, or another reduction of it."""
         found = {}

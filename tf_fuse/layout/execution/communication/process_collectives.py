@@ -63,6 +63,7 @@ class ProcessCollectives:
         self.meet(f"run plans on mesh {str(devices.mesh)!r}")
         axes = [axis for axis, size in devices.mesh.dims if size > 1]
         self._keys: dict[tuple[int, ...], int] = {}
+        self._ask: Any = None
         for count in range(1, len(axes) + 1):
             for some in itertools.combinations(axes, count):
                 for group in devices.mesh.groups(some):
@@ -125,18 +126,24 @@ class ProcessCollectives:
           LayoutError: they have not.
         """
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-        group = tuple(range(self._devices.mesh.size))
-
-        @tf.function
-        def ask(mine: Any) -> list[Any]:
-            held = dict.fromkeys(self._devices.local, mine)
-            return self.all_gather(group, held)[self._devices.first]
-
-        if {int(one) for one in ask(tf.constant(number, tf.int64))} != {number}:
+        if set(self.numbers(number)) != {number}:
             raise LayoutError(
                 "the processes run different plans; save the plan in one of them, and load it in "
                 "the others"
             )
+
+    def numbers(self, number: int) -> list[int]:
+        """Return the numbers that the processes of all devices give, in the devices' order."""
+        group = tuple(range(self._devices.mesh.size))
+        if self._ask is None:
+
+            @tf.function
+            def ask(mine: Any) -> list[Any]:
+                held = dict.fromkeys(self._devices.local, mine)
+                return self.all_gather(group, held)[self._devices.first]
+
+            self._ask = ask
+        return [int(one) for one in self._ask(tf.constant(number, tf.int64))]
 
     def of_first(self, value: Any) -> Any:
         """Return, in all processes, the bits of the value that the first device's process has."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,10 +57,14 @@ class VariableShards:
         return self._communicator
 
     def whole(self) -> Any:
-        """Return the value, put together; in several processes, all have to ask for it at once."""
+        """Return the value, put together.
+
+        Where the devices of this process hold all slices, as of a variable that is not split, no
+        other process is asked. Otherwise all have to ask for it at once.
+        """
         if not tf.executing_eagerly():
             return self._gathered()
-        if not self._communicator.devices.distributed:
+        if self._is_here():
             with LOCK.shared():
                 self.check_whole()
                 held = {device: one.numpy() for device, one in self.variables.items()}
@@ -107,6 +112,12 @@ class VariableShards:
     def write(self, device: int, shard: Any) -> None:
         """Replace the shard of one local device."""
         self.variables[device].assign(shard, read_value=False)
+
+    def _is_here(self) -> bool:
+        """Return whether the devices of this process hold all slices."""
+        slices = [self.layout.slice_of(device) for device in self.variables]
+        own = {tuple((one.start, one.stop) for one in each) for each in slices}
+        return len(own) == math.prod(self.layout.slices)
 
     def _gathered(self) -> Any:
         devices = self._communicator.devices
