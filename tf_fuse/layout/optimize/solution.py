@@ -15,6 +15,7 @@ ELIMINATION = "elimination"
 FRONTIERS = "elimination with frontiers"
 PRICES = "elimination with prices"
 PROGRAM = "integer program"
+MESSAGES = "messages"
 NEIGHBOURHOODS = "neighbourhoods"
 KNOWN = "known before"
 
@@ -69,7 +70,7 @@ class Solution:
       bound: no choice that fits costs less; picoseconds. Equal to `cost` where that is proven.
       peak: bytes of a device at the worst time point.
       method: "elimination", "elimination with frontiers", "elimination with prices", "integer
-        program", "neighbourhoods"; or "known before", of a choice that the caller gave.
+        program", "messages", "neighbourhoods"; or "known before", of a choice that the caller gave.
       computed: eliminations that were computed.
       reused: eliminations whose result was known from an equal one, as of a repeated layer.
       notes: why a method before it did not do.

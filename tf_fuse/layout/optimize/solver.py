@@ -5,9 +5,10 @@
 1. Elimination without the limit. If the cheapest choice fits, it is the answer.
 2. Otherwise, elimination for the least memory, which shows whether anything fits; prices, which
    rule strategies out; and frontiers (`pareto.py`) on what is left. All exact.
-3. Where tables would be too large, or memory has several time points that matter, choices that are
-   improved step by step, and the integer program; both bound how far from the best the answer is at
-   most.
+3. Where tables would be too large, messages (`messages.py`) on what is left of an elimination; they
+   mostly leave so little that the rest can be eliminated, too. Where they do not, or memory has
+   several time points that matter, choices that are improved step by step, and the integer program;
+   all bound how far from the best the answer is at most.
 
 The answer is the cheapest of all choices that fit, of those found on the way and of those that the
 caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds), so
@@ -33,6 +34,7 @@ import numpy as np
 from tf_fuse.layout.optimize import failures
 from tf_fuse.layout.optimize.errors import MemoryLimitError
 from tf_fuse.layout.optimize.methods import integer_program, lagrange, neighbourhoods, pareto, prune
+from tf_fuse.layout.optimize.methods.core_problem import core_of, searched
 from tf_fuse.layout.optimize.methods.elimination import Store, cheapest, smallest
 from tf_fuse.layout.optimize.methods.integer_program import bound_in_picoseconds
 from tf_fuse.layout.optimize.methods.order import EliminationOrder, order_of
@@ -41,6 +43,7 @@ from tf_fuse.layout.optimize.solution import (
     FRONTIERS,
     KNOWN,
     LAST_COLUMNS,
+    MESSAGES,
     NEIGHBOURHOODS,
     OF_CORE,
     PRICES,
@@ -48,7 +51,7 @@ from tf_fuse.layout.optimize.solution import (
     Limits,
     Solution,
 )
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.tables import INFINITE, Tables, renumbered
 from tf_fuse.layout.types.errors import LayoutError
 
 # Time points whose mean is looked at, at most.
@@ -139,7 +142,7 @@ class _Search:
         given = self._given
         best, method = None, self._method
         if self._best is not None:
-            best = _renumbered(self._tables, self._best, given)
+            best = renumbered(self._tables, self._best, given)
         for one in known:
             if best is None or given.cost_of(one) < given.cost_of(best):
                 best, method = one, KNOWN
@@ -201,7 +204,7 @@ class _Search:
             self._offer(bound.best, PRICES)
             reduced = relaxed.restricted(bound.keep())
             exact = self._frontiers(reduced, bound)
-            found = bound.best if exact is None else _renumbered(reduced, exact, tables)
+            found = bound.best if exact is None else renumbered(reduced, exact, tables)
             if exact is not None:
                 self._bound = max(self._bound, tables.cost_of(found))
             if tables.fits(found) and tables.cost_of(found) <= self._bound:
@@ -292,35 +295,40 @@ class _Search:
         return pareto.solve(reduced, order, again, self._limits.max_frontier_entries)
 
     def _by_core(self, known: bool) -> None:
-        """Improve choices, eliminate what can be eliminated, and solve the rest by a program."""
+        """Eliminate what can be eliminated; search the rest by messages, and by a program."""
         tables = self._tables
-        entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
-        lowest, found = neighbourhoods.choices(tables, entries, self._late)
+        core = core_of(tables, self._limits.max_table_entries, self._store)
+        if not core.is_possible:
+            raise failures.no_choice(self._given, self._names)
+        if tables.limit is None:
+            answered = searched(core, self._limits.max_table_entries, self._store, self._late)
+            lowest, core = answered.bound, answered.left
+            if answered.choice is not None and answered.improved is None:
+                return self._prove(answered.choice, MESSAGES)
+            for one, by in ((answered.choice, MESSAGES), (answered.improved, NEIGHBOURHOODS)):
+                if one is not None:
+                    self._offer(one, by)
+        if self._best is None:
+            entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
+            lowest, found = neighbourhoods.choices(tables, entries, self._late)
+            for one in found:
+                self._offer(one, NEIGHBOURHOODS)
         if lowest >= INFINITE:
             raise failures.no_choice(self._given, self._names)
         self._bound = max(self._bound, lowest)
-        for one in found:
-            self._offer(one, NEIGHBOURHOODS)
         if self._late() or (self._best is not None and tables.cost_of(self._best) <= self._bound):
             return
-        # The program takes tables over at most two operations.
-        order = order_of(tables.sizes, tables.neighbours, self._limits.max_table_entries, most=2)
-        done = cheapest(tables, order, self._store)
-        if done.total[0] >= INFINITE:
-            raise failures.no_choice(self._given, self._names)
-        program = prune.undominated(done.core_tables(tables))
-        if self._is_small(program, OF_CORE * self._limits.max_program_columns):
-            answer = self._solved(program)
+        if self._is_small(core.tables, OF_CORE * self._limits.max_program_columns):
+            answer = self._solved(core.tables)
             if answer.infeasible:
                 raise failures.no_choice(self._given, self._names)
-            self._bound = max(self._bound, answer.bound + int(done.total[0]))
+            self._bound = max(self._bound, answer.bound + core.shift)
             # Of a program that is cut short a choice may fit where its best one does not: more time
             # would lose it.
             is_cut = tables.limit is not None and not answer.optimal and self._late()
             if answer.choice is not None and not is_cut:
-                kept = program.original(answer.choice)
-                choice = tuple(done.choice(dict(zip(order.core, kept, strict=True))))
-                if self._offer(choice, PROGRAM) and answer.optimal:
+                fits = self._offer(core.whole(answer.choice), PROGRAM)
+                if fits and answer.optimal:
                     self._optimal, self._method = True, PROGRAM
                     return
         if tables.limit is not None and not self._late():
@@ -346,7 +354,7 @@ class _Search:
             return
         self._bound = max(self._bound, answer.bound)
         if answer.choice is not None:
-            self._offer(_renumbered(tables, answer.choice, self._tables), PROGRAM)
+            self._offer(renumbered(tables, answer.choice, self._tables), PROGRAM)
             if answer.optimal:
                 self._optimal, self._method = True, PROGRAM
 
@@ -376,7 +384,7 @@ class _Search:
         if answer.infeasible or tables.limit is None:
             return failures.no_choice(self._given, self._names)
         if answer.choice is not None and answer.optimal:
-            choice = _renumbered(tables, answer.choice, self._tables)
+            choice = renumbered(tables, answer.choice, self._tables)
             peak = self._tables.peak_of(choice)
             return failures.out_of_memory(self._tables, self._names, peak, choice, True)
         least = math.ceil(answer.bound) if math.isfinite(answer.bound) else 0
@@ -388,11 +396,3 @@ class _Search:
 
     def _late(self) -> bool:
         return self._left() == 0.0
-
-
-def _renumbered(tables: Tables, choice: Sequence[int], parent: Tables) -> tuple[int, ...]:
-    """Return a choice by the numbers of the tables that some were restricted from."""
-    return tuple(
-        int(np.searchsorted(mine, one))
-        for mine, one in zip(parent.kept, tables.original(choice), strict=True)
-    )

@@ -299,6 +299,14 @@ def _restricted(
     return found
 
 
+def renumbered(tables: Tables, choice: Sequence[int], parent: Tables) -> tuple[int, ...]:
+    """Return a choice by the numbers of the tables that some were restricted from."""
+    return tuple(
+        int(np.searchsorted(mine, one))
+        for mine, one in zip(parent.kept, tables.original(choice), strict=True)
+    )
+
+
 def _points(live: Sequence[tuple[int, int] | None]) -> tuple[tuple[frozenset[int], ...], int]:
     """Return the time points whose set of held tensors is not part of another one's.
 

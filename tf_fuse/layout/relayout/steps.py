@@ -160,14 +160,21 @@ class Space:
         self.shape = tuple(shape)
         self.allowed = allowed
         self._edges: dict[RelayoutState, list[tuple[Step, RelayoutState]]] = {}
+        # Asked for again and again: products of sizes.
+        self._members: dict[tuple[int, ...], int] = {}
+        self._devices, self._whole = math.prod(self.sizes), math.prod(self.shape)
 
     def members(self, axes: Sequence[int]) -> int:
         """Return the number of devices in a group over some axes."""
-        return math.prod(self.sizes[axis] for axis in axes)
+        key = tuple(axes)
+        found = self._members.get(key)
+        if found is None:
+            found = self._members[key] = math.prod(self.sizes[axis] for axis in key)
+        return found
 
     def elements(self, state: RelayoutState) -> int:
         """Return the number of elements that each device holds."""
-        return math.prod(self.shape) // self.members([a for axes in state.splits for a in axes])
+        return self._whole // self.members([a for axes in state.splits for a in axes])
 
     def received(self, state: RelayoutState, step: Step) -> tuple[int, int]:
         """Return (elements received by all devices, messages of a device) of a step.
@@ -177,7 +184,7 @@ class Space:
           not be), and messages of a device, one after the other.
         """
         members = self.members(step.axes)
-        held = self.elements(state) * math.prod(self.sizes)
+        held = self.elements(state) * self._devices
         if step.kind == ALL_GATHER:
             return held * (members - 1), members - 1
         if step.kind in (ALL_TO_ALL, REDUCE_SCATTER):
@@ -193,7 +200,7 @@ class Space:
           Operations, and elements that all devices together read and write in them.
         """
         members = self.members(step.axes)
-        held = self.elements(state) * math.prod(self.sizes)
+        held = self.elements(state) * self._devices
         return {
             SLICE: (1, 2 * (held // members)),
             MASK: (1, held),

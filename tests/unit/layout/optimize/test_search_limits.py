@@ -32,6 +32,7 @@ from tf_fuse.layout.optimize import (
     solver,
 )
 from tf_fuse.layout.optimize.methods import integer_program, neighbourhoods
+from tf_fuse.layout.optimize.methods.core_problem import CoreAnswer
 from tf_fuse.layout.optimize.tables import Tables, tables_of
 
 # Errors.
@@ -151,6 +152,7 @@ def test_no_dearer_than_the_best_of_several_data_strategies(monkeypatch):
     nothing = integer_program.ProgramAnswer(None, 0.0, False, False)
     monkeypatch.setattr(integer_program, "solve", lambda *args, **kw: nothing)
     monkeypatch.setattr(neighbourhoods, "choices", lambda *args: (0, []))
+    monkeypatch.setattr(solver, "searched", lambda core, *args: CoreAnswer(0, None, None, core))
     limits = Limits(max_table_entries=6)
     assert search(one, DATA, limits=limits).picoseconds == 7
     found = search(one, limits=limits)
