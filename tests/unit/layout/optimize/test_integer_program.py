@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from benchmarks.layout import exhaustive_search
 from tests import scripted
-from tests.unit.layout.optimize.problems import problem
+from tests.unit.layout.optimize.problems import limited, problem
 from tests.unit.layout.optimize.search_checks import SEEDS, WAYS
 from tf_fuse.layout import LayoutError
 from tf_fuse.layout.optimize import search
@@ -91,7 +91,7 @@ def test_scipy_that_is_missing(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(LayoutError) as caught:
-        search(problem(7, "general"), limits=WAYS["program"])
+        search(limited(problem(5, "chain"), 16), limits=WAYS["program"])
     assert str(caught.value) == (
         "this problem needs an integer program, and scipy is not installed: "
         'python -m pip install "tf_fuse[layout]"'
