@@ -16,6 +16,7 @@ needs no TensorFlow; the plugin is loaded then as soon as something imports Tens
 """
 
 import importlib as _importlib
+import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from tf_fuse.monitoring.waiting import cluster_waiting, waiting
 from tf_fuse.sessions import session_config
 
 if TYPE_CHECKING:
-    from tf_fuse import collectives, layout, parameter_server
+    from tf_fuse import collectives, layout, parameter_server, report
     from tf_fuse.monitoring.summaries import write_summaries
     from tf_fuse.parameter_server.staleness_report import (
         plot_server_update_report,
@@ -55,6 +56,7 @@ __all__ = [
     "print_server_update_report",
     "print_weight_update_report",
     "prometheus_text",
+    "report",
     "server_update_report",
     "session_config",
     "uninstall",
@@ -64,7 +66,7 @@ __all__ = [
 ]
 
 # Names that are imported when they are first used (PEP 562), and the modules that have them.
-_LAZY_MODULES = ("collectives", "layout", "parameter_server")
+_LAZY_MODULES = ("collectives", "layout", "parameter_server", "report")
 _LAZY_NAMES = {
     "plot_server_update_report": "tf_fuse.parameter_server.staleness_report",
     "print_server_update_report": "tf_fuse.parameter_server.staleness_report",
@@ -104,6 +106,10 @@ def _start() -> None:
     _importlib.import_module("tf_fuse.collectives")
     _patching.install()
     __version__ = _native.build_info()["tf_fuse"]
+    if _os.environ.get("TF_FUSE_REPORT_DIR"):
+        from tf_fuse.report import folder
+
+        folder.start()
 
 
 def _is_imported_for(name: str) -> bool:

@@ -101,6 +101,30 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
 
 
+def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    report = commands.add_parser(
+        "report", help="one page: what was rewritten, what a step waits for, what is gained"
+    )
+    report.add_argument("--out", required=True, metavar="PAGE.html", help="the page to write")
+    report.add_argument(
+        "files", nargs="*", metavar="FILE.json", help="reports, and results of benchmarks"
+    )
+    report.add_argument("--dir", metavar="FOLDER", help="that a job named by TF_FUSE_REPORT_DIR")
+    report.add_argument("--graph", metavar="FILE", help="GraphDef (.pb, .pbtxt) or SavedModel")
+    report.add_argument("--example", choices=_EXAMPLES, help="a bundled graph")
+    report.add_argument("--signature", default="serving_default", help="of a SavedModel")
+    report.add_argument(
+        "--target", metavar="HOST:PORT", help="a task of a running job; by default TF_CONFIG's"
+    )
+    report.add_argument(
+        "--record", type=float, metavar="SECONDS", help="record the steps of the job meanwhile"
+    )
+    report.add_argument(
+        "--timeout", type=float, default=10.0, metavar="SECONDS", help="of a task's answer; 10"
+    )
+    report.add_argument("--trace", metavar="FILE.json", help="write the timeline for Perfetto")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -143,6 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench.add_argument(f"--{name}", type=_positive, default=default, help=f"{text}; {default}")
     _add_plan(commands)
     _add_launch(commands)
+    _add_report(commands)
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
         tf_fuse._start()
@@ -166,6 +191,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return bench_command.run(None, tables=100, workers=1, ps=2, steps=50, rounds=1)
         given = {name: getattr(args, name) for name, _, _ in _BENCH_SETTINGS}
         return bench_command.run(args.json, **given)
+    if args.command == "report":
+        from tf_fuse.cli import report as report_command
+
+        return report_command.run(
+            args.out, args.files, args.dir, args.graph, args.example, args.signature,
+            args.target, args.record, args.timeout, args.trace,
+        )  # fmt: skip
     if args.command == "plan":
         if (args.program is None) != args.example:
             parser.error("plan takes MODULE:NAME or --example, one of both")

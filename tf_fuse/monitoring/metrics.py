@@ -168,17 +168,29 @@ def cluster_reports(
     Raises:
       tf.errors.OpError: see `cluster_metrics`.
     """
-    from google.protobuf import json_format
-
     from tf_fuse.v1 import fuse_recv_pb2
 
     answers = tasks.ask_every_task(fuse_recv_pb2.QUESTION_REPORTS, timeout_s, target)
     return {
-        task: []
-        if isinstance(answer, tasks.TaskError)
-        else [
-            json_format.MessageToDict(report, preserving_proto_field_name=True)
-            for report in fuse_recv_pb2.FuseReports.FromString(answer).reports
-        ]
+        task: [] if isinstance(answer, tasks.TaskError) else _reports(answer)
         for task, answer in answers.items()
     }
+
+
+def own_reports() -> list[dict[str, Any]]:
+    """Return what the fuse_recv pass did to the last functions of this process."""
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    return _reports(tasks.ask_this_process(fuse_recv_pb2.QUESTION_REPORTS))
+
+
+def _reports(answer: bytes) -> list[dict[str, Any]]:
+    """Parse a serialized `tf_fuse.v1.FuseReports`."""
+    from google.protobuf import json_format
+
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    return [
+        json_format.MessageToDict(report, preserving_proto_field_name=True)
+        for report in fuse_recv_pb2.FuseReports.FromString(answer).reports
+    ]

@@ -34,6 +34,13 @@ def ask_this_process(question: int) -> bytes:
     return _taken(library, library.tf_fuse_answer(question, ctypes.byref(size)), size)
 
 
+def own_tasks() -> list[str]:
+    """Return the tasks ("/job:ps/replica:0/task:0") whose servers run in this process."""
+    from tf_fuse.v1 import fuse_recv_pb2
+
+    return ask_this_process(fuse_recv_pb2.QUESTION_TASKS).decode(errors="replace").split()
+
+
 def ask_every_task(
     question: int, timeout_s: float, target: str | None = None
 ) -> dict[str, bytes | TaskError]:

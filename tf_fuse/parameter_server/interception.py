@@ -70,6 +70,12 @@ def placement_of(extended: Any) -> Placer:
         return placement
 
 
+def strategies() -> list[Any]:
+    """Return the strategies (`extended` of each) that have a placement."""
+    with _lock:
+        return list(_placements)
+
+
 def fuses_updates() -> bool:
     """Return whether servers do each update of this program as one operation, by its options."""
     from tensorflow.python.eager import context as context_module

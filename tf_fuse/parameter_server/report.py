@@ -84,6 +84,14 @@ def placement_report(strategy: Any) -> dict[str, Any]:
     return _report(interception.placement_of(extended), partitioner_of(extended))
 
 
+def placement_reports() -> list[dict[str, Any]]:
+    """Return `placement_report` of each strategy of this process whose variables are placed."""
+    return [
+        _report(interception.placement_of(extended), partitioner_of(extended))
+        for extended in interception.strategies()
+    ]
+
+
 def print_placement_report(report: Any) -> None:
     """Print where variables are, as tables.
 

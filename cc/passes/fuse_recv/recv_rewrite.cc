@@ -124,6 +124,13 @@ void FillSlot(const PartitionView& view, const FusePlan& plan,
   slot->set_tensor_name(receive.tensor_name);
   slot->set_dtype(tensorflow::DataTypeString(receive.dtype));
   slot->set_recv_node(view.node(receive.node)->name());
+  for (const Edge* edge : view.node(receive.node)->out_edges()) {
+    const Node* const reader = edge->dst();
+    if (edge->IsControlEdge() || !reader->IsOp()) continue;
+    if (slot->consumer().empty() || reader->name() < slot->consumer()) {
+      slot->set_consumer(reader->name());
+    }
+  }
   if (receive.send == kNoNode) {
     slot->set_sender_node(SourceOfTensorName(receive.tensor_name));
     return;

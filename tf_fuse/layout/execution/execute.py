@@ -8,6 +8,7 @@ loss = run(x, labels)
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,10 @@ from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from tf_fuse.layout.planning.pipeline import FunctionPlan
+
+
+#: Those that the program has.
+executions: weakref.WeakSet[Execution] = weakref.WeakSet()
 
 
 class Execution:
@@ -89,6 +94,7 @@ class Execution:
                 if name not in before:
                     variables.release(one)
             raise
+        executions.add(self)
 
     @property
     def variables(self) -> dict[str, Any]:

@@ -1,0 +1,225 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Make a timeline of TensorFlow's profiles of several tasks.
+
+Each profile has a plane "/device:CUSTOM:tf_fuse" with the fused receives of its task, and events
+"ExecutorState::Process" for the times at which a thread ran operations. Tasks of several hosts have
+several clocks: times of one host are exact, and those between hosts as exact as their clocks.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tf_fuse.report.critical_path import critical_path
+from tf_fuse.report.model import Lane, Receive, Step, Timeline, Transfer
+
+PLANE = "/device:CUSTOM:tf_fuse"
+_EXECUTOR = "ExecutorState::Process"
+# Of each lane: shorter pauses are left out where there are more times than this.
+_MOST_BUSY = 4000
+_MOST_STEPS = 20
+_MOST_RECEIVES = 20000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Event:
+    """A fused receive, as the task of one side has recorded it, in nanoseconds."""
+
+    task: str
+    peer: str
+    is_receiver: bool
+    step_id: int
+    names: tuple[str, ...]
+    start: int
+    end: int
+    bytes: int
+    slowest: str
+    wait_us: int | None
+    error: str
+
+
+def timeline_of(profiles: Mapping[str, Any]) -> Timeline:
+    """Return the timeline of profiles that were made at the same time.
+
+    Args:
+      profiles: task ("/job:worker/replica:0/task:0") to its XSpace.
+
+    Returns:
+      The timeline: at most 20 whole steps, and what happened from the begin of the first of them to
+      the end of the last one. If there are no whole steps, all that was recorded.
+    """
+    events = [one for task, space in profiles.items() for one in _receives(task, space)]
+    busy = {task: _busy(space) for task, space in profiles.items()}
+    received = sorted((one for one in events if one.is_receiver), key=lambda one: one.start)
+    begin, end, chosen = _window(received, busy)
+    dropped = 0
+    kept = [one for one in received if one.end > begin and one.start < end]
+    if len(kept) > _MOST_RECEIVES:
+        dropped = len(kept) - _MOST_RECEIVES
+        kept = kept[:_MOST_RECEIVES]
+    transfers: dict[Transfer, int] = {}
+    numbers = {step_id: number for number, (step_id, _) in enumerate(chosen)}
+    served = {
+        (one.step_id, one.task, one.peer, one.names): one for one in events if not one.is_receiver
+    }
+    receives = []
+    for one in kept:
+        transfer = Transfer(one.peer, one.task, one.names)
+        sent = served.get((one.step_id, one.peer, one.task, one.names))
+        receives.append(
+            Receive(
+                transfer=transfers.setdefault(transfer, len(transfers)),
+                step=numbers.get(one.step_id, -1),
+                start_us=_us(one.start, begin),
+                ready_us=_ready(one, sent, begin),
+                end_us=_us(one.end, begin),
+                bytes=one.bytes,
+                slowest=one.slowest,
+                error=one.error,
+            )
+        )
+    listed = tuple(transfers)
+    return Timeline(
+        duration_us=_us(end, begin),
+        lanes=tuple(
+            Lane(task, tuple(_clipped(busy[task], begin, end))) for task in sorted(profiles)
+        ),
+        transfers=listed,
+        receives=tuple(receives),
+        steps=tuple(
+            _step(number, task, receives, listed) for number, (_, task) in enumerate(chosen)
+        ),
+        dropped=dropped,
+    )
+
+
+def _step(
+    number: int, task: str, receives: Sequence[Receive], transfers: Sequence[Transfer]
+) -> Step:
+    own = [one for one in receives if one.step == number]
+    start, end = min(one.start_us for one in own), max(one.end_us for one in own)
+    last = max(own, key=lambda one: one.end_us)
+    path = critical_path(own, transfers, transfers[last.transfer].receiver, start, end)
+    return Step(task, start, end, path)
+
+
+def _window(
+    received: Sequence[_Event], busy: Mapping[str, Sequence[tuple[int, int]]]
+) -> tuple[int, int, list[tuple[int, str]]]:
+    """Return begin and end of what is shown, and the whole steps in it with their tasks."""
+    of_step: defaultdict[int, list[_Event]] = defaultdict(list)
+    for one in received:
+        of_step[one.step_id].append(one)
+    by_task: defaultdict[str, list[int]] = defaultdict(list)
+    for step_id, own in of_step.items():
+        by_task[_runner(own)].append(step_id)
+    whole = []
+    for task, ids in by_task.items():
+        # The first and the last one of a task were under way when the recording began and ended.
+        ids.sort(key=lambda step_id: of_step[step_id][0].start)
+        whole += [(step_id, task) for step_id in (ids[1:-1] if len(ids) > 2 else ids)]
+    whole.sort(key=lambda one: of_step[one[0]][0].start)
+    chosen = whole[:_MOST_STEPS]
+    shown = [one for step_id, _ in chosen for one in of_step[step_id]]
+    times = [(one.start, one.end) for one in shown] or [
+        pair for pairs in busy.values() for pair in pairs
+    ]
+    if not times:
+        return 0, 0, []
+    return min(start for start, _ in times), max(end for _, end in times), chosen
+
+
+def _runner(events: Iterable[_Event]) -> str:
+    """Return the task that runs a step: not a server, and at the most of its requests."""
+    counts: Counter[str] = Counter()
+    for one in events:
+        counts[one.task] += 1
+        counts[one.peer] += 1
+    return max(counts, key=lambda task: ("/job:ps/" not in task, counts[task], task))
+
+
+def _ready(one: _Event, sent: _Event | None, begin: int) -> float | None:
+    """Return when the sender had all tensors; its clock may be another one."""
+    if one.wait_us is None:
+        return None
+    asked = one.start if sent is None else sent.start
+    return _us(min(max(asked + 1000 * one.wait_us, one.start), one.end), begin)
+
+
+def _us(time: int, begin: int) -> float:
+    return round((time - begin) / 1e3, 1)
+
+
+def _receives(task: str, space: Any) -> Iterator[_Event]:
+    for plane in space.planes:
+        if plane.name != PLANE:
+            continue
+        for line in plane.lines:
+            for event in line.events:
+                metadata = plane.event_metadata[event.metadata_id]
+                found: dict[str, Any] = {}
+                for stat in [*metadata.stats, *event.stats]:
+                    value = stat.WhichOneof("value")
+                    if value is not None:
+                        found[plane.stat_metadata[stat.metadata_id].name] = getattr(stat, value)
+                start = line.timestamp_ns + event.offset_ps // 1000
+                names = str(found.get("tensor_names", ""))
+                yield _Event(
+                    task=task,
+                    peer=str(found.get("peer", "")),
+                    is_receiver=line.name.startswith("from "),
+                    step_id=int(found.get("step_id", 0)),
+                    names=tuple(names.split(",")) if names else (),
+                    start=start,
+                    end=start + event.duration_ps // 1000,
+                    bytes=int(found.get("bytes", 0)),
+                    slowest=str(found.get("slowest_tensor", "")),
+                    wait_us=found.get("slowest_wait_us"),
+                    error=str(found.get("error", "")),
+                )
+
+
+def _busy(space: Any) -> list[tuple[int, int]]:
+    """Return when a thread ran operations, in nanoseconds: merged, in order."""
+    times = []
+    for plane in space.planes:
+        if not plane.name.startswith("/host:CPU"):
+            continue
+        kinds = {
+            number for number, one in plane.event_metadata.items() if one.name.startswith(_EXECUTOR)
+        }
+        for line in plane.lines:
+            for event in line.events:
+                if event.metadata_id in kinds and event.duration_ps:
+                    start = line.timestamp_ns + event.offset_ps // 1000
+                    times.append((start, start + event.duration_ps // 1000))
+    return _merged(sorted(times), 0)
+
+
+def _merged(times: Iterable[tuple[int, int]], pause: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for start, end in times:
+        if found and start <= found[-1][1] + pause:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _clipped(
+    times: Sequence[tuple[int, int]], begin: int, end: int
+) -> Iterator[tuple[float, float]]:
+    """Yield the times between two others, in microseconds since the first one."""
+    first = max(0, bisect.bisect_left(times, (begin, 0)) - 1)
+    inside = [one for one in times[first:] if one[1] > begin and one[0] < end]
+    if len(inside) > _MOST_BUSY:
+        pauses = sorted(after[0] - before[1] for before, after in itertools.pairwise(inside))
+        inside = _merged(inside, pauses[len(inside) - _MOST_BUSY])
+    for start, stop in inside:
+        yield _us(max(start, begin), begin), _us(min(stop, end), begin)
