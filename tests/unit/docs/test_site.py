@@ -7,9 +7,7 @@ import html.parser
 import http.server
 import importlib
 import importlib.util
-import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,18 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import open_browser, requests_of
+
 _ROOT = Path(__file__).resolve().parents[3]
 _MODULES = ("cluster", "collectives", "explain", "layout", "parameter_server", "prometheus")
-_FLAGS = (
-    "headless",
-    "no-sandbox",  # Root and most containers have none.
-    "disable-gpu",
-    "disable-quic",
-    "no-first-run",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-)
 
 
 class _Page(html.parser.HTMLParser):
@@ -89,26 +79,8 @@ def address(site):
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory):
     """A browser without a window."""
-    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    driver = shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("Chromium is not installed: sudo apt-get install chromium chromium-driver")
-    if importlib.util.find_spec("selenium") is None:
-        pytest.skip('selenium is not installed: pip install ".[test]"')
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    for flag in (*_FLAGS, f"user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(f"--{flag}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "localhost,127.0.0.1")
-        patch.setenv("no_proxy", "localhost,127.0.0.1")
-        with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
-            browser.get("about:blank")
-            _requests(browser)  # Drops those of the page that a new window shows.
-            yield browser
+    with open_browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 def _wait_for(chromium, selector):
@@ -131,13 +103,6 @@ def _click(chromium, selector):
 
     # While somebody types, results come and go.
     WebDriverWait(chromium, 60, ignored_exceptions=[WebDriverException]).until(click, selector)
-
-
-def _requests(chromium):
-    """Return the URLs that the browser has asked for since the last call."""
-    entries = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    sent = [entry for entry in entries if entry["method"] == "Network.requestWillBeSent"]
-    return {entry["params"]["request"]["url"] for entry in sent}
 
 
 def test_links_lead_to_pages_and_anchors_and_nothing_loads_from_elsewhere(site):
@@ -197,6 +162,6 @@ def test_chromium_shows_the_start_page_search_and_the_reference(
     assert chromium.title == "tf_fuse.collectives - tf_fuse"
 
     assert [entry["message"] for entry in chromium.get_log("browser")] == []
-    requested = _requests(chromium)
+    requested = requests_of(chromium)
     assert address in requested
     assert [url for url in requested if not url.startswith((address, "data:"))] == []

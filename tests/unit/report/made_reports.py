@@ -73,23 +73,68 @@ def whole_report():
         timeline=timeline,
         weight_updates={WORKER: {"functions": [], "operations": []}},
         server_updates={
-            "servers": {PS: {"updates": 7, "update_us": 900, "waits": 1, "wait_us": 3, "max_wait_us": 3, "variables": {}}},
-            "workers": {WORKER: {"updates": 7, "mean_staleness": 0.5, "max_staleness": 2, "staleness": [[0, 0, 6], [1, 1, 1]]}},
+            "servers": {
+                PS: {
+                    "updates": 7,
+                    "update_us": 900,
+                    "waits": 1,
+                    "wait_us": 3,
+                    "max_wait_us": 3,
+                    "variables": {},
+                }
+            },
+            "workers": {
+                WORKER: {
+                    "updates": 7,
+                    "mean_staleness": 0.5,
+                    "max_staleness": 2,
+                    "staleness": [[0, 0, 6], [1, 1, 1]],
+                }
+            },
             "errors": {},
         },
         placements=(
-            {"servers": [{"server": 0, "variables": 1, "kept_bytes": 640, "read_bytes_per_step": 64, "updated_bytes_per_step": 64, "update_s_per_step": 1e-5}],
-             "variables": [{"variable": "table_1", "server": 0, "why": "bytes", "meaning": "It has room.", "kept_bytes": 640}]},
+            {
+                "servers": [
+                    {
+                        "server": 0,
+                        "variables": 1,
+                        "kept_bytes": 640,
+                        "read_bytes_per_step": 64,
+                        "updated_bytes_per_step": 64,
+                        "update_s_per_step": 1e-5,
+                    }
+                ],
+                "variables": [
+                    {
+                        "variable": "table_1",
+                        "server": 0,
+                        "why": "bytes",
+                        "meaning": "It has room.",
+                        "kept_bytes": 640,
+                    }
+                ],
+            },
         ),
         layouts=(
             LayoutPlan(
-                "step", "x:2", "auto", PlanSums(0.5, 0.3, 0.1, 0.1, 1000), PlanSums(0.7, 0.3, 0.3, 0.1, 2000), "none",
+                "step",
+                "x:2",
+                "auto",
+                PlanSums(0.5, 0.3, 0.1, 0.1, 1000),
+                PlanSums(0.7, 0.3, 0.3, 0.1, 2000),
+                "none",
                 (LaidOut("MatMul", "S(0)", "B", 0.3, 0.1, 0.1, 500),),
                 (Relayout("MatMul", "Add", "MatMul:0", "S(0)", "B", 0.1, 256),),
             ),
         ),
-        gains=(Gain("features", (Measured("stock", 10.0, 900.0, 5.0, 3.0), Measured("fused", 40.0, 6.0, 5.0, 1.0))),),
-    )  # fmt: skip
+        gains=(
+            Gain(
+                "features",
+                (Measured("stock", 10.0, 900.0, 5.0, 3.0), Measured("fused", 40.0, 6.0, 5.0, 1.0)),
+            ),
+        ),
+    )
 
 
 def large_report(tensors):

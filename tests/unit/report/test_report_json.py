@@ -60,9 +60,12 @@ def test_another_version_is_read_as_far_as_it_goes(tmp_path):
     assert report.tasks == (Task("/job:ps/replica:0/task:0"),)
     assert report.version == VERSION
     assert report.notes == (
-        Note("new.json", f"has version {VERSION + 1}, and this is version {VERSION}: parts may be missing"),
+        Note(
+            "new.json",
+            f"has version {VERSION + 1}, and this is version {VERSION}: parts may be missing",
+        ),
         Note("new.json", "left out what does not fit: functions: expected list, found str"),
-    )  # fmt: skip
+    )
 
 
 def test_what_has_another_type_is_left_out_and_named(tmp_path):
