@@ -47,7 +47,7 @@ def run(
 
     Returns:
       0; or 1, with a message on standard error, if there is nothing to report or a file cannot be
-      written. What is missing in a page is no error: it is printed, and stands on the page.
+      written. What is missing in a page is printed, stands on the page, and does not count.
     """
     from tf_fuse.report import render
     from tf_fuse.report.chrome_trace import write_trace

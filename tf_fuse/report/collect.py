@@ -43,15 +43,14 @@ def report_of_job(
     tasks = tuple(_task(name, counters) for name, counters in counted.items())
     notes += [Note(short(one.name), f"did not answer: {one.error}") for one in tasks if one.error]
     functions = part("step", notes, lambda: _functions(timeout_s, target), [])
-    return Report(
-        **versions(),
-        notes=tuple(notes),
-        tasks=tasks,
-        functions=tuple(without_too_many(functions, notes)),
-        timeline=timeline,
-        server_updates=part("server updates", notes, lambda: _server_updates(counted), {}),
+    parts = {
+        "tasks": tasks,
+        "functions": tuple(without_too_many(functions, notes)),
+        "timeline": timeline,
+        "server_updates": part("server updates", notes, lambda: _server_updates(counted), {}),
         **_own_parts(notes, plans),
-    )
+    }
+    return Report(**versions(), **parts, notes=tuple(notes))
 
 
 def report_of_process(timeline: Timeline | None = None) -> Report:
@@ -62,16 +61,17 @@ def report_of_process(timeline: Timeline | None = None) -> Report:
     name = own_task()
     counters = part("metrics", notes, metrics, {})
     reports = part("step", notes, own_reports, [])
-    functions = _named([function_of(name, one) for one in reports])
-    return Report(
-        **versions(),
-        notes=tuple(notes),
-        tasks=(_task(name, counters),),
-        functions=tuple(without_too_many(functions, notes)),
-        timeline=timeline,
-        server_updates=part("server updates", notes, lambda: _server_updates({name: counters}), {}),
+    functions = part("step", notes, lambda: _named([function_of(name, one) for one in reports]), [])
+    parts = {
+        "tasks": (_task(name, counters),),
+        "functions": tuple(without_too_many(functions, notes)),
+        "timeline": timeline,
+        "server_updates": part(
+            "server updates", notes, lambda: _server_updates({name: counters}), {}
+        ),
         **_own_parts(notes, ()),
-    )
+    }
+    return Report(**versions(), **parts, notes=tuple(notes))
 
 
 def versions() -> dict[str, Any]:

@@ -30,7 +30,7 @@ def critical_path(
       end_us: its end.
 
     Returns:
-      Segments in the order of time, each of which begins where the one before it ends.
+      Segments in the order of time; each begins where the one before it ends.
     """
     path: list[Segment] = []
     by_end = sorted(receives, key=lambda one: one.end_us, reverse=True)

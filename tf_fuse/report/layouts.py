@@ -66,7 +66,7 @@ def _relayouts(plan: Any) -> list[Relayout]:
             continue
         target = operations[edge.target]
         # (Of a variable that is written, the edge leads to the variable itself.)
-        tensor = edge.name.removesuffix(" kept")
+        tensor = edge.tensor.removesuffix(" kept")
         names = [one.name for one in target.inputs]
         wanted = (
             chosen[edge.target].inputs[names.index(tensor)]

@@ -276,7 +276,7 @@ class Relayout:
       layout: in which it is made.
       wanted: in which it is taken; "" if that is not known.
       seconds: what that takes.
-      bytes: that a device sends; None if that is not known.
+      bytes: that a device receives, on average; None if that is not known.
     """
 
     source: str = ""

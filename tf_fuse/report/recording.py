@@ -17,8 +17,8 @@ from tf_fuse.report.collect import part, short
 from tf_fuse.report.model import Note, Timeline
 from tf_fuse.report.timeline import timeline_of
 
-# Of operations alone those that TensorFlow calls expensive: more would slow the steps.
-_LEVEL = 2
+# It has all that a timeline shows; each operation would be one more event.
+_LEVEL = 1
 # A profile of more is not read: it takes minutes.
 _MOST_BYTES = 1 << 30
 _MOST_S = 600.0
@@ -114,7 +114,7 @@ def _trace(known: Mapping[str, str], folder: str, seconds: float) -> dict[str, s
     import tensorflow as tf
 
     options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=_LEVEL, python_tracer_level=0, device_tracer_level=0
+        host_tracer_level=_LEVEL, python_tracer_level=0, device_tracer_level=0, delay_ms=0
     )
     failed: dict[str, str] = {}
 

@@ -75,8 +75,16 @@ def write(report: Report, path: Path) -> None:
 
 def _parts(report: Report) -> list[tuple[str, str]]:
     """Return id and title of each part that has something to show."""
-    parts = [("step", "The step"), ("timeline", "Timeline")]
-    if report.tasks:
+    # (A process without a cluster has counted nothing.)
+    has_tasks = len(report.tasks) > 1 or any(
+        one.error or any(one.counters.values()) for one in report.tasks
+    )
+    parts = []
+    if report.functions or has_tasks:
+        parts.append(("step", "The step"))
+    if report.timeline or report.functions or has_tasks:
+        parts.append(("timeline", "Timeline"))
+    if has_tasks:
         parts.append(("tasks", "Tasks"))
     if report.weight_updates or report.placements or report.server_updates:
         parts.append(("updates", "Updates"))
@@ -84,11 +92,11 @@ def _parts(report: Report) -> list[tuple[str, str]]:
         parts.append(("layouts", "Layouts"))
     if report.gains:
         parts.append(("gains", "What is gained"))
-    return parts
+    return parts or [("step", "The step")]
 
 
 def _in_script(data: Any) -> str:
-    """Return JSON that no text of which ends or opens an element of the page."""
+    """Return JSON whose texts neither open nor end an element of the page."""
     text = json.dumps(data, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

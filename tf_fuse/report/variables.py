@@ -24,14 +24,14 @@ def with_variables(functions: Sequence[Function], graphs: Mapping[str, Any]) -> 
 
     Args:
       functions: that tasks reported.
-      graphs: the `FuncGraph`s that this process has traced, by name.
+      graphs: the `FuncGraph`s that this process has traced, by name, oldest first.
     """
-    # By operation: the graphs that have it.
     having: defaultdict[str, set[str]] = defaultdict(set)
-    variables: dict[str, dict[str, str]] = {}
     for name, graph in graphs.items():
         for operation in graph.get_operations():
             having[operation.name].add(name)
+    age = {name: number for number, name in enumerate(graphs)}
+    variables: dict[str, dict[str, str]] = {}
     found = []
     for function in functions:
         counts: defaultdict[str, int] = defaultdict(int)
@@ -43,35 +43,59 @@ def with_variables(functions: Sequence[Function], graphs: Mapping[str, Any]) -> 
             found.append(function)
             continue
         # A function that was traced again has the same operations: take the last one.
-        name = max(counts, key=lambda one: (counts[one], list(graphs).index(one)))
+        name = max(counts, key=lambda one: (counts[one], age[one]))
         if name not in variables:
-            variables[name] = variables_by_operation(graphs[name])
+            variables[name] = variables_by_operation(graphs[name], _definitions(name))
         found.append(_named(function, graphs[name].name, variables[name]))
     return found
 
 
-def variables_by_operation(graph: Any) -> dict[str, str]:
-    """Return the name of the variable that each operation of a graph reads or updates."""
-    by_handle: dict[int, str] = {}
-    for variable in _variables(graph):
-        by_handle[id(variable.__dict__.get("_handle"))] = variable.name.partition(":")[0]
-    placeholders = {
-        internal.op.name: by_handle[id(external)]
+def variables_by_operation(graph: Any, definitions: Iterable[Any]) -> dict[str, str]:
+    """Return the name of the variable that each operation of a function reads or updates.
+
+    Args:
+      graph: the `FuncGraph`, as it was traced.
+      definitions: `FunctionDef`s of the function, of forms in which it is called, too. Their
+        arguments begin with the graph's, or they are left out.
+    """
+    by_handle = {
+        id(one.__dict__.get("_handle")): one.name.partition(":")[0] for one in _variables(graph)
+    }
+    captured = {
+        id(internal): by_handle[id(external)]
         for external, internal in graph.captures
         if id(external) in by_handle
     }
+    names = [captured.get(id(tensor), "") for tensor in graph.inputs]
     found: dict[str, str] = {}
-    for operation in graph.get_operations():
-        names = [
-            placeholders[tensor.op.name]
-            for tensor in operation.inputs
-            if tensor.op.name in placeholders
-        ]
-        if operation.type in _HANDS_ON and operation.inputs:
-            names = names or [found.get(operation.inputs[0].op.name, "")]
-        if len(set(names)) == 1 and names[0]:
-            found[operation.name] = names[0]
+    for definition in definitions:
+        arguments = [one.name for one in definition.signature.input_arg]
+        handles = {one: name for one, name in zip(arguments, names, strict=False) if name}
+        values: dict[str, str] = {}
+        # (Operations are in any order, and a value is handed on once or twice.)
+        for _ in range(3):
+            for node in definition.node_def:
+                sources = [one.partition(":")[0] for one in node.input if one[:1] != "^"]
+                own = {handles[one] for one in sources if one in handles}
+                if not own and node.op in _HANDS_ON:
+                    own = {values[one] for one in sources if one in values}
+                if len(own) == 1:
+                    values[node.name] = own.pop()
+        found |= values
     return found
+
+
+def _definitions(name: str) -> list[Any]:
+    """Return the definition of a function, and those of forms that tf_fuse made of it."""
+    from tensorflow.python.eager import context as context_module
+
+    context = context_module.context()
+    made = sorted(
+        one.decode()
+        for one in context.list_function_names()
+        if one.startswith(f"{name}__tf_fuse".encode())
+    )
+    return [context.get_function_def(one) for one in (name, *made) if context.has_function(one)]
 
 
 def _variables(graph: Any) -> Iterator[Any]:
@@ -93,14 +117,11 @@ def _named(function: Function, name: str, variables: Mapping[str, str]) -> Funct
         own = variables.get(tensor.producer) or variables.get(tensor.consumer) or ""
         return dataclasses.replace(tensor, variable=own) if own else tensor
 
-    def all_named(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(map(named, tensors))
-
     return dataclasses.replace(
         function,
         name=name,
         groups=tuple(
-            dataclasses.replace(group, tensors=all_named(group.tensors))
+            dataclasses.replace(group, tensors=tuple(map(named, group.tensors)))
             for group in function.groups
         ),
         left=tuple(dataclasses.replace(left, tensor=named(left.tensor)) for left in function.left),

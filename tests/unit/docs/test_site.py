@@ -19,7 +19,9 @@ import pytest
 from tests.browser import open_browser, requests_of
 
 _ROOT = Path(__file__).resolve().parents[3]
-_MODULES = ("cluster", "collectives", "explain", "layout", "parameter_server", "prometheus")
+_MODULES = (
+    "cluster", "collectives", "explain", "layout", "parameter_server", "prometheus", "report",
+)  # fmt: skip
 
 
 class _Page(html.parser.HTMLParser):

@@ -73,6 +73,12 @@ function short(device) {
   return `${job}:${task}${!unit || unit === "CPU:0" ? "" : ` ${unit}`}`;
 }
 
+// Servers after the others, then by name and number.
+function inOrder(tasks) {
+  return [...new Set(tasks)].sort((a, b) => (a.includes("/job:ps") - b.includes("/job:ps"))
+    || a.localeCompare(b, "en", { numeric: true }));
+}
+
 function taskOf(device) {
   return device.split("/device:")[0];
 }
@@ -99,9 +105,9 @@ function table(caption, columns, rows, most = 100) {
   return make("div", {}, box, shown < rows.length ? more : null);
 }
 
-// Bars from 0, one for each row: [label, value]. All of a figure have one scale.
-function bars(title, rows, form, kind = "") {
-  const most = Math.max(...rows.map(([, value]) => value), 0) || 1;
+// Bars from 0, one for each row: [label, value]. `end` is the value of a whole bar.
+function bars(title, rows, form, kind = "", end = 0) {
+  const most = end || Math.max(...rows.map(([, value]) => value), 0) || 1;
   const height = 24;
   const parts = rows.map(([label, value], index) => [
     draw("text", { x: 0, y: index * height + 16 }, label),
@@ -118,6 +124,11 @@ function bars(title, rows, form, kind = "") {
 // What a tensor is called for people: its variable, else the operation that makes it.
 function nameOf(tensor) {
   return tensor.variable || tensor.producer || tensor.name;
+}
+
+// "train" of "__inference_train_17", as TensorFlow calls a traced function.
+function traced(name) {
+  return String(name).replace(/^__(?:inference|forward|backward)_(.+?)_\d+$/, "$1");
 }
 
 // The first part of a name: "table" of "table_0003", "deep" of "deep/layer_0/kernel".

@@ -62,7 +62,7 @@ function stepPart() {
   const choice = make("select", { id: "function", onchange: () => show(Number(choice.value)) },
     order.map((index) => {
       const fn = DATA.functions[index];
-      const name = fn.name || `function ${index + 1}`;
+      const name = traced(fn.name) || `function ${index + 1}`;
       return make("option", { value: index }, `${name} on ${short(fn.task)}: ${totals[index].before} → ${totals[index].after} requests`);
     }));
   const slider = make("input", {
@@ -78,7 +78,7 @@ function stepPart() {
   const view = make("div", { class: "scroll step-view", id: "step-view" });
   const detail = make("div", { id: "step-detail" });
   body.append(
-    make("p", { class: "soft" }, "Each column is a task, each arrow a request, as thick as its bytes. Requests of a step stand in the order in which they can be answered. Move the slider to see them before tf_fuse; choose an arrow to see its tensors."),
+    make("p", { class: "soft" }, "Each column is a task, each arrow a request, as thick as its bytes. They stand in the order in which a step can answer them. Move the slider to see them before tf_fuse; choose an arrow to see its tensors."),
     make("div", { class: "tools" },
       make("label", { class: "grow" }, "Function", choice),
       make("label", { class: "grow" }, "Search", search),
@@ -109,8 +109,7 @@ function stepPart() {
   }
 
   function drawRows() {
-    const lanes = [...new Set(rows.flatMap((row) => [row.sender, row.receiver]))]
-      .sort((a, b) => (a.includes("/job:ps") - b.includes("/job:ps")) || a.localeCompare(b, "en", { numeric: true }));
+    const lanes = inOrder(rows.flatMap((row) => [row.sender, row.receiver]));
     const room = (Math.max(view.clientWidth, 300) - LEFT - 24) / lanes.length;
     const lane = Math.min(Math.max(room, LEAST_LANE), MOST_LANE);
     const at = new Map(lanes.map((task, index) => [task, LEFT + lane * (index + 0.5)]));

@@ -6,7 +6,7 @@
 function tasksPart() {
   const body = bodyOf("tasks");
   const rows = DATA.tasks.map((task, index) => [task, index]);
-  const counter = (key, form) => ([task, index]) => (key in task.counters ? number(["tasks", index, "counters", key], form) : "");
+  const counter = (key, form) => ([task, index]) => (key in task.counters ? number(["tasks", index, "counters", key], form) : task.error ? "no answer" : "–");
   const columns = [
     ["task", ([task]) => short(task.name)],
     ["requests sent", counter("fused_rpcs"), "n"],
@@ -40,7 +40,7 @@ function updatesOf(body, task, report) {
     const at = (key) => ["weight_updates", task, "functions", index, key];
     const gradients = (fn.packs ?? []).flatMap((pack) => (pack.gradients ?? []).map((one) => [one, pack]));
     const updates = gradients.filter(([one, pack]) => (one.reason || pack.reason) !== "no_update");
-    body.append(make("h3", {}, `${fn.function} on ${short(task)}: `, make("span", { class: fn.sharded ? "pill" : "pill left" }, fn.sharded ? "sharded" : `whole: ${fn.reason}`)));
+    body.append(make("h3", {}, `${traced(fn.function)} on ${short(task)}: `, make("span", { class: fn.sharded ? "pill" : "pill left" }, fn.sharded ? "sharded" : `whole: ${fn.reason}`)));
     if (!fn.sharded) body.append(make("p", {}, fn.meaning ?? ""));
     body.append(make("dl", { class: "cards" },
       card("replicas", number(at("replicas"))),
@@ -60,7 +60,7 @@ function updatesOf(body, task, report) {
   const operations = Array.isArray(report.operations) ? report.operations : [];
   operations.forEach((one, index) => {
     const at = ["weight_updates", task, "operations", index];
-    body.append(make("h3", {}, `${one.function} on ${short(task)}: updates in one operation`),
+    body.append(make("h3", {}, `${traced(one.function)} on ${short(task)}: updates in one operation`),
       make("p", {}, number([...at, "updates"]), ` updates of `, number([...at, "variables"]), ` variables are one operation each (${one.way}). Left: `, sum(`left of ${task} ${index}`, (one.left ?? []).length), "."));
     if (one.left?.length) {
       body.append(table("Assignments left", [["variable", (left) => left.variable, "wide"], ["reason", (left) => left.reason], ["meaning", (left) => left.meaning, "wide"]], one.left, 40));
@@ -141,20 +141,24 @@ function layoutsPart() {
       ["bytes of a device", ([, key]) => number([...at, key, "bytes"], "bytes"), "n"],
     ], rows));
     if (!plan.data) body.append(make("p", { class: "soft" }, `No data-parallel plan: ${plan.data_reason}`));
-    body.append(make("div", { class: "bars" }, rows.map(([title, key]) => bars(title, ["operations", "collectives", "relayouts"].map((name, column) => [name, plan[key][sums[column + 1]]]), "seconds", key === "found" ? "" : "second"))));
-    body.append(table("Operations", [
+    const parts = (key) => ["operations", "collectives", "relayouts"].map((name, column) => [name, plan[key][sums[column + 1]]]);
+    const end = Math.max(...rows.flatMap(([, key]) => parts(key).map(([, value]) => value)));
+    body.append(make("div", { class: "bars" }, rows.map(([title, key]) => bars(title, parts(key), "seconds", key === "found" ? "" : "second", end))));
+    const dear = plan.operations.map((one, row) => [one, row, one.compute_s + one.communication_s + one.relayout_s]).sort((a, b) => b[2] - a[2] || a[1] - b[1]);
+    body.append(table("Operations, the most expensive first", [
       ["operation", ([one]) => one.name, "wide"],
       ["strategy", ([one]) => one.strategy, "wide"],
       ["data parallel has", ([one]) => (one.data_strategy === one.strategy ? "the same" : one.data_strategy || "–"), "wide"],
       ["time", ([, row]) => number([...at, "operations", row, "compute_s"], "seconds"), "n"],
       ["collectives", ([, row]) => number([...at, "operations", row, "communication_s"], "seconds"), "n"],
+      ["relayouts", ([, row]) => number([...at, "operations", row, "relayout_s"], "seconds"), "n"],
       ["bytes of a device", ([, row]) => number([...at, "operations", row, "bytes"], "bytes"), "n"],
-    ], plan.operations.map((one, row) => [one, row]), 25));
+    ], dear, 25));
     body.append(plan.relayouts.length ? table("Relayouts", [
       ["tensor", ([one]) => one.tensor, "wide"],
       ["from", ([one]) => one.layout, "wide"], ["to", ([one]) => one.wanted || "–", "wide"],
       ["for", ([one]) => one.target, "wide"],
-      ["bytes sent", ([one, row]) => (one.bytes === null ? "not known" : number([...at, "relayouts", row, "bytes"], "bytes")), "n"],
+      ["bytes received", ([one, row]) => (one.bytes === null ? "not known" : number([...at, "relayouts", row, "bytes"], "bytes")), "n"],
       ["time", ([, row]) => number([...at, "relayouts", row, "seconds"], "seconds"), "n"],
     ], plan.relayouts.map((one, row) => [one, row]), 25) : make("p", { class: "soft" }, "The plan needs no relayout."));
   });

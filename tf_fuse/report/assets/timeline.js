@@ -17,13 +17,11 @@ function timelinePart() {
     for (const left of fn.left) if (left.tensor.variable) variables.set(left.tensor.name, left.tensor.variable);
   }
   const calledTensor = (name) => (variables.has(name) ? `${variables.get(name)} (${name})` : name || "not known");
-  const lanes = line.lanes.map((lane) => lane.task);
-  for (const transfer of line.transfers) {
-    for (const task of [transfer.receiver, transfer.sender]) if (!lanes.includes(task)) lanes.push(task);
-  }
-  const ROW = 74;
+  const lanes = inOrder([...line.lanes.map((lane) => lane.task), ...line.transfers.flatMap((one) => [one.receiver, one.sender])]);
   const NAME = 84;
   const TOP = 26;
+  const MOST_LEVELS = 8;
+  const steps = [1, 2, 5, 10, 20, 50];
   let selected = null;
   const choice = make("select", { id: "recorded-step", onchange: () => zoom(Number(choice.value)) },
     make("option", { value: -1 }, `all that was recorded (${FORMS.us(line.duration_us)})`),
@@ -33,7 +31,7 @@ function timelinePart() {
   const detail = make("div", { id: "timeline-detail", role: "status" });
   const path = make("div", { id: "critical-path" });
   body.append(
-    make("p", { class: "soft" }, "Each lane is a task. Above: when its operations ran. Below: its requests, while the sender still computed and while bytes travelled. The line is the step's critical path: what the step would be shorter by, were it shorter."),
+    make("p", { class: "soft" }, "Each lane is a task. Above: when its operations ran. Below: its requests, while the sender still computed and while bytes travelled. The line is the critical path: what the end of the step has waited for."),
     make("div", { class: "tools" }, make("label", { class: "grow" }, "Step", choice),
       make("div", { class: "range" }, make("span", { class: "ends" }, "1×", wider, "20×"))),
     key(), view, detail, path, waits());
@@ -60,21 +58,46 @@ function timelinePart() {
     showPath();
   }
 
+  // Requests of one task that overlap lie below each other; returns [receive, its number, its level].
+  function stacked() {
+    const until = new Map(lanes.map((task) => [task, []]));
+    return line.receives.map((receive, index) => [receive, index])
+      .filter(([receive]) => receive.end_us >= from && receive.start_us <= to && line.transfers[receive.transfer])
+      .sort(([a], [b]) => a.start_us - b.start_us)
+      .map(([receive, index]) => {
+        const ends = until.get(line.transfers[receive.transfer].receiver);
+        let level = ends.findIndex((end) => end <= receive.start_us);
+        if (level < 0) level = ends.length;
+        ends[level] = receive.end_us;
+        return [receive, index, level % MOST_LEVELS];
+      });
+  }
+
   function paint() {
     const width = Math.max(300, view.clientWidth - 4 || 900) * Number(wider.value);
     const span = Math.max(to - from, 1);
     const x = (us) => NAME + ((us - from) / span) * (width - NAME - 12);
-    const height = TOP + lanes.length * ROW;
-    const top = (task) => TOP + lanes.indexOf(task) * ROW;
-    const parts = [];
-    const ticks = Math.max(2, Math.floor((width - NAME) / 140));
-    for (let tick = 0; tick <= ticks; tick += 1) {
-      const us = from + (span * tick) / ticks;
-      parts.push(draw("line", { class: "axis", x1: x(us), x2: x(us), y1: 20, y2: height }),
-        draw("text", { class: "soft-text", x: x(us), y: 14, "text-anchor": tick === 0 ? "start" : tick === ticks ? "end" : "middle" }, FORMS.us(us - (selected === null ? 0 : line.steps[selected].start_us))));
+    const shown = stacked();
+    const tops = new Map();
+    let height = TOP;
+    for (const task of lanes) {
+      const levels = Math.max(0, ...shown.filter(([receive]) => line.transfers[receive.transfer].receiver === task).map(([, , level]) => level + 1));
+      tops.set(task, height);
+      height += 42 + 8 * levels;
     }
-    lanes.forEach((task) => {
-      parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: top(task) + ROW, y2: top(task) + ROW }),
+    const top = (task) => tops.get(task);
+    const parts = [];
+    const zero = selected === null ? 0 : line.steps[selected].start_us;
+    const rough = (span / (width - NAME)) * 110;
+    const unit = 10 ** Math.floor(Math.log10(rough));
+    const tick = unit * steps.find((one) => one * unit >= rough);
+    for (let us = zero + Math.ceil((from - zero) / tick) * tick; us <= to; us += tick) {
+      parts.push(draw("line", { class: "axis", x1: x(us), x2: x(us), y1: 20, y2: height }),
+        draw("text", { class: "soft-text", x: x(us), y: 14, "text-anchor": "middle" }, FORMS.us(us - zero)));
+    }
+    lanes.forEach((task, index) => {
+      const end = index + 1 < lanes.length ? top(lanes[index + 1]) : height;
+      parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: end, y2: end }),
         draw("text", { x: 6, y: top(task) + 24 }, short(task), draw("title", {}, task)));
     });
     for (const lane of line.lanes) {
@@ -84,20 +107,9 @@ function timelinePart() {
         parts.push(draw("rect", { class: "busy", x: left, y: top(lane.task) + 8, width: Math.max(x(Math.min(end, to)) - left, 0.7), height: 18 }));
       }
     }
-    // Requests of one task that overlap lie below each other.
-    const taken = new Map();
-    const drawn = line.receives.map((receive, index) => ({ receive, index }))
-      .filter(({ receive }) => receive.end_us >= from && receive.start_us <= to)
-      .sort((a, b) => a.receive.start_us - b.receive.start_us);
-    for (const { receive, index } of drawn) {
+    for (const [receive, index, level] of shown) {
       const transfer = line.transfers[receive.transfer];
-      if (!transfer) continue;
-      const busyUntil = taken.get(transfer.receiver) ?? [];
-      let level = busyUntil.findIndex((end) => end <= receive.start_us);
-      if (level < 0) level = busyUntil.length;
-      busyUntil[level] = receive.end_us;
-      taken.set(transfer.receiver, busyUntil);
-      const y = top(transfer.receiver) + 30 + (level % 5) * 8;
+      const y = top(transfer.receiver) + 31 + level * 8;
       const begin = x(Math.max(receive.start_us, from));
       const end = x(Math.min(receive.end_us, to));
       const ready = x(Math.min(Math.max(receive.ready_us ?? receive.start_us, from), to));
@@ -179,7 +191,7 @@ function timelinePart() {
       ["tensors", ([index]) => sum(`tensors of transfer ${index}`, line.transfers[index].tensors.length), "n"],
       ["times", ([index, one]) => sum(`receives of transfer ${index}`, one.count), "n"],
       ["mean wait", ([, one]) => FORMS.us(one.whole / one.count), "n"],
-      ["of it for the sender", ([, one]) => FORMS.us(one.late / one.count), "n"],
+      ["of it the sender computed", ([, one]) => FORMS.us(one.late / one.count), "n"],
       ["slowest tensor", ([, one]) => {
         const last = [...one.last].sort((a, b) => b[1] - a[1])[0];
         return last ? `${calledTensor(last[0])}, ${plural(last[1], "time")} of ${one.count}` : "not known";
