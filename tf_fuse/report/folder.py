@@ -9,6 +9,7 @@ every ten seconds, and Python once more at the end.
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from pathlib import Path
 from tf_fuse.report import recording
 from tf_fuse.report.collect import own_task, report_of_job, report_of_process, short
 from tf_fuse.report.json_form import as_json
+from tf_fuse.report.merge import merge
 from tf_fuse.report.model import Report
 
 VARIABLE = "TF_FUSE_REPORT_DIR"
@@ -38,6 +40,7 @@ class FolderWriter:
         self._lock = threading.Lock()
         self._failed = False
         self._path: Path | None = None
+        self._last: Report | None = None
 
     def start(self) -> None:
         """Write from a thread of its own, which ends with the process."""
@@ -70,6 +73,10 @@ class FolderWriter:
         report = report_of_job(timeline=timeline) if is_coordinator else report_of_process(timeline)
         if not _has_something(report):
             return None
+        if self._last is not None:
+            # (The others may have ended: what they had said stays.)
+            report = dataclasses.replace(merge([self._last, report]), notes=report.notes)
+        self._last = report
         self.folder.mkdir(parents=True, exist_ok=True)
         name = short(task).replace(":", "_")
         if "/job:localhost/" in task:
