@@ -42,7 +42,7 @@ def report_of_job(
     counted = _counters(timeout_s, target, notes)
     tasks = tuple(_task(name, counters) for name, counters in counted.items())
     notes += [Note(short(one.name), f"did not answer: {one.error}") for one in tasks if one.error]
-    functions = part("step", notes, lambda: _functions(timeout_s, target), [])
+    functions = _named(part("step", notes, lambda: _functions(timeout_s, target), []), notes)
     parts = {
         "tasks": tasks,
         "functions": tuple(without_too_many(functions, notes)),
@@ -61,7 +61,7 @@ def report_of_process(timeline: Timeline | None = None) -> Report:
     name = own_task()
     counters = part("metrics", notes, metrics, {})
     reports = part("step", notes, own_reports, [])
-    functions = part("step", notes, lambda: _named([function_of(name, one) for one in reports]), [])
+    functions = _named([function_of(name, one) for one in reports], notes)
     parts = {
         "tasks": (_task(name, counters),),
         "functions": tuple(without_too_many(functions, notes)),
@@ -197,13 +197,19 @@ def _functions(timeout_s: float, target: str | None) -> list[Function]:
     from tf_fuse.monitoring.metrics import cluster_reports
 
     reports = cluster_reports(timeout_s, target=target)
-    return _named([function_of(task, one) for task, ones in reports.items() for one in ones])
+    return [function_of(task, one) for task, ones in reports.items() for one in ones]
 
 
-def _named(functions: list[Function]) -> list[Function]:
+def _named(functions: list[Function], notes: list[Note]) -> list[Function]:
     from tf_fuse.shard_update import traced_functions
 
-    return with_variables(functions, dict(traced_functions.graphs))
+    named: list[Function] = part(
+        "variables",
+        notes,
+        lambda: with_variables(functions, dict(traced_functions.graphs)),
+        functions,
+    )
+    return named
 
 
 def _server_updates(counted: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

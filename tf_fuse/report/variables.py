@@ -90,11 +90,10 @@ def _definitions(name: str) -> list[Any]:
     from tensorflow.python.eager import context as context_module
 
     context = context_module.context()
-    made = sorted(
-        one.decode()
-        for one in context.list_function_names()
-        if one.startswith(f"{name}__tf_fuse".encode())
-    )
+    names = [
+        one.decode() if isinstance(one, bytes) else one for one in context.list_function_names()
+    ]
+    made = sorted(one for one in names if one.startswith(f"{name}__tf_fuse"))
     return [context.get_function_def(one) for one in (name, *made) if context.has_function(one)]
 
 
