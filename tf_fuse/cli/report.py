@@ -140,7 +140,8 @@ def _addresses_of_tf_config() -> dict[str, str]:
         f"/job:{job}/replica:0/task:{index}": address
         for job, tasks in cluster.items()
         for index, address in sorted(tasks.items())
-        if job != "chief"
+        # (With servers the chief is a coordinator, which has no steps to record.)
+        if job != "chief" or "ps" not in cluster
     }
 
 

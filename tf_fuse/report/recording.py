@@ -97,15 +97,17 @@ def cluster_addresses() -> dict[str, str]:
     context = context_servers.present_context()
     if context is None:
         return {}
-    server = context_servers.server_def(context) or context_servers.collective_server_def(context)
+    server, left_out = context_servers.server_def(context), "chief"
+    if server is None:
+        server, left_out = context_servers.collective_server_def(context), ""
     if server is None:
         return {}
     return {
         f"/job:{job.name}/replica:0/task:{index}": address
         for job in server.cluster.job
         for index, address in sorted(job.tasks.items())
-        # The coordinator runs no steps; its address may be one that nobody can reach.
-        if job.name != "chief" and not address.endswith(":0")
+        # A coordinator runs no steps, and its address may be one that nobody can reach.
+        if job.name != left_out
     }
 
 

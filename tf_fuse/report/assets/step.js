@@ -5,9 +5,9 @@
 
 // Lines that are drawn of one group; the text says how many there are.
 const MOST_LINES = 24;
-const LEFT = 70;
+const LEFT = 64;
 const HEAD = 44;
-const LEAST_LANE = 128;
+const LEAST_LANE = 96;
 const MOST_LANE = 340;
 // Between the lines of a group before it was fused.
 const SPREAD = 2.6;
@@ -110,11 +110,12 @@ function stepPart() {
 
   function drawRows() {
     const lanes = inOrder(rows.flatMap((row) => [row.sender, row.receiver]));
-    const room = (Math.max(view.clientWidth, 300) - LEFT - 24) / lanes.length;
+    const room = (Math.max(view.clientWidth, 300) - LEFT - 10) / lanes.length;
     const lane = Math.min(Math.max(room, LEAST_LANE), MOST_LANE);
     const at = new Map(lanes.map((task, index) => [task, LEFT + lane * (index + 0.5)]));
     const width = LEFT + lane * lanes.length + 8;
     const most = Math.max(...rows.map((row) => row.known), 1);
+    const pill = Math.min(112, lane - 8);
     let depth = null;
     const parts = [];
     for (const row of rows) {
@@ -132,7 +133,7 @@ function stepPart() {
       parts.push(rowPicture(row, width));
     }
     const heads = lanes.map((task) => draw("g", {},
-      draw("rect", { class: "lane-head", x: at.get(task) - 56, y: 6, width: 112, height: 26, rx: 13 }),
+      draw("rect", { class: "lane-head", x: at.get(task) - pill / 2, y: 6, width: pill, height: 26, rx: 13 }),
       draw("text", { x: at.get(task), y: 23.5, "text-anchor": "middle" }, short(task), draw("title", {}, task))));
     lines = lanes.map((task) => draw("line", { class: "lane", x1: at.get(task), x2: at.get(task), y1: 32 }));
     picture = draw("svg", { width, role: "group", "aria-label": "Requests of the step", id: "step-picture" }, lines, parts, heads);

@@ -146,7 +146,9 @@ function timelinePart() {
     detail.replaceChildren(make("div", { class: "detail" },
       make("h3", {}, `${short(transfer.receiver)} waited ${FORMS.us(receive.end_us - receive.start_us)} for ${plural(transfer.tensors.length, "tensor")} of ${short(transfer.sender)}`),
       make("p", {}, number(at("bytes"), "bytes"), " came; ",
-        receive.ready_us === null ? "the sender did not say when it had them. " : `for ${FORMS.us(late)} of that ${short(transfer.sender)} had not computed all of them. `,
+        receive.ready_us === null ? "the sender did not say when it had them. "
+          : late > 0 ? `for ${FORMS.us(late)} of that ${short(transfer.sender)} had not computed all of them. `
+            : `${short(transfer.sender)} had computed all of them before. `,
         receive.slowest ? `The last one was ${calledTensor(receive.slowest)}.` : "",
         receive.error ? ` It failed: ${receive.error}.` : "")));
   }
