@@ -77,6 +77,7 @@ _PAGES = {
     "keras.md": [_SERVERS.format(1), None],
     "layout.md": ["", None, None, None, None, None, None, "", None, None],
     "layout_search.md": [""],
+    "report.md": [_IMPORTS],
     "parameter_server_updates.md": [
         _SERVERS.format(2) + "cluster_resolver = resolver\n",
     ],

@@ -35,7 +35,10 @@ def _blocks(page):
 
 def test_each_page_with_such_blocks_is_here():
     counts = {page.name: len(_blocks(page.name)) for page in _DOCS.glob("*.md")}
-    run_here = {"collectives.md": 1, "fuse_recv.md": 1, "security.md": 3, "weight_update.md": 1}
+    run_here = {
+        "collectives.md": 1, "fuse_recv.md": 1, "report.md": 1, "security.md": 3,
+        "weight_update.md": 1,
+    }  # fmt: skip
     # That one command is doctor's own, whose test compares it.
     expected = {**run_here, **_OUTPUT, "dependencies.md": 1}
     assert {page: count for page, count in counts.items() if count} == expected
@@ -58,6 +61,20 @@ def test_example_of_explain_runs(capsys):
     for name in names.strip().split(", "):
         assert cli.main(["explain", "--example", name]) == 0
         assert capsys.readouterr().out
+
+
+def test_commands_of_the_report_page(tmp_path, capsys):
+    (block,) = _blocks("report.md")
+    commands = [line for line in block.splitlines() if line.startswith("tf-fuse report ")]
+    assert len(commands) == 3
+    with pytest.raises(SystemExit):
+        cli.main(["report", "--help"])
+    options = set(re.findall(r"--[a-z]+", capsys.readouterr().out))
+    assert set(re.findall(r"--[a-z]+", block)) <= options
+    (example,) = re.findall(r"--example \w+", block)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", "--out", str(page), *example.split()]) == 0
+    assert page.stat().st_size > page.with_suffix(".json").stat().st_size > 1000
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed: nftables")
