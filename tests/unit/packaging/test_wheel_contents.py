@@ -97,7 +97,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> Non
     protos = [path.stem for path in (ROOT / "proto" / "tf_fuse" / "v1").glob("*.proto")]
     generated = {f"tf_fuse/v1/{stem}_pb2{end}" for stem in protos for end in (".py", ".pyi")}
     native = {f"tf_fuse/_lib/{MINOR}/{n}" for n in ("libtf_fuse.so", "build_info.json")}
-    assert names == sources | generated | native | {"tf_fuse/py.typed"}
+    assets = {str(p.relative_to(ROOT)) for p in (ROOT / "tf_fuse/report/assets").iterdir()}
+    assert len(assets) == 7
+    assert names == sources | generated | native | assets | {"tf_fuse/py.typed"}
     mode = wheel.getinfo(f"tf_fuse/_lib/{MINOR}/libtf_fuse.so").external_attr >> 16
     assert stat.S_IMODE(mode) == 0o755
 
@@ -123,6 +125,7 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
         "layout",
         "prometheus",
         "release",
+        "report",
         "test",
         "viewers",
     ]
