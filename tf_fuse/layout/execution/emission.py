@@ -13,12 +13,26 @@ import tensorflow as tf
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.relayouts import Relayouts
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
-from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, own_state
+from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, Seed, own_state
 from tf_fuse.layout.execution.program import Instruction, Program
+from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.strategies.strategy import InnerAllReduce
 from tf_fuse.layout.trace.records import Sources
 from tf_fuse.layout.types.errors import LayoutError
 
+# By kind of an operation with a random state, the function that has none.
+_REPLACEMENTS: Final = {
+    "Multinomial": "tf.random.stateless_categorical",
+    "ParameterizedTruncatedNormal": "tf.random.stateless_parameterized_truncated_normal",
+    "RandomGamma": "tf.random.stateless_gamma",
+    "RandomPoissonV2": "tf.random.stateless_poisson",
+    "RandomShuffle": "tf.random.experimental.stateless_shuffle",
+    "RandomStandardNormal": "tf.random.stateless_normal",
+    "RandomUniform": "tf.random.stateless_uniform",
+    "RandomUniformInt": "tf.random.stateless_uniform",
+    "StatefulRandomBinomial": "tf.random.stateless_binomial",
+    "TruncatedNormal": "tf.random.stateless_truncated_normal",
+}
 _MADE: Final = ("Const", "Placeholder", "Variable", "VarHandleOp")
 
 
@@ -30,7 +44,12 @@ class Emission:
     """
 
     def __init__(
-        self, program: Program, sources: Sources, communicator: Communicator, given: Mapping
+        self,
+        program: Program,
+        sources: Sources,
+        communicator: Communicator,
+        given: Mapping,
+        seed: Seed | None = None,
     ):
         """Write all instructions.
 
@@ -39,11 +58,13 @@ class Emission:
           sources: of the function that was traced.
           communicator: between the devices.
           given: by name of a tensor that is fed, or of a variable, what the devices hold of it.
+          seed: of random numbers in this call; None if the program draws none.
         """
         self.held: dict[str, PerDevice] = dict(given)
         self._program = program
         self._sources = sources
         self._communicator = communicator
+        self._seed = seed
         self._relayouts = Relayouts(communicator)
         for one in program.instructions:
             if not one.operation.inputs and one.operation.kind in _MADE:
@@ -94,7 +115,10 @@ class Emission:
         _check_state(one, origin)
         mesh = self._program.mesh
         given = {
-            device: (LocalOperation(one, origin, mesh, device), [each[device] for each in read])
+            device: (
+                LocalOperation(one, origin, mesh, device, self._seed),
+                [each[device] for each in read],
+            )
             for device in self._communicator.devices.local
         }
         made = _in_step(self._communicator, one, kernel, given)
@@ -182,12 +206,13 @@ def _checked(one: Instruction, output: int, tensor: Any) -> Any:
 
 def _check_state(one: Instruction, origin: Any) -> None:
     """Check that operations that all devices repeat have no random or other state."""
-    if origin is None:
+    if origin is None or one.operation.kind in STATELESS:
         return
     found = own_state(origin.operation)
     if found is not None:
         raise LayoutError(
             f"{one.operation} has a state of its own ({found.type}), which each device would have "
-            "too: their values would differ; take tf.random.stateless_* with a seed that is fed or "
+            "too: their values would differ; take "
+            f"{_REPLACEMENTS.get(found.type, 'tf.random.stateless_*')} with a seed that is fed or "
             "in a variable, or call it outside and feed what it makes"
         )

@@ -8,10 +8,12 @@ loss = run(x, labels)
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as function_types
@@ -26,6 +28,7 @@ from tf_fuse.layout.execution.communication.process_collectives import ProcessCo
 from tf_fuse.layout.execution.communication.relayouts import relayout
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.execution.emission import Emission
+from tf_fuse.layout.execution.kernels.local_operation import Seed
 from tf_fuse.layout.execution.process_data import ProcessParts, batches_of, shapes_of
 from tf_fuse.layout.execution.program import Program, program_of
 from tf_fuse.layout.execution.variables import variable as variables
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 #: Those that the program has.
 executions: weakref.WeakSet[Execution] = weakref.WeakSet()
+_SEED_BITS: Final = 62
 
 
 class Execution:
@@ -80,6 +84,12 @@ class Execution:
         if rings is not None:
             rings.check_same(str(self.program))
         self._shards: dict[str, VariableShards] = {}
+        # What random numbers begin with, and the number of the next call, which seeds them.
+        self._base = 0
+        if self.program.draws:
+            own = tf.constant(secrets.randbits(_SEED_BITS), tf.int64)
+            self._base = int(self._communicator.of_first(own))
+        self._calls = itertools.count()
         before = [
             name
             for name, one in self.variables.items()
@@ -156,6 +166,8 @@ class Execution:
         with LOCK.alone() if writes else LOCK.shared():
             self._check_shards()
             self._communicator.begin_call()
+            if self.program.draws:
+                flat.append(tf.constant(next(self._calls), tf.int64))
             with record.stop_recording():
                 made = self._function(*flat)
         made = self._without_gradient(flat, made)
@@ -182,6 +194,8 @@ class Execution:
             tf.TensorSpec(self._fed_shape(name), tensors[name].dtype)
             for name in self.plan.function.inputs
         ]
+        if self.program.draws:
+            specs.append(tf.TensorSpec([], tf.int64))
         # The function is kept, since its graph lives as long as it does.
         self._program = tf.function(self._body, input_signature=specs, autograph=False)
         return self._program.get_concrete_function()
@@ -256,12 +270,14 @@ class Execution:
     def _body(self, *fed: Any) -> list[Any]:
         given: dict[str, PerDevice] = {}
         layouts = self.plan.inputs
+        seed = Seed(self._base, fed[-1]) if self.program.draws else None
+        fed = fed[: len(self.plan.function.inputs)]
         with tf.name_scope(traffic.FED):
             for name, tensor in zip(self.plan.function.inputs, fed, strict=True):
                 given[name] = self._cut(name, tensor, layouts[name])
         for name, shards in self._shards.items():
             given[name] = self._communicator.each(shards.variables, lambda _, one: one.read_value())
-        emission = Emission(self.program, self._sources, self._communicator, given)
+        emission = Emission(self.program, self._sources, self._communicator, given, seed)
         with tf.name_scope(traffic.EFFECTS):
             whole = {
                 name: self._whole(held, self.program.observed[name].layout)

@@ -9,9 +9,11 @@ its inputs from the layouts in which they are made to those in which it reads th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
 from tf_fuse.layout.strategies.strategy import Strategy
 from tf_fuse.layout.types.mesh import Mesh
@@ -76,6 +78,11 @@ class Program:
     def received_bytes(self) -> int:
         """By all devices together, in one call; without assembling the results."""
         return sum(self.received_bytes_by_operation().values())
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether it draws random numbers that the number of the call seeds."""
+        return any(one.operation.kind in STATELESS for one in self.instructions)
 
     def received_bytes_by_operation(self) -> dict[str, int]:
         """Return the same by operations, and by variables that are written; without zeros.

@@ -158,19 +158,41 @@ def depthwise(operation: Operation) -> Rule:
     """Return the rule of `DepthwiseConv2dNative`: channels are split for nothing, too."""
     expect(operation, [4, 4], [4])
     x, kernel = (one.shape for one in operation.inputs)
-    space = _space(operation, x, operation.outputs[0].shape, kernel[:2])
+    return _depthwise(operation, x, kernel, operation.outputs[0].shape, "x filter", "y")
+
+
+def depthwise_input_gradient(operation: Operation) -> Rule:
+    """Return the rule of `DepthwiseConv2dNativeBackpropInput`, as of `Conv2DBackpropInput`."""
+    expect(operation, [4, 4], [4])
+    kernel, y = (one.shape for one in operation.inputs)
+    return _depthwise(operation, operation.outputs[0].shape, kernel, y, "filter y", "x")
+
+
+def depthwise_filter_gradient(operation: Operation) -> Rule:
+    """Return the rule of `DepthwiseConv2dNativeBackpropFilter`, as of `Conv2DBackpropFilter`."""
+    expect(operation, [4, 4], [4])
+    x, y = (one.shape for one in operation.inputs)
+    return _depthwise(operation, x, operation.outputs[0].shape, y, "x y", "filter")
+
+
+def _depthwise(operation: Operation, x: Any, kernel: Any, y: Any, inputs: str, output: str) -> Rule:
+    """Return the rule of a depthwise convolution or gradient, by names of inputs and output."""
+    space = _space(operation, x, y, kernel[:2])
     pair = ("channels", "multiplier") if kernel[3] > 1 else "channels"
     factors = ("batch", *map(str, space.small), "channels", "multiplier")
+    dims: dict[str, Sequence[Written]] = {
+        "x": _image(operation, space.big, "channels"),
+        "filter": ["cell_height", "cell_width", "channels", "multiplier"],
+        "y": _image(operation, space.small, pair),
+    }
     return make(
         operation,
-        [
-            _image(operation, space.big, "channels"),
-            ["cell_height", "cell_width", "channels", "multiplier"],
-        ],
-        [_image(operation, space.small, pair)],
+        [dims[one] for one in inputs.split()],
+        [dims[output]],
         sizes={**space.sizes, "channels": kernel[2], "multiplier": kernel[3]},
         # After the channels it would be strided.
         fixed=[*space.fixed, "multiplier"],
+        sums=["batch", *map(str, space.small)] if output == "filter" else (),
         linear=[(0,), (1,)],
         work=[Work(2, (*factors, "cell_height", "cell_width"))],
     )

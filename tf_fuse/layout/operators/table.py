@@ -15,6 +15,7 @@ from tf_fuse.layout.operators import (
     elementwise,
     gather,
     normalization,
+    random_numbers,
     reduction,
     shaping,
 )
@@ -23,6 +24,10 @@ from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.operation import Operation
 
 _KEPT: Final = 4096
+# Kinds that the table in words joins.
+_PREFIXES: Final = (
+    "ResourceApply", "ResourceScatter", "ResourceSparseApply", "StatelessRandomUniform",
+)  # fmt: skip
 RuleFunction = Callable[[Operation], Rule]
 
 
@@ -145,23 +150,35 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "every dimension; the rows may be partial",
         "nothing; over the rows, the output is partial",
     ),
-    Entry(_all(gather.one_hot, "OneHot"), "every dimension of the output", "nothing"),
     Entry(
         _all(convolution.convolution, "Conv2D")
         | _all(convolution.input_gradient, "Conv2DBackpropInput")
-        | _all(convolution.filter_gradient, "Conv2DBackpropFilter"),
+        | _all(convolution.filter_gradient, "Conv2DBackpropFilter")
+        | _all(convolution.depthwise, "DepthwiseConv2dNative")
+        | _all(convolution.depthwise_input_gradient, "DepthwiseConv2dNativeBackpropInput")
+        | _all(convolution.depthwise_filter_gradient, "DepthwiseConv2dNativeBackpropFilter"),
         "batch, input and output channels (in groups: the batch); height and width where windows "
         "neither overlap nor leave gaps; either input may be partial",
         "nothing; over what the output has not, the output is partial",
     ),
     Entry(
-        _all(convolution.depthwise, "DepthwiseConv2dNative")
-        | _all(convolution.pooling(True), "AvgPool")
+        _all(convolution.pooling(True), "AvgPool")
         | _all(convolution.pooling(False), "MaxPool")
         | _all(convolution.pooling(True, True), "AvgPoolGrad")
         | _all(convolution.pooling(False, True), "MaxPoolGrad"),
         "batch and channels; height and width where windows neither overlap nor leave gaps",
         "nothing",
+    ),
+    Entry(
+        _all(gather.one_hot, "OneHot")
+        | _all(random_numbers.draw(16), "StatelessRandomUniformV2 StatelessRandomUniformIntV2 "
+                                      "StatelessRandomUniformFullIntV2 RandomUniform "
+                                      "RandomUniformInt")
+        | _all(random_numbers.draw(32), "StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
+                                        "RandomStandardNormal TruncatedNormal")
+        | _all(random_numbers.seed, "StatelessRandomGetKeyCounter"),
+        "every dimension of the output",
+        "nothing; random numbers, over others than the first: a device draws whole rows",
     ),
     Entry(
         _all(shaping.reshape, "Reshape ExpandDims Squeeze"),
@@ -271,10 +288,22 @@ def without_rule(operations: Iterable[Operation]) -> dict[str, tuple[str, ...]]:
     return {kind: tuple(sorted(found[kind])) for kind in sorted(found)}
 
 
+def _joined(kinds: Iterable[str]) -> list[str]:
+    """Return kinds; those with a common prefix of the list as one, as a shell's braces do it."""
+    found: dict[str, list[str]] = {}
+    for kind in kinds:
+        prefix = next((one for one in _PREFIXES if kind.startswith(one)), kind)
+        found.setdefault(prefix, []).append(kind.removeprefix(prefix))
+    return [
+        f"{prefix}{{{','.join(ends)}}}" if len(ends) > 1 else prefix + ends[0]
+        for prefix, ends in found.items()
+    ]
+
+
 def markdown() -> str:
     """Return the table of operators, as docs/layout.md has it."""
     lines = ["| operations | what can be split | what it costs |", "|---|---|---|"]
     for entry in ENTRIES:
-        kinds = ", ".join(f"`{kind}`" for kind in entry.rules)
+        kinds = ", ".join(f"`{kind}`" for kind in _joined(entry.rules))
         lines.append(f"| {kinds} | {entry.splits} | {entry.costs} |")
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from typing import Final
 
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.operators.random_numbers import DRAWS
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
 from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
@@ -58,7 +59,9 @@ def data_strategies(
     known: dict[tuple[object, ...], int] = {}
     found = []
     for one, mine in zip(operations, candidates, strict=True):
-        if one.inputs:
+        if one.kind in DRAWS:
+            at = _drawing(one, mine, fed, batch, rates.mesh)
+        elif one.inputs:
             inputs = tuple(made[tensor.name] for tensor in one.inputs)
             # Equal operations have equal candidates, except those for results.
             key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs
@@ -96,8 +99,27 @@ def _feeding(
 ) -> int:
     name = one.outputs[0].name
     at = batch.get(name, 0) if name in fed else None
-    if at is None:
-        return 0
+    return 0 if at is None else _split(one, mine, at, mesh)
+
+
+def _drawing(
+    one: Operation,
+    mine: Sequence[Strategy],
+    fed: Mapping[str, Tensor],
+    batch: Mapping[str, int | None],
+    mesh: Mesh,
+) -> int:
+    """Split random numbers with as many rows as a batch."""
+    places = {name: batch.get(name, 0) for name in fed}
+    sizes = {
+        fed[name].shape[at] for name, at in places.items() if at is not None and fed[name].shape
+    }
+    shape = one.outputs[0].shape
+    return _split(one, mine, 0, mesh) if shape and shape[0] in sizes else 0
+
+
+def _split(one: Operation, mine: Sequence[Strategy], at: int, mesh: Mesh) -> int:
+    """Return the strategy that splits a dimension of the output over all axes, or nothing."""
     axes = tuple(axis for axis, size in mesh.dims if size > 1)
     wanted = tuple(axes if i == at else () for i in range(len(one.outputs[0].shape)))
     for s, strategy in enumerate(mine):

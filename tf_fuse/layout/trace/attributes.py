@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from tf_fuse.layout.operators.random_numbers import FULL, STATELESS
 from tf_fuse.layout.trace.layout_marks import mark_of
 
 _T = TypeVar("_T")
@@ -45,7 +46,8 @@ _KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     **_all(REDUCTIONS, ("keep_dims",)),
     **_all("FusedBatchNormV3 FusedBatchNormGradV3", ("data_format", "is_training")),
     **_all(
-        "Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative",
+        "Conv2D Conv2DBackpropInput Conv2DBackpropFilter DepthwiseConv2dNative "
+        "DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
         ("data_format", "dilations", "strides"),
     ),
     **_all("AvgPool AvgPoolGrad MaxPool MaxPoolGrad", ("data_format", "ksize", "strides")),
@@ -59,9 +61,9 @@ _INPUTS: Final[Mapping[str, Mapping[int, str]]] = {
     **_all("ArgMax ArgMin Cumsum GatherV2 ReverseV2", {-1: "axis"}),
     **_all("BroadcastTo ExpandDims OneHot Reshape TopKV2", {1: ""}),
     **_all("MirrorPad Pad PadV2", {1: "paddings"}),
-    **_all("AvgPoolGrad Conv2DBackpropInput Fill", {0: ""}),
+    **_all("AvgPoolGrad Conv2DBackpropInput DepthwiseConv2dNativeBackpropInput Fill", {0: ""}),
+    **_all("Conv2DBackpropFilter DepthwiseConv2dNativeBackpropFilter", {1: ""}),
     "ConcatV2": {-1: "axis"},
-    "Conv2DBackpropFilter": {1: ""},
     "Roll": {1: "", 2: "axis"},
     "Slice": {1: "begin", 2: ""},
     "Split": {0: "axis"},
@@ -71,6 +73,8 @@ _INPUTS: Final[Mapping[str, Mapping[int, str]]] = {
     "Tile": {1: "multiples"},
     "Transpose": {1: "perm"},
     "UnsortedSegmentSum": {2: ""},
+    **_all(" ".join(STATELESS), {0: ""}),
+    **_all(" ".join([*STATELESS.values(), FULL]), {0: "", 3: "alg"}),
 }
 
 

@@ -30,7 +30,7 @@ def examples(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def model_of(library: Any, **compiled: Any) -> Any:
     library.utils.set_random_seed(3)
-    # The one of tf_keras draws numbers that each device would draw for itself.
+    # The one of tf_keras draws other numbers in a plan.
     dropout = 0.0 if library.__name__ == "tf_keras" else 0.25
     model = library.Sequential([
         library.layers.Dense(16, "relu", name="hidden"),

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,48 @@ def _convolution_gradient(which: int) -> Any:
         return tape.gradient(loss, [x, kernel])[which]
 
     return function
+
+
+def _depthwise_gradient(which: int, step: int = 1) -> Any:
+    def function(x: Any, kernel: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, kernel])
+            y = tf.nn.depthwise_conv2d(x, kernel, [1, step, step, 1], "SAME")
+            loss = tf.reduce_sum(y * y)
+        return tape.gradient(loss, [x, kernel])[which]
+
+    return function
+
+
+def _draws() -> Iterator[tuple[str, Any, list[np.ndarray]]]:
+    """Numbers of each kind and type; slices begin within a group of numbers, and carry."""
+    random = tf.random
+    seed = np.array([5, 7], np.int32)
+    # The counter's lower half has to carry over.
+    counter = np.array([2**64 - 1, 3], np.uint64)
+
+    def uniform(counter: Any) -> Any:
+        return tf.raw_ops.StatelessRandomUniformV2(
+            shape=[6, 5], key=tf.constant([9], tf.uint64), counter=counter, alg=1
+        )
+
+    yield "StatelessRandomUniformV2/carry", uniform, [counter]
+    for kind, function in (
+        ("StatelessRandomUniformV2", random.stateless_uniform),
+        ("StatelessRandomNormalV2", random.stateless_normal),
+        ("StatelessTruncatedNormalV2", random.stateless_truncated_normal),
+    ):
+        for dtype in ("float16", "float32", "float64"):
+            yield f"{kind}/{dtype}", partial(_drawn, function, dtype=dtype), [seed]
+    for dtype in ("int32", "int64"):
+        for kind, limits in (("Int", (-5, 1000)), ("FullInt", (None, None))):
+            drawn = partial(_drawn, random.stateless_uniform, limits, dtype=dtype)
+            yield f"StatelessRandomUniform{kind}V2/{dtype}", drawn, [seed]
+
+
+def _drawn(function: Any, *given: Any, dtype: str) -> Any:
+    *limits, seed = given
+    return function([6, 5], seed, *(limits[0] if limits else ()), dtype=dtype)
 
 
 def _batch_norm(data_format: str = "NHWC", training: bool = True, factor: float = 1.0) -> Any:
@@ -149,6 +193,13 @@ CASES: tuple[tuple[str, Any, list[np.ndarray]], ...] = (
     ("Conv2DBackpropFilter", _convolution_gradient(1), [IMAGE, KERNEL]),
     ("DepthwiseConv2dNative",
      lambda x, k: tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME"), [IMAGE, real(3, 3, 4, 2)]),
+    ("DepthwiseConv2dNativeBackpropInput", _depthwise_gradient(0), [IMAGE, real(3, 3, 4, 2)]),
+    ("DepthwiseConv2dNativeBackpropInput/patches", _depthwise_gradient(0, 2),
+     [IMAGE, real(2, 2, 4, 1)]),
+    ("DepthwiseConv2dNativeBackpropFilter", _depthwise_gradient(1), [IMAGE, real(3, 3, 4, 2)]),
+    ("DepthwiseConv2dNativeBackpropFilter/patches", _depthwise_gradient(1, 2),
+     [IMAGE, real(2, 2, 4, 1)]),
+    *_draws(),
     ("AvgPool", lambda x: tf.nn.avg_pool2d(x, 2, 2, "VALID"), [IMAGE]),
     ("MaxPool", lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), [IMAGE]),
     ("AvgPoolGrad", _average_gradient, [IMAGE]),

@@ -11,6 +11,7 @@ import numpy as np
 
 from tests.unit.layout.operators import numpy_kernels as operator_kernels
 from tests.unit.layout.operators import numpy_shape_kernels as shape_kernels
+from tf_fuse.layout.operators import random_numbers
 from tf_fuse.layout.types.operation import Operation, Tensor
 
 KERNELS = {**operator_kernels.KERNELS, **shape_kernels.KERNELS}
@@ -124,6 +125,11 @@ def _gathers():
     yield case("GatherV2", [(4, 8, 2), (4, 2)], [(4, 2, 2)], ids, axis=1, batch_dims=1)
     yield case("UnsortedSegmentSum", [(4, 2, 6), (4, 2)], [(8, 6)], ids)
     yield case("OneHot", [(4, 2)], [(4, 2, 8)], {0: ids[1]})
+    for kind in sorted(random_numbers.DRAWS):
+        inputs = [(1,), (2,)] if kind.startswith("Stateless") else []
+        yield case(kind, inputs + [(), ()] * kind.endswith(("Int", "IntV2")), [(4, 6)])
+    yield case("StatelessRandomUniformV2", [(1,), (2,)], [(4, 6)], alg=2)
+    yield case("StatelessRandomGetKeyCounter", [(2,)], [(1,), (2,)])
     yield case("OneHot", [(4, 2)], [(8, 4, 2)], {0: ids[1]}, axis=0)
 
 
@@ -146,6 +152,13 @@ def _images():
         shapes = [(2, 4, 4, 6), (2, 2, 6, count)]
         yield case("DepthwiseConv2dNative", shapes, [(2, 2, 2, 6 * count)], **strides)
         yield case("DepthwiseConv2dNative", shapes, [(2, 4, 4, 6 * count)], strides=(1, 1, 1, 1))
+        big, kernel = shapes
+        for small, step in (((2, 2, 2, 6 * count), 2), ((2, 4, 4, 6 * count), 1)):
+            for kind, given, made in (
+                ("DepthwiseConv2dNativeBackpropInput", [kernel, small], big),
+                ("DepthwiseConv2dNativeBackpropFilter", [big, small], kernel),
+            ):
+                yield case(kind, given, [made], strides=(1, step, step, 1))
     for size, step in ((2, (1, 2, 2, 1)), (3, (1, 2, 2, 1)), (1, (1, 1, 1, 1))):
         pool = {"ksize": (1, size, size, 1), "strides": step}
         behind = (2, 8, 8, 4) if size == 1 else (2, 4, 4, 4)

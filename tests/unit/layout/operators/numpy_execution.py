@@ -31,6 +31,7 @@ class Device:
     def __init__(self, operation: Operation, strategy: Strategy, mesh: Mesh, number: int):
         self.operation = operation
         self.strategy = strategy
+        self.number = number
         self.rule = rule_of(operation)
         self._at = dict(zip(mesh.axes, mesh.coordinates(number), strict=True))
         self._mesh = mesh

@@ -8,6 +8,8 @@ import math
 
 import numpy as np
 
+from tf_fuse.layout.operators import random_numbers
+
 _ERF = np.vectorize(math.erf)
 _SELU = 1.0507009873554805, 1.6732632423543772
 
@@ -274,6 +276,17 @@ def one_hot(device, ids, *_):
     return [np.moveaxis(one_hot_of(ids - device.first("depth", count), count), -1, axis)]
 
 
+def draw(device, *inputs):
+    """Numbers that depend on their place and on all inputs."""
+    layout = device.strategy.outputs[0]
+    places = np.arange(np.prod(layout.shape)).reshape(layout.shape)
+    return [(places * 7 % 5 + sum(one.sum() for one in inputs))[layout.slice_of(device.number)]]
+
+
+def key_and_counter(device, seed):
+    return [seed[:1] * 3, seed + 1]
+
+
 def segment_sum(device, data, ids):
     found = np.zeros(device.strategy.outputs[0].slice_shape, data.dtype)
     own = ids - device.first("vocabulary", len(found))
@@ -323,4 +336,6 @@ KERNELS = {
     **dict.fromkeys(["GatherV2", "Gather", "ResourceGather"], gather),
     "UnsortedSegmentSum": segment_sum,
     "OneHot": one_hot,
+    **dict.fromkeys(random_numbers.DRAWS, draw),
+    "StatelessRandomGetKeyCounter": key_and_counter,
 }

@@ -85,6 +85,28 @@ def input_gradient(device, kernel, dy):
     return [_back(device, made[(slice(None), *inside)])]
 
 
+def depthwise_input_gradient(device, kernel, dy):
+    dy = _nhwc(device, dy)
+    dy = dy.reshape(*dy.shape[:3], *kernel.shape[2:])
+    size = _shapes(device, 0)
+    made = None
+    for (i, j), rows, padding in _windows(device, size, dy.shape[1:3], kernel.shape[:2]):
+        if made is None:
+            made = _padded(np.zeros((len(dy), *size, kernel.shape[2]), dy.dtype), padding)
+            inside = [slice(one[0], one[0] + n) for one, n in zip(padding, size, strict=True)]
+        made[rows] += (dy * kernel[i, j]).sum(-1)
+    return [_back(device, made[(slice(None), *inside)])]
+
+
+def depthwise_filter_gradient(device, x, dy):
+    x, dy = _nhwc(device, x), _nhwc(device, dy)
+    made = np.zeros(device.strategy.outputs[0].slice_shape, x.dtype)
+    dy = dy.reshape(*dy.shape[:3], *made.shape[2:])
+    for (i, j), rows, padding in _windows(device, x.shape[1:3], dy.shape[1:3], made.shape[:2]):
+        made[i, j] = np.einsum("bhwc,bhwcm->cm", _padded(x, padding)[rows], dy)
+    return [made]
+
+
 def filter_gradient(device, x, dy):
     x, dy = _nhwc(device, x), _nhwc(device, dy)
     made = np.zeros(device.strategy.outputs[0].slice_shape, x.dtype)
@@ -209,6 +231,8 @@ KERNELS = {
     "Conv2D": convolution,
     "Conv2DBackpropInput": input_gradient,
     "Conv2DBackpropFilter": filter_gradient,
+    "DepthwiseConv2dNativeBackpropInput": depthwise_input_gradient,
+    "DepthwiseConv2dNativeBackpropFilter": depthwise_filter_gradient,
     "DepthwiseConv2dNative": depthwise,
     "AvgPool": pooling,
     "MaxPool": pooling,

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.kernels.batch_norm import batch_norm, batch_norm_gradient
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation
+from tf_fuse.layout.execution.kernels.random_numbers import draw, seeded_draw
 from tf_fuse.layout.execution.kernels.softmax import (
     counted,
     cross_entropy,
@@ -30,6 +31,7 @@ from tf_fuse.layout.execution.kernels.softmax import (
     sparse_cross_entropy,
 )
 from tf_fuse.layout.operators import TABLE
+from tf_fuse.layout.operators.random_numbers import FULL, STATELESS
 
 Kernel = Callable[..., Any]
 
@@ -233,16 +235,23 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     **dict.fromkeys(["GatherV2", "Gather", "ResourceGather"], gather),
     **dict.fromkeys(["Slice", "StridedSlice"], cut),
     **dict.fromkeys(["Softmax", "LogSoftmax"], softmax),
-    **dict.fromkeys(["AvgPoolGrad", "Conv2DBackpropInput"], with_input_shape(0)),
+    **dict.fromkeys(
+        ["AvgPoolGrad", "Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"],
+        with_input_shape(0),
+    ),
+    **dict.fromkeys(
+        ["Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"], with_input_shape(1)
+    ),
     **dict.fromkeys(
         [one for one in TABLE if one.startswith(("ResourceScatter", "ResourceSparseApply"))],
         sparse_update,
     ),
+    **dict.fromkeys(STATELESS, seeded_draw),
+    **dict.fromkeys([*STATELESS.values(), FULL], draw),
     "AssignAddVariableOp": assign_add,
     "AssignSubVariableOp": assign_sub,
     "AssignVariableOp": assign,
     "BroadcastTo": broadcast_to,
-    "Conv2DBackpropFilter": with_input_shape(1),
     "FusedBatchNormGradV3": batch_norm_gradient,
     "FusedBatchNormV3": batch_norm,
     "Mean": mean,

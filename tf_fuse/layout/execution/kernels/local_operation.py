@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,19 @@ _OF_GRAPHS: Final = ("_class", "_output_shapes", "_XlaMustCompile")
 _CHECKS: Final = ("Assert", "CheckNumerics", "CheckNumericsV2", "Print", "PrintV2")
 
 
+@dataclasses.dataclass(frozen=True)
+class Seed:
+    """What seeds the draws of operations with a state, in one call.
+
+    Attributes:
+      base: of operations without a seed of their own; the same in all processes.
+      call: the number of the call, a scalar int64.
+    """
+
+    base: int
+    call: Any
+
+
 class LocalOperation:
     """One operation on one device, with the device's place in the mesh.
 
@@ -34,14 +48,23 @@ class LocalOperation:
       operation: of the instruction.
       origin: what the operation was in TensorFlow's graph; None of what stands for itself.
       device: its number in the mesh.
+      seed: what seeds random numbers in this call; None if the program draws none.
     """
 
-    def __init__(self, instruction: Instruction, origin: Origin | None, mesh: Mesh, device: int):
+    def __init__(
+        self,
+        instruction: Instruction,
+        origin: Origin | None,
+        mesh: Mesh,
+        device: int,
+        seed: Seed | None = None,
+    ):
         """Keep them."""
         self.instruction = instruction
         self.operation = instruction.operation
         self.origin = origin
         self.device = device
+        self.seed = seed
         self._mesh = mesh
         self._at = dict(zip(mesh.axes, mesh.coordinates(device), strict=True))
 
