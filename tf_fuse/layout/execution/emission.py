@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+import copy
+import functools
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,10 +17,11 @@ from tf_fuse.layout.execution.communication.communicator import Communicator, Pe
 from tf_fuse.layout.execution.communication.relayouts import Relayouts
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, Seed, own_state
-from tf_fuse.layout.execution.program import Instruction, Program
+from tf_fuse.layout.execution.program import Instruction, Program, Read
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.strategies.strategy import InnerAllReduce
 from tf_fuse.layout.trace.records import Sources
+from tf_fuse.layout.types.control_flow import MERGE, OUTSIDE, Region
 from tf_fuse.layout.types.errors import LayoutError
 
 # By kind of an operation with a random state, the function that has none.
@@ -60,17 +64,87 @@ class Emission:
           given: by name of a tensor that is fed, or of a variable, what the devices hold of it.
           seed: of random numbers in this call; None if the program draws none.
         """
-        self.held: dict[str, PerDevice] = dict(given)
+        self.held: MutableMapping[str, PerDevice] = dict(given)
         self._program = program
         self._sources = sources
         self._communicator = communicator
         self._seed = seed
         self._relayouts = Relayouts(communicator)
-        for one in program.instructions:
+        self._devices = communicator.devices.local
+        self._write(OUTSIDE)
+
+    def _write(self, block: str) -> None:
+        """Write the instructions of a block, with the loops and conditionals in it."""
+        done: set[str] = set()
+        for one in self._program.blocks.get(block, ()):
+            region = self._program.control_flow.by_end.get(one.operation.name)
+            if region is not None and region.name not in done:
+                done.add(region.name)
+                self._region(region)
+            if one.operation.kind == MERGE:
+                continue
             if not one.operation.inputs and one.operation.kind in _MADE:
                 self._source(one)
             else:
                 self._run(one)
+
+    def _region(self, region: Region) -> None:
+        """Write a loop or a conditional, for each device by itself."""
+        write = self._loop if region.carried else self._conditional
+        made: dict[str, dict[int, Any]] = {}
+        for device in self._devices:
+            with tf.device(self._communicator.devices.names[device]):
+                for name, value in write(region, device).items():
+                    made.setdefault(name, {})[device] = value
+        self.held.update(made)
+
+    def _loop(self, region: Region, device: int) -> dict[str, Any]:
+        names = [entered for entered, _ in region.carried]
+
+        def within(values: Sequence[Any], block: str) -> Emission:
+            one = self._alone(device)
+            one.held.update(
+                (name, {device: value}) for name, value in zip(names, values, strict=True)
+            )
+            one._write(block)
+            return one
+
+        def condition(*values: Any) -> Any:
+            return within(values, region.blocks[0]).held[region.predicate][device]
+
+        def body(*values: Any) -> list[Any]:
+            one = within(values, region.blocks[1])
+            return [one._read(self._program.carried[name])[device] for name in names]
+
+        start = [self.held[name][device] for name in names]
+        return dict(zip(names, tf.while_loop(condition, body, start), strict=True))
+
+    def _conditional(self, region: Region, device: int) -> dict[str, Any]:
+        ends = [self._program.by_name[name] for name in region.ends]
+
+        def branch(number: int) -> dict[str, Any]:
+            one = self._alone(device)
+            one._write(region.blocks[number])
+            return {
+                end.operation.outputs[0].name: one._read(end.reads[number])[device] for end in ends
+            }
+
+        predicate = self.held[region.predicate][device]
+        return tf.cond(predicate, functools.partial(branch, 0), functools.partial(branch, 1))
+
+    def _alone(self, device: int) -> Emission:
+        """Return an emission of one device, which reads what this one has written."""
+        one = copy.copy(self)
+        one.held = collections.ChainMap({}, self.held)
+        one._devices = (device,)
+        one._relayouts = Relayouts(self._communicator)
+        return one
+
+    def _read(self, read: Read) -> PerDevice:
+        """Return what the devices hold of a tensor, in the layout in which it is read."""
+        held = self.held[read.tensor]
+        mine = {device: held[device] for device in self._devices}
+        return self._relayouts.run(read.tensor, read.relayout, mine)
 
     def results(self) -> dict[str, PerDevice]:
         """Return what the devices hold of each returned tensor."""
@@ -82,10 +156,7 @@ class Emission:
 
     def writes(self) -> dict[str, PerDevice]:
         """Return what the devices finally hold of each written variable."""
-        return {
-            name: self._relayouts.run(one.tensor, one.relayout, self.held[one.tensor])
-            for name, one in self._program.writes.items()
-        }
+        return {name: self._read(one) for name, one in self._program.writes.items()}
 
     def _source(self, one: Instruction) -> None:
         name = one.operation.outputs[0].name
@@ -96,8 +167,8 @@ class Emission:
             raise LayoutError(f"{one.operation} has no value, neither fed nor captured")
         value = self._sources.constants[name]
         found = {}
-        for device, place in self._communicator.devices.names.items():
-            with tf.device(place):
+        for device in self._devices:
+            with tf.device(self._communicator.devices.names[device]):
                 at = layout.slice_of(device)
                 if isinstance(value, np.ndarray):
                     found[device] = tf.constant(value[at])
@@ -106,10 +177,7 @@ class Emission:
         self.held[name] = found
 
     def _run(self, one: Instruction) -> None:
-        read = [
-            self._relayouts.run(each.tensor, each.relayout, self.held[each.tensor])
-            for each in one.reads
-        ]
+        read = [self._read(each) for each in one.reads]
         origin = self._sources.origins.get(one.operation.name)
         kernel = KERNELS.get(one.operation.kind, same)
         _check_state(one, origin)
@@ -119,7 +187,7 @@ class Emission:
                 LocalOperation(one, origin, mesh, device, self._seed),
                 [each[device] for each in read],
             )
-            for device in self._communicator.devices.local
+            for device in self._devices
         }
         made = _in_step(self._communicator, one, kernel, given)
         for o, tensor in enumerate(one.operation.outputs):

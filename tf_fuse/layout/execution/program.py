@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.strategy import Strategy
+from tf_fuse.layout.types.control_flow import NO_CONTROL_FLOW, ControlFlow
+from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.operation import Operation, Tensor
 from tf_fuse.layout.types.tensor_layout import TensorLayout
@@ -65,6 +68,8 @@ class Program:
       writes: by name of a variable, what it holds in the end, in its layout.
       results: by name of a tensor that is returned, the tensor that has its value, as it lies.
       observed: the same of tensors that are read beside the plan, as by checks and prints.
+      control_flow: the loops and conditionals that some instructions are in.
+      carried: by name of a tensor that the body of a loop reads, what it becomes there.
     """
 
     name: str
@@ -73,6 +78,21 @@ class Program:
     writes: Mapping[str, Read]
     results: Mapping[str, Read]
     observed: Mapping[str, Read]
+    control_flow: ControlFlow = NO_CONTROL_FLOW
+    carried: Mapping[str, Read] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        """The instructions, by names of their operations."""
+        return {one.operation.name: one for one in self.instructions}
+
+    @functools.cached_property
+    def blocks(self) -> dict[str, list[Instruction]]:
+        """The instructions of each block, in their order."""
+        found: dict[str, list[Instruction]] = {}
+        for one in self.instructions:
+            found.setdefault(self.control_flow.block(one.operation.name), []).append(one)
+        return found
 
     @property
     def received_bytes(self) -> int:
@@ -133,9 +153,12 @@ def program_of(plan: FunctionPlan) -> Program:
         )
 
     instructions = []
+    control_flow = plan.function.control_flow.of(plan.graph.operations, SUFFIX)
     for one, strategy in zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True):
         both = zip(one.inputs, strategy.inputs, strict=True)
         reads = tuple(read(tensor.name, layout) for tensor, layout in both)
+        if control_flow.reads_locally(one):
+            _check_local(one, strategy, reads)
         instructions.append(Instruction(one, strategy, reads))
         for tensor, layout in zip(one.outputs, strategy.outputs, strict=True):
             made[tensor.name] = tensor, layout
@@ -149,5 +172,27 @@ def program_of(plan: FunctionPlan) -> Program:
     writes = {
         variable: read(tensor, made[variable][1]) for variable, tensor in plan.function.writes
     }
-    mesh = plan.rates.mesh
-    return Program(plan.function.name, mesh, tuple(instructions), writes, results, observed)
+    carried = {
+        entered: read(last, made[entered][1])
+        for one in control_flow.regions
+        for entered, last in one.carried
+    }
+    return Program(
+        plan.function.name, plan.rates.mesh, tuple(instructions), writes, results, observed,
+        control_flow, carried,
+    )  # fmt: skip
+
+
+def _check_local(one: Operation, strategy: Strategy, reads: Sequence[Read]) -> None:
+    """Check that an operation within a loop or conditional needs nothing of other devices.
+
+    Raises:
+      LayoutError: it does.
+    """
+    asks = [str(each) for each in strategy.forward]
+    asks += [str(read.relayout) for read in reads if read.relayout and read.relayout.received_bytes]
+    if asks:
+        raise LayoutError(
+            f"{one} as {strategy} is within a loop or conditional, where devices do not "
+            f"communicate, and needs {asks[0]}; drop the pins that lead to it"
+        )

@@ -40,6 +40,7 @@ from tf_fuse.layout.optimize.problem import DATA
 from tf_fuse.layout.planning.given_layouts import layouts_by_key, matches
 from tf_fuse.layout.planning.pipeline import FunctionPlan, FunctionProblem, function_problem
 from tf_fuse.layout.planning.sharding_constraints import annotations_of
+from tf_fuse.layout.trace.records import concrete_function, for_a_plan
 from tf_fuse.layout.trace.variable_name import variable_name
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh, check_mesh
@@ -169,14 +170,25 @@ class KerasExecution:
         """Return the search problem of a step; `whole` is for batches that are not split."""
         own = getattr(self.model, f"{step}_step")
 
+        made: list[Any] = []
+
+        def lifted(make: Any, **given: Any) -> Any:
+            made.append(_lifted(make, **given))
+            return made[-1]
+
         def function(*tensors: Any) -> Any:
             # An optimizer and metrics make their variables in their first step.
-            with tf.variable_creator_scope(_lifted):
+            with tf.variable_creator_scope(lifted):
                 return own(batch.packed(tensors))
 
         function.__name__ = f"{self.model.name}_{step}_step"
         given = {name: options[name] for name in OF_PROBLEM if name in options}
-        found = function_problem(function, self.mesh, batch.specs, **given)
+        with for_a_plan():
+            concrete = concrete_function(function, batch.specs)
+            if made:
+                # As tf.function does: what has its variables may do something else.
+                concrete = concrete_function(function, batch.specs)
+        found = function_problem(concrete, self.mesh, **given)
         away = set(PARTS) | {one.name for one in batch.specs} | self._names
         away -= set(found.function.inputs)
         split = {n: at for n, at in (options.get("batch") or {}).items() if n not in away}
@@ -184,7 +196,7 @@ class KerasExecution:
             split |= dict.fromkeys(found.function.inputs)
         if not split:
             return found
-        return function_problem(function, self.mesh, batch.specs, batch=split, **given)
+        return function_problem(concrete, self.mesh, batch=split, **given)
 
     def search(self, step: str, batch: Batch, options: Mapping[str, Any]) -> FunctionPlan:
         """Return the plan of a step; variables keep the layouts that they have."""

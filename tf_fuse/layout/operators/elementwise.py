@@ -19,6 +19,7 @@ def elementwise(
     saved_inputs: Iterable[int] | None = None,
     saved_outputs: Iterable[int] = (),
     copies: bool = False,
+    view: bool = False,
 ) -> Callable[[Operation], Rule]:
     """Return the rule of an operation on elements: every dimension can be split, for nothing.
 
@@ -29,6 +30,7 @@ def elementwise(
       saved_inputs: those that its gradient needs; all, if None.
       saved_outputs: the same of the outputs.
       copies: whether the output is the input, in the same place.
+      view: whether nothing is read or written.
     """
 
     def rule(operation: Operation) -> Rule:
@@ -42,6 +44,8 @@ def elementwise(
             operation,
             [broadcast(one.shape, shape, "d") for one in operation.inputs],
             [names],
+            # The number of elements of a list.
+            fixed=names[:1] if operation.outputs[0].is_list else (),
             linear=linear,
             work=[Work(flops, tuple(names))],
             constants=used,
@@ -49,7 +53,7 @@ def elementwise(
             saved_outputs=saved_outputs,
             aliases=[(0, 0)] if copies else (),
             copies=copies,
-            view=copies,
+            view=copies or view,
         )
 
     return rule

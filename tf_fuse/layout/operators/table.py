@@ -14,6 +14,7 @@ from tf_fuse.layout.operators import (
     convolution,
     elementwise,
     gather,
+    lists,
     normalization,
     random_numbers,
     reduction,
@@ -27,6 +28,7 @@ _KEPT: Final = 4096
 # Kinds that the table in words joins.
 _PREFIXES: Final = (
     "ResourceApply", "ResourceScatter", "ResourceSparseApply", "StatelessRandomUniform",
+    "TensorList",
 )  # fmt: skip
 RuleFunction = Callable[[Operation], Rule]
 
@@ -59,6 +61,7 @@ _LOGICAL: Final = elementwise.elementwise(constants=range(8), saved_inputs=())
 _STOP: Final = elementwise.elementwise(constants=[0], saved_inputs=())
 _ALIAS: Final = elementwise.elementwise([(0,)], 0, saved_inputs=(), copies=True)
 _SELECT: Final = elementwise.elementwise([(1, 2)], constants=[0], saved_inputs=(0,))
+_MERGE: Final = elementwise.elementwise([(0, 1)], 0, saved_inputs=(), view=True)
 _SLOPE_FIRST: Final = elementwise.elementwise([(0,)])
 _SLOPE_LAST: Final = elementwise.elementwise([(1,)])
 
@@ -80,8 +83,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(elementwise.add_n, "AddN")
         | _all(elementwise.bias_add, "BiasAdd")
         | _all(_FIRST, "Neg Real Imag Conj")
-        | _all(_ALIAS, "Identity Snapshot ReadVariableOp PreventGradient")
-        | _all(_SELECT, "SelectV2"),
+        | _all(_ALIAS, "Identity Snapshot ReadVariableOp PreventGradient Enter Exit")
+        | _all(_SELECT, "SelectV2")
+        | _all(_MERGE, "Merge"),
         "every dimension; all terms may be partial at once",
         "nothing",
     ),
@@ -102,7 +106,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
         | _all(_LOGICAL, "Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr "
                          "LogicalNot Sign Floor Ceil Round Rint IsFinite IsNan IsInf ZerosLike "
-                         "OnesLike")
+                         "OnesLike LoopCond")
         | _all(_STOP, "StopGradient"),
         "every dimension",
         "nothing",
@@ -201,6 +205,18 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(shaping.along, "Cumsum ReverseV2 Roll"),
         "dimensions along which nothing is put together, taken apart, left out, added or moved; "
         "all inputs may be partial at once",
+        "nothing",
+    ),
+    Entry(
+        _all(lists.empty, "EmptyTensorList TensorListReserve")
+        | _all(lists.from_tensor, "TensorListFromTensor")
+        | _all(lists.stack, "TensorListStack")
+        | _all(lists.get_item, "TensorListGetItem")
+        | _all(lists.set_item, "TensorListSetItem")
+        | _all(lists.push_back, "TensorListPushBack")
+        | _all(lists.pop_back, "TensorListPopBack")
+        | _all(lists.length, "TensorListLength"),
+        "dimensions of elements; elements may be partial",
         "nothing",
     ),
     Entry(

@@ -10,15 +10,18 @@ whole, so a training step has the reductions of data parallelism.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.operators.random_numbers import DRAWS
+from tf_fuse.layout.optimize.local_relayouts import is_local
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
 from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.strategy import GRADIENT, PARTIAL, REPLICATE, SPLIT, Choice, Strategy
+from tf_fuse.layout.types.control_flow import OUTSIDE, ControlFlow
 from tf_fuse.layout.types.errors import raise_if
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.operation import Operation, Tensor
@@ -26,6 +29,10 @@ from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 # The kind of fed tensors' operations.
 FED: Final = "Placeholder"
+# How often the layouts of what loops carry are looked for.
+_TRIALS: Final = 8
+# Operations whose first input, a list, does not lie as their first output.
+_OF_ELEMENTS: Final = ("TensorListGetItem", "TensorListLength", "TensorListStack")
 
 
 def data_strategies(
@@ -33,6 +40,7 @@ def data_strategies(
     candidates: Sequence[Sequence[Strategy]],
     batch: Mapping[str, int | None],
     rates: Rates,
+    control_flow: ControlFlow,
 ) -> list[int]:
     """Return the number of the strategy of each operation.
 
@@ -42,6 +50,7 @@ def data_strategies(
       batch: by name of a tensor that is fed, its batch dimension, or None if it has none; by
         default dimension 0.
       rates: of the mesh.
+      control_flow: the loops and conditionals that some operations are in.
 
     Raises:
       LayoutError: `batch` names what is not fed, or a dimension that is not there.
@@ -54,25 +63,120 @@ def data_strategies(
         if not tensor.parameter
     }
     _check(batch, fed)
-    made: dict[str, TensorLayout] = {}
-    # Layers repeat.
-    known: dict[tuple[object, ...], int] = {}
-    found = []
-    for one, mine in zip(operations, candidates, strict=True):
-        if one.kind in DRAWS:
-            at = _drawing(one, mine, fed, batch, rates.mesh)
-        elif one.inputs:
-            inputs = tuple(made[tensor.name] for tensor in one.inputs)
-            # Equal operations have equal candidates, except those for results.
-            key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs
-            if key not in known:
-                known[key] = _reading(one, mine, inputs, rates)
-            at = known[key]
-        else:
-            at = _feeding(one, mine, fed, batch, rates.mesh)
-        found.append(at)
-        made.update((t.name, out) for t, out in zip(one.outputs, mine[at].outputs, strict=True))
-    return found
+    choose = _Choice(operations, candidates, batch, rates, control_flow, fed)
+    found = choose.all()
+    # A loop carries what its body makes: the layout of that is known when the body was gone
+    # through. If the layouts do not meet, all devices run loops and conditionals whole.
+    for _ in range(_TRIALS):
+        fits = choose.fits(found)
+        if not choose.learned() and fits:
+            return found
+        found = choose.all()
+    choose.whole = not choose.fits(found)
+    return choose.all() if choose.whole else found
+
+
+class _Choice:
+    """The choice for all operations, by what is known of the loops.
+
+    Attributes:
+      whole: whether nothing in loops and conditionals, and no list of tensors, is split.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        candidates: Sequence[Sequence[Strategy]],
+        batch: Mapping[str, int | None],
+        rates: Rates,
+        control_flow: ControlFlow,
+        fed: Mapping[str, Tensor],
+    ):
+        self.whole = False
+        self._operations = operations
+        self._candidates = candidates
+        self._batch = batch
+        self._rates = rates
+        self._flow = control_flow
+        self._fed = fed
+        self._made: dict[str, TensorLayout] = {}
+        # The layouts of tensors that loops carry, and of lists that they begin with.
+        self._wanted: dict[str, TensorLayout] = {}
+        self._makers = {tensor.name: one for one in operations for tensor in one.outputs}
+
+    def all(self) -> list[int]:
+        """Return the number of the strategy of each operation."""
+        self._made = {}
+        # Layers repeat.
+        known: dict[tuple[object, ...], int] = {}
+        found = []
+        for one, mine in zip(self._operations, self._candidates, strict=True):
+            wanted = self._wanted.get(one.outputs[0].name) if one.outputs else None
+            fitting = [s for s, each in enumerate(mine) if each.outputs[:1] == (wanted,)]
+            if self.whole and self._is_of_regions(one):
+                at = 0
+            elif fitting:
+                at = fitting[0]
+            elif one.kind in DRAWS:
+                at = _drawing(one, mine, self._fed, self._batch, self._rates.mesh)
+            elif one.inputs:
+                inputs = tuple(self._made[tensor.name] for tensor in one.inputs)
+                local = self._flow.reads_locally(one)
+                # Equal operations have equal candidates, except those for results.
+                key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs, local
+                if key not in known:
+                    known[key] = _reading(one, mine, inputs, self._rates, local)
+                at = known[key]
+            else:
+                at = _feeding(one, mine, self._fed, self._batch, self._rates.mesh)
+            found.append(at)
+            outputs = zip(one.outputs, mine[at].outputs, strict=True)
+            self._made.update((tensor.name, layout) for tensor, layout in outputs)
+        return found
+
+    def learned(self) -> bool:
+        """Take the layouts that bodies make for what loops carry; return whether one is new."""
+        before = dict(self._wanted)
+        for region in self._flow.regions:
+            for entered, last in region.carried:
+                self._want(entered, self._made[last])
+        return before != self._wanted
+
+    def fits(self, found: Sequence[int]) -> bool:
+        """Return whether no device communicates in a body; want layouts of lists as readers do."""
+        fits = True
+        for one, mine, at in zip(self._operations, self._candidates, found, strict=True):
+            for tensor, layout in zip(one.inputs, mine[at].inputs, strict=True):
+                made = self._made[tensor.name]
+                if tensor.is_list and made != layout:
+                    self._want(tensor.name, layout)
+                    fits = False
+                elif self._flow.reads_locally(one) and not is_local(made, layout):
+                    fits = False
+        return fits and all(
+            is_local(self._made[last], self._made[entered])
+            for region in self._flow.regions
+            for entered, last in region.carried
+        )
+
+    def _want(self, name: str, layout: TensorLayout) -> None:
+        """Want a layout of a tensor; of a list, where it begins, which all that follows copies.
+
+        What one reader splits, no other one, which may know less, wants whole.
+        """
+        maker = self._makers[name]
+        while maker.inputs and maker.inputs[0].is_list and maker.kind not in _OF_ELEMENTS:
+            name = maker.inputs[0].name
+            maker = self._makers[name]
+        before = self._wanted.get(name)
+        if before is None or not (any(before.splits) or before.partial):
+            self._wanted[name] = layout
+
+    def _is_of_regions(self, one: Operation) -> bool:
+        """Return whether an operation is in a region, begins or ends one, or has lists."""
+        lists = any(tensor.is_list for tensor in (*one.inputs, *one.outputs))
+        begins = one.name in self._flow.begins or one.name in self._flow.by_end
+        return lists or begins or self._flow.block(one.name) != OUTSIDE
 
 
 def _check(batch: Mapping[str, int | None], fed: Mapping[str, Tensor]) -> None:
@@ -129,7 +233,11 @@ def _split(one: Operation, mine: Sequence[Strategy], at: int, mesh: Mesh) -> int
 
 
 def _reading(
-    one: Operation, mine: Sequence[Strategy], inputs: Sequence[TensorLayout], rates: Rates
+    one: Operation,
+    mine: Sequence[Strategy],
+    inputs: Sequence[TensorLayout],
+    rates: Rates,
+    local: bool,
 ) -> int:
     allowed = _choices(one, inputs)
     sizes = rates.mesh.dims
@@ -137,7 +245,7 @@ def _reading(
     def cost(s: int) -> tuple[float, int, int]:
         strategy = mine[s]
         moved = sum(
-            _seconds(tensor, layout, wanted, rates)
+            _seconds(tensor, layout, wanted, rates, local)
             for tensor, layout, wanted in zip(one.inputs, inputs, strategy.inputs, strict=True)
         )
         inner = sum(rates.collective(each) for each in strategy.forward)
@@ -179,8 +287,12 @@ def _choices(one: Operation, inputs: Sequence[TensorLayout]) -> list[Choice]:
     return list(dict.fromkeys(found))
 
 
-def _seconds(tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates) -> float:
+def _seconds(
+    tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates, local: bool
+) -> float:
     if source == target:
         return 0.0
+    if tensor.is_list or (local and not is_local(source, target)):
+        return math.inf
     links = dict(rates.links)
     return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

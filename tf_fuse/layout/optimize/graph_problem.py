@@ -25,11 +25,13 @@ from tf_fuse.layout.cost.memory import Memory, memory
 from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.data_parallel_strategies import FED, data_strategies
+from tf_fuse.layout.optimize.local_relayouts import allowed_locally
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, is_count, listed
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
 from tf_fuse.layout.relayout.steps import StepSet
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed, Strategy, strategies
+from tf_fuse.layout.types.control_flow import NO_CONTROL_FLOW, ControlFlow
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import check_names
 from tf_fuse.layout.types.operation import Operation, Tensor, check_graph
@@ -86,6 +88,7 @@ def problem_of(
     steps: StepSet | None = None,
     results: Sequence[str] = (),
     layouts: Mapping[str, TensorLayout] | None = None,
+    control_flow: ControlFlow = NO_CONTROL_FLOW,
 ) -> GraphProblem:
     """Make a problem of a graph.
 
@@ -103,6 +106,7 @@ def problem_of(
       results: names of tensors that leave the graph: these must not stay partial.
       layouts: by name of an operation, the layout of its first output. Equal operations have equal
         ones.
+      control_flow: the loops and conditionals that some operations are in.
 
     Raises:
       LayoutError: the operations are in no order in which they can run, or do not fit their rules;
@@ -116,9 +120,10 @@ def problem_of(
     whole = (*_sources(operations), *operations, *_results(operations, results))
     if training:
         whole = _with_constants(whole)
-    return _Builder(
-        whole, rates, training, slots, batch or {}, allowed, steps, layouts or {}
-    ).build(memory_limit_bytes)
+    builder = _Builder(
+        whole, rates, training, slots, batch or {}, allowed, steps, layouts or {}, control_flow
+    )
+    return builder.build(memory_limit_bytes)
 
 
 class _Builder:
@@ -132,7 +137,9 @@ class _Builder:
         allowed: Allowed,
         steps: StepSet | None,
         layouts: Mapping[str, TensorLayout],
+        control_flow: ControlFlow,
     ):
+        self._flow = control_flow
         self._operations = tuple(operations)
         self._rates = rates
         self._training = training
@@ -140,7 +147,13 @@ class _Builder:
         self._batch = batch
         self._steps = steps
         self._strategies = tuple(
-            _in_layout(one, strategies(one, rates.mesh, allowed), layouts.get(one.name))
+            tuple(
+                strategy
+                for strategy in _in_layout(
+                    one, strategies(one, rates.mesh, allowed), layouts.get(one.name)
+                )
+                if not (strategy.forward and control_flow.reads_locally(one))
+            )
             for one in self._operations
         )
         self._readers: dict[str, list[tuple[int, int]]] = {}
@@ -152,7 +165,9 @@ class _Builder:
         self._tables: dict[tuple, tuple[np.ndarray, np.ndarray | None]] = {}
 
     def build(self, memory_limit_bytes: int | None) -> GraphProblem:
-        data = data_strategies(self._operations, self._strategies, self._batch, self._rates)
+        data = data_strategies(
+            self._operations, self._strategies, self._batch, self._rates, self._flow
+        )
         nodes = [self._node(i, data[i]) for i in range(len(self._operations))]
         problem = Problem(nodes, self._edges(), memory_limit_bytes, self._rates.mesh)
         return GraphProblem(problem, self._operations, self._strategies, self._training)
@@ -168,23 +183,24 @@ class _Builder:
         """Return the candidates of an operation; they depend on its readers by what these save."""
         one = self._operations[number]
         read = tuple(self._read_later(tensor) for tensor in one.outputs)
-        key = one.nameless, read, data
+        times = self._flow.repeats(one.name)
+        key = one.nameless, read, data, times
         if key not in self._candidates:
             self._candidates[key] = tuple(
-                self._candidate(one, strategy, read, s == data)
+                self._candidate(one, strategy, read, s == data, times)
                 for s, strategy in enumerate(self._strategies[number])
             )
         return self._candidates[key]
 
     def _candidate(
-        self, one: Operation, strategy: Strategy, read: Sequence[bool], data: bool
+        self, one: Operation, strategy: Strategy, read: Sequence[bool], data: bool, times: int
     ) -> Candidate:
         cost = operation_cost(strategy, self._rates, self._training)
         held, transient = self._bytes(one, strategy, read)
         return Candidate(
             str(strategy),
-            cost.forward_compute + cost.backward_compute,
-            cost.forward_communication + cost.backward_communication,
+            times * (cost.forward_compute + cost.backward_compute),
+            times * (cost.forward_communication + cost.backward_communication),
             held,
             transient,
             frozenset([DATA] if data else []),
@@ -242,6 +258,8 @@ class _Builder:
         key = (
             self._operations[maker[0]].nameless, maker[1],
             self._operations[reader[0]].nameless, reader[1],
+            self._flow.reads_locally(self._operations[reader[0]]),
+            self._flow.repeats(self._operations[reader[0]].name),
         )  # fmt: skip
         if key not in self._tables:
             self._tables[key] = self._new_table(tensor, maker, reader)
@@ -260,6 +278,12 @@ class _Builder:
             for side in ("inputs", "input_gradients")
         )
         seconds = self._relayouts(made, read, tensor.item_bytes)
+        operation = self._operations[reader[0]]
+        if tensor.is_list or self._flow.reads_locally(operation):
+            local = allowed_locally(made.layouts, read.layouts, tensor.is_list)
+            allowed = local[np.ix_(made.numbers, read.numbers)]
+            times = self._flow.repeats(operation.name)
+            seconds = np.where(allowed, times * seconds, np.inf)
         if self._training and None not in given.layouts and None not in needed.layouts:
             shown = 1.0 - (self._rates.overlap if tensor.parameter else 0.0)
             seconds = seconds + shown * self._relayouts(given, needed, tensor.item_bytes).T

@@ -12,19 +12,21 @@ relayouted to it, and the plan charges that; so data parallelism can update its 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.optimize import search_plan
 from tf_fuse.layout.optimize.allowed_strategies import AUTO, PROPAGATE, ShardingConstraints
+from tf_fuse.layout.optimize.errors import MemoryLimitError, SearchLimitError
 from tf_fuse.layout.optimize.graph_problem import GraphProblem, problem_of
 from tf_fuse.layout.optimize.plans.plan import Plan
-from tf_fuse.layout.optimize.problem import DATA, Edge, Problem, listed
+from tf_fuse.layout.optimize.problem import DATA, listed
 from tf_fuse.layout.optimize.solution import Limits
 from tf_fuse.layout.planning.existing_layouts import existing_layout_constraints, existing_layouts
 from tf_fuse.layout.planning.given_layouts import Layouts, layout_constraints
@@ -35,13 +37,13 @@ from tf_fuse.layout.planning.sharding_constraints import (
     propagated,
     rule_constraints,
 )
+from tf_fuse.layout.planning.write_backs import with_write_backs
 from tf_fuse.layout.relayout.link_rates import Link
-from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
 from tf_fuse.layout.relayout.steps import StepSet
-from tf_fuse.layout.strategies.insert_forks import with_forks
+from tf_fuse.layout.strategies.insert_forks import SUFFIX, with_forks
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed
 from tf_fuse.layout.types.dimension_rules import LayoutRules
-from tf_fuse.layout.types.errors import raise_if
+from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh, check_mesh, check_names
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
@@ -137,6 +139,8 @@ class FunctionProblem:
       batch: the batch dimension of each tensor that is fed; None of those without.
       rates: of the devices.
       steps: of relayouts; None for those of `plan_relayout`.
+      whole: makes the problem in which all devices run loops and conditionals whole; None if the
+        function has none.
     """
 
     function: TracedFunction
@@ -144,6 +148,7 @@ class FunctionProblem:
     batch: Mapping[str, int | None]
     rates: Rates
     steps: StepSet | None = None
+    whole: Callable[[], FunctionProblem] | None = None
 
     def search(
         self,
@@ -156,7 +161,28 @@ class FunctionProblem:
         keep_layouts: bool = False,
         layouts: Layouts | None = None,
     ) -> FunctionPlan:
-        """Search; arguments, results and errors are those of `plan`."""
+        """Search; arguments, results and errors are those of `plan`.
+
+        If the layouts that are asked for need communication within loops or conditionals, all
+        devices run these whole.
+        """
+        given = mode, rules, dimensions, pins, limits, renamed, keep_layouts, layouts
+        try:
+            return self._search(*given)
+        except (MemoryLimitError, SearchLimitError):
+            raise
+        except LayoutError:
+            if self.whole is None:
+                raise
+            with contextlib.suppress(LayoutError):
+                return self.whole().search(*given)
+            raise
+
+    def _search(
+        self, mode: str, rules: LayoutRules | str | None, dimensions: Dimensions | None,
+        pins: ShardingConstraints | None, limits: Limits | None, renamed: Sequence[str],
+        keep_layouts: bool, layouts: Layouts | None,
+    ) -> FunctionPlan:  # fmt: skip
         mesh = self.graph.problem.mesh
         assert mesh is not None
         check_names("renamed", renamed)
@@ -199,7 +225,13 @@ class FunctionProblem:
           LayoutError: the file holds no plan, or one for other operations, shapes or another mesh,
             or it does not fit into memory_limit_bytes.
         """
-        return self.with_plan(Plan.load(path, self.graph.problem))
+        try:
+            return self.with_plan(Plan.load(path, self.graph.problem))
+        except LayoutError:
+            if self.whole is not None:
+                with contextlib.suppress(LayoutError):
+                    return self.whole().load(path)
+            raise
 
     def with_plan(self, found: Plan) -> FunctionPlan:
         """Return a plan of the problem as one of the function."""
@@ -322,24 +354,35 @@ def function_problem(
     """
     from tf_fuse.layout.trace.function import trace
     from tf_fuse.layout.trace.layout_marks import layouts_of_marks
+    from tf_fuse.layout.trace.records import concrete_function, for_a_plan
 
     check_mesh(mesh)
     rates = rates_for(mesh, rates, links)
-    traced = trace(function, args, kwargs)
+    with for_a_plan():
+        concrete = concrete_function(function, args, kwargs)
+    traced = trace(concrete)
     if traced.left_out:
         warnings.warn(
             f"{traced.name!r} has effects that its plan leaves out, since they call Python or use "
             f"what the function makes itself: {', '.join(traced.left_out)}; do them outside of it",
             stacklevel=2,
         )
-    batches = _batches(traced, batch or {})
-    graph = problem_of(
-        with_forks(traced.operations), rates, training, memory_limit_bytes, slots,
-        batches, allowed, steps, [*traced.results, *traced.observed],
-        layouts_of_marks(traced.operations, traced.sources.origins, mesh),
-    )  # fmt: skip
-    graph = _with_writes(graph, traced, rates, steps)
-    return FunctionProblem(traced, graph, batches, rates, steps)
+
+    def problem(traced: TracedFunction, whole: Any) -> FunctionProblem:
+        batches = _batches(traced, batch or {})
+        operations = with_forks(traced.operations)
+        graph = problem_of(
+            operations, rates, training, memory_limit_bytes, slots, batches, allowed, steps,
+            [*traced.results, *traced.observed],
+            layouts_of_marks(traced.operations, traced.sources.origins, mesh),
+            traced.control_flow.of(operations, SUFFIX),
+        )  # fmt: skip
+        graph = with_write_backs(graph, traced, rates, steps)
+        return FunctionProblem(traced, graph, batches, rates, steps, whole)
+
+    if not traced.control_flow.regions:
+        return problem(traced, None)
+    return problem(traced, lambda: problem(trace(concrete, bodies=False), None))
 
 
 def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[str, int | None]:
@@ -358,26 +401,3 @@ def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[st
         ]
     )
     return {name: batch.get(name, 0 if shape else None) for name, shape in shapes.items()}
-
-
-def _with_writes(
-    graph: GraphProblem, traced: TracedFunction, rates: Rates, steps: StepSet | None
-) -> GraphProblem:
-    """Add the costs of bringing written values back to the variables' layouts."""
-    makers = {
-        tensor.name: (number, o)
-        for number, one in enumerate(graph.operations)
-        for o, tensor in enumerate(one.outputs)
-    }
-    edges = []
-    for variable, tensor in traced.writes:
-        (source, o), (target, _) = makers[tensor], makers[variable]
-        item_bytes = graph.operations[target].outputs[0].item_bytes
-        made = [one.outputs[o] for one in graph.strategies[source]]
-        kept = [one.outputs[0] for one in graph.strategies[target]]
-        seconds = relayout_seconds(made, kept, item_bytes, dict(rates.links), steps)
-        ends = graph.operations[source].name, graph.operations[target].name
-        edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
-    whole = graph.problem
-    problem = Problem(whole.nodes, [*whole.edges, *edges], whole.memory_limit_bytes, whole.mesh)
-    return dataclasses.replace(graph, problem=problem)

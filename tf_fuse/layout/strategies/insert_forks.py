@@ -14,6 +14,7 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
+from tf_fuse.layout.types.control_flow import ENTER
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.operation import Operation, Tensor, check_graph
 
@@ -57,6 +58,7 @@ def with_forks(operations: Sequence[Operation]) -> list[Operation]:
         inputs = [forks.get(tensor.name, tensor) for tensor in one.inputs]
         found.append(Operation(one.name, one.kind, inputs, one.outputs, one.attributes))
         for tensor in one.outputs:
-            if count[tensor.name] > 1:
+            # The body of a loop reads what changes in the loop itself.
+            if count[tensor.name] > 1 and one.kind != ENTER:
                 fork(tensor)
     return found

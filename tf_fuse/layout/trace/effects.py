@@ -101,6 +101,12 @@ class Effects:
         self._makers: dict[str, Effect] = {}
         self._found: dict[str, Effect] = {}
 
+    def copied(self) -> Effects:
+        """Return the same, to go on with by itself."""
+        found = Effects()
+        found._makers, found._found = dict(self._makers), dict(self._found)
+        return found
+
     def value(self, name: str, value: Any) -> None:
         """Return a tensor whose value is known, or that the function captured."""
         self._makers[name] = Effect(None, (), (name,), value)
@@ -183,6 +189,12 @@ def _has_effect(operation: Any) -> bool:
     if any(one.dtype == "resource" for one in operation.outputs):
         return False
     return is_stateful or not operation.outputs
+
+
+def is_stateful(operation: Any) -> bool:
+    """Return whether an operation has a state, or an effect without outputs."""
+    kind = operation.type
+    return _traits(kind)[0] or (not operation.outputs and kind not in _HARMLESS)
 
 
 @functools.cache

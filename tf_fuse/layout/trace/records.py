@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 import tensorflow as tf
+from tensorflow.python.ops import handle_data_util
 
 from tf_fuse.layout.trace.effects import Effect
 from tf_fuse.layout.types.errors import LayoutError, raise_if
-from tf_fuse.layout.types.operation import ITEM_BYTES, Tensor
+from tf_fuse.layout.types.operation import ITEM_BYTES, LIST_OF, Tensor
 
 _planning = threading.local()
 
@@ -158,7 +159,11 @@ def needed_of(records: Sequence[Record], wanted: Iterable[str]) -> list[Record]:
 
 def can_be_planned(made: Made) -> bool:
     """Return whether a tensor is one of numbers, of a shape that is known, with elements."""
-    return made.dtype in ITEM_BYTES and is_whole(made.shape) and 0 not in made.shape
+    return (
+        made.dtype.removeprefix(LIST_OF) in ITEM_BYTES
+        and is_whole(made.shape)
+        and 0 not in made.shape
+    )
 
 
 def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None:
@@ -233,6 +238,18 @@ def made_of(tensor: Any) -> Made:
     if tensor.dtype == tf.variant:  # Lists of loops: of no size, but who makes one comes first.
         return Made([], "int8")
     return Made(dims_of(tensor.shape), tensor.dtype.base_dtype.name)
+
+
+def list_elements(tensor: Any) -> Made | None:
+    """Return the elements of a list of tensors, if it is one and they are known."""
+    data = handle_data_util.get_handle_data(tensor) if tensor.dtype == tf.variant else None
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    (elements,) = data.shape_and_type
+    kind = tf.as_dtype(elements.dtype)
+    if kind == tf.variant or elements.shape.unknown_rank:
+        return None
+    return Made(dims_of(tf.TensorShape(elements.shape)), kind.base_dtype.name)
 
 
 def dims_of(shape: Any) -> list[int | None] | None:

@@ -27,6 +27,8 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 }  # fmt: skip
 # The attribute of an `Identity` whose tensor must have a layout, which is its value as text.
 LAYOUT_MARK: Final = "layout"
+# Before the type of the elements of a list of tensors, which counts them in its shape.
+LIST_OF: Final = "list of "
 _WITH_GRADIENT = ("bfloat16", "complex", "float", "half")
 
 
@@ -59,7 +61,7 @@ class Tensor:
             problem_of_size(f"tensor {self.name!r}: dimension {i}", size)
             for i, size in enumerate(self.shape)
         ]
-        if self.dtype not in ITEM_BYTES:
+        if self.dtype.removeprefix(LIST_OF) not in ITEM_BYTES:
             problems.append(
                 f"tensor {self.name!r}: type {self.dtype!r} has no known size; there are: "
                 f"{', '.join(sorted(ITEM_BYTES))}"
@@ -70,7 +72,12 @@ class Tensor:
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return ITEM_BYTES[self.dtype]
+        return ITEM_BYTES[self.dtype.removeprefix(LIST_OF)]
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is a list of tensors, which nothing brings into another layout."""
+        return self.dtype.startswith(LIST_OF)
 
     @property
     def bytes(self) -> int:

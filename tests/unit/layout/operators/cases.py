@@ -57,7 +57,7 @@ def _elementwise():
         "Reciprocal Inv Exp "
     )
     one += "Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu LogicalNot Sign Floor Ceil Round Rint IsFinite "
-    one += "IsNan IsInf ZerosLike OnesLike"
+    one += "IsNan IsInf ZerosLike OnesLike Enter Exit LoopCond"
     yield from (case(kind, [(4, 6)], [(4, 6)]) for kind in one.split())
     three = {"SelectV2"}
     for kind in sorted(set(operator_kernels.ELEMENTWISE) - set(one.split()) - three - {"AddN"}):
@@ -70,6 +70,19 @@ def _elementwise():
     yield case("SelectV2", [(4, 1), (4, 6), (6,)], [(4, 6)], {0: condition})
     yield case("BiasAdd", [(4, 2, 6), (6,)], [(4, 2, 6)])
     yield case("BiasAdd", [(4, 6, 2, 2), (6,)], [(4, 6, 2, 2)], data_format="NCHW")
+
+
+def _control_flow():
+    yield case("Merge", [(4, 6), (4, 6)], [(4, 6)])
+    for kind in ("EmptyTensorList", "TensorListReserve"):
+        yield case(kind, [()], [(3, 4, 6)])
+    for kind in ("TensorListFromTensor", "TensorListStack"):
+        yield case(kind, [(3, 4, 6)], [(3, 4, 6)])
+    yield case("TensorListGetItem", [(3, 4, 6), ()], [(4, 6)], {1: np.array(2)})
+    yield case("TensorListSetItem", [(3, 4, 6), (), (4, 6)], [(3, 4, 6)], {1: np.array(1)})
+    yield case("TensorListPushBack", [(3, 4, 6), (4, 6)], [(3, 4, 6)])
+    yield case("TensorListPopBack", [(3, 4, 6)], [(3, 4, 6), (4, 6)])
+    yield case("TensorListLength", [(3, 4, 6)], [()])
 
 
 def _contractions():
@@ -264,5 +277,5 @@ KERNELS |= {kind: _sparse_kernel(kind) for kind in SPARSE}
 KERNELS |= dict.fromkeys(["AssignVariableOp", *UPDATES], operator_kernels.update)
 CASES = [
     *_contractions(), *_elementwise(), *_reductions(), *_normalizations(), *_gathers(), *_images(),
-    *_shapes(), *_updates(), *_sparse_updates(),
+    *_shapes(), *_updates(), *_sparse_updates(), *_control_flow(),
 ]  # fmt: skip

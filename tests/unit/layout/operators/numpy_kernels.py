@@ -31,7 +31,7 @@ ELEMENTWISE = {
     "Real": np.real,
     "Imag": np.imag,
     "Conj": np.conj,
-    "Identity": np.array,
+    **dict.fromkeys(["Enter", "Exit", "Identity", "LoopCond"], np.array),
     "Snapshot": np.array,
     "ReadVariableOp": np.array,
     "PreventGradient": np.array,

@@ -227,7 +227,48 @@ def pick(device, x):
     return [(np.argmax if device.operation.kind == "ArgMax" else np.argmin)(x, axis)]
 
 
+def merge(device, first, second):
+    """Of the branches, the first one was taken; where terms are added up, both have some."""
+    return [first + 0 * second]
+
+
+def empty_list(device, _):
+    return [np.zeros(device.strategy.outputs[0].slice_shape)]
+
+
+def get_item(device, elements, at):
+    return [elements[int(at)]]
+
+
+def set_item(device, elements, at, one):
+    found = elements.copy()
+    found[int(at)] = one
+    return [found]
+
+
+def push_back(device, elements, one):
+    return [np.concatenate([elements[1:], one[None]])]
+
+
+def pop_back(device, elements):
+    return [elements, elements[-1]]
+
+
+def length(device, elements):
+    return [np.array(len(elements))]
+
+
 KERNELS = {
+    "Merge": merge,
+    "EmptyTensorList": empty_list,
+    "TensorListReserve": empty_list,
+    "TensorListFromTensor": reshape,
+    "TensorListStack": reshape,
+    "TensorListGetItem": get_item,
+    "TensorListSetItem": set_item,
+    "TensorListPushBack": push_back,
+    "TensorListPopBack": pop_back,
+    "TensorListLength": length,
     "Conv2D": convolution,
     "Conv2DBackpropInput": input_gradient,
     "Conv2DBackpropFilter": filter_gradient,

@@ -104,12 +104,12 @@ def test_strategies_with_the_same_layouts_are_there_once():
 
 def test_operations_without_a_rule_are_replicated_and_reported():
     odd = Operation("odd", "Bessel", [Tensor("x", (8, 8))], [Tensor("y", (8, 8))])
-    random = Operation("noise", "RandomUniform", [], [Tensor("z", (8,))])
+    random = Operation("noise", "RandomShuffle", [], [Tensor("z", (8,))])
     again = Operation("even", "Bessel", [Tensor("y", (8, 8))], [Tensor("v", (8, 8))])
     (only,) = strategies(odd, Mesh({"x": 2, "y": 2}))
     assert not only.known and signatures(only) == ("B B", "B B")
     operations = [odd, random, again, product(8, 16, 4)]
-    assert without_rule(operations) == {"Bessel": ("even", "odd"), "RandomUniform": ("noise",)}
+    assert without_rule(operations) == {"Bessel": ("even", "odd"), "RandomShuffle": ("noise",)}
     assert strategies(product(8, 16, 4), LINE)[0].known
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_fuse.layout.execution.kernels.batch_norm import batch_norm, batch_norm_gradient
+from tf_fuse.layout.execution.kernels.lists import with_element_shape
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation
 from tf_fuse.layout.execution.kernels.random_numbers import draw, seeded_draw
 from tf_fuse.layout.execution.kernels.softmax import (
@@ -228,7 +229,17 @@ def with_input_shape(number: int) -> Kernel:
 
 KERNELS: Final[Mapping[str, Kernel]] = {
     **dict.fromkeys(
-        ["Identity", "Snapshot", "ReadVariableOp", "PreventGradient", "StopGradient"], identity
+        [
+            "Identity",
+            "Snapshot",
+            "ReadVariableOp",
+            "PreventGradient",
+            "StopGradient",
+            "Enter",
+            "Exit",
+            "LoopCond",
+        ],
+        identity,
     ),
     **dict.fromkeys(["Any", "All", "Max", "Min", "Prod"], extreme),
     **dict.fromkeys(["Reshape", "ExpandDims", "Squeeze"], reshape),
@@ -246,6 +257,10 @@ KERNELS: Final[Mapping[str, Kernel]] = {
         [one for one in TABLE if one.startswith(("ResourceScatter", "ResourceSparseApply"))],
         sparse_update,
     ),
+    **dict.fromkeys(["EmptyTensorList", "TensorListReserve"], with_element_shape(0, 0, True)),
+    **dict.fromkeys(["TensorListFromTensor", "TensorListStack"], with_element_shape(1, 0, True)),
+    "TensorListGetItem": with_element_shape(2, 0, False),
+    "TensorListPopBack": with_element_shape(1, 1, False),
     **dict.fromkeys(STATELESS, seeded_draw),
     **dict.fromkeys([*STATELESS.values(), FULL], draw),
     "AssignAddVariableOp": assign_add,
