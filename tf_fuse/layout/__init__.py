@@ -67,6 +67,7 @@ from tf_fuse.layout.types.specs import (
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
+    from tf_fuse.layout.by_size import SizedExecution
     from tf_fuse.layout.execution.execute import Execution
     from tf_fuse.layout.keras.model import KerasExecution
     from tf_fuse.layout.trace.layout_marks import constrain
@@ -110,8 +111,8 @@ def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = Fa
 
 def lay_out(
     model: Any, mesh: Mesh, devices: Any = None, data_per_process: bool = False, **options: Any
-) -> KerasExecution:
-    """Make `fit`, `evaluate` and `predict` of a Keras model run by plans.
+) -> KerasExecution | SizedExecution:
+    """Make `fit`, `evaluate` and `predict` of a Keras model, or a function, run by plans.
 
     The first batch of a shape plans its step, with the updates of the optimizer and the metrics,
     and the step runs as `execute` says. The first plan lays the variables out, and plans of other
@@ -120,7 +121,8 @@ def lay_out(
     modes the cheapest plan runs.
 
     Args:
-      model: a compiled model of Keras 3 on TensorFlow, or of tf_keras.
+      model: a compiled model of Keras 3 on TensorFlow, or of tf_keras; or a function, which what is
+        returned takes the place of: it plans at the first call with each shape.
       mesh: the devices.
       devices: as of `execute`.
       data_per_process: whether each process gives `fit` and its like its part of each batch; its
@@ -137,8 +139,16 @@ def lay_out(
       LayoutError: the model is of another kind, runs by plans already, or an option is unknown.
         Steps raise what `plan` and `execute` raise, and if the model is compiled with run_eagerly.
     """
+    from tf_fuse.layout.by_size import SizedExecution
     from tf_fuse.layout.keras.model import KerasExecution
 
+    if callable(model) and not hasattr(model, "make_train_function"):
+        if data_per_process:
+            raise LayoutError(
+                "data_per_process=True of lay_out is for Keras models, got a function; give "
+                "data_per_process=True to layout.execute"
+            )
+        return SizedExecution(model, mesh, devices, options)
     return KerasExecution(model, mesh, devices, options, data_per_process)
 
 

@@ -318,6 +318,43 @@ def _wrong_row() -> None:
     run(tf.constant([0, 1, 2, 8], tf.int64))
 
 
+def _descent(variable: Any) -> Any:
+    def step(x: Any, rate: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(x @ variable))
+        variable.assign_sub(rate * tape.gradient(loss, variable))
+        return {"loss": loss}
+
+    return step
+
+
+def sizes() -> dict[str, Any]:
+    """A function that is called with batches of several sizes, by a plan for each."""
+    mesh = layout.Mesh({"x": 2})
+    found: dict[str, Any] = {}
+    for mode in ("data", "auto"):
+        alone, mine = (tf.Variable(tf.ones([4, 2]), name="w") for _ in range(2))
+
+        stock = tf.function(_descent(alone))
+        run = layout.lay_out(_descent(mine), mesh, mode=mode)
+        losses = []
+        for count in (8, 4, 3, 8, 1):
+            x = np.random.default_rng(count).normal(size=(count, 4)).astype(np.float32)
+            losses.append(distance(run(x, 0.1), stock(tf.constant(x), tf.constant(0.1))))
+        plans = [str(one.inputs["x"]) for one in run.plans]
+        layouts = {str(one.variables["w"]) for one in run.plans}
+        empty = "has shape [0, 4]" in told(lambda call=run: call(np.zeros((0, 4), np.float32), 0.1))
+        run.release()
+        found[mode] = {
+            "worst": max(*losses, distance(mine, alone)),
+            "plans": plans,
+            "variables": len(layouts),
+            "empty": empty,
+            "released": [type(mine).__name__, run.plans == ()],
+        }
+    return found
+
+
 def main() -> None:
     devices = [tf.config.LogicalDeviceConfiguration()] * 8
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
@@ -332,6 +369,7 @@ def main() -> None:
         },
         "chance": chance,
         "errors": errors,
+        "sizes": sizes,
         "sparse": sparse,
         "threads": threads,
     }[sys.argv[1]]()

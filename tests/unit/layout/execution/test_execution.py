@@ -148,6 +148,20 @@ def test_updates_of_rows_of_a_split_table(execute):
     }
 
 
+def test_a_function_runs_by_a_plan_for_each_size(execute):
+    """What is not a multiple of the devices is done whole by all, and variables stay laid out."""
+    found = execute("sizes")
+    assert list(found) == ["data", "auto"]
+    assert found["data"]["plans"] == [
+        "[8/x, 4] on x:2", "[4/x, 4] on x:2", "[3, 4] on x:2", "[1, 4] on x:2"
+    ]  # fmt: skip
+    for one in found.values():
+        assert one["worst"] < 1e-6
+        assert len(one["plans"]) == 4
+        assert (one["variables"], one["empty"]) == (1, True)
+        assert one["released"] == ["ResourceVariable", True]
+
+
 def test_threads_that_call_one_execution_do_not_disturb_each_other(execute):
     """What a call keeps while it runs is its own, and no update of a variable is lost."""
     assert execute("threads") == {"wrong": [], "lost": 0.0, "temporaries": [True, True]}
