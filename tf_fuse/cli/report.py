@@ -50,7 +50,7 @@ def run(
       written. What is missing in a page is printed, stands on the page, and does not count.
     """
     from tf_fuse.report import render
-    from tf_fuse.report.chrome_trace import write_trace
+    from tf_fuse.report.steps.chrome_trace import write_trace
 
     try:
         report = _report(files, folder, graph, example, signature, target, record_s, timeout_s)
@@ -104,8 +104,8 @@ def _report(
 def _of_job(
     target: str | None, addresses: dict[str, str], record_s: float | None, timeout_s: float
 ) -> Report:
-    from tf_fuse.report import recording
     from tf_fuse.report.collect import report_of_job
+    from tf_fuse.report.steps import recording
 
     address = target or next(iter(addresses.values()))
     address = address.partition("://")[2] or address

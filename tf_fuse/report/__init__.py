@@ -40,7 +40,7 @@ def record(seconds: float = 2.0) -> Timeline | None:
     Raises:
       ValueError: `seconds` is not more than 0, or above 600.
     """
-    from tf_fuse.report import recording
+    from tf_fuse.report.steps import recording
 
     return recording.record(seconds)
 
@@ -70,9 +70,10 @@ def write(
       OSError: a file cannot be written.
       ValueError: `path` ends in ".json".
     """
-    from tf_fuse.report import recording, render
+    from tf_fuse.report import render
     from tf_fuse.report.collect import report_of_job
     from tf_fuse.report.gains import gains_of
+    from tf_fuse.report.steps import recording
 
     report = report_of_job(timeout_s, target, plans, recording.last_timeline())
     gains, notes = gains_of(map(Path, benchmarks))

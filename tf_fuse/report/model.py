@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define what a report holds, as its JSON holds it.
 
-Reports hold names, sizes, counts and times: no values of tensors, no paths of files and no
-environment variables. Times of a timeline are microseconds since its beginning.
+Names, sizes, counts and times: no values of tensors, no paths of files, no environment variables.
+Times of a timeline are microseconds since its beginning.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Says what a file is.
-FORMAT = "tf_fuse report"
-#: Of the fields below. A reader takes what it knows of another version, and says so.
-VERSION = 1
+FORMAT = "tf_fuse report"  # says what a file is
+VERSION = 1  # of the fields below; a reader takes what it knows of another version, and says so
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 | `local_job` | starts a job's tasks here and by ssh, watches them, ends them |
 | `platforms`, `platform_task` | find and run the one task that Slurm or Kubernetes has started |
 | `first_process` | reaps and passes on signals as the first process of a container |
-| `guardian`, `interruption` | end everything if the launcher is killed, or gets a signal |
+| `guardian` | ends everything if the launcher is killed |
 | `log_follower`, `status_line`, `job_health`, `step_counts` | show what the tasks do |
 | `ssh_hosts`, `ssh_task` | run tasks on other hosts |
 """

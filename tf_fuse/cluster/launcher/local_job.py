@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..child_process import end_all, first_to_end
+from ..interruption import Interrupted, interruptible
 from ..local_cluster import LocalCluster
 from ..ports import HeldPorts
 from ..serve import FUSED_PROTOCOL
 from ..task_process import ClusterStartError, Host, tf_config
 from . import ssh_hosts, status_line
 from .guardian import Guardian
-from .interruption import Interrupted, interruptible
 from .job_health import JobHealth
 from .log_follower import LogFollower
 from .program import GRACE_S, Program, exit_status

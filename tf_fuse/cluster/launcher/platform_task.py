@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from ..child_process import end_all, first_to_end
+from ..interruption import Interrupted, interruptible
 from .guardian import Guardian
-from .interruption import Interrupted, interruptible
 from .job_health import JobHealth
 from .program import GRACE_S, Program, exit_status
 from .step_counts import StepCount

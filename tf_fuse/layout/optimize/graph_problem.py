@@ -128,17 +128,10 @@ def problem_of(
 
 class _Builder:
     def __init__(
-        self,
-        operations: Sequence[Operation],
-        rates: Rates,
-        training: bool,
-        slots: int,
-        batch: Mapping[str, int | None],
-        allowed: Allowed,
-        steps: StepSet | None,
-        layouts: Mapping[str, TensorLayout],
-        control_flow: ControlFlow,
-    ):
+        self, operations: Sequence[Operation], rates: Rates, training: bool, slots: int,
+        batch: Mapping[str, int | None], allowed: Allowed, steps: StepSet | None,
+        layouts: Mapping[str, TensorLayout], control_flow: ControlFlow,
+    ):  # fmt: skip
         self._flow = control_flow
         self._operations = tuple(operations)
         self._rates = rates

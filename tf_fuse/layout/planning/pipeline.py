@@ -6,8 +6,8 @@
     layout.show(plan)
     plan.variables["dense/kernel"]  # A TensorLayout.
 
-A variable has one layout. A value that is written to it in another one is
-relayouted to it, and the plan charges that; so data parallelism can update its weights in slices.
+A variable has one layout. A value that is written to it in another one is relayouted to it, and the
+plan charges that; so data parallelism can update its weights in slices.
 """
 
 from __future__ import annotations
@@ -161,11 +161,7 @@ class FunctionProblem:
         keep_layouts: bool = False,
         layouts: Layouts | None = None,
     ) -> FunctionPlan:
-        """Search; arguments, results and errors are those of `plan`.
-
-        If the layouts that are asked for need communication within loops or conditionals, all
-        devices run these whole.
-        """
+        """Search as `plan` does; loops and conditionals run whole where layouts would need it."""
         given = mode, rules, dimensions, pins, limits, renamed, keep_layouts, layouts
         try:
             return self._search(*given)
@@ -238,14 +234,12 @@ class FunctionProblem:
         return FunctionPlan(self.function, self.graph, found, self.rates, self.steps, self.batch)
 
     def _uneven(self, mesh: Mesh) -> list[str]:
-        tensors = self.function.tensors
         return [
-            f"input {name!r} has a batch of {tensors[name].shape[at]}, which is not a multiple of "
-            f"the {mesh.size} devices of mesh {str(mesh)!r}, so mode 'data' cannot split it; pad "
-            f"it to {-(-tensors[name].shape[at] // mesh.size) * mesh.size}, or set batch to "
-            f"{{{name!r}: None}}"
+            f"input {name!r} has a batch of {size}, which is not a multiple of the {mesh.size} "
+            f"devices of mesh {str(mesh)!r}, so mode 'data' cannot split it; pad it to "
+            f"{-(-size // mesh.size) * mesh.size}, or set batch to {{{name!r}: None}}"
             for name, at in self.batch.items()
-            if at is not None and tensors[name].shape[at] % mesh.size
+            if at is not None and (size := self.function.tensors[name].shape[at]) % mesh.size
         ]
 
 

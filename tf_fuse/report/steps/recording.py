@@ -15,7 +15,7 @@ from typing import Any
 
 from tf_fuse.report.collect import part, short
 from tf_fuse.report.model import Note, Timeline
-from tf_fuse.report.timeline import timeline_of
+from tf_fuse.report.steps.timeline import timeline_of
 
 # It has all that a timeline shows; each operation would be one more event.
 _LEVEL = 1

@@ -16,8 +16,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_fuse.report.critical_path import critical_path
 from tf_fuse.report.model import Lane, Receive, Step, Timeline, Transfer
+from tf_fuse.report.steps.critical_path import critical_path
 
 PLANE = "/device:CUSTOM:tf_fuse"
 _EXECUTOR = "ExecutorState::Process"

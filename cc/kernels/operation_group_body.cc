@@ -1,0 +1,191 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernels/operation_group_body.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/graph.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/framework/op.h"
+
+namespace tf_fuse {
+
+using tensorflow::NodeDef;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+
+namespace {
+
+absl::Status Malformed(const std::string& why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("TfFuse>OperationGroup: ", why));
+}
+
+// Reads the body.
+class BodyReader {
+ public:
+  explicit BodyReader(OpKernelConstruction* ctx) : ctx_(ctx) {}
+
+  absl::Status Read(std::vector<GroupedOperation>* operations,
+                    std::vector<std::vector<int>>* components) {
+    std::string bytes;
+    absl::Status status = ctx_->GetAttr("body", &bytes);
+    if (!status.ok()) return status;
+    tensorflow::GraphDef body;
+    if (!body.ParseFromString(bytes)) return Malformed("body is not a graph");
+    parents_.resize(body.node_size());
+    std::iota(parents_.begin(), parents_.end(), 0);
+    for (const NodeDef& def : body.node()) {
+      GroupedOperation operation;
+      status = Add(def, &operation);
+      if (!status.ok()) return status;
+      operations->push_back(std::move(operation));
+    }
+    std::vector<std::string> results;
+    status = ctx_->GetAttr("results", &results);
+    if (!status.ok()) return status;
+    if (static_cast<int>(results.size()) != ctx_->num_outputs()) {
+      return Malformed(absl::StrCat(results.size(), " results for ",
+                                    ctx_->num_outputs(), " outputs"));
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      OperationSource source;
+      status = Parse(results[i], &source);
+      if (!status.ok()) return status;
+      if (source.operation < 0) return Malformed("an input is a result");
+      auto& of_operation = (*operations)[source.operation].results;
+      if (of_operation[source.index] >= 0) {
+        return Malformed(absl::StrCat(results[i], " is twice a result"));
+      }
+      of_operation[source.index] = static_cast<int>(i);
+    }
+    std::map<int, std::vector<int>> by_root;
+    for (int i = 0; i < body.node_size(); ++i) by_root[Root(i)].push_back(i);
+    for (auto& [_, of_root] : by_root) {
+      components->push_back(std::move(of_root));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Add(const NodeDef& def, GroupedOperation* operation) {
+    const int number = static_cast<int>(outputs_.size());
+    NodeDef plain = def;
+    plain.clear_input();
+    for (const std::string& input : def.input()) {
+      OperationSource source;
+      const bool is_control = absl::StartsWith(input, "^");
+      const absl::Status status =
+          is_control ? Parse(absl::StrCat(input.substr(1), ":0"), &source)
+                     : Parse(input, &source);
+      if (!status.ok()) return status;
+      if (source.operation >= 0) {
+        Join(source.operation, number);
+      } else if (ctx_->input_type(source.index) == tensorflow::DT_RESOURCE) {
+        // What has the same variable keeps its order.
+        const auto [it, is_new] = first_with_.emplace(source.index, number);
+        if (!is_new) Join(it->second, number);
+      }
+      if (is_control) continue;
+      plain.add_input("in");
+      operation->inputs.push_back(source);
+    }
+    const tensorflow::OpDef* op_def = nullptr;
+    absl::Status status =
+        tensorflow::OpRegistry::Global()->LookUpOpDef(def.op(), &op_def);
+    if (!status.ok()) return status;
+    AddDefaultsToNodeDef(*op_def, &plain);
+    std::shared_ptr<const tensorflow::NodeProperties> properties;
+    status = tensorflow::NodeProperties::CreateFromNodeDef(
+        plain, tensorflow::OpRegistry::Global(), &properties);
+    if (!status.ok()) return status;
+    OpKernel* kernel = nullptr;
+    auto* device = static_cast<tensorflow::DeviceBase*>(ctx_->device());
+    status = tensorflow::CreateOpKernel(
+        ctx_->device_type(), device,
+        device->GetAllocator(tensorflow::AllocatorAttributes()),
+        ctx_->function_library(), ctx_->resource_manager(), properties,
+        ctx_->graph_def_version(), &kernel);
+    if (!status.ok()) return status;
+    operation->kernel.reset(kernel);
+    if (kernel->AsAsync() != nullptr) {
+      return Malformed(absl::StrCat("operation ", def.name(), " (", def.op(),
+                                    ") is asynchronous"));
+    }
+    for (size_t i = 0; i < operation->inputs.size(); ++i) {
+      const OperationSource& source = operation->inputs[i];
+      const auto type = source.operation < 0
+                            ? ctx_->input_type(source.index)
+                            : types_[source.operation][source.index];
+      if (type != kernel->input_type(static_cast<int>(i))) {
+        return Malformed(absl::StrCat(
+            "input ", i, " of ", def.name(), " is ", DataTypeString(type),
+            ", expected ",
+            DataTypeString(kernel->input_type(static_cast<int>(i)))));
+      }
+    }
+    if (def.op() == "ResourceScatterAdd") operation->scatter = 1;
+    if (def.op() == "ResourceScatterSub") operation->scatter = -1;
+    operation->results.assign(kernel->num_outputs(), -1);
+    outputs_.push_back(kernel->num_outputs());
+    types_.push_back(kernel->output_types());
+    if (!numbers_.emplace(def.name(), number).second) {
+      return Malformed(absl::StrCat("two operations are named ", def.name()));
+    }
+    return absl::OkStatus();
+  }
+
+  // Of "name:output" or ":input".
+  absl::Status Parse(const std::string& text, OperationSource* source) const {
+    const size_t colon = text.rfind(':');
+    if (colon == std::string::npos ||
+        !absl::SimpleAtoi(text.substr(colon + 1), &source->index)) {
+      return Malformed(absl::StrCat("'", text, "' is not NAME:NUMBER"));
+    }
+    int limit = ctx_->num_inputs();
+    if (colon > 0) {
+      const auto it = numbers_.find(text.substr(0, colon));
+      if (it == numbers_.end()) {
+        return Malformed(absl::StrCat("no operation before has ", text));
+      }
+      source->operation = it->second;
+      limit = std::max(outputs_[it->second], 1);  // (A control input: 0.)
+    }
+    if (source->index < 0 || source->index >= limit) {
+      return Malformed(absl::StrCat("'", text, "': there are ", limit));
+    }
+    return absl::OkStatus();
+  }
+
+  int Root(int i) {
+    while (parents_[i] != i) i = parents_[i] = parents_[parents_[i]];
+    return i;
+  }
+  void Join(int a, int b) { parents_[Root(b)] = Root(a); }
+
+  OpKernelConstruction* const ctx_;
+  std::map<std::string, int> numbers_;
+  std::vector<int> outputs_;
+  std::vector<tensorflow::DataTypeVector> types_;
+  std::map<int, int> first_with_;  // The first operation with an input.
+  std::vector<int> parents_;       // Of operations that are connected.
+};
+
+}  // namespace
+
+absl::Status ReadOperationGroup(OpKernelConstruction* ctx,
+                                std::vector<GroupedOperation>* operations,
+                                std::vector<std::vector<int>>* components) {
+  return BodyReader(ctx).Read(operations, components);
+}
+
+}  // namespace tf_fuse
