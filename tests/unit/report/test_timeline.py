@@ -5,10 +5,10 @@
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tests.unit.report.made_reports import PS, WORKER
-from tf_fuse.report.chrome_trace import trace_of
-from tf_fuse.report.critical_path import critical_path
 from tf_fuse.report.model import Lane, Receive, Segment, Step, Transfer
-from tf_fuse.report.timeline import PLANE, timeline_of
+from tf_fuse.report.steps.chrome_trace import trace_of
+from tf_fuse.report.steps.critical_path import critical_path
+from tf_fuse.report.steps.timeline import PLANE, timeline_of
 
 _START_NS = 1_700_000_000_000_000_000
 
