@@ -122,8 +122,10 @@ def _main():
     def train():
         ids = tf.random.uniform([8], 0, 20, tf.int32)
         rows = [tf.gather(table, ids) for table in tables]
-        for table, gradient in zip(tables, tf.gradients(tf.add_n(rows) ** 2, rows), strict=True):
-            table.scatter_sub(tf.IndexedSlices(0.01 * gradient, ids))
+        gradients = tf.gradients(tf.add_n(rows) ** 2, rows)
+        # (Equal gradients would travel once for all tables of a server.)
+        for rate, (table, gradient) in enumerate(zip(tables, gradients, strict=True), 1):
+            table.scatter_sub(tf.IndexedSlices(0.001 * rate * gradient, ids))
         for table in tables:
             table.assign_sub(0.1 * tf.reduce_mean(rows[0]) * table)
 
