@@ -74,7 +74,7 @@ def test_commands_of_the_report_page(tmp_path, capsys):
     (example,) = re.findall(r"--example \w+", block)
     page = tmp_path / "report.html"
     assert cli.main(["report", "--out", str(page), *example.split()]) == 0
-    assert page.stat().st_size > page.with_suffix(".json").stat().st_size > 1000
+    assert min(page.stat().st_size, page.with_suffix(".json").stat().st_size) > 1000
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed: nftables")
