@@ -288,15 +288,7 @@ class Relayout:
 
 @dataclass(frozen=True)
 class PlanSums:
-    """What a plan costs in all.
-
-    Attributes:
-      seconds: of a call, by the cost model.
-      compute_s: of that, operations.
-      communication_s: of that, collectives.
-      relayout_s: of that, relayouts.
-      bytes: of a device, at the worst time point.
-    """
+    """What a call costs in all, by a plan; bytes are those of a device, at the worst moment."""
 
     seconds: float = 0.0
     compute_s: float = 0.0
@@ -332,15 +324,7 @@ class LayoutPlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one way to run a job took; each figure is None where it was not measured.
-
-    Attributes:
-      name: of the way, as "stock".
-      steps_per_s: more is better.
-      rpcs_per_step: receives between tasks.
-      bytes_per_step: that were sent.
-      cpu_ms_per_step: of all tasks.
-    """
+    """What one way to run a job took, of all tasks; None is a figure that was not measured."""
 
     name: str = ""
     steps_per_s: float | None = None
