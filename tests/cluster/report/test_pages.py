@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import threading
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
@@ -78,23 +79,30 @@ def _open(chromium, page, width=1280, dark=False):
     return [*chromium.get_log("browser"), *asked, *[f"{failed} parts failed"] * bool(failed)]
 
 
+def _rounded(value, digits):
+    """Return a number with so many digits after the point, as a browser rounds it."""
+    exact = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    text = f"{exact:,f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def _formatted(value, form):
     """Return a number as the page writes it."""
-    if form == "seconds" or form == "us":
+    if form in ("seconds", "us"):
         value = value / 1e6 if form == "us" else value
         by, unit = (
             (1, "s") if value == 0 or value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "µs")
         )
-        return f"{float(f'{value * by:.3g}'):,.6f}".rstrip("0").rstrip(".") + f" {unit}"
+        value *= by
+        digits = 2 - Decimal(repr(value)).adjusted() if value else 0
+        return f"{_rounded(value, digits)} {unit}"
     if form == "bytes":
         units = ["B", "KiB", "MiB", "GiB"]
         unit = 0
         while value >= 1024 and unit < 3:
             value, unit = value / 1024, unit + 1
-        return (
-            f"{round(value + 1e-9, 1 if unit else 0):,.1f}".removesuffix(".0") + f" {units[unit]}"
-        )
-    return f"{round(value + 1e-9, 2):,.2f}".rstrip("0").rstrip(".")
+        return f"{_rounded(value, 1 if unit else 0)} {units[unit]}"
+    return _rounded(value, 2)
 
 
 def _show_all(chromium):
