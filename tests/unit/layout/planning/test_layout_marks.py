@@ -179,14 +179,29 @@ def test_other_errors():
     )
 
     def looped(x):
-        return tf.while_loop(
-            lambda i, _: i < 3, lambda i, y: (i + 1, layout.constrain(y, ("rows",))), [0, x]
-        )[1]
+        def body(i, y):
+            tf.print(i)  # All devices run a loop with effects whole.
+            return i + 1, layout.constrain(y, ("rows",))
+
+        return tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
 
     assert error(layout.plan, looped, GRID, ARGS) == (
-        "layout.constrain 'while/constrain' is in StatelessWhile 'while', whose body all devices "
-        "run whole; constrain what goes in, or what comes out"
+        "layout.constrain 'while/constrain' is in While 'while', whose body all devices run whole; "
+        "constrain what goes in, or what comes out"
     )
+
+
+def test_a_tensor_in_a_loop_has_its_layout():
+    def looped(x):
+        return tf.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, layout.constrain(y * 2.0, ("rows",))), [0, x]
+        )[1]
+
+    found = layout.plan(looped, GRID, ARGS)
+    rows = layout.from_spec(GRID, (8, 16), ("rows", None))
+    assert found.layouts["while/body/while/constrain"] == rows
+    # Devices do not communicate in a loop.
+    assert found.layouts["while/body/while/mul"] == rows
 
 
 def test_a_mesh_of_nothing_is_one_device():
