@@ -57,6 +57,7 @@ def test_a_page_of_a_graph_file_and_of_reports_at_once(tmp_path):
         ([], "name what to report: --target HOST:PORT of a task of a running job (or set"),
         (["--example", "dense", "--record", "1"], "--record needs a running job"),
         (["--graph", "none.pb"], "none.pb"),
+        (["--target", "127.0.0.1:1", "--record", "0"], "seconds is more than 0 and at most 600"),
         (["--example", "dense", "--trace", "t.json"], "t.json was not written: no steps were"),
     ],
 )

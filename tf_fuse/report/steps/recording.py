@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ _LEVEL = 1
 # A profile of more is not read: it takes minutes.
 _MOST_BYTES = 1 << 30
 _MOST_S = 600.0
+# For which a task's answer is waited, after the recording.
+_ANSWER_S = 60.0
 
 
 class _Last:
@@ -33,8 +36,6 @@ class _Last:
 
 def record(seconds: float, addresses: Mapping[str, str] | None = None) -> Timeline | None:
     """Record steps, and keep them for the next report; see `tf_fuse.report.record`."""
-    if not 0 < seconds <= _MOST_S:
-        raise ValueError(f"seconds is more than 0 and at most {_MOST_S:g}, got {seconds!r}")
     timeline, notes = record_timeline(seconds, addresses)
     _Last.timeline, _Last.notes = timeline, tuple(notes)
     return timeline
@@ -62,13 +63,20 @@ def record_timeline(
 
     Returns:
       The timeline, None if no task could be recorded; and what is missing.
+
+    Raises:
+      ValueError: `seconds` is not more than 0, or too large.
     """
+    if not 0 < seconds <= _MOST_S:
+        raise ValueError(f"seconds is more than 0 and at most {_MOST_S:g}, got {seconds!r}")
     notes: list[Note] = []
     known = cluster_addresses() if addresses is None else dict(addresses)
     if not known:
         text = "this process is not connected to a cluster, so there are no tasks to record"
         return None, [Note("timeline", text)]
-    with tempfile.TemporaryDirectory(prefix="tf_fuse_report_") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="tf_fuse_report_", ignore_cleanup_errors=True
+    ) as folder:
         failed = _trace(known, folder, seconds)
         profiles = {}
         for task in known:
@@ -136,10 +144,11 @@ def _trace(known: Mapping[str, str], folder: str, seconds: float) -> dict[str, s
     threads = [threading.Thread(target=trace, args=one, daemon=True) for one in known.items()]
     for one in threads:
         one.start()
+    deadline = time.monotonic() + seconds + _ANSWER_S
     for thread, task in zip(threads, known, strict=True):
-        thread.join(seconds + 60.0)
+        thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            failed[task] = f"no answer within {seconds + 60:g} s"
+            failed[task] = f"no answer within {seconds + _ANSWER_S:g} s"
     return failed
 
 
