@@ -114,9 +114,13 @@ class ForkedPopen(_original):
         self._connection.close()
         return self.pid, status
 
-    def _internal_poll(self, *args: Any, **kwargs: Any) -> int | None:
+    def _internal_poll(self, _deadstate: int | None = None, **kwargs: Any) -> int | None:
         if self._connection is None:
-            return super()._internal_poll(*args, **kwargs)
+            return super()._internal_poll(_deadstate, **kwargs)
+        if self.returncode is None and self._connection.fileno() < 0:
+            # `subprocess` keeps a process that nobody has waited for; the garbage collector may have
+            # closed its connection before. As of a child that somebody else has waited for:
+            self.returncode = _deadstate
         if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
                 if self.returncode is None:
