@@ -35,7 +35,7 @@ def _frame(payloads, dtype=_FLOAT, element_bytes=4):
         records += struct.pack("<BBBBIQQq", 1, 0, 1, 0, dtype, offset, size, size // element_bytes)
         body += bytes(offset - end) + payload
         end = offset + len(payload)
-    fixed = struct.pack("<4sHHIIQQ", b"TFFR", 2, 0, header, len(payloads), end, 0)
+    fixed = struct.pack("<4sHHIIQQ", b"TFFR", 3, 0, header, len(payloads), end, 0)
     return fixed + records + body
 
 
