@@ -42,8 +42,9 @@ class UpdateStampPass : public tensorflow::GraphOptimizationPass {
   }
 };
 
+// Before the fuse_recv pass, which puts updates into groups.
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_PARTITIONING,
-                      20, UpdateStampPass);
+                      5, UpdateStampPass);
 
 }  // namespace
 
