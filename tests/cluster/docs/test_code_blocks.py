@@ -75,7 +75,7 @@ _PAGES = {
         "import tensorflow as tf\n@tf.function\ndef step(_):\n  return tf.ones([])\n",
     ],
     "keras.md": [_SERVERS.format(1), None],
-    "layout.md": ["", None, None, None, None, None, None, "", None, None],
+    "layout.md": ["", None, None, None, None, "", None, None],
     "layout_search.md": [""],
     "report.md": [_IMPORTS],
     "parameter_server_updates.md": [
