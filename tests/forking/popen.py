@@ -118,8 +118,8 @@ class ForkedPopen(_original):
         if self._connection is None:
             return super()._internal_poll(_deadstate, **kwargs)
         if self.returncode is None and self._connection.fileno() < 0:
-            # `subprocess` keeps a process that nobody has waited for; the garbage collector may have
-            # closed its connection before. As of a child that somebody else has waited for:
+            # `subprocess` keeps a process that nobody has waited for; the garbage collector may
+            # have closed its connection before. As of a child that somebody else has waited for:
             self.returncode = _deadstate
         if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
