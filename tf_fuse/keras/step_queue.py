@@ -251,9 +251,10 @@ class StepQueue:
 
     @contextlib.contextmanager
     def giving_up_after_errors(self) -> Iterator[None]:
-        """After an error, forget all calls, and wait until none runs.
+        """After an error, forget all calls, and wait until none runs; raise the first one's error.
 
-        The end of data (`StopIteration`) is not an error: the calls under way count.
+        The others may have failed because TensorFlow cancelled them. The end of data
+        (`StopIteration`) is not an error: the calls under way count.
         """
         import tensorflow as tf
 
@@ -263,19 +264,27 @@ class StepQueue:
             raise
         except BaseException as error:
             # The coordinator would raise an error of a step once more when the next one begins.
-            self.give_up(wait=isinstance(error, tf.errors.OpError))
-            raise
+            first = self.give_up(wait=isinstance(error, tf.errors.OpError))
+            if first is None or first is error:
+                raise
+            raise first from error
 
-    def give_up(self, wait: bool = True) -> None:
+    def give_up(self, wait: bool = True) -> Exception | None:
         """Forget all calls.
 
         Args:
           wait: until none runs.
+
+        Returns:
+          The error of the call that failed first, if nothing has raised it yet.
         """
         import tensorflow as tf
 
         with self._lock:
             self._begun.clear()
         if wait:
-            with contextlib.suppress(tf.errors.OpError):
+            try:
                 self.coordinator.join()
+            except tf.errors.OpError as error:
+                return error
+        return None

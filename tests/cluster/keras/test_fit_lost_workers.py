@@ -33,6 +33,11 @@ def test_predictions_keep_the_order_of_the_input(cases, kind):
     assert cases[f"predict, {kind}"] == {"found": [2.0 * i for i in range(_ROWS)], "killed": 1}
 
 
+def test_a_fetch_that_fails_stops_nothing_else(cases):
+    """The program reads its dataset with the executor that its thread has."""
+    assert cases["fetch"] == {"lost": True, "read": (_ROWS + 1) // _BATCH}
+
+
 @pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt"])
 @pytest.mark.parametrize("data", ["dataset", "function"])
 def test_steps_before_an_error_of_a_callback_do_not_count_later(cases, data, error):
@@ -51,6 +56,7 @@ def _main(in_flight):
 
     import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
     from tests.cluster.keras.row_counter import RowCounter
+    from tf_fuse._tensorflow.variables import coordinator as coordinators
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
     job = coordinator.Job("off", 2, 1)
@@ -102,6 +108,18 @@ def _main(in_flight):
             "killed": lose.killed,
         }
 
+    def fetch():
+        concrete = tf.function(lambda: [tf.zeros([1])]).get_concrete_function()
+        scheduler = coordinators.Scheduler(job.coordinator, concrete, as_arrays=True, stay=True)
+        result = scheduler.schedule(())
+        job.coordinator.join()
+        name = f"worker:{coordinators.worker_of(result)}"
+        job.cluster.kill(name)
+        with pytest.raises(tf.errors.OpError) as raised:
+            coordinators.arrays_of([result])
+        job.cluster.restart(name)
+        return {"lost": coordinators.is_lost(raised.value), "read": len(list(dataset()))}
+
     class Fail(keras.callbacks.Callback):
         """Raises an error within an epoch, in training and in evaluation."""
 
@@ -142,6 +160,7 @@ def _main(in_flight):
                 for error in (ValueError, KeyboardInterrupt)
                 for data in ("dataset", "function")
             },
+            "fetch": fetch,
         }
     )
 

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What calls of `fit` returned comes from their workers together."""
 
+import collections
 import os
+import threading
 import types
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -12,6 +14,8 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip("keras")
+
+from tensorflow.python.eager import executor
 
 from tf_fuse._tensorflow.variables import coordinator
 from tf_fuse.keras import step_queue
@@ -129,3 +133,54 @@ def test_results_of_one_worker_are_one_array():
     found = coordinator.arrays_of(results)
     assert [one.tolist() for one in found] == [[1, 2, 3], [4], [5, 6]]
     assert all(isinstance(one, np.ndarray) for one in found)
+
+
+class _Coordinator:
+    """Raises the error of the call that failed first, and forgets it, as TensorFlow's does."""
+
+    def __init__(self, *errors):
+        self._errors = list(errors)
+
+    def join(self):
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_error_of_the_call_that_failed_first_is_raised(is_known):
+    """TensorFlow cancels the others, so that a lost worker is no longer waited for."""
+    queue = object.__new__(step_queue.StepQueue)
+    queue._lock, queue._begun = threading.Lock(), collections.deque(["a call"])
+    first = tf.errors.InvalidArgumentError(None, None, "the first")
+    later = tf.errors.UnavailableError(None, None, "a lost worker")
+    queue.coordinator = _Coordinator(*[first] * is_known)
+    with pytest.raises(tf.errors.OpError) as raised, queue.giving_up_after_errors():
+        raise later
+    assert raised.value is (first if is_known else later)
+    assert not queue._begun
+
+
+class _Executor:
+    """Waits for what has failed with an error, until that is cleared."""
+
+    def __init__(self, error):
+        self._real, self._error = executor.new_executor(enable_async=False), error
+        self.handle = self._real.handle
+
+    def wait(self):
+        if self._error is not None:
+            raise self._error
+
+    def clear_error(self):
+        self._error = None
+
+
+@pytest.mark.parametrize("kind", [tf.errors.CancelledError, tf.errors.UnavailableError])
+def test_a_fetch_that_a_lost_worker_cancels_has_the_error_of_the_worker(kind, monkeypatch):
+    cause = tf.errors.UnavailableError(None, None, "Broken pipe: /job:worker/task:0")
+    monkeypatch.setattr(coordinator._of_thread, "executor", _Executor(cause), raising=False)
+    error = kind(None, None, "RecvFromRemoteAsync is cancelled.")
+    with pytest.raises(tf.errors.OpError) as raised, coordinator._fetching():
+        raise error
+    assert raised.value is (cause if kind is tf.errors.CancelledError else error)
+    coordinator._of_thread.executor.wait()

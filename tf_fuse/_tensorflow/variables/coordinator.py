@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
+import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
 from tf_fuse._tensorflow.members import ON_OBJECTS, Member, Stored, Takes
+from tf_fuse._tensorflow.variables import coordinator_worker
 
 _VALUES = "tensorflow.python.distribute.coordinator.values"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
@@ -32,6 +35,13 @@ _CLOSURE = Member(
     "Closure",
     Takes("function", "cancellation_mgr", "args", "kwargs"),
     "is a call; copies of one take a quarter of the time of new ones",
+    _FEATURES,
+)
+_EXECUTOR_SCOPE = Member(
+    "tensorflow.python.eager.context",
+    "executor_scope",
+    Takes("e"),
+    "fetches results",
     _FEATURES,
 )
 _RESULT = f"{_VALUES}:RemoteValueImpl"
@@ -58,7 +68,6 @@ MEMBERS = (
             ("_args", Stored(), "differ between calls of one function"),
             ("_output_remote_value_ref", Stored(), "is None until the call has a result"),
             ("_output_type_spec", Stored(), "is that of the result"),
-            ("build_output_remote_value", Takes("self"), "makes the result of a call"),
         )
     ),
     *(
@@ -79,6 +88,7 @@ MEMBERS = (
         )
     ),
     _REMOTE_VALUE,
+    _EXECUTOR_SCOPE,
     Member(_RESULT, "_copy_to_local", Takes("self"), "brings the result here", _FEATURES),
     Member(
         f"{_VALUES}:PerWorkerDatasetFromDatasetFunction",
@@ -92,16 +102,56 @@ MEMBERS = (
 )
 
 
-@functools.cache
-def _result_class(stays: bool) -> type[Any]:
-    """Return the class of results that become NumPy arrays on this machine, now or by `arrays_of`.
+_of_thread = threading.local()
 
-    TensorFlow makes tensors of them by an operation, which takes half as much time again.
+
+@contextlib.contextmanager
+def _fetching() -> Iterator[None]:
+    """Fetch tensors from a worker, which may be lost meanwhile.
+
+    An executor keeps the error of a fetch, and whoever waits for it gets that error again: with the
+    program's own executor, Keras when it reads the next batch. So fetches have one per thread.
+
+    If the worker cannot send, TensorFlow may raise only that the receive was cancelled, which
+    `ClusterCoordinator` does not take for a lost worker. The executor has the error of the sender.
+    """
+    import tensorflow as tf
+
+    if not hasattr(_of_thread, "executor"):
+        _of_thread.executor = coordinator_worker.new_executor()
+    executor = _of_thread.executor
+    try:
+        with _EXECUTOR_SCOPE.resolve().executor_scope(executor):
+            yield
+    except tf.errors.OpError as error:
+        try:
+            executor.wait()
+        except tf.errors.OpError as cause:
+            if isinstance(error, tf.errors.CancelledError):
+                raise cause from error
+        finally:
+            executor.clear_error()
+        raise
+
+
+@functools.cache
+def _result_class(is_array: bool, stays: bool) -> type[Any]:
+    """Return the class of results that are fetched as `_fetching` does.
+
+    Args:
+      is_array: whether they become NumPy arrays; TensorFlow makes tensors of them by an operation,
+        which takes half as much time again.
+      stays: whether they become that only by `arrays_of`.
     """
 
     class Result(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
-        def _copy_to_local(self) -> list[Any]:
-            return [one if stays else one.numpy() for one in self._values]
+        def _copy_to_local(self) -> Any:
+            if stays:
+                return list(self._values)
+            with _fetching():
+                if is_array:
+                    return [one.numpy() for one in self._values]
+                return super()._copy_to_local()
 
     return Result
 
@@ -124,7 +174,7 @@ class Scheduler:
     ):
         self._queue = coordinator._cluster.closure_queue
         self._concrete = concrete
-        self._result_class = _result_class(stay) if as_arrays else None
+        self._result_class = _result_class(as_arrays, stay)
         self._manager: Any = None
         self._first: Any = None
 
@@ -140,11 +190,8 @@ class Scheduler:
             self._manager = manager
         closure = copy.copy(self._first)
         closure._args = args
-        if self._result_class:
-            result = self._result_class(None, closure._output_type_spec)
-            closure._output_remote_value_ref = weakref.ref(result)
-        else:
-            result = closure.build_output_remote_value()
+        result = self._result_class(None, closure._output_type_spec)
+        closure._output_remote_value_ref = weakref.ref(result)
         self._queue.put(closure)
         return result
 
@@ -177,7 +224,7 @@ def arrays_of(results: Sequence[Any]) -> list[Any]:
     import tensorflow as tf
 
     tensors = [result._values[0] for result in results]
-    with tf.device(tensors[0].device):
+    with _fetching(), tf.device(tensors[0].device):
         together = tf.concat(tensors, axis=0).numpy()
     ends = itertools.accumulate(one.shape[0] for one in tensors)
     return np.split(together, list(ends)[:-1])
