@@ -27,6 +27,19 @@ _MOST_S = 600.0
 _ANSWER_S = 60.0
 
 
+class _Integer:
+    """A number that TensorFlow 2.21's profiler client does not take for a truth value.
+
+    It takes an `int` for one, warns that it "expects an i value", and records every operation.
+    """
+
+    def __init__(self, value: int):
+        self._value = value
+
+    def __index__(self) -> int:
+        return self._value
+
+
 class _Last:
     """What was recorded last in this process."""
 
@@ -124,7 +137,10 @@ def _trace(known: Mapping[str, str], folder: str, seconds: float) -> dict[str, s
     import tensorflow as tf
 
     options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=_LEVEL, python_tracer_level=0, device_tracer_level=0, delay_ms=0
+        host_tracer_level=_Integer(_LEVEL),
+        python_tracer_level=_Integer(0),
+        device_tracer_level=_Integer(0),
+        delay_ms=_Integer(0),
     )
     failed: dict[str, str] = {}
 
