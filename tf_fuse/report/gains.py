@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.json_form import MAX_BYTES, ReportError
+from tf_fuse.report.json_form import MAX_BYTES, ReportError, public
 from tf_fuse.report.model import Gain, Measured, Note
 
 # Keys of a file that name what ran, in this order; then settings that say how.
@@ -42,7 +42,7 @@ def gain_of(path: Path) -> Gain:
     if path.stat().st_size > MAX_BYTES:
         raise ReportError(f"{path.name}: too large for the numbers of a benchmark")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = public(json.loads(path.read_text(encoding="utf-8")))
     except (RecursionError, ValueError) as error:
         raise ReportError(f"{path.name}: not JSON, or cut off ({error})") from None
     modes = data.get("modes", data.get("variants")) if isinstance(data, dict) else None

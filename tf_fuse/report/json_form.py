@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.model import FORMAT, VERSION, Note, Report
+from tf_fuse.report.shapes import fitting
 
 # A larger file is not read: it is foreign, or made to exhaust the memory.
 MAX_BYTES = 512 << 20
@@ -88,7 +89,10 @@ def read(path: Path) -> Report:
         ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ReportError(f'{path.name}: not a report of tf_fuse: it has no "format": "{FORMAT}"')
-    return from_json(data, path.name)
+    try:
+        return from_json(data, path.name)
+    except RecursionError:
+        raise ReportError(f"{path.name}: not a report of tf_fuse: nested too deep") from None
 
 
 def from_json(data: dict[str, Any], name: str) -> Report:
@@ -99,7 +103,7 @@ def from_json(data: dict[str, Any], name: str) -> Report:
       name: of its source, for notes.
     """
     problems: list[str] = []
-    report: Report = _built(Report, public(data), "", problems)
+    report: Report = fitting(_built(Report, public(data), "", problems), problems)
     notes = list(report.notes)
     if report.version != VERSION:
         text = f"has version {report.version}, and this is version {VERSION}: parts may be missing"

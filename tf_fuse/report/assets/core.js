@@ -112,7 +112,7 @@ function bars(title, rows, form, kind = "", end = 0) {
   const parts = rows.map(([label, value], index) => [
     draw("text", { x: 0, y: index * height + 16 }, label),
     draw("rect", { class: "bar-back", x: 90, y: index * height + 5, width: 170, height: 14, rx: 3 }),
-    draw("rect", { class: `bar-fill ${kind}`, x: 90, y: index * height + 5, width: (170 * value) / most, height: 14, rx: 3 }),
+    draw("rect", { class: `bar-fill ${kind}`, x: 90, y: index * height + 5, width: Math.max(0, (170 * value) / most), height: 14, rx: 3 }),
     draw("text", { x: 268, y: index * height + 16 }, FORMS[form](value)),
   ]);
   const text = rows.map(([label, value]) => `${label}: ${FORMS[form](value)}`).join("; ");

@@ -91,7 +91,9 @@ function timelinePart() {
     const rough = (span / (width - NAME)) * 110;
     const unit = 10 ** Math.floor(Math.log10(rough));
     const tick = unit * steps.find((one) => one * unit >= rough);
-    for (let us = zero + Math.ceil((from - zero) / tick) * tick; us <= to; us += tick) {
+    const begin = Math.ceil((from - zero) / tick);
+    // (A damaged file may have times to which no tick can be added.)
+    for (let us = zero + begin * tick, count = 0; us <= to && count < 2000; us += tick, count += 1) {
       parts.push(draw("line", { class: "axis", x1: x(us), x2: x(us), y1: 20, y2: height }),
         draw("text", { class: "soft-text", x: x(us), y: 14, "text-anchor": "middle" }, FORMS.us(us - zero)));
     }
