@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.gains import gain_of
+from tf_fuse.report.gains import gains_in
 from tf_fuse.report.json_form import ReportError, read
 from tf_fuse.report.model import Function, Gain, Note, Report, Task
 
@@ -31,7 +31,7 @@ def report_of_files(paths: Iterable[Path]) -> Report:
                 reports.append(read(path))
             except ReportError as not_report:
                 try:
-                    gains.append(gain_of(path))
+                    gains += gains_in(path)
                 except ReportError:
                     raise not_report from None
         except (OSError, ReportError) as error:
