@@ -98,7 +98,23 @@ def _report(
         reports.append(_of_function(graph, example, signature))
     if named:
         reports.append(report_of_files(named))
-    return reports[0] if len(reports) == 1 else merge(reports)
+    report = reports[0] if len(reports) == 1 else merge(reports)
+    return _with_notes_of_coordinator(report) if is_job else report
+
+
+def _with_notes_of_coordinator(report: Report) -> Report:
+    """Return a report that names the parts which the tasks of a job cannot tell."""
+    tensors = [one for fn in report.functions for group in fn.groups for one in group.tensors]
+    tensors += [one.tensor for fn in report.functions for one in fn.left]
+    known = {
+        "variables": any(one.variable for one in tensors),
+        "weight updates": report.weight_updates,
+        "placement": report.placements,
+        "layouts": report.layouts,
+    }
+    text = "only the coordinator knows them: call tf_fuse.report.write there"
+    notes = [Note(name, text) for name, value in known.items() if not value]
+    return dataclasses.replace(report, notes=(*report.notes, *notes))
 
 
 def _of_job(
@@ -110,8 +126,7 @@ def _of_job(
     address = target or next(iter(addresses.values()))
     address = address.partition("://")[2] or address
     timeline = None
-    text = "only the coordinator knows them: call tf_fuse.report.write there"
-    notes = [Note("variables", text)]
+    notes: list[Note] = []
     if record_s is not None:
         if not addresses:
             notes.append(
@@ -121,7 +136,9 @@ def _of_job(
             record_s, addresses or {"/job:task/replica:0/task:0": address}
         )
         notes += missing
-    report = report_of_job(timeout_s, f"grpc://{address}", timeline=timeline)
+    # Each at its own address: a task that is silent hides no other.
+    asked = {task: f"grpc://{own}" for task, own in addresses.items()} or f"grpc://{address}"
+    report = report_of_job(timeout_s, asked, timeline=timeline)
     return dataclasses.replace(report, notes=(*report.notes, *notes))
 
 

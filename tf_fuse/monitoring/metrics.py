@@ -32,6 +32,7 @@ Of this process only: `weight_updates`, the counters of the option `shard_weight
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.monitoring import tasks
@@ -122,14 +123,15 @@ def metrics() -> dict[str, Any]:
 
 
 def cluster_metrics(
-    timeout_s: float = 10.0, *, target: str | None = None
+    timeout_s: float = 10.0, *, target: str | Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return the counters of every task of a cluster.
 
     Args:
       timeout_s: seconds to wait for a task's answer.
       target: the target of a session's master (`server.target`), to ask the tasks of its cluster;
-        None for the cluster of the eager context, including this process.
+        or task to its own server's target, to ask each alone; None for the cluster of the eager
+        context, including this process.
 
     Returns:
       A dict from task ("/job:worker/replica:0/task:0") to what `metrics` returns there, without
@@ -137,7 +139,7 @@ def cluster_metrics(
       that runs without the plugin, or that does not answer, the dict has one key, "error".
 
     Raises:
-      tf.errors.OpError: with `target`: there is no master, or a task did not answer it in time.
+      tf.errors.OpError: with one `target`: there is no master, or it did not answer in time.
     """
     from tf_fuse.v1 import fuse_recv_pb2
 
@@ -152,14 +154,15 @@ def cluster_metrics(
 
 
 def cluster_reports(
-    timeout_s: float = 10.0, *, target: str | None = None
+    timeout_s: float = 10.0, *, target: str | Mapping[str, str] | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """Return what the fuse_recv pass did to the last functions and sessions of every task.
 
     Args:
       timeout_s: seconds to wait for a task's answer.
       target: the target of a session's master (`server.target`), to ask the tasks of its cluster;
-        None for the cluster of the eager context, including this process.
+        or task to its own server's target, to ask each alone; None for the cluster of the eager
+        context, including this process.
 
     Returns:
       A dict from task to a list of `tf_fuse.v1.FuseReport` messages as dicts, oldest first; empty

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse import _native
@@ -15,6 +17,9 @@ _OK = 0
 _FAILED_PRECONDITION = 9
 # Tasks asked at the same time.
 _MAX_THREADS = 32
+# Of TensorFlow's strategies: a master does not say which tasks it waits for.
+_JOBS = ("chief", "worker", "ps", "evaluator")
+_NO_OTHER = "/job:tf_fuse_none"
 
 
 class TaskError(Exception):
@@ -42,31 +47,40 @@ def own_tasks() -> list[str]:
 
 
 def ask_every_task(
-    question: int, timeout_s: float, target: str | None = None
+    question: int, timeout_s: float, target: str | Mapping[str, str] | None = None
 ) -> dict[str, bytes | TaskError]:
-    """Ask every task of the connected cluster, or of a session's cluster, concurrently.
+    """Ask every task of the connected cluster concurrently, or of a session's in turn.
 
     Args:
       question: a `tf_fuse.v1.Question`.
       timeout_s: seconds to wait for a task's answer. (A process without a server
         of the protocol "grpc+fuse" asks by an operation, which waits as long as it takes.)
-      target: of a session, which is made to ask through; None for the eager context.
+      target: of a session, which is made to ask through; or task to its own target, which asks
+        each alone; None for the eager context.
 
     Returns:
       A dict from task ("/job:ps/replica:0/task:0"), in sorted order, to its answer or an error.
 
     Raises:
-      tf.errors.OpError: there is no master at `target`, or a task did not answer it in time.
+      tf.errors.OpError: there is no master at the one `target`, or it did not answer in time.
     """
-    if target is not None:
+    if isinstance(target, str):
         return _ask_by_session(question, timeout_s, target)
+    if target is not None:
+        answers = {
+            task: _ask_alone(question, timeout_s, own, task) for task, own in sorted(target.items())
+        }
+        return {
+            task: TaskError(f"{target[task]} is another task") if answer is None else answer
+            for task, answer in answers.items()
+        }
     devices = _devices()
     with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as threads:
-        answers = {
+        asked = {
             task: threads.submit(_ask, task, device, question, timeout_s)
             for task, device in sorted(devices.items())
         }
-        return {task: answer.result() for task, answer in answers.items()}
+        return {task: answer.result() for task, answer in asked.items()}
 
 
 def ask_task(task: str, device: str, question: int, timeout_s: float) -> bytes | TaskError:
@@ -84,13 +98,60 @@ def ask_task(task: str, device: str, question: int, timeout_s: float) -> bytes |
 def _ask_by_session(question: int, timeout_s: float, target: str) -> dict[str, bytes | TaskError]:
     import tensorflow as tf
 
+    try:
+        return _ask_through(question, timeout_s, target, [])
+    except tf.errors.DeadlineExceededError:
+        pass
+    # A session waits for every task that its filters do not keep out, so one that is silent hides
+    # all others.
+    answers = _ask_through(question, timeout_s, target, [_NO_OTHER])
+    own = [task.split("/")[1].removeprefix("job:") for task in answers]
+    for job in dict.fromkeys([*own, *_JOBS]):
+        for index in itertools.count():
+            task = f"/job:{job}/replica:0/task:{index}"
+            if task not in answers:
+                answer = _ask_alone(question, timeout_s, target, task)
+                if answer is None:
+                    break
+                answers[task] = answer
+    return dict(sorted(answers.items()))
+
+
+def _ask_alone(question: int, timeout_s: float, target: str, task: str) -> bytes | TaskError | None:
+    """Ask one task through a session; None if its cluster has no such task."""
+    import tensorflow as tf
+
+    try:
+        return _ask_through(question, timeout_s, target, [task]).get(task)
+    except tf.errors.OpError as error:
+        return TaskError(f"{type(error).__name__}: {error.message}")
+
+
+def _ask_through(
+    question: int, timeout_s: float, target: str, filters: list[str]
+) -> dict[str, bytes | TaskError]:
+    """Ask through a session, which waits for the tasks that its filters let in.
+
+    Args:
+      question: a `tf_fuse.v1.Question`.
+      timeout_s: seconds to wait for a session, and then for each answer.
+      target: of the session; this task is always in it.
+      filters: of devices, at most one; none of them lets in all.
+
+    Raises:
+      tf.errors.OpError: there is no session in time.
+    """
+    import tensorflow as tf
+
     ops = _native.load()
-    # Making a session waits for every task of the cluster; without a limit, for ever.
-    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=round(timeout_s * 1000))
+    config = tf.compat.v1.ConfigProto(
+        operation_timeout_in_ms=round(timeout_s * 1000), device_filters=filters
+    )
     answers: dict[str, bytes | TaskError] = {}
     with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
         names = [d.name for d in session.list_devices() if d.device_type == "CPU"]
-        for task, name in sorted(_first_devices(names).items()):
+        found = sorted(_first_devices(names).items())
+        for task, name in [one for one in found if one[0] in filters] or found:
             try:
                 with tf.device(name):
                     answers[task] = session.run(ops.tf_fuse_answer(question=question))

@@ -25,7 +25,7 @@ _MOST_TENSORS = 200_000
 
 def report_of_job(
     timeout_s: float = 10.0,
-    target: str | None = None,
+    target: str | Mapping[str, str] | None = None,
     plans: Iterable[Any] = (),
     timeline: Timeline | None = None,
 ) -> Report:
@@ -33,8 +33,7 @@ def report_of_job(
 
     Args:
       timeout_s: seconds to wait for a task's answer.
-      target: of a session's master, to ask the tasks of its cluster; None for the cluster of the
-        eager context.
+      target: see `tf_fuse.cluster_metrics`.
       plans: `tf_fuse.layout.FunctionPlan`s to show beside those that run in this process.
       timeline: recorded steps.
     """
@@ -175,7 +174,9 @@ def without_too_many(functions: Iterable[Function], notes: list[Note]) -> list[F
     return kept[::-1]
 
 
-def _counters(timeout_s: float, target: str | None, notes: list[Note]) -> dict[str, dict[str, Any]]:
+def _counters(
+    timeout_s: float, target: str | Mapping[str, str] | None, notes: list[Note]
+) -> dict[str, dict[str, Any]]:
     from tf_fuse.monitoring.metrics import cluster_metrics
 
     counted: dict[str, dict[str, Any]] = part(
@@ -193,7 +194,7 @@ def _task(name: str, counters: Mapping[str, Any]) -> Task:
     return Task(name, str(counters.get("error", "")), numbers, dict(counters.get("skipped", {})))
 
 
-def _functions(timeout_s: float, target: str | None) -> list[Function]:
+def _functions(timeout_s: float, target: str | Mapping[str, str] | None) -> list[Function]:
     from tf_fuse.monitoring.metrics import cluster_reports
 
     reports = cluster_reports(timeout_s, target=target)

@@ -15,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.model import FORMAT, VERSION, Note, Report
+from tf_fuse.report.shapes import fitting
 
 # A larger file is not read: it is foreign, or made to exhaust the memory.
 MAX_BYTES = 512 << 20
-# Names of tasks and devices begin like paths.
+# Names of tasks and devices begin like paths, addresses have "://", and other names "/" inside.
+_PART = r"/(?!(?:job|replica|task|device|host|(?i:[cgtx]pu)):)"
 _PATH = re.compile(
-    r"file://\S+|(?<![\w.:/-])~?(?:/(?!(?:job|replica|task|device|host):)[\w.@+~%-]+){2,}/?"
+    r"file://\S+"
+    # (What stands in quotes may have spaces.)
+    rf"|(?<=')(?:~[\w.-]*)?{_PART}[^'\s/][^'\n]*(?=')"
+    rf'|(?<=")(?:~[\w.-]*)?{_PART}[^"\s/][^"\n]*(?=")'
+    rf"|(?<![\w.)\]</-])(?:~[\w.-]*|\.{{1,2}}|(?<!:)/+)?(?:{_PART}[\w.@+~%=#-]+)+/?"
 )
 # A text that says where something failed may have any length.
 _MAX_TEXT = 2000
+_MAX_INTEGER = 1 << 64
 
 
 class ReportError(ValueError):
@@ -31,11 +38,20 @@ class ReportError(ValueError):
 
 
 def public(data: Any) -> Any:
-    """Return plain data without paths of files in its texts, and without numbers like NaN."""
+    """Return plain data as a page may have it.
+
+    Texts have no paths of files, and what UTF-8 cannot write is replaced; numbers like NaN, and
+    integers that no counter reaches, are None.
+    """
     if isinstance(data, str):
-        return _PATH.sub("(path)", data[:_MAX_TEXT])
+        text = data[:_MAX_TEXT]
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()
+        return _PATH.sub("(path)", text)
     if isinstance(data, float):
         return data if math.isfinite(data) else None
+    if isinstance(data, int) and not -_MAX_INTEGER < data < _MAX_INTEGER:
+        return None
     if isinstance(data, dict):
         return {public(str(key)): public(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -73,7 +89,10 @@ def read(path: Path) -> Report:
         ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ReportError(f'{path.name}: not a report of tf_fuse: it has no "format": "{FORMAT}"')
-    return from_json(data, path.name)
+    try:
+        return from_json(data, path.name)
+    except RecursionError:
+        raise ReportError(f"{path.name}: not a report of tf_fuse: nested too deep") from None
 
 
 def from_json(data: dict[str, Any], name: str) -> Report:
@@ -84,7 +103,7 @@ def from_json(data: dict[str, Any], name: str) -> Report:
       name: of its source, for notes.
     """
     problems: list[str] = []
-    report: Report = _built(Report, public(data), "", problems)
+    report: Report = fitting(_built(Report, public(data), "", problems), problems)
     notes = list(report.notes)
     if report.version != VERSION:
         text = f"has version {report.version}, and this is version {VERSION}: parts may be missing"

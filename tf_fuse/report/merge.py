@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.report.gains import gain_of
+from tf_fuse.report.gains import gains_in
 from tf_fuse.report.json_form import ReportError, read
 from tf_fuse.report.model import Function, Gain, Note, Report, Task
 
@@ -31,7 +31,7 @@ def report_of_files(paths: Iterable[Path]) -> Report:
                 reports.append(read(path))
             except ReportError as not_report:
                 try:
-                    gains.append(gain_of(path))
+                    gains += gains_in(path)
                 except ReportError:
                     raise not_report from None
         except (OSError, ReportError) as error:
@@ -116,7 +116,7 @@ def _server_updates(reports: Sequence[Report]) -> dict[str, Any]:
     used = [known[number] for number in sorted(set(whose.values()))]
     workers: dict[str, dict[str, Any]] = {}
     for one in used:
-        for worker, counts in one.get("workers", {}).items():
+        for worker, counts in (one.get("workers") or {}).items():
             workers[worker] = _both(workers.get(worker), counts)
     return {"servers": servers, "workers": workers, "errors": {}}
 
@@ -125,14 +125,19 @@ def _both(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of a worker on the servers of two reports."""
     if one is None:
         return dict(other)
-    updates = one["updates"] + other["updates"]
-    buckets: dict[tuple[int, int], int] = {}
-    for first, last, count in [*one["staleness"], *other["staleness"]]:
-        buckets[first, last] = buckets.get((first, last), 0) + count
-    weighted = sum(part["updates"] * part["mean_staleness"] for part in (one, other))
-    return {
-        "updates": updates,
-        "mean_staleness": weighted / updates if updates else 0.0,
-        "max_staleness": max(one["max_staleness"], other["max_staleness"]),
-        "staleness": [[*bucket, count] for bucket, count in sorted(buckets.items())],
-    }
+    # (What one of them lacks is not known of both.)
+    known = {key for key, value in one.items() if value is not None and other.get(key) is not None}
+    both: dict[str, Any] = {}
+    if "updates" in known:
+        both["updates"] = one["updates"] + other["updates"]
+    if {"updates", "mean_staleness"} <= known:
+        weighted = sum(part["updates"] * part["mean_staleness"] for part in (one, other))
+        both["mean_staleness"] = weighted / both["updates"] if both["updates"] else 0.0
+    if "max_staleness" in known:
+        both["max_staleness"] = max(one["max_staleness"], other["max_staleness"])
+    if "staleness" in known:
+        buckets: dict[tuple[int, int], int] = {}
+        for first, last, count in [*one["staleness"], *other["staleness"]]:
+            buckets[first, last] = buckets.get((first, last), 0) + count
+        both["staleness"] = [[*bucket, count] for bucket, count in sorted(buckets.items())]
+    return both

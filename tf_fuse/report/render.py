@@ -42,7 +42,8 @@ def page(report: Report, title: str = "What tf_fuse does here") -> str:
     data = as_json(report)
     return environment.get_template("page.html.j2").render(
         title=title,
-        report=report,
+        # (Not the report itself: its texts may have paths.)
+        report={key: data[key] for key in ("tf_fuse", "tensorflow", "made", "notes")},
         parts=_parts(report),
         style=Markup((_ASSETS / "style.css").read_text(encoding="utf-8")),
         script=Markup("\n".join((_ASSETS / one).read_text(encoding="utf-8") for one in _SCRIPTS)),

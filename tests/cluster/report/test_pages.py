@@ -6,13 +6,13 @@ import importlib.util
 import json
 import re
 import threading
-from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
 import pytest
 
 from tests.browser import open_browser, requests_of
 from tests.cluster.report import jobs
+from tests.cluster.report.page_numbers import formatted, sums_of
 from tests.fault import coordinator
 from tests.unit.report.made_reports import large_report, whole_report
 from tf_fuse.report import render
@@ -77,32 +77,6 @@ def _open(chromium, page, width=1280, dark=False):
     failed = chromium.execute_script("return document.querySelectorAll('.failed').length")
     asked = requests_of(chromium) - {page.as_uri(), "data:,"}
     return [*chromium.get_log("browser"), *asked, *[f"{failed} parts failed"] * bool(failed)]
-
-
-def _rounded(value, digits):
-    """Return a number with so many digits after the point, as a browser rounds it."""
-    exact = Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
-    text = f"{exact:,f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _formatted(value, form):
-    """Return a number as the page writes it."""
-    if form in ("seconds", "us"):
-        value = value / 1e6 if form == "us" else value
-        by, unit = (
-            (1, "s") if value == 0 or value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "µs")
-        )
-        value *= by
-        digits = 2 - Decimal(repr(value)).adjusted() if value else 0
-        return f"{_rounded(value, digits)} {unit}"
-    if form == "bytes":
-        units = ["B", "KiB", "MiB", "GiB"]
-        unit = 0
-        while value >= 1024 and unit < 3:
-            value, unit = value / 1024, unit + 1
-        return f"{_rounded(value, 1 if unit else 0)} {units[unit]}"
-    return _rounded(value, 2)
 
 
 def _show_all(chromium):
@@ -186,21 +160,28 @@ def test_every_number_equals_the_json(cases, folder, chromium):
     for page in _pages(folder)[:-1]:
         data = json.loads(page.with_suffix(".json").read_text())
         _open(chromium, page)
+        for kind in (".receive", ".row"):
+            for one in chromium.find_elements("css selector", kind)[:1]:
+                one.send_keys("\ue007")  # Enter: shows the numbers of this request.
         _show_all(chromium)
-        for one in chromium.find_elements("css selector", ".receive")[:1]:
-            one.send_keys("\ue007")  # Enter: shows the numbers of this request.
         for path, form, text in _numbers(chromium):
             value = data
             for key in path:
                 value = value[key]
-            assert text == _formatted(value, form), (page.name, path, value)
+            assert text == formatted(value, form), (page.name, path, value)
             seen.add(path[0])
         sums = chromium.execute_script(
             "return Object.fromEntries([...document.querySelectorAll('[data-sum]')].map("
             "(e) => [e.dataset.sum, [Number(e.dataset.value), e.dataset.form, e.textContent]]))"
         )
         for value, form, text in sums.values():
-            assert text == _formatted(value, form)
+            assert text == formatted(value, form)
+        step = "return document.getElementById('recorded-step')?.value ?? -1"
+        wanted = sums_of(data, int(chromium.execute_script(step)))
+        assert {key: sums[key][0] for key in wanted} == pytest.approx(wanted), page.name
+        placed = [sums[key][0] for key in sums if key.startswith("placed bytes ")]
+        kept = [one["kept_bytes"] for of in data["placements"] for one in of["variables"]]
+        assert sum(placed) == sum(kept)
         if not data["functions"]:
             continue
         shown = data["functions"][
@@ -251,6 +232,55 @@ def test_search_finds_a_variable_and_a_click_shows_its_tensors(cases, folder, ch
     row = next(row for row, is_found, _ in found if is_found)
     (expanded,) = chromium.find_elements("css selector", ".row[aria-expanded=true]")
     assert expanded.get_attribute("data-row") == row
+
+
+def test_a_click_on_each_group_shows_all_its_tensors(cases, folder, chromium):
+    _open(chromium, folder / "features.html")
+    data = json.loads((folder / "features.json").read_text())
+    index = int(chromium.execute_script("return document.getElementById('function').value"))
+    groups = data["functions"][index]["groups"]
+    assert sum(len(group["tensors"]) for group in groups) >= 48
+    for number, group in enumerate(groups):
+        (row,) = chromium.find_elements("css selector", f".row[data-row=g{number}]")
+        row.click()
+        _show_all(chromium)
+        cells = chromium.execute_script(
+            "return [...document.querySelectorAll('#tensors tbody tr')].map("
+            "(row) => [...row.cells].map((cell) => cell.textContent))"
+        )
+        wanted = [
+            [
+                one["variable"] or "\u2013",
+                one["producer"],
+                one["consumer"] or "\u2013",
+                one["name"],
+                one["dtype"] + (", may be dead" if one["may_be_dead"] else ""),
+                "not known" if one["bytes"] is None else formatted(one["bytes"], "count"),
+            ]
+            for one in group["tensors"]
+        ]
+        assert sorted(cells) == sorted(wanted)
+
+
+def test_the_tooltip_of_a_group_lists_its_first_tensors(folder, chromium):
+    *_, whole, large = _pages(folder)
+    title = "return document.querySelector('.row title').textContent.split('\\n')"
+    _open(chromium, whole)
+    assert chromium.execute_script(title) == [
+        "ps:0 → worker:0: one request, 3 tensors · 384 B",
+        "table_1 (64 B)",
+        "table_2 (128 B)",
+        "table_3 (192 B)",
+    ]
+    _open(chromium, large)
+    lines = chromium.execute_script(title)
+    data = json.loads(large.with_suffix(".json").read_text())
+    (function,) = data["functions"]
+    named = [{one["variable"] for one in group["tensors"]} for group in function["groups"]]
+    shown = [re.sub(r" \(.*\)$", "", line) for line in lines[1:-1]]
+    (group,) = [one for one in named if set(shown) <= one]
+    assert len(set(shown)) == 30
+    assert lines[-1] == f"and {len(group) - 30} more"
 
 
 def test_the_slider_changes_the_picture(cases, folder, chromium):

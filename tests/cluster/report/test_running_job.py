@@ -13,6 +13,10 @@ pytestmark = pytest.mark.cluster
 _WORKER, _PS0, _PS1 = (
     f"/job:{name}/replica:0/task:{index}" for name, index in (("worker", 0), ("ps", 0), ("ps", 1))
 )
+_OF_COORDINATOR = [
+    [part, "only the coordinator knows them: call tf_fuse.report.write there"]
+    for part in ("variables", "weight updates", "placement", "layouts")
+]
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +66,7 @@ def test_a_command_asks_the_tasks_of_a_running_job(cases):
     case = cases["command"]
     assert (case["status"], case["tasks"]) == (0, [_PS0, _PS1, _WORKER])
     assert case["functions"] == [[_WORKER, cases["coordinator"]["groups"]]]
-    assert case["notes"] == [
-        ["variables", "only the coordinator knows them: call tf_fuse.report.write there"]
-    ]
+    assert case["notes"] == _OF_COORDINATOR
     assert case["steps"] >= 1
     assert case["trace"] == ["ps:0", "ps:1", "worker:0"]
 
@@ -77,11 +79,40 @@ def test_a_task_that_does_not_answer_is_named(cases):
     assert case["functions"] == 1
 
 
+@pytest.mark.parametrize(
+    ("case", "silent"),
+    [("by_target", "ps:1"), ("by_config", "ps:1"), ("first_stopped", "worker:0")],
+)
+def test_a_command_shows_the_tasks_beside_one_that_is_stopped(cases, case, silent):
+    found = cases[case]
+    assert found["status"] == 0
+    assert found["tasks"] == [_PS0, _PS1, _WORKER]
+    assert found["notes"] == [
+        [silent, "did not answer: DeadlineExceededError: …"],
+        *_OF_COORDINATOR,
+    ]
+    # What the others have counted and rewritten is there.
+    assert [one for one, count in found["counted"] if count] == sorted(
+        {"ps:0", "ps:1", "worker:0"} - {silent}
+    )
+    assert found["functions"] == ([] if silent == "worker:0" else [_WORKER])
+
+
+def test_a_task_that_ends_while_the_report_waits_for_it_is_named(cases):
+    case = cases["ended_meanwhile"]
+    assert case["asked"] == "alive"
+    (text,) = [text for one, text in case["notes"] if one == "ps:1"]
+    assert text.startswith("did not answer: ")
+    assert case["functions"] == 1
+
+
 def test_a_job_that_has_ended_leaves_a_page_that_says_so(cases):
     case = cases["ended"]
     assert case["status"] == 0
     assert "What is missing" in case["page"]
-    assert {"metrics", "step"} <= {one for one, _ in case["notes"]}
+    assert [one for one, text in case["notes"] if text.startswith("did not answer: ")] == [
+        "ps:0", "ps:1", "worker:0"
+    ]  # fmt: skip
 
 
 def test_the_folder_keeps_what_ended_tasks_wrote(cases):
@@ -91,6 +122,7 @@ def test_the_folder_keeps_what_ended_tasks_wrote(cases):
 
 def _main():
     import os
+    import re
     import subprocess
     import sys
     import threading
@@ -194,7 +226,8 @@ def _main():
         def complete():
             report = report_of_files([reports])
             servers = report.server_updates.get("servers", {})
-            return report if len(servers) == 2 and report.timeline else None
+            written = len(list(reports.glob("*.json"))) == 4
+            return report if written and len(servers) == 2 and report.timeline else None
 
         report = coordinator.wait_until(complete)
         return {
@@ -217,6 +250,7 @@ def _main():
         print(done.stdout, flush=True)
         return done.returncode, page, read(page.with_suffix(".json"))
 
+    workers = cluster.cluster_spec["worker"]
     config = {
         "cluster": cluster.cluster_spec | {"chief": [cluster.chief_address]},
         "task": {"type": "chief", "index": 0},
@@ -254,10 +288,43 @@ def _main():
             "functions": len([one for one in report.functions if one.name == "train"]),
         }
 
+    def command_without(task, *options):
+        cluster.stop(task)
+        try:
+            status, _, report = command("--timeout", "3", *options)
+        finally:
+            cluster.cont(task)
+        return {
+            "status": status,
+            "tasks": [one.name for one in report.tasks],
+            "counted": [[short(one.name), one.counters.get("steps")] for one in report.tasks],
+            "functions": sorted({one.task for one in report.functions if one.groups}),
+            "notes": [[one.part, re.sub("(Error: ).*", r"\1…", one.text)] for one in report.notes],
+        }
+
+    def ended_meanwhile():
+        cluster.stop("ps:1")
+        found = []
+
+        def write():
+            found.append(tf_fuse.report.write(folder / "meanwhile.html", timeout_s=60))
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        asked = "alive" if thread.is_alive() else "ended"
+        cluster.kill("ps:1")
+        thread.join()
+        (report,) = found
+        return {
+            "asked": asked,
+            "notes": [[one.part, one.text] for one in report.notes],
+            "functions": len([one for one in report.functions if one.name == "train"]),
+        }
+
     def ended():
         for task in cluster.tasks:
             cluster.kill(task)
-        status, page, report = command("--timeout", "3")
+        status, page, report = command("--timeout", "2")
         return {
             "status": status,
             "page": page.read_text(),
@@ -273,6 +340,10 @@ def _main():
             "folder": in_folder,
             "command": by_command,
             "stopped": stopped,
+            "by_target": lambda: command_without("ps:1", "--target", workers[0]),
+            "by_config": lambda: command_without("ps:1"),
+            "first_stopped": lambda: command_without("worker:0"),
+            "ended_meanwhile": ended_meanwhile,
             "ended": ended,
             "after": lambda: summary(report_of_files([reports])),
         }

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from tests.unit.report.made_reports import PS, WORKER, whole_report
-from tf_fuse.report.gains import gain_of, gains_of
+from tf_fuse.report.gains import gains_in, gains_of
 from tf_fuse.report.json_form import as_json
 from tf_fuse.report.merge import merge, report_of_files
 from tf_fuse.report.model import Function, Gain, Left, Measured, Note, Report, Task, Tensor
@@ -131,14 +131,15 @@ def test_a_folder_with_good_and_bad_files(tmp_path):
 def test_a_benchmark_shows_stock_first_and_no_other_fields(tmp_path):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(_BENCH))
-    assert gain_of(path) == Gain(
+    (gain,) = gains_in(path)
+    assert gain == Gain(
         "mlp, adam, 2 workers, 64 batch",
         (
             Measured("stock", 8.0, None, None, 3.5),
             Measured("sharded", 20.0, None, 1e6, None),
         ),
     )
-    assert "secret" not in json.dumps(dataclasses.asdict(gain_of(path)))
+    assert "secret" not in json.dumps(dataclasses.asdict(gain))
 
 
 def test_variants_and_files_that_are_not_benchmarks(tmp_path):
@@ -151,8 +152,8 @@ def test_variants_and_files_that_are_not_benchmarks(tmp_path):
     assert [(one.part, one.text.split(" (")[0]) for one in notes] == [
         (
             "bad.json",
-            "not read: bad.json: neither a report nor the JSON of a benchmark with "
-            '"modes" or "variants"',
+            "not read: bad.json: neither a report nor the JSON of a benchmark that runs the same "
+            "in several ways",
         ),
         ("cut.json", "not read: cut.json: not JSON, or cut off"),
         ("none.json", "not read: No such file or directory"),

@@ -12,6 +12,7 @@ from tests.unit.report.made_reports import whole_report
 from tf_fuse import cli
 from tf_fuse.report import render
 from tf_fuse.report.json_form import as_json, read
+from tf_fuse.report.model import Note, Report
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,15 @@ def test_names_are_text_and_never_markup(tmp_path):
     # The policy lets the page load nothing.
     assert "default-src 'none'" in text
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", text)
+
+
+def test_notes_and_versions_on_the_page_have_no_paths():
+    notes = (Note("a", "/home/ada/x"), Note("/srv/b", "error:/opt/c"))
+    report = Report(tf_fuse="/root/1", tensorflow="~/2", made="/var/3", notes=notes)
+    text = render.page(report)
+    for path in ("/home", "/srv", "/opt", "/root", "~/2", "/var"):
+        assert path not in text
+    assert "<b>a</b> (path)" in text
 
 
 def test_without_jinja2_the_error_says_what_to_install(monkeypatch):

@@ -105,6 +105,39 @@ def test_a_report_has_no_paths_and_no_numbers_that_json_lacks():
     json.dumps(data, allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("not in /secret", "not in (path)"),
+        ("~/x and ~ada/y/", "(path) and (path)"),
+        ("error:/home/a/b: 3", "error:(path): 3"),
+        ("name=//home/a ../b ./c/d", "name=(path) (path) (path)"),
+        ("[Errno 2] No file: '/home/ada/my data/x (1).csv'", "[Errno 2] No file: '(path)'"),
+        ('"/a b", "~/c d"', '"(path)", "(path)"'),
+    ],
+)
+def test_paths_of_any_form_are_replaced(text, shown):
+    assert json_form.public(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grpc://127.0.0.1:2222/x, https://example.org/a/b",
+        "/job:ps/task:1 to /device:GPU:0 and /cpu:0, '/job:a/replica:0/task:0'",
+        "model/layer_1/kernel:0, f(x)/y, a[1]/b, 3/4 of 5 steps/s, read / step",
+    ],
+)
+def test_names_that_look_like_paths_stay(text):
+    assert json_form.public(text) == text
+
+
+def test_texts_that_utf_8_cannot_write_and_integers_beyond_all_counters():
+    assert json_form.public({"\ud800": [10**400, -(10**30), 2**63, True]}) == {
+        "?": [None, None, 2**63, True]
+    }
+
+
 def test_paths_in_a_file_are_not_passed_on(tmp_path):
     report = Report(functions=())
     data = json_form.as_json(report) | {"tf_fuse": "/opt/secret/place"}

@@ -47,13 +47,23 @@ const FORMS = {
     return `${(value * by).toLocaleString("en-US", { maximumSignificantDigits: 3 })} ${unit}`;
   },
   times: (value) => `${value.toLocaleString("en-US", { maximumFractionDigits: 2 })}×`,
+  percent: (value) => `${Math.round(100 * value).toLocaleString("en-US")} %`,
 };
 
 // A number of the report, with the place that it has in the JSON; "not known" if there is none.
 function number(path, form = "count") {
-  const value = path.reduce((at, key) => at?.[key], DATA);
+  const value = valueAt(path);
   if (typeof value !== "number") return make("span", { class: "soft" }, "not known");
-  return make("span", { "data-path": JSON.stringify(path), "data-form": form }, FORMS[form](value));
+  return make("span", marked(path, form), FORMS[form](value));
+}
+
+function valueAt(path) {
+  return path.reduce((at, key) => at?.[key], DATA);
+}
+
+// Attributes of an element that shows a number of the report.
+function marked(path, form) {
+  return typeof valueAt(path) === "number" ? { "data-path": JSON.stringify(path), "data-form": form } : {};
 }
 
 // A sum of numbers of the report; `what` names it.
@@ -105,15 +115,16 @@ function table(caption, columns, rows, most = 100) {
   return make("div", {}, box, shown < rows.length ? more : null);
 }
 
-// Bars from 0, one for each row: [label, value]. `end` is the value of a whole bar.
-function bars(title, rows, form, kind = "", end = 0) {
+// Bars from 0, one for each row: [label, place of the value in the JSON]. `end` is the value of a whole bar.
+function bars(title, places, form, kind = "", end = 0) {
+  const rows = places.map(([label, path]) => [label, valueAt(path) ?? 0, path]);
   const most = end || Math.max(...rows.map(([, value]) => value), 0) || 1;
   const height = 24;
-  const parts = rows.map(([label, value], index) => [
+  const parts = rows.map(([label, value, path], index) => [
     draw("text", { x: 0, y: index * height + 16 }, label),
     draw("rect", { class: "bar-back", x: 90, y: index * height + 5, width: 170, height: 14, rx: 3 }),
-    draw("rect", { class: `bar-fill ${kind}`, x: 90, y: index * height + 5, width: (170 * value) / most, height: 14, rx: 3 }),
-    draw("text", { x: 268, y: index * height + 16 }, FORMS[form](value)),
+    draw("rect", { class: `bar-fill ${kind}`, x: 90, y: index * height + 5, width: Math.max(0, (170 * value) / most), height: 14, rx: 3 }),
+    draw("text", { x: 268, y: index * height + 16, ...marked(path, form) }, FORMS[form](value)),
   ]);
   const text = rows.map(([label, value]) => `${label}: ${FORMS[form](value)}`).join("; ");
   return make("figure", {},

@@ -41,6 +41,14 @@ function rowsOf(fn) {
   return rows;
 }
 
+// The place that each tensor of a function has in the JSON.
+function placesOf(fn, at) {
+  return new Map([
+    ...fn.groups.flatMap((group, index) => group.tensors.map((one, number) => [one, [...at, "groups", index, "tensors", number]])),
+    ...fn.left.map((left, index) => [left.tensor, [...at, "left", index, "tensor"]]),
+  ]);
+}
+
 function sizeText(row) {
   if (row.unknown === row.tensors.length) return "size not known";
   return FORMS.bytes(row.known) + (row.unknown ? ` and ${row.unknown} of unknown size` : "");
@@ -78,13 +86,14 @@ function stepPart() {
   const view = make("div", { class: "scroll step-view", id: "step-view" });
   const detail = make("div", { id: "step-detail" });
   body.append(
-    make("p", { class: "soft" }, "Each column is a task, each arrow a request, as thick as its bytes. They stand in the order in which a step can answer them. Move the slider to see them before tf_fuse; choose an arrow to see its tensors."),
+    make("p", { class: "soft" }, "Each column is a task, each arrow a request. The width of a group's arrow grows with the square root of its bytes. They stand in the order in which a step can answer them. Move the slider to see them before tf_fuse; choose an arrow to see its tensors."),
     make("div", { class: "tools" },
       make("label", { class: "grow" }, "Function", choice),
       make("label", { class: "grow" }, "Search", search),
       make("div", { class: "range" }, make("span", { class: "ends" }, "before", slider, "after"))),
     hits, counts, legend(), view, detail);
   let rows = [];
+  let placeOf = new Map();
   let lines = [];
   let picture = null;
   let shown = 0;
@@ -92,12 +101,13 @@ function stepPart() {
   function show(index) {
     shown = index;
     rows = rowsOf(DATA.functions[index]);
+    placeOf = placesOf(DATA.functions[index], ["functions", index]);
     const tensors = rows.flatMap((row) => row.tensors);
     const known = tensors.reduce((all, one) => all + (one.bytes ?? 0), 0);
     const fewer = totals[index].before ? 1 - totals[index].after / totals[index].before : 0;
     counts.replaceChildren(
       card("requests before", sum("before", totals[index].before)),
-      card("requests after", sum("after", totals[index].after), `${Math.round(fewer * 100)} % fewer`),
+      card("requests after", sum("after", totals[index].after), [sum("fewer", fewer, "percent"), " fewer"]),
       card("groups", sum("groups", DATA.functions[index].groups.length)),
       card("left alone", sum("left", DATA.functions[index].left.length)),
       card("bytes between tasks", sum("bytes", known, "bytes"),
@@ -265,8 +275,9 @@ function stepPart() {
       ["variable", (one) => one.variable || make("span", { class: "soft" }, "–"), "wide"],
       ["computed by", (one) => one.producer, "wide"],
       ["read by", (one) => one.consumer || make("span", { class: "soft" }, "–"), "wide"],
+      ["tensor", (one) => one.name, "wide"],
       ["type", (one) => one.dtype + (one.may_be_dead ? ", may be dead" : "")],
-      ["bytes", (one) => (typeof one.bytes === "number" ? FORMS.count(one.bytes) : "not known"), "n"],
+      ["bytes", (one) => number([...placeOf.get(one), "bytes"]), "n"],
     ];
     const word = search.value.trim().toLowerCase();
     const sorted = word ? [...tensors].sort((a, b) => matches(b, word) - matches(a, word)) : tensors;
@@ -280,7 +291,7 @@ function stepPart() {
     return make("div", {}, [...byPrefix].map(([prefix, ones]) => {
       const known = ones.reduce((all, one) => all + (one.bytes ?? 0), 0);
       const inner = make("details", {},
-        make("summary", {}, make("b", {}, ones.length === 1 ? nameOf(ones[0]) : `${prefix}…`), ` ${plural(ones.length, "tensor")}, ${FORMS.bytes(known)}`));
+        make("summary", {}, make("b", {}, ones.length === 1 ? nameOf(ones[0]) : `${prefix}…`), ` ${plural(ones.length, "tensor")}, `, sum(`bytes of ${prefix}`, known, "bytes")));
       const fillIn = () => { if (inner.open && !inner.querySelector("table")) inner.append(table("", columns, ones)); };
       inner.addEventListener("toggle", fillIn);
       if (byPrefix.size === 1 || (word && matches(ones[0], word))) {

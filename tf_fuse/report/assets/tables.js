@@ -38,7 +38,7 @@ function updatesOf(body, task, report) {
   const functions = Array.isArray(report.functions) ? report.functions : [];
   functions.forEach((fn, index) => {
     const at = (key) => ["weight_updates", task, "functions", index, key];
-    const gradients = (fn.packs ?? []).flatMap((pack) => (pack.gradients ?? []).map((one) => [one, pack]));
+    const gradients = (fn.packs ?? []).flatMap((pack, of) => (pack.gradients ?? []).map((one, row) => [one, pack, [...at("packs"), of, "gradients", row]]));
     const updates = gradients.filter(([one, pack]) => (one.reason || pack.reason) !== "no_update");
     body.append(make("h3", {}, `${traced(fn.function)} on ${short(task)}: `, make("span", { class: fn.sharded ? "pill" : "pill left" }, fn.sharded ? "sharded" : `whole: ${fn.reason}`)));
     if (!fn.sharded) body.append(make("p", {}, fn.meaning ?? ""));
@@ -51,7 +51,7 @@ function updatesOf(body, task, report) {
       body.append(table("Updates of weights", [
         ["variable", ([one]) => one.variable || one.gradient, "wide"],
         ["shape", ([one]) => (one.shape ?? []).join(" × ")],
-        ["bytes", ([one]) => FORMS.count(one.bytes ?? 0), "n"],
+        ["bytes", ([, , place]) => number([...place, "bytes"]), "n"],
         ["update", ([one]) => (one.sharded ? "sharded" : "whole")],
         ["why not", ([one, pack]) => (one.sharded ? "" : one.meaning || pack.meaning || fn.meaning || ""), "wide"],
       ], updates, 40));
@@ -72,13 +72,13 @@ function placements(body) {
   DATA.placements.forEach((placement, index) => {
     const servers = Array.isArray(placement.servers) ? placement.servers : [];
     if (!servers.length) return;
-    const of = (key) => servers.map((one) => [`ps:${one.server}`, one[key] ?? 0]);
+    const at = ["placements", index, "servers"];
+    const of = (key) => servers.map((one, row) => [`ps:${one.server}`, [...at, row, key]]);
     body.append(make("h3", {}, "Placement on parameter servers"),
       make("div", { class: "bars" },
         bars("bytes kept", of("kept_bytes"), "bytes"),
         bars("bytes read in a step (estimate)", of("read_bytes_per_step"), "bytes"),
         bars("time of updates in a step (estimate)", of("update_s_per_step"), "seconds", "second")));
-    const at = ["placements", index, "servers"];
     body.append(table("Servers", [
       ["server", ([one]) => `ps:${one.server}`],
       ["variables", ([, row]) => number([...at, row, "variables"]), "n"],
@@ -94,23 +94,24 @@ function placements(body) {
       if (!byPlace.has(key)) byPlace.set(key, []);
       byPlace.get(key).push(one);
     }
+    const rows = [...byPlace.values()];
     body.append(table(`Where ${variables.length} variables are, by the begin of their names`, [
       ["variables", (ones) => (ones.length === 1 ? ones[0].variable : `${prefixOf(String(ones[0].variable))}…`), "wide"],
-      ["how many", (ones) => FORMS.count(ones.length), "n"],
+      ["how many", (ones) => sum(`placed variables ${index} ${rows.indexOf(ones)}`, ones.length), "n"],
       ["server", (ones) => `ps:${ones[0].server}`],
-      ["bytes", (ones) => FORMS.bytes(ones.reduce((all, one) => all + (one.kept_bytes ?? 0), 0)), "n"],
+      ["bytes", (ones) => sum(`placed bytes ${index} ${rows.indexOf(ones)}`, ones.reduce((all, one) => all + (one.kept_bytes ?? 0), 0), "bytes"), "n"],
       ["why", (ones) => ones[0].meaning ?? "", "wide"],
-    ], [...byPlace.values()], 30));
+    ], rows, 30));
   });
 }
 
 function serverUpdates(body) {
   const servers = Object.entries(DATA.server_updates.servers ?? {});
   if (!servers.length) return;
-  const of = (key) => servers.map(([task, one]) => [short(task), one[key] ?? 0]);
+  const at = (task, key) => ["server_updates", "servers", task, key];
+  const of = (key) => servers.map(([task]) => [short(task), at(task, key)]);
   body.append(make("h3", {}, "Updates on parameter servers, so far"),
     make("div", { class: "bars" }, bars("updates", of("updates"), "count"), bars("time of updates", of("update_us"), "us", "second"), bars("time waited for locks", of("wait_us"), "us", "third")));
-  const at = (task, key) => ["server_updates", "servers", task, key];
   body.append(table("Updates by server", [
     ["server", ([task]) => short(task)],
     ["updates", ([task]) => number(at(task, "updates")), "n"],
@@ -141,8 +142,8 @@ function layoutsPart() {
       ["bytes of a device", ([, key]) => number([...at, key, "bytes"], "bytes"), "n"],
     ], rows));
     if (!plan.data) body.append(make("p", { class: "soft" }, `No data-parallel plan: ${plan.data_reason}`));
-    const parts = (key) => ["operations", "collectives", "relayouts"].map((name, column) => [name, plan[key][sums[column + 1]]]);
-    const end = Math.max(...rows.flatMap(([, key]) => parts(key).map(([, value]) => value)));
+    const parts = (key) => ["operations", "collectives", "relayouts"].map((name, column) => [name, [...at, key, sums[column + 1]]]);
+    const end = Math.max(...rows.flatMap(([, key]) => parts(key).map(([, path]) => valueAt(path))));
     body.append(make("div", { class: "bars" }, rows.map(([title, key]) => bars(title, parts(key), "seconds", key === "found" ? "" : "second", end))));
     const dear = plan.operations.map((one, row) => [one, row, one.compute_s + one.communication_s + one.relayout_s]).sort((a, b) => b[2] - a[2] || a[1] - b[1]);
     body.append(table("Operations, the most expensive first", [
@@ -173,11 +174,11 @@ function gainsPart() {
     const base = gain.ways[0]?.steps_per_s;
     body.append(make("h3", {}, gain.title));
     body.append(make("div", { class: "bars" }, known.map(([title, key, form], column) => bars(title,
-      gain.ways.filter((way) => typeof way[key] === "number").map((way) => [way.name, way[key]]), form, ["", "second", "third", ""][column]))));
+      gain.ways.map((way, row) => [way.name, ["gains", index, "ways", row, key]]).filter(([, path]) => typeof valueAt(path) === "number"), form, ["", "second", "third", ""][column]))));
     body.append(table("", [
       ["way", ([way]) => way.name],
       ...known.map(([title, key, form]) => [title, ([, row]) => number(["gains", index, "ways", row, key], form), "n"]),
-      ["speed", ([way]) => (base && way.steps_per_s ? FORMS.times(way.steps_per_s / base) : "–"), "n"],
+      ["speed", ([way, row]) => (base && way.steps_per_s ? sum(`speed ${index} ${row}`, way.steps_per_s / base, "times") : "–"), "n"],
     ], gain.ways.map((way, row) => [way, row])));
   });
 }

@@ -91,7 +91,9 @@ function timelinePart() {
     const rough = (span / (width - NAME)) * 110;
     const unit = 10 ** Math.floor(Math.log10(rough));
     const tick = unit * steps.find((one) => one * unit >= rough);
-    for (let us = zero + Math.ceil((from - zero) / tick) * tick; us <= to; us += tick) {
+    const begin = Math.ceil((from - zero) / tick);
+    // (A damaged file may have times to which no tick can be added.)
+    for (let us = zero + begin * tick, count = 0; us <= to && count < 2000; us += tick, count += 1) {
       parts.push(draw("line", { class: "axis", x1: x(us), x2: x(us), y1: 20, y2: height }),
         draw("text", { class: "soft-text", x: x(us), y: 14, "text-anchor": "middle" }, FORMS.us(us - zero)));
     }
@@ -144,10 +146,10 @@ function timelinePart() {
     const at = (key) => ["timeline", "receives", index, key];
     const late = receive.ready_us === null ? 0 : receive.ready_us - receive.start_us;
     detail.replaceChildren(make("div", { class: "detail" },
-      make("h3", {}, `${short(transfer.receiver)} waited ${FORMS.us(receive.end_us - receive.start_us)} for ${plural(transfer.tensors.length, "tensor")} of ${short(transfer.sender)}`),
+      make("h3", {}, `${short(transfer.receiver)} waited `, sum(`wait of receive ${index}`, receive.end_us - receive.start_us, "us"), ` for ${plural(transfer.tensors.length, "tensor")} of ${short(transfer.sender)}`),
       make("p", {}, number(at("bytes"), "bytes"), " came; ",
         receive.ready_us === null ? "the sender did not say when it had them. "
-          : late > 0 ? `for ${FORMS.us(late)} of that ${short(transfer.sender)} had not computed all of them. `
+          : late > 0 ? ["for ", sum(`late of receive ${index}`, late, "us"), ` of that ${short(transfer.sender)} had not computed all of them. `]
             : `${short(transfer.sender)} had computed all of them before. `,
         receive.slowest ? `The last one was ${calledTensor(receive.slowest)}.` : "",
         receive.error ? ` It failed: ${receive.error}.` : "")));
@@ -168,8 +170,8 @@ function timelinePart() {
     const whole = step.end_us - step.start_us || 1;
     path.replaceChildren(step.path.length ? table(`Critical path of step ${selected + 1}`, [
       ["from", ([, index]) => sum(`path from ${index}`, step.path[index].start_us - step.start_us, "us"), "n"],
-      ["takes", ([part]) => FORMS.us(part.end_us - part.start_us), "n"],
-      ["of the step", ([part]) => `${Math.round((100 * (part.end_us - part.start_us)) / whole)} %`, "n"],
+      ["takes", ([part, index]) => sum(`path takes ${index}`, part.end_us - part.start_us, "us"), "n"],
+      ["of the step", ([part, index]) => sum(`path share ${index}`, (part.end_us - part.start_us) / whole, "percent"), "n"],
       ["what", ([part]) => (names[part.kind] ?? (() => part.kind))(part), "wide"],
       ["the last tensor", ([part]) => (part.tensor ? calledTensor(part.tensor) : ""), "wide"],
     ], step.path.map((part, index) => [part, index])) : make("p", {}, "No request of this step was recorded, so it has no critical path."));
@@ -192,8 +194,8 @@ function timelinePart() {
       ["sender", ([index]) => short(line.transfers[index].sender)],
       ["tensors", ([index]) => sum(`tensors of transfer ${index}`, line.transfers[index].tensors.length), "n"],
       ["times", ([index, one]) => sum(`receives of transfer ${index}`, one.count), "n"],
-      ["mean wait", ([, one]) => FORMS.us(one.whole / one.count), "n"],
-      ["of it the sender computed", ([, one]) => FORMS.us(one.late / one.count), "n"],
+      ["mean wait", ([index, one]) => sum(`mean wait of transfer ${index}`, one.whole / one.count, "us"), "n"],
+      ["of it the sender computed", ([index, one]) => sum(`mean late of transfer ${index}`, one.late / one.count, "us"), "n"],
       ["slowest tensor", ([, one]) => {
         const last = [...one.last].sort((a, b) => b[1] - a[1])[0];
         return last ? `${calledTensor(last[0])}, ${plural(last[1], "time")} of ${one.count}` : "not known";
