@@ -292,6 +292,22 @@ def test_a_watched_operand_of_a_product_has_its_gradient():
     assert (stock_ops.count("MatMul"), our_ops.count("MatMul")) == (2, 3)
 
 
+@pytest.mark.parametrize("kind", ["whole", "pieces"])
+def test_a_call_ends_after_its_rows_are_gathered(kind):
+    """What writes after the call waits for its control outputs, where the function is inlined."""
+    _set(True)
+    variables = _Variables()
+
+    @tf.function(autograph=False)
+    def rows():
+        return tf.gather(tf.convert_to_tensor(variables.of(kind)), variables.ids)
+
+    graph = rows.get_concrete_function().graph
+    gathers = [op for op in graph.get_operations() if op.type == "ResourceGather"]
+    assert len(gathers) == {"whole": 1, "pieces": 3}[kind]
+    assert set(gathers) <= set(graph.control_outputs)
+
+
 def test_what_cannot_be_rewritten_stays_and_is_told(monkeypatch, caplog):
     def broken(*args):
         raise ZeroDivisionError("of a test")
