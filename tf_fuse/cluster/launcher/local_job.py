@@ -28,7 +28,7 @@ from ..interruption import Interrupted, interruptible
 from ..local_cluster import LocalCluster
 from ..ports import HeldPorts
 from ..serve import FUSED_PROTOCOL
-from ..task_process import ClusterStartError, Host, tf_config
+from ..task_process import ONE_HOST, ClusterStartError, Host, tf_config
 from . import ssh_hosts, status_line
 from .guardian import Guardian
 from .job_health import JobHealth
@@ -260,6 +260,8 @@ class _Launcher:
             command = [*host.command, sys.executable, "-m", "tf_fuse", "launch"]
             command += ["--lifeline-fd", "0", *self._job.command]
         variables = {"TF_CONFIG": config}
+        if not self._job.hosts:
+            variables |= ONE_HOST
         if name in self._counts:
             variables |= self._counts[name].variable
         program = Program(name, command, variables, log, self._guardian)
