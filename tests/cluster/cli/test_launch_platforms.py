@@ -225,6 +225,27 @@ def _task_config(job, port):
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
 
 
+@pytest.mark.parametrize("option", ["--hosts", "--log-dir", "--max-restarts"])
+def test_options_of_whole_jobs_are_refused(tmp_path, option):
+    """A task would ignore them."""
+    program = tmp_path / "program.py"
+    program.write_text("")
+    done = subprocess.run(
+        [*_LAUNCH, option, "1", program],
+        env={**_ENV, "TF_CONFIG": _task_config("chief", 3)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert (
+        f"{option} is for a job that launch starts itself; TF_CONFIG says that this is one task of "
+        "a job\n"
+    ) in done.stderr
+    assert list(tmp_path.iterdir()) == [program]
+
+
 @pytest.mark.parametrize("options", [["--workers", "2"], None], ids=["local", "task"])
 def test_nothing_is_left_by_a_launcher_that_was_killed(tmp_path, options):
     """Not even what the program has started."""
