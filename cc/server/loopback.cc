@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@
 namespace tf_fuse {
 
 namespace {
+
+// As in tf_fuse/cluster/task_process.py.
+constexpr char kOneHostVariable[] = "TF_FUSE_ONE_HOST";
 
 template <typename SocketAddress>
 bool CanBind(const SocketAddress& at, int family) {
@@ -93,7 +97,7 @@ bool IsOnLoopback(const tensorflow::ServerDef& server_def) {
       ++tasks;
     }
   }
-  return tasks > 1;
+  return tasks > 1 || std::getenv(kOneHostVariable) != nullptr;
 }
 
 void ListenOnLoopback(grpc::ServerBuilder* builder) {

@@ -16,9 +16,10 @@ class ServerDef;
 
 namespace tf_fuse {
 
-// Whether a cluster has several tasks, and no other host can reach any of them
-// by its address: each is localhost, 127.0.0.1 or ::1. (A cluster of one
-// task may be meant for clients that know its host by another name.)
+// Whether no other host can reach any task of a cluster by its address: each is
+// localhost, 127.0.0.1 or ::1. (A cluster of one task may be meant for clients
+// that know its host by another name, unless the variable TF_FUSE_ONE_HOST says
+// that all of the job is here.)
 bool IsOnLoopback(const tensorflow::ServerDef& server_def);
 
 // Changes the ports of a server: each listens on 127.0.0.1 and ::1, where the

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import listening
+from tests import listening, scripted
 from tf_fuse.cluster.local_cluster import LocalCluster
+from tf_fuse.cluster.task_process import Host
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
@@ -66,6 +67,21 @@ def test_a_local_cluster(tmp_path):
         assert set(map(frozenset, found.values())) == {frozenset(_loopback())}
 
 
+def test_a_local_cluster_of_one_task(tmp_path):
+    """Its cluster spec does not name the coordinator."""
+    with LocalCluster(1, 0, "grpc+fuse", tmp_path) as cluster:
+        (found,) = listening.tcp_addresses(cluster.pids.values()).values()
+        assert found == _loopback()
+
+
+def test_a_task_that_is_reached_by_another_name(tmp_path):
+    """Where a cluster is not of one machine."""
+    hosts = {"worker": Host(scripted.OTHER_HOST)}
+    with LocalCluster(1, 0, "grpc+fuse", tmp_path, hosts=hosts) as cluster:
+        (found,) = listening.tcp_addresses(cluster.pids.values()).values()
+        assert not found <= _loopback()
+
+
 def test_stock_servers_listen_everywhere(tmp_path):
     """What the tables of the kernel say would be seen."""
     with LocalCluster(1, 0, "grpc", tmp_path) as cluster:
@@ -75,8 +91,12 @@ def test_stock_servers_listen_everywhere(tmp_path):
 
 @pytest.mark.parametrize(
     ("step", "options"),
-    [(_ON_SERVERS, ["--workers", "1", "--ps", "1"]), (_ON_REPLICAS, ["--workers", "2"])],
-    ids=["servers", "replicas"],
+    [
+        (_ON_SERVERS, ["--workers", "1", "--ps", "1"]),
+        (_ON_REPLICAS, ["--workers", "2"]),
+        (_ON_REPLICAS, []),
+    ],
+    ids=["servers", "replicas", "replica"],
 )
 def test_a_launched_job(tmp_path, step, options):
     program = tmp_path / "program.py"

@@ -19,6 +19,7 @@ from tf_fuse.cluster.launcher import local_job, platform_task, platforms
 from tf_fuse.cluster.task_process import tf_config
 
 _MAX_PORT = 65535
+_OF_WHOLE_JOBS = ("hosts", "log_dir", "max_restarts")
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -32,15 +33,19 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     command = [args.program, *args.arguments]
-    hosts = _read_hosts(args.hosts, parser) if args.hosts else ()
     try:
         place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
     except platforms.PlatformError as error:
         parser.error(str(error))
-    if place is not None and args.max_restarts:
-        parser.error(f"--max-restarts: {place.platform}, not launch, starts this job's tasks again")
     if place is not None:
+        for name in _OF_WHOLE_JOBS:
+            if getattr(args, name):
+                parser.error(
+                    f"--{name.replace('_', '-')} is for a job that launch starts itself; "
+                    f"{place.platform} says that this is one task of a job"
+                )
         return _run_task(place, command, args)
+    hosts = _read_hosts(args.hosts, parser) if args.hosts else ()
     log_dir = _make_log_dir(args.log_dir, parser) if args.log_dir else None
     job = local_job.Job(
         command=command,

@@ -19,7 +19,7 @@ from typing import Any
 from .child_process import end_all
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
-from .task_process import GRACE_S, Host, PortTakenError, TaskProcess
+from .task_process import GRACE_S, ONE_HOST, Host, PortTakenError, TaskProcess
 
 _PORT_ATTEMPTS = 5
 
@@ -123,6 +123,7 @@ class LocalCluster:
         self._env = {
             name: {
                 **os.environ,
+                **({} if self._hosts else ONE_HOST),
                 **(env or {}),
                 **task_env.get(task.job, {}),
                 **task_env.get(name, {}),

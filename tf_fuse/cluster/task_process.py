@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -20,6 +21,9 @@ from .child_process import ChildProcess
 
 SERVE_PATH = Path(serve.__file__).resolve()
 GRACE_S = 5.0  # for tasks whose lifeline was cut
+# Of the environment of a task whose clients are all on this machine: it listens there alone, also
+# if its cluster names no other task. As in cc/server/loopback.cc.
+ONE_HOST: Final = {"TF_FUSE_ONE_HOST": "1"}
 _LOG_TAIL_LINES = 40
 
 

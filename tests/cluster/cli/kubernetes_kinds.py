@@ -3,8 +3,9 @@
 """Schemas of the kinds in `deploy/kubernetes` that other projects define.
 
 They have the fields that are used, from the definitions of JobSet (v1alpha2), of Kubeflow's
-trainer (v1alpha1), of the Prometheus operator (v1) and of kustomize (v1beta1), and are stricter in
-places: what makes no sense without a field requires it. The jobs inside are Kubernetes' own.
+trainer (v1alpha1) and TFJob (v1), of the Prometheus operator (v1) and of kustomize, and are
+stricter in places: what makes no sense without a field requires it. The jobs inside are
+Kubernetes' own.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ _JOBSET = _object(
     ),
 )
 
+_REPLICAS = _object("template", replicas=_COUNT, template=_object("spec", spec={"type": "object"}))
+
 SCHEMAS = {
     "JobSet": _kind("jobset.x-k8s.io/v1alpha2", "JobSet", _JOBSET),
     "TrainingRuntime": _kind(
@@ -98,6 +101,22 @@ SCHEMAS = {
                 )
             ),
         ),
+    ),
+    "TFJob": _kind(
+        "kubeflow.org/v1",
+        "TFJob",
+        _object(
+            "tfReplicaSpecs",
+            runPolicy=_object(cleanPodPolicy={"enum": ["All", "Running", "None"]}),
+            tfReplicaSpecs=_object("Chief Worker", Chief=_REPLICAS, PS=_REPLICAS, Worker=_REPLICAS),
+        ),
+    ),
+    "Component": _object(
+        "apiVersion kind",
+        apiVersion={"const": "kustomize.config.k8s.io/v1alpha1"},
+        kind={"const": "Component"},
+        resources=_list(_TEXT),
+        patches=_list(_object("path target", path=_TEXT, target=_object("kind", kind=_TEXT))),
     ),
     "Kustomization": _object(
         "apiVersion kind resources",

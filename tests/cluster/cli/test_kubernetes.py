@@ -29,16 +29,26 @@ _FOLDER = _ROOT / "deploy" / "kubernetes"
 _VERSION = "1.31"
 _TASKS = {"ps": 2, "worker": 4, "chief": 1}
 _LABELS = {"app.kubernetes.io/name": "train"}
-_FILES = sorted(str(path.relative_to(_FOLDER)) for path in _FOLDER.rglob("*.yaml"))
 
 
 def _read(name):
     return yaml.safe_load((_FOLDER / name).read_text(encoding="utf-8"))
 
 
+# Patches are lists.
+_FILES = sorted(
+    name
+    for name in (str(path.relative_to(_FOLDER)) for path in _FOLDER.rglob("*.yaml"))
+    if isinstance(_read(name), dict)
+)
+
+
 def _jobs(name):
     """The specifications of the jobs in a file, by the names of what they run."""
-    found = _read(name)
+    return _jobs_in(_read(name))
+
+
+def _jobs_in(found):
     if found["kind"] == "Job":
         return {"train": found["spec"]}
     spec = found["spec"] if found["kind"] == "JobSet" else found["spec"]["template"]["spec"]
@@ -59,6 +69,11 @@ def _check(manifest):
         jsonschema.validate(manifest, schema)
     else:
         kubernetes_validate.validate(manifest, _VERSION, strict=True)
+
+
+def _check_job(name, spec):
+    """Check a job that another kind makes, too."""
+    _check({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -83,8 +98,7 @@ def test_jobs(file):
     jobs = _jobs(file)
     assert {name: job["completions"] for name, job in jobs.items()} == counts
     for name, spec in jobs.items():
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
-        kubernetes_validate.validate(job, _VERSION, strict=True)
+        _check_job(name, spec)
         assert spec["parallelism"] == spec["completions"]
         assert spec["completionMode"] == "Indexed"
         assert spec["template"]["metadata"]["labels"] == _LABELS
@@ -110,6 +124,7 @@ def test_what_selects_the_pods():
     monitor = _read("base/podmonitor.yaml")["spec"]
     budget = _read("base/poddisruptionbudget.yaml")["spec"]
     service = _read("indexed-job/service.yaml")["spec"]
+    assert budget["minAvailable"] == sum(_TASKS.values())
     assert monitor["selector"] == budget["selector"] == {"matchLabels": _LABELS}
     assert service["selector"] == _LABELS
     assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["health"]
@@ -127,6 +142,56 @@ def test_what_kustomize_puts_together(folder):
         (image,) = kustomization["images"]
         (file,) = [one for one in _WITH_JOBS if one.startswith(f"{folder}/")]
         assert {_container(job)["image"] for job in _jobs(file).values()} == {image["name"]}
+
+
+def _patched(manifest, patches):
+    """Apply patches as of RFC 6902, which add."""
+    manifest = copy.deepcopy(manifest)
+    for patch in patches:
+        assert patch["op"] == "add"
+        *steps, name = patch["path"].removeprefix("/").split("/")
+        place = manifest
+        for step in steps:
+            place = place[int(step) if isinstance(place, list) else step]
+        assert name not in place  # It would be lost.
+        place[name] = patch["value"]
+    return manifest
+
+
+@pytest.mark.parametrize("file", _WITH_JOBS)
+def test_the_component_mounts_a_volume_in_each_task(file):
+    manifest, claim = _read(file), _read("checkpoints/volume.yaml")
+    component = _read("checkpoints/kustomization.yaml")
+    assert component["resources"] == ["volume.yaml"]
+    (patches,) = [
+        one["path"] for one in component["patches"] if one["target"]["kind"] == manifest["kind"]
+    ]
+    manifest = _patched(manifest, _read(f"checkpoints/{patches}"))
+    _check(manifest)
+    for name, spec in _jobs_in(manifest).items():
+        _check_job(name, spec)
+        pod = spec["template"]["spec"]
+        (volume,) = pod["volumes"]
+        assert volume["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+        assert _container(spec)["volumeMounts"] == [
+            {"name": volume["name"], "mountPath": "/checkpoints"}
+        ]
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
+
+
+def test_the_example_of_a_tfjob():
+    text = (_ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    job = yaml.safe_load(block)
+    _check(job)
+    replicas = job["spec"]["tfReplicaSpecs"]
+    assert {name: one["replicas"] for name, one in replicas.items()} == {
+        "Chief": 1, "PS": 2, "Worker": 4,
+    }  # fmt: skip
+    for one in replicas.values():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "task"}}
+        _check(pod | {"spec": one["template"]["spec"]})
+        assert _container(one)["name"] == "tensorflow"  # The operator asks for that name.
 
 
 @pytest.mark.parametrize("file", _WITH_JOBS)

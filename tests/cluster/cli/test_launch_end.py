@@ -68,11 +68,14 @@ def _catches_next(pid):
 
 
 def test_nothing_outlives_a_launcher_that_was_killed(tmp_path):
+    """But the logs in a folder that the user has named."""
     launcher, pids = _waiting(tmp_path, "signal.SIG_IGN", 2)
-    processes = [psutil.Process(pid) for pid in pids]
+    processes = psutil.Process(launcher.pid).children(recursive=True)
+    assert {one.pid for one in processes} > set(pids)
     launcher.kill()
     launcher.communicate(timeout=60)
     assert psutil.wait_procs(processes, timeout=60)[1] == []
+    assert "pid" in (tmp_path / "logs" / "worker-0.log").read_text()
 
 
 def test_a_guardian_that_is_killed_does_not_end_the_job(tmp_path):

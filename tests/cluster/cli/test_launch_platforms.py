@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from examples import two_hosts
-from tests.cluster.cli import slurm
+from tests import slurm
+from tests.cluster.examples import quickstarts
+from tests.slow_cases import slow_but
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -94,10 +96,46 @@ def test_the_recipe_for_slurm_trains_on_servers(sbatch):
     assert "0: " in output and "loss" in output
 
 
-def test_the_recipe_for_slurm_trains_on_replicas(sbatch):
-    status, output = sbatch(2, 0, _EXAMPLES / "quickstart_mwms.py")
+@pytest.mark.parametrize(
+    "name", slow_but(quickstarts.NAMES, lambda name: name == "quickstart_mwms.py")
+)
+def test_the_recipe_for_slurm_runs_each_quickstart(sbatch, tmp_path, name):
+    """As replicas: both tasks run the program; all but one start clusters of their own."""
+    program = tmp_path / name
+    program.write_text(quickstarts.shortened(name), encoding="utf-8")
+    status, output = sbatch(2, 0, program)
     assert status == 0, output
-    assert "worker:1 of" in output
+    assert "1: tf-fuse launch: task worker:1 of" in output
+    expected = quickstarts.RATE if "mwms" in name else quickstarts.SPEED_UP
+    found = re.findall(rf"^(\d): {expected}$", output, re.MULTILINE)
+    assert sorted(found) == ["0", "1"], output
+
+
+# The second task ends at once; the first one is not through when srun has seen that.
+_ONE_IS_LATE = """
+import json, os
+from pathlib import Path
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+launcher = Path("launcher")
+if index:
+    Path("new").write_text(str(os.getppid()))
+    os.rename("new", launcher)
+else:
+    while not launcher.exists() or Path("/proc", launcher.read_text()).exists():
+        pass
+    for _ in range(10_000_000):
+        pass
+    print("the first one is through")
+"""
+
+
+def test_a_replica_that_is_late_is_waited_for(sbatch, tmp_path):
+    """As a chief that saves the model; the stand-in kills at once what srun kills later."""
+    program = tmp_path / "late.py"
+    program.write_text(_ONE_IS_LATE)
+    status, output = sbatch(2, 0, program, STAND_IN_WAITS="0")
+    assert status == 0, output
+    assert "0: the first one is through\n" in output
 
 
 def test_the_recipe_for_slurm_on_two_nodes(sbatch):
@@ -123,9 +161,26 @@ def test_the_recipe_for_slurm_on_two_nodes(sbatch):
     assert "0: accuracy after the loop" in output
 
 
-def test_the_stand_in_for_scontrol():
-    """Against what Slurm's manual says of such lists."""
-    assert slurm.expand("n[9-11,007],m01,a") == ["n9", "n10", "n11", "n007", "m01", "a"]
+@pytest.mark.parametrize(
+    ("nodes", "hosts"),
+    [
+        ("n[9-11,007],m01,a", ["n9", "n10", "n11", "n007", "m01", "a"]),
+        ("r[0-1]n[1-2]", ["r0n1", "r0n2", "r1n1", "r1n2"]),
+        ("a[0-1]b[0-1]c[0-1]", [f"a{a}b{b}c{c}" for b in "01" for a in "01" for c in "01"]),
+        ("r[0-1]n[1,03]x", None),
+        ("n1-ib,n2-ib", ["n1-ib", "n2-ib"]),
+        ("n[1-2]-ib", None),
+        ("n[2-1]", None),
+        ("n[a]", None),
+    ],
+)
+def test_the_stand_in_for_scontrol(tmp_path, nodes, hosts):
+    """Against what Slurm's manual and source say of such lists."""
+    slurm.install(tmp_path)
+    command = [tmp_path / "scontrol", "show", "hostnames", nodes]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == (hosts or [])
+    assert done.stderr == ("" if hosts else f"Invalid hostlist: {nodes}\n")
 
 
 # When the server is there.
@@ -168,6 +223,27 @@ signal.pause()
 def _task_config(job, port):
     cluster = {"chief": ["localhost:1"], "ps": [f"localhost:{port}"], "worker": ["localhost:2"]}
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+
+
+@pytest.mark.parametrize("option", ["--hosts", "--log-dir", "--max-restarts"])
+def test_options_of_whole_jobs_are_refused(tmp_path, option):
+    """A task would ignore them."""
+    program = tmp_path / "program.py"
+    program.write_text("")
+    done = subprocess.run(
+        [*_LAUNCH, option, "1", program],
+        env={**_ENV, "TF_CONFIG": _task_config("chief", 3)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert (
+        f"{option} is for a job that launch starts itself; TF_CONFIG says that this is one task of "
+        "a job\n"
+    ) in done.stderr
+    assert list(tmp_path.iterdir()) == [program]
 
 
 @pytest.mark.parametrize("options", [["--workers", "2"], None], ids=["local", "task"])

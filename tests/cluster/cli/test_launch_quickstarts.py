@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quickstarts and the Keras example under `tf-fuse launch`: here, and as a container's command.
 
-`test_launch_platforms` runs some under the stand-in for Slurm.
+`test_launch_platforms` runs them under the stand-in for Slurm.
 """
 
 import contextlib
@@ -27,8 +27,6 @@ _ROOT = Path(__file__).resolve().parents[3]
 _NEEDS_CONTAINERS = pytest.mark.skipif(
     not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED
 )
-# A replica says its rate alone: the program compares the two where it starts its own cluster.
-_RATE = r"[\d.]+ steps/s"
 
 
 def _command(program):
@@ -73,7 +71,7 @@ def test_here(quickstart):
     """The task is in a cluster of one, whose TF_CONFIG a program need not use."""
     status, output = _run([sys.executable, "-m", "tf_fuse", "launch", quickstart])
     assert status == 0, output
-    expected = _RATE if "mwms" in quickstart.name else quickstarts.SPEED_UP
+    expected = quickstarts.RATE if "mwms" in quickstart.name else quickstarts.SPEED_UP
     assert len(re.findall(rf"^\[worker:0\] {expected}$", output, re.MULTILINE)) == 1
 
 
@@ -90,7 +88,7 @@ def test_as_the_command_of_a_container(quickstart, platform):
             variables["TF_CONFIG"] = json.dumps(config | {"environment": "cloud"})
         status, output = _run([*pid_namespaces.COMMAND, *_command(quickstart)], **variables)
     assert status == 0, output
-    expected = _RATE if "mwms" in quickstart.name else quickstarts.SPEED_UP
+    expected = quickstarts.RATE if "mwms" in quickstart.name else quickstarts.SPEED_UP
     assert len(re.findall(rf"^{label}{expected}$", output, re.MULTILINE)) == 1
 
 
@@ -165,4 +163,4 @@ def test_the_pods_of_a_jobset(tmp_path):
     for index, output in enumerate(outputs):
         assert f"tf-fuse launch: task worker:{index} of " in output
         assert f"'train-worker-0-1.{domain}:2222'" in output
-        assert len(re.findall(rf"^{_RATE}$", output, re.MULTILINE)) == 1
+        assert len(re.findall(rf"^{quickstarts.RATE}$", output, re.MULTILINE)) == 1

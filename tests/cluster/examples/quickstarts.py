@@ -8,6 +8,8 @@ from typing import Final
 
 _FOLDER = Path(__file__).resolve().parents[3] / "examples"
 NAMES: Final = sorted(path.name for path in _FOLDER.glob("quickstart_*.py"))
+# A replica says its rate alone: the program compares the two where it starts its own cluster.
+RATE: Final = r"[\d.]+ steps/s"
 SPEED_UP: Final = r"steps/s: [\d.]+ without, [\d.]+ with tf_fuse: [\d.]+ times"
 
 

@@ -68,13 +68,20 @@ def _ended(processes):
     return time.monotonic()
 
 
+def _logs(folder):
+    """Temporary folders of the launcher."""
+    return list(folder.glob("tf_fuse_launch_*"))
+
+
 def _killed(folder):
     """With SIGKILL; its programs ignore SIGTERM."""
     job, processes = _waiting(folder, "signal.SIG_IGN")
+    assert len(_logs(folder)) == 1
     begin = time.monotonic()
     job.process.kill()
     end = _ended(processes)
     job.end()
+    assert not _logs(folder)
     return "nothing is left", end - begin
 
 
@@ -92,6 +99,7 @@ def _signalled(handler, times=1):
         status, end = job.end()
         assert status == 128 + number
         _ended(processes)
+        assert len(_logs(folder)) == (1 if times == 1 else 0)
         by_themselves = job.output.count("ends in order")
         return {0: "killed", 2: "programs end themselves"}[by_themselves], end - begin
 

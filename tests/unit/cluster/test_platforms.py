@@ -8,31 +8,16 @@ import socket
 
 import pytest
 
+from tests import slurm
 from tf_fuse.cluster import serve
 from tf_fuse.cluster.launcher import platforms
 from tf_fuse.cluster.task_process import tf_config
-
-# `scontrol show hostnames`: names, and ranges of numbers with leading zeros, in their order.
-_SCONTROL = r"""#!/usr/bin/env python3
-import re, sys
-assert sys.argv[1:3] == ["show", "hostnames"], sys.argv
-for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", sys.argv[3]):
-    head, _, ranges = part.rstrip("]").partition("[")
-    if "!" in head:
-        sys.exit("Invalid hostlist: " + part)
-    for one in ranges.split(",") if ranges else [""]:
-        first, _, last = one.partition("-")
-        for number in range(int(first or 0), int(last or first or 0) + 1):
-            print(head + (str(number).zfill(len(first)) if ranges else ""))
-"""
 
 
 @pytest.fixture
 def scontrol(tmp_path, monkeypatch):
     """A program of that name, which does what Slurm's does."""
-    file = tmp_path / "scontrol"
-    file.write_text(_SCONTROL)
-    file.chmod(0o755)
+    slurm.install(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -92,6 +77,19 @@ def test_slurm_workers_alone_and_another_port():
 
 @pytest.mark.usefixtures("scontrol")
 @pytest.mark.parametrize(
+    ("nodes", "counts", "hosts"),
+    [
+        ("r[0-1]n[1-2],m1", "1(x5)", ["r0n1", "r0n2", "r1n1", "r1n2", "m1"]),
+        ("n1-ib,n2-ib", "3,2", ["n1-ib", "n1-ib", "n1-ib", "n2-ib", "n2-ib"]),
+    ],
+)
+def test_slurm_names_with_several_numbers(nodes, counts, hosts):
+    found = platforms.find_place(_slurm(0, nodes, counts), None, 0)
+    assert [one.rpartition(":")[0] for one in found.cluster["worker"]] == hosts
+
+
+@pytest.mark.usefixtures("scontrol")
+@pytest.mark.parametrize(
     ("environ", "workers", "servers", "text"),
     [
         (
@@ -129,8 +127,8 @@ def test_slurm_workers_alone_and_another_port():
             "hosts ['n9', 'n10', 'm01']",
         ),
         (
-            _slurm(1, nodes="n!"), None, 1,
-            "scontrol show hostnames n! failed: Invalid hostlist: n!",
+            _slurm(1, nodes="n[1-2]-ib"), None, 1,
+            "scontrol show hostnames n[1-2]-ib failed: Invalid hostlist: n[1-2]-ib",
         ),
     ],
 )  # fmt: skip

@@ -51,8 +51,8 @@ def test_every_variable_of_the_sources_has_a_row():
     }
     # The names of the factories of servers and sessions.
     read -= {"TF_FUSE_GRPC_SERVER", "TF_FUSE_GRPC_SESSION", *REMOVED_VARIABLES}
-    # What `tf-fuse launch` sets for the processes that it starts.
-    read -= {"TF_FUSE_JOBS", "TF_FUSE_STEPS_FILE"}
+    # What `tf-fuse launch` and `LocalCluster` set for the processes that they start.
+    read -= {"TF_FUSE_JOBS", "TF_FUSE_ONE_HOST", "TF_FUSE_STEPS_FILE"}
     assert read == {name for name in _rows() if name.startswith("TF_FUSE_")}
     assert "TF_FUSE_MAX_KEYS_PER_REQUEST" in read
 

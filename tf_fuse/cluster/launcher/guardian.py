@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """End what a job leaves behind, also if its launcher is killed.
 
-    python guardian.py JOB
+    python guardian.py JOB [FOLDER]
 
 runs as a process of its own, which outlives the launcher for a moment. It kills the process groups
 of the programs, and each process with the job's name in its environment: those that a program has
-started in a session of their own, too.
+started in a session of their own, too. Then it removes the job's temporary folder, unless the
+launcher has asked it to keep the folder.
 
 Only the standard library is imported: this file runs outside of its package.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +24,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 
+_KEEP = b"keep\n"
 _VARIABLE = "TF_FUSE_JOBS"  # the jobs that a process belongs to; a job may launch another one
 _SECONDS = 2.0  # for the kernel to end what was killed
 
@@ -34,12 +38,20 @@ class Guardian:
       variables: of the environment that marks a process, and those that it starts, as the job's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None):
+        """Start the process that watches this one.
+
+        Args:
+          folder: of temporary files of the job, which goes with its processes; this process makes
+            it afterwards, so that it is never without a guardian.
+        """
+        self._folder, self._keeps_folder = folder, False
         self._job = uuid.uuid4().hex
         jobs = [*filter(None, [os.environ.get(_VARIABLE)]), self._job]
         self.variables = {_VARIABLE: ",".join(jobs)}
+        command = [sys.executable, "-I", str(Path(__file__).resolve()), self._job]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__).resolve()), self._job],
+            [*command, *([str(folder)] if folder else [])],
             stdin=subprocess.PIPE,
             # Whoever reads this process's output waits for this process alone.
             stdout=subprocess.DEVNULL,
@@ -50,12 +62,21 @@ class Guardian:
     def __enter__(self) -> Guardian:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.keep_folder()
         self.end_processes()
         assert self._process.stdin is not None  # opened as a pipe
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        if self._folder:  # Somebody may have killed the guardian.
+            _remove(self._folder, self._keeps_folder)
 
     def watch(self, group: int) -> None:
         """Watch a process group of the job."""
@@ -64,6 +85,11 @@ class Guardian:
     def forget(self, group: int) -> None:
         """Leave out a group whose last process has ended, before its number can be another's."""
         self._tell(b"-%d\n" % group)
+
+    def keep_folder(self) -> None:
+        """Leave the folder for the user, unless it is empty."""
+        self._keeps_folder = True
+        self._tell(_KEEP)
 
     def end_processes(self) -> None:
         """Kill all processes with the job's mark, after the programs have ended."""
@@ -98,18 +124,33 @@ def _kill_marked(job: str) -> None:
         time.sleep(0.01)
 
 
-def _guard(job: str) -> None:
-    """Kill what is left when the other end of the pipe has closed."""
+def _remove(folder: Path, keeps_files: bool) -> None:
+    """Remove a folder with all that is in it; if that is kept, only an empty folder."""
+    with contextlib.suppress(OSError):
+        if keeps_files:
+            folder.rmdir()
+        else:
+            shutil.rmtree(folder)
+
+
+def _guard(job: str, folder: Path | None = None) -> None:
+    """Kill and remove what is left when the other end of the pipe has closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
+    keeps_files = False
     for line in sys.stdin.buffer:
-        (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
+        if line == _KEEP:
+            keeps_files = True
+        else:
+            (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     _kill_marked(job)
+    if folder:
+        _remove(folder, keeps_files)
 
 
 if __name__ == "__main__":
-    _guard(sys.argv[1])
+    _guard(sys.argv[1], *map(Path, sys.argv[2:]))

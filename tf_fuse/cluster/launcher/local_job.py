@@ -16,10 +16,10 @@ import contextlib
 import dataclasses
 import io
 import os
-import shutil
 import signal
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from ..interruption import Interrupted, interruptible
 from ..local_cluster import LocalCluster
 from ..ports import HeldPorts
 from ..serve import FUSED_PROTOCOL
-from ..task_process import ClusterStartError, Host, tf_config
+from ..task_process import ONE_HOST, ClusterStartError, Host, tf_config
 from . import ssh_hosts, status_line
 from .guardian import Guardian
 from .job_health import JobHealth
@@ -62,8 +62,8 @@ class Job:
       workers: number of workers, 1 or more.
       ps: number of parameter servers, 0 or more.
       log_dir: folder that exists, for the logs of the tasks; if the job starts again, those are in
-        a folder "restart-1" there, and so on. None for a temporary folder, which is removed if the
-        job ends with status 0.
+        a folder "restart-1" there, and so on. None for a temporary folder, which stays for the user
+        only if the job has failed, or a first signal has ended it.
       max_restarts: how often lost processes start again, together.
       hosts: as of `ssh_hosts.deal`; none for this machine. The program of a job with servers runs
         here.
@@ -101,9 +101,11 @@ def launch(job: Job) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    log_dir = job.log_dir or Path(tempfile.mkdtemp(prefix="tf_fuse_launch_"))
+    log_dir = job.log_dir or Path(tempfile.gettempdir(), f"tf_fuse_launch_{uuid.uuid4().hex}")
     try:
-        with Guardian() as guardian, interruptible():
+        with Guardian(None if job.log_dir else log_dir) as guardian, interruptible():
+            if not job.log_dir:
+                log_dir.mkdir(mode=0o700)
             launcher = _Launcher(job, log_dir, guardian)
             with (
                 status_line.shown(launcher.tasks),
@@ -111,15 +113,10 @@ def launch(job: Job) -> int:
             ):
                 status = launcher.run(follower.say)
                 if status and not job.log_dir:
+                    guardian.keep_folder()
                     follower.say(f"tf-fuse launch: the logs stay in {log_dir}")
-        if status == 0 and not job.log_dir:
-            shutil.rmtree(log_dir, ignore_errors=True)
     except Interrupted as interrupted:  # before the job ran
         return interrupted.status
-    finally:
-        if not job.log_dir:
-            with contextlib.suppress(OSError):  # Logs are in it, or it is gone.
-                log_dir.rmdir()
     if follower.is_stuck():  # Python would wait, too.
         os._exit(status)
     return status
@@ -263,6 +260,8 @@ class _Launcher:
             command = [*host.command, sys.executable, "-m", "tf_fuse", "launch"]
             command += ["--lifeline-fd", "0", *self._job.command]
         variables = {"TF_CONFIG": config}
+        if not self._job.hosts:
+            variables |= ONE_HOST
         if name in self._counts:
             variables |= self._counts[name].variable
         program = Program(name, command, variables, log, self._guardian)

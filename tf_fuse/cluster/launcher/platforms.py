@@ -140,13 +140,18 @@ def _of_slurm(environ: Mapping[str, str], workers: int | None, servers: int, por
 
 
 def _slurm_hosts(nodes: str) -> list[str]:
-    """Return the hosts of a list of nodes, such as "n[9-10],m1"."""
+    """Return the hosts of a list of nodes, such as "n[9-10],m1".
+
+    Of a list that scontrol cannot read it returns none, with the status 0.
+    """
     command = ["scontrol", "show", "hostnames", nodes]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         raise PlatformError(f"{' '.join(command)} failed: {said.strip()}") from error
+    if not done.stdout.split():
+        raise PlatformError(f"{' '.join(command)} failed: {done.stderr.strip()}")
     return done.stdout.split()
 
 

@@ -5,20 +5,23 @@
     slurm.py srun [OPTION...] COMMAND...    starts SLURM_NTASKS of them
     slurm.py scontrol show hostnames LIST   writes the hosts of "n[1-2,04],m1", one on each line
 
+Of a list that it cannot read, scontrol writes that, and its status is 0, as Slurm's is.
+
 The tasks are on the nodes of SLURM_JOB_NODELIST, as many as SLURM_TASKS_PER_NODE says; all on
 `localhost` without. STAND_IN_COMMANDS has a JSON object: by node, what to put before a command to
-run it there.
+run it there. STAND_IN_WAITS is a number that the seconds of --wait are multiplied by.
 
-As `srun` does, it waits for all tasks; with --wait=SECONDS it kills those that still run so long
-after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one has failed; its
-status is the highest of theirs, where a signal counts 128 and its number. Tasks go to the nodes in
-turn, but with --distribution=block.
+As `srun` does, it waits for all tasks; with --wait=SECONDS, unless that is 0, it kills those that
+still run so long after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one
+has failed; its status is the highest of theirs, where a signal counts 128 and its number. Tasks go
+to the nodes in turn, but with --distribution=block.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -84,19 +87,44 @@ def _srun(arguments: list[str]) -> int:
 
 
 def expand(nodes: str) -> list[str]:
-    """Return the hosts of a list."""
+    """Return the hosts of a list, in Slurm's order (its src/common/hostlist.c).
+
+    Raises:
+      ValueError: Slurm cannot read it. In particular, names cannot go on after their last numbers:
+        Slurm writes "n1-ib,n2-ib", not "n[1-2]-ib".
+    """
     hosts = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", nodes):
-        name, _, numbers = part.rstrip("]").partition("[")
-        for one in numbers.split(","):
-            first, _, last = one.partition("-")
-            if not one:
-                hosts.append(name)
-                continue
-            digits = len(first)
-            every = range(int(first), int(last or first) + 1)
-            hosts += [f"{name}{number:0{digits}}" for number in every]
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", nodes):
+        name, bracket, numbers = part.rpartition("[")
+        if not bracket:
+            hosts.append(part)
+            continue
+        if not numbers.endswith("]"):
+            raise ValueError(part)
+        every = _numbers(numbers[:-1])
+        hosts += [prefix + number for prefix in _prefixes(name) for number in every]
     return hosts
+
+
+def _prefixes(name: str) -> list[str]:
+    """Return what a part of a name stands for; of several ranges, the first one varies fastest."""
+    found = re.fullmatch(r"(.*)\[([^\]]*)\](.*)", name)
+    if found is None:
+        return [name]
+    before, numbers, after = found.groups()
+    return [one for number in _numbers(numbers) for one in _prefixes(before + number + after)]
+
+
+def _numbers(text: str) -> list[str]:
+    """Return the numbers of "1-2,04", each with as many digits as the first one of its range."""
+    found = []
+    for one in text.split(","):
+        first, _, last = one.partition("-")
+        every = range(int(first), int(last or first) + 1)
+        if not every:
+            raise ValueError(one)
+        found += [f"{number:0{len(first)}}" for number in every]
+    return found
 
 
 def _places(nodes: list[str], per_node: str, block: bool) -> list[str]:
@@ -113,8 +141,9 @@ def _places(nodes: list[str], per_node: str, block: bool) -> list[str]:
 
 
 def _seconds(options: list[str]) -> float:
-    (given,) = [one for one in options if one.startswith("--wait=")] or ["--wait=inf"]
-    return float(given.partition("=")[2])
+    (given,) = [one for one in options if one.startswith("--wait=")] or ["--wait=0"]
+    seconds = float(given.partition("=")[2]) or math.inf
+    return seconds if math.isinf(seconds) else seconds * float(os.environ.get("STAND_IN_WAITS", 1))
 
 
 def _follow(
@@ -137,4 +166,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "srun":
         sys.exit(_srun(sys.argv[2:]))
     assert sys.argv[2:4] == ["show", "hostnames"] and len(sys.argv) == 5, sys.argv
-    print("\n".join(expand(sys.argv[4])))
+    try:
+        print("\n".join(expand(sys.argv[4])))
+    except ValueError:
+        print(f"Invalid hostlist: {sys.argv[4]}", file=sys.stderr)
