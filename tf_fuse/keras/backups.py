@@ -3,7 +3,8 @@
 """Let `BackupAndRestore` go on within an epoch, after the last step that it has saved.
 
 If it saves every few batches, Keras restores the values of a step in an epoch, and begins the epoch
-anew: the first steps would train twice.
+anew: the first steps would train twice. So would some if a process ends between the two files that
+Keras overwrites.
 """
 
 from __future__ import annotations
@@ -75,16 +76,25 @@ def _fit(stock: Callable[..., Any], self: Any, *args: Any, **more: Any) -> Any:
 
 
 def _save(stock: Callable[..., None], self: Any) -> None:
-    stock(self)
-    if self.save_freq != "epoch" and checks.has_cluster(self.model.distribute_strategy):
+    if not checks.has_cluster(self.model.distribute_strategy):
+        stock(self)
+        return
+
+    def made() -> list[int]:
+        if self.save_freq == "epoch":
+            return []
         of_workers = getattr(self.model.train_function, "steps_of_workers", lambda: None)()
-        backups.write_steps(self, of_workers or [backups.batches(self)])
+        return of_workers or [backups.batches(self)]
+
+    backups.save(self, lambda: stock(self), made)
 
 
 def _load(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> None:
-    stock(self, *args, **more)
     if not checks.has_cluster(self.model.distribute_strategy):
+        stock(self, *args, **more)
         return
+    backups.finish(self)
+    stock(self, *args, **more)
     found = backups.read(self)
     if found is not None:
         epoch, made = found

@@ -177,9 +177,7 @@ class Steps:
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
                 raise StopIteration
-            call, in_vain = self._queue.take(
-                in_order=False, look=lambda call: iterator.take(call.worker(), call.steps())
-            )
+            call, in_vain = self._queue.take(in_order=False, look=self._count)
             if done := call.steps():
                 self._in_vain = 0
                 self._done += done
@@ -264,7 +262,11 @@ class Steps:
         return begin
 
     def _fetch(self) -> None:
-        self._add(self._queue.take(in_order=True)[0])
+        self._add(self._queue.take(in_order=True, look=self._count)[0])
+
+    def _count(self, call: Call) -> bool:
+        """Count what a call has used of its worker's data; return whether it was in vain."""
+        return self._iterator is not None and self._iterator.take(call.worker(), call.steps())
 
     def _add(self, call: Call, may_be_last: bool = False) -> None:
         """Add what a call returned, and compute the logs if it is time, or if no call is left.

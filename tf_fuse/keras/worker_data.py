@@ -50,7 +50,7 @@ class WorkerData:
                     f"the function given to fit or evaluate must return a tf.data.Dataset of "
                     f"batches; {function!r} returned {type(dataset).__name__}"
                 )
-            return dataset if steps else dataset.skip(used)
+            return dataset.skip(used)
 
         traced = tf.function(make, autograph=False)
         self._concrete = traced.get_concrete_function(tf.TensorSpec([], tf.int64))

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tests.cluster.keras import interrupted_saves
+
 ROWS, BATCH = 19, 8
 _ALIGNMENT = 64
 
@@ -51,6 +53,7 @@ class KerasFitCases:
         folder: str = "",
         saves: tuple[str, ...] = (),
         dies: int = -1,
+        point: str = "",
     ) -> dict[str, Any]:
         """Trains a model.
 
@@ -66,6 +69,7 @@ class KerasFitCases:
           saves: "backup", "backup of each step", "checkpoint", and "alone" if the chief alone has
             these callbacks.
           dies: the epoch in which this process ends with a step under way; none if -1.
+          point: of its second backup, at which this process ends; none if empty.
 
         Returns:
           Digests of the weights and of the optimizer's variables, the history, what callbacks got,
@@ -93,6 +97,8 @@ class KerasFitCases:
         else:
             notes = _notes(keras, dies)
             callbacks = [notes]
+            if point:
+                interrupted_saves.interrupt(point, 2)
             if "alone" not in saves or self.rank == 0:
                 callbacks += _savers(keras, folder, saves)
             data = _data(keras, how, x, y)

@@ -16,7 +16,8 @@ from tests.slow_cases import slow
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _ROWS, _BATCH, _EPOCHS = 30, 4, 3
-_LOST = "lost worker"
+_MANY = 4000  # rows: no worker comes to the end of its own
+_LOST = "lost worker, {}".format
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids="in_flight={}".format)
@@ -107,15 +108,27 @@ def test_data_is_explained_once(cases):
     assert "each worker calls the function" in cases["explained"][0]
 
 
-def test_a_lost_worker_repeats_its_call_only(cases):
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_lost_worker_repeats_its_call_only(cases, steps):
     """The worker makes its dataset again, without the batches that were used."""
-    seen = cases[_LOST]["seen"]
+    seen = cases[_LOST(steps)]["seen"]
     assert min(seen) >= _EPOCHS
-    assert sum(seen) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * _BATCH
+    assert sum(seen) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * steps * _BATCH
 
 
-def test_an_evaluation_is_exact_if_a_worker_is_lost(cases):
-    assert cases[_LOST]["evaluated"] == float(sum(range(_ROWS)))
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_lost_worker_goes_on_in_repeated_data(cases, steps):
+    """With `steps_per_epoch`: it has used its rows in order, in several epochs of one iterator."""
+    found = cases[f"repeated, {_LOST(steps)}"]
+    assert found["epoch"] > 0
+    rows = found["used"] * _BATCH
+    assert min(found["seen"][:rows]) >= 1
+    assert sum(found["seen"]) <= rows + (cases["in flight"] + 1) * steps * _BATCH
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_evaluation_is_exact_if_a_worker_is_lost(cases, steps):
+    assert cases[_LOST(steps)]["evaluated"] == float(sum(range(_ROWS)))
 
 
 def test_steps_that_are_no_multiple_of_those_of_a_call(cases):
@@ -142,14 +155,14 @@ def _main(in_flight):
     logging.getLogger("tf_fuse").addHandler(Handler())
     logging.getLogger("tf_fuse").setLevel(logging.INFO)
 
-    def model(steps=1):
+    def model(steps=1, rows=_ROWS):
         with job.strategy.scope():
-            one = RowCounter(_ROWS)
+            one = RowCounter(rows)
             one.compile(steps_per_execution=steps)
         return one
 
-    def mine(context):
-        rows = tf.data.Dataset.range(_ROWS, output_type=tf.int32)
+    def mine(context, rows=_ROWS):
+        rows = tf.data.Dataset.range(rows, output_type=tf.int32)
         return rows.shard(context.num_input_pipelines, context.input_pipeline_id).batch(_BATCH)
 
     def finite(steps):
@@ -194,8 +207,8 @@ def _main(in_flight):
         return [model().fit(mine, validation_data=data, verbose=0).history["val_ids"][0]
                 for data in (rows, mine)]  # fmt: skip
 
-    def lost_worker():
-        one = model()
+    def lost_worker(steps):
+        one = model(steps)
 
         class Lose(keras.callbacks.Callback):
             """Ends a worker in the middle of an epoch, and starts it again."""
@@ -214,6 +227,34 @@ def _main(in_flight):
         one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
         evaluated = one.evaluate(mine, verbose=0, return_dict=True, callbacks=[Lose()])
         return {"seen": one.counts(), "evaluated": evaluated["ids"]}
+
+    def lost_in_repeated(steps):
+        one = model(steps, _MANY)
+
+        class Lose(keras.callbacks.Callback):
+            """Ends worker 0, starts it again, and ends training when it has gone on."""
+
+            epoch = iterator = lost_at = None
+
+            def on_epoch_begin(self, epoch, logs=None):
+                self.epoch = epoch
+
+            def used(self):
+                return self.iterator.used(one.train_function._queue)[0]
+
+            def on_train_batch_end(self, batch, logs=None):
+                self.iterator = one.train_function._iterator
+                if self.lost_at is None and self.epoch and self.used() >= 10:
+                    job.cluster.kill("worker:0")
+                    self.lost_at = self.used()
+                    job.cluster.restart("worker:0")
+                elif self.lost_at is not None and self.used() >= self.lost_at + 10:
+                    one.stop_training = True
+
+        lose = Lose()
+        one.fit(lambda c: mine(c, _MANY).unbatch().repeat().batch(_BATCH), epochs=10**6,
+                steps_per_epoch=15, verbose=0, callbacks=[lose])  # fmt: skip
+        return {"epoch": lose.epoch, "used": lose.used(), "seen": one.counts()[::2]}
 
     whole = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
     shards = [whole.shard(2, i) for i in range(2)]
@@ -237,7 +278,11 @@ def _main(in_flight):
             "y": lambda: model().fit(mine, np.zeros(3), verbose=0),
             "predict": lambda: model().predict(mine, verbose=0),
             "explained": lambda: explained,
-            _LOST: lost_worker,
+            **{_LOST(steps): lambda steps=steps: lost_worker(steps) for steps in (1, 3)},
+            **{
+                f"repeated, {_LOST(steps)}": lambda steps=steps: lost_in_repeated(steps)
+                for steps in (1, 3)
+            },
         }
     )
 

@@ -119,11 +119,12 @@ def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
     assert cases["failed step"] == {"raised": "InvalidArgumentError", "code": 3, "then": 1}
 
 
-def test_a_lost_worker_costs_its_step(cases):
-    """Another worker runs the step again: each row trains at least once."""
-    lost = cases["lost worker"]
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_lost_worker_costs_its_call(cases, steps):
+    """Another worker runs its steps again: each row trains at least once."""
+    lost = cases[f"lost worker, {steps}"]
     assert min(lost["seen"]) >= _EPOCHS
-    assert sum(lost["seen"]) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * _BATCH
+    assert sum(lost["seen"]) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * steps * _BATCH
     assert lost["predicted"] == [2.0 * i for i in range(_ROWS)]
 
 
@@ -329,13 +330,13 @@ def _main(folder, in_flight):
         """Ends a worker in the middle of the first epoch, and starts it again."""
 
         def on_train_batch_end(self, batch, logs=None):
-            if batch == 3 and self.params is not None:
+            if batch >= 3 and self.params is not None:
                 self.params = None
                 job.cluster.kill("worker:0")
                 job.cluster.restart("worker:0")
 
-    def lost_worker():
-        one = model()
+    def lost_worker(steps):
+        one = model(steps)
         one.fit(dataset(), epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
         return {"seen": one.counts(), "predicted": one.predict(dataset(), verbose=0).tolist()}
 
@@ -372,7 +373,7 @@ def _main(folder, in_flight):
             "saved": saved,
             "no call": without_call,
             "failed step": failed_step,
-            "lost worker": lost_worker,
+            **{f"lost worker, {steps}": lambda steps=steps: lost_worker(steps) for steps in (1, 3)},
             "lost logs": lost_logs,
             "uninstalled": uninstalled,
         }

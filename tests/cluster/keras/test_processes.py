@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.cluster.collectives.ranks import Ended, Error, Ranks
-from tests.cluster.keras import fit_cases
-from tests.slow_cases import slow
+from tests.cluster.keras import fit_cases, interrupted_saves
+from tests.slow_cases import slow, slow_but
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -239,5 +239,25 @@ def test_a_job_that_was_killed_goes_on_at_the_step(two, tmp_path):
         again = _run(ranks, "keras_fit", **args)
     assert [one["epochs"] for one in again] == [[1]] * 2
     assert [[batch for batch, _ in one["batches"]] for one in again] == [[1, 2]] * 2
+    for key in (*_VALUES, "evaluated", "predicted"):
+        assert [one[key] for one in again] == [one[key] for one in plain], key
+
+
+@pytest.mark.parametrize(
+    "point", slow_but(interrupted_saves.POINTS, lambda one: one == interrupted_saves.IN_WEIGHTS)
+)
+def test_a_chief_that_was_killed_in_a_backup_leaves_a_whole_one(two, tmp_path, point):
+    """The one before, or the new one: no step is lost, none trains twice."""
+    plain = two.fit()
+    args = {"folder": str(tmp_path), "saves": ("backup of each step",)}
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        ranks.start("keras_fit", [0], point=point, **args)
+        ranks.start("keras_fit", [1], **args)
+        assert ranks.wait(seconds=_SECONDS)[0] is Ended
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        again = _run(ranks, "keras_fit", **args)
+    first = 2 if point == interrupted_saves.POINTS[-1] else 1
+    expected = [*range(first, 3), *range(3)]
+    assert [[batch for batch, _ in one["batches"]] for one in again] == [expected] * 2
     for key in (*_VALUES, "evaluated", "predicted"):
         assert [one[key] for one in again] == [one[key] for one in plain], key

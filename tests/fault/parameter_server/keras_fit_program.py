@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A coordinator that trains with `fit` and `BackupAndRestore`, and may kill itself.
 
-    keras_fit_program.py CLUSTER FOLDER EPOCH BATCH SAVE_FREQ DATA
+    keras_fit_program.py CLUSTER FOLDER EPOCH BATCH SAVE_FREQ DATA POINT
 
-It kills itself (SIGKILL) after a batch of an epoch, if that is not negative.
+It kills itself (SIGKILL) after a batch of an epoch, if that is not negative, or at a point of its
+second backup, if that is not empty.
 """
 
 import contextlib
 import json
 import os
-import signal
+import subprocess
 import sys
 
+from tests import scripted
+from tests.cluster.keras import interrupted_saves
 from tests.fault import coordinator
 
 EPOCHS, _ROWS, _BATCH = 4, 40, 8
@@ -64,7 +67,24 @@ def train(job, folder, callbacks=(), slow_layers=(), save_freq="epoch", data="ar
     }
 
 
-def _main(cluster, folder, kill_in, kill_after, save_freq, data):
+def steps_in_epoch(workers, data):
+    """Return the steps of an epoch; of a function, each worker makes all batches."""
+    return _ROWS // _BATCH * (workers if data == "function" else 1)
+
+
+def run(cluster, folder, save_freq="epoch", data="arrays", point="", kill_in=-1, kill_after=2):
+    """Run this program; return its status, and what it reported: "begun", "trained"."""
+    with scripted.result_file(dict(os.environ)) as (env, path):
+        args = map(str, (folder, kill_in, kill_after, save_freq, data, point))
+        command = [sys.executable, __file__, json.dumps(cluster), *args]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        found = dict(json.loads(line) for line in path.read_text().splitlines())
+    if done.returncode not in (0, -9):
+        raise AssertionError(done.stderr[-4000:])
+    return done.returncode, found
+
+
+def _main(cluster, folder, kill_in, kill_after, save_freq, data, point):
     job = coordinator.Job("off", cluster=json.loads(cluster))
     import keras
     import tensorflow as tf
@@ -74,17 +94,26 @@ def _main(cluster, folder, kill_in, kill_after, save_freq, data):
     tf.config.optimizer.set_experimental_options({"tf_fuse": True})
 
     class Kill(keras.callbacks.Callback):
+        """Reports where training begins: epoch, batch, the optimizer's step; and may kill it."""
+
         def __init__(self):
             super().__init__()
-            self.epoch = None
+            self.epoch = self.begun = None
 
         def on_epoch_begin(self, epoch, logs=None):
             self.epoch = epoch
 
+        def on_train_batch_begin(self, batch, logs=None):
+            if self.begun is None:
+                self.begun = [self.epoch, batch, int(self.model.optimizer.iterations.numpy())]
+                coordinator.emit("begun", self.begun)
+
         def on_train_batch_end(self, batch, logs=None):
             if self.epoch == int(kill_in) and batch == int(kill_after):
-                os.kill(os.getpid(), signal.SIGKILL)
+                interrupted_saves.kill()
 
+    if point:
+        interrupted_saves.interrupt(point, 2)
     freq = save_freq if save_freq == "epoch" else int(save_freq)
     coordinator.finish({"trained": lambda: train(job, folder, [Kill()], save_freq=freq, data=data)})
 

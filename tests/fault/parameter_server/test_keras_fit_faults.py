@@ -2,16 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keras 3's `fit` on parameter servers when the coordinator or a server is killed."""
 
-import json
-import os
-import subprocess
 import sys
 
 import pytest
 
 from tests.fault import coordinator
 from tests.fault.parameter_server import keras_fit_program as program
-from tests.scripted import result_file
 from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(600)]
@@ -68,18 +64,6 @@ def test_a_lost_server_ends_fit(cases):
         assert lost["again"][what] == whole[what], what
 
 
-def _run(cluster, folder, kill_in=-1, kill_after=2, save_freq="epoch", data="arrays"):
-    """Run the program; return its status, and what it found."""
-    with result_file(dict(os.environ)) as (env, path):
-        args = map(str, (folder, kill_in, kill_after, save_freq, data))
-        command = [sys.executable, program.__file__, json.dumps(cluster), *args]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        found = dict(json.loads(line) for line in path.read_text().splitlines())
-    if done.returncode not in (0, -9):
-        raise AssertionError(done.stderr[-4000:])
-    return done.returncode, found.get("trained", {})
-
-
 def _main(folder, data=""):
     import keras
     import tensorflow as tf
@@ -91,16 +75,18 @@ def _main(folder, data=""):
     cluster = {name: job.cluster.cluster_spec[name] for name in ("worker", "ps")}
 
     def without_a_fault():
-        return _run(cluster, f"{folder}/whole", data=data or "arrays")[1]
+        return program.run(cluster, f"{folder}/whole", data=data or "arrays")[1]["trained"]
 
     def killed_twice():
         more = {"save_freq": 2, "data": data}
-        killed = [_run(cluster, f"{folder}/twice", 2, batch, **more)[0] for batch in (2, 3)]
-        return {"killed": killed, **_run(cluster, f"{folder}/twice", **more)[1]}
+        where = cluster, f"{folder}/twice"
+        killed = [program.run(*where, kill_in=2, kill_after=n, **more)[0] for n in (2, 3)]
+        return {"killed": killed, **program.run(*where, **more)[1]["trained"]}
 
     def coordinator_killed():
-        killed, _ = _run(cluster, f"{folder}/coordinator", kill_in=2)
-        return {"killed": killed, **_run(cluster, f"{folder}/coordinator")[1]}
+        where = cluster, f"{folder}/coordinator"
+        killed, _ = program.run(*where, kill_in=2)
+        return {"killed": killed, **program.run(*where)[1]["trained"]}
 
     def files_in_an_epoch():
         """Digests of files by the step that they are of, and those of one process."""
@@ -157,7 +143,7 @@ def _main(folder, data=""):
 
         loop = coordinator.caught(lambda: job.call(step))["raised"]
         job.cluster.restart("ps:0")
-        return {"raised": raised, "loop": loop, "again": _run(cluster, backup)[1]}
+        return {"raised": raised, "loop": loop, "again": program.run(cluster, backup)[1]["trained"]}
 
     variable = job.variables([1.0])[0]
     if data:
