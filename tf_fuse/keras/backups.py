@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import backups
+from tf_fuse._tensorflow.keras import backups, models
 from tf_fuse.keras import checks
 from tf_fuse.keras.worker_data import WorkerIterator
 
@@ -77,7 +77,8 @@ def _fit(stock: Callable[..., Any], self: Any, *args: Any, **more: Any) -> Any:
 def _save(stock: Callable[..., None], self: Any) -> None:
     stock(self)
     if self.save_freq != "epoch" and checks.has_cluster(self.model.distribute_strategy):
-        of_workers = getattr(self.model.train_function, "steps_of_workers", lambda: None)()
+        function = models.made(self.model, "train")
+        of_workers = getattr(function, "steps_of_workers", lambda: None)()
         backups.write_steps(self, of_workers or [backups.batches(self)])
 
 

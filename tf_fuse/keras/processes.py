@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import processes
+from tf_fuse._tensorflow.keras import processes, trainer
 from tf_fuse.keras import backups, checks
 
 _log = logging.getLogger("tf_fuse")
@@ -51,7 +51,7 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
     """
     import keras
 
-    strategy = self._distribute_strategy
+    strategy = trainer.strategy_of(self)
     if not processes.are_several(strategy):
         stock(self, iterator, **batch)
         return
@@ -65,11 +65,11 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
         return
     spec = iterator.tf_fuse_element_spec
     if spec is None:  # A function of the program makes the dataset of each process.
-        spec = iterator.data_adapter.get_tf_dataset().element_spec
+        spec = processes.spec_of_data(iterator)
     flat = keras.tree.flatten(spec)
     if all(_is_known(one) for one in flat):
         first = keras.tree.pack_sequence_as(spec, [_shape_of(one) for one in flat])
-    elif batches := processes.first_batches(iterator.data_adapter):  # of a generator, kept
+    elif batches := processes.first_batches(iterator):  # of a generator, kept
         first = batches[0]
     else:
         _, _, batches = next(iter(iterator))

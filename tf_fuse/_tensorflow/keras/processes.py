@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
-from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Stored, Takes
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Exists, Member, Stored, Takes
 
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
 _STRATEGY = (
     "tensorflow.python.distribute.collective_all_reduce_strategy:CollectiveAllReduceExtended"
 )
+_CALLBACKS = "keras.src.callbacks.callback_list:CallbackList"
 _CHECKPOINT = "keras.src.callbacks.model_checkpoint:ModelCheckpoint"
 _BACKUP = "keras.src.callbacks.backup_and_restore:BackupAndRestore"
 _LOOPS = (feature_names.KERAS_PROCESSES,)
@@ -76,7 +77,7 @@ _EXTENDED: Final = {
         "kwargs",
     ),
     "on_train_begin": _member(
-        "keras.src.callbacks.callback_list:CallbackList",
+        _CALLBACKS,
         "on_train_begin",
         "All processes go on from what the chief has restored.",
         _FILES,
@@ -125,6 +126,31 @@ MEMBERS = (
         versions="Keras 3",
     ),
     Member(
+        "keras.src.trainers.epoch_iterator:EpochIterator",
+        "data_adapter",
+        Stored(),
+        "holds the data of an epoch",
+        _LOOPS,
+        versions="Keras 3",
+    ),
+    Member(
+        "keras.src.trainers.data_adapters.data_adapter:DataAdapter",
+        "get_tf_dataset",
+        Takes("self"),
+        "knows the shapes of batches",
+        _LOOPS,
+        versions="Keras 3",
+    ),
+    Member(
+        _CALLBACKS,
+        "callbacks",
+        Stored(),
+        "says whether a callback of the chief restores values",
+        _FILES,
+        versions="Keras 3",
+    ),
+    Member(_CALLBACKS, "model", Exists(), "is what is trained", _FILES, versions="Keras 3"),
+    Member(
         "keras.src.trainers.trainer:Trainer",
         "_initial_epoch",
         Stored(),
@@ -159,9 +185,26 @@ def is_sliced(data: Any) -> bool:
     return hasattr(data, "_original_dataset")
 
 
-def first_batches(adapter: Any) -> list[Any]:
+def first_batches(epochs: Any) -> list[Any]:
     """Return batches that Keras has read to know their shapes; none if it need not read any."""
-    return list(getattr(adapter, "_first_batches", ()))
+    return list(getattr(epochs.data_adapter, "_first_batches", ()))
+
+
+def spec_of_data(epochs: Any) -> Any:
+    """Return the spec of the batches that Keras makes of the data of an `EpochIterator`."""
+    return epochs.data_adapter.get_tf_dataset().element_spec
+
+
+def model_of(callbacks: Any) -> Any:
+    """Return the model of a `CallbackList`."""
+    return callbacks.model
+
+
+def have_backup(callbacks: Any) -> bool:
+    """Return whether one of a `CallbackList` is `BackupAndRestore`."""
+    import keras
+
+    return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks.callbacks)
 
 
 def is_seeded() -> bool:
