@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
-from tf_fuse._tensorflow.members import AT_FIRST_USE, Exists, Member, Stored, Takes
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Exists, Member, Stored, Takes, Versions
 
+_log = logging.getLogger("tf_fuse")
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
 _STRATEGY = (
@@ -20,10 +24,12 @@ _CHECKPOINT = "keras.src.callbacks.model_checkpoint:ModelCheckpoint"
 _BACKUP = "keras.src.callbacks.backup_and_restore:BackupAndRestore"
 _LOOPS = (feature_names.KERAS_PROCESSES,)
 _FILES = (feature_names.KERAS_FILES,)
+_MENDED = Versions("Keras", (3, 12), (3, 15))
 
 
 def _member(owner: str, name: str, why: str, features: tuple[str, ...], *takes: str) -> Member:
-    return Member(owner, name, Takes(*takes), why, features, AT_FIRST_USE, "Keras 3")
+    shape = Takes(*takes)
+    return Member(owner, name, shape, why, features, AT_FIRST_USE, str(_MENDED), _MENDED)
 
 
 #: By what they are called here.
@@ -35,6 +41,15 @@ _EXTENDED: Final = {
         _LOOPS,
         "values",
         "strategy",
+        "reduction",
+    ),
+    "reduce_values": _member(
+        "keras.src.losses.loss",
+        "reduce_values",
+        "A process that has no row of a batch has a loss of 0; Keras's becomes NaN.",
+        _LOOPS,
+        "values",
+        "sample_weight",
         "reduction",
     ),
     "_maybe_symbolic_build": _member(
@@ -169,6 +184,26 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
     """
     for name, method in methods.items():
         monkey_patch.extend(_EXTENDED[name], method)
+
+
+def warn_if_untried() -> None:
+    """Warn, once for a version of Keras, if the mends above were not tried with it.
+
+    They are made there, too: a Keras that looks the same most probably has the same errors.
+    """
+    _warn_if_untried(getattr(sys.modules.get("keras"), "__version__", "of unknown version"))
+
+
+@functools.cache
+def _warn_if_untried(version: str) -> None:
+    for mended in {one.mended for one in _EXTENDED.values() if one.mended is not None}:
+        if not mended.include(version):
+            _log.warning(
+                "fit in several processes was not tried with Keras %s: tf_fuse mends the errors of "
+                "%s that docs/keras.md lists. If something is wrong, install one of those versions",
+                version,
+                mended,
+            )
 
 
 def are_several(strategy: Any) -> bool:
