@@ -8,6 +8,7 @@ task with its TF_CONFIG ("rpc_layer": "grpc+fuse") and the folder where worker 0
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -55,8 +56,14 @@ def work(folder):
     keras.utils.set_random_seed(1)
     with strategy.scope():
         model = make_model()
-    is_chief = strategy.cluster_resolver.task_id == 0
+    worker = strategy.cluster_resolver.task_id
+    is_chief = worker == 0
+    # All workers save, since a variable's values may lie in other workers; the chief's files stay.
+    checkpoints = tf.train.CheckpointManager(
+        tf.train.Checkpoint(model=model), f"{folder}/checkpoints-{worker}", max_to_keep=2
+    )
     callbacks = [
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: checkpoints.save()),
         keras.callbacks.BackupAndRestore(f"{folder}/backup"),
         keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", save_best_only=True),
         keras.callbacks.EarlyStopping(patience=2),
@@ -66,10 +73,17 @@ def work(folder):
     model.fit(data, epochs=EPOCHS, validation_data=data, callbacks=callbacks, verbose=verbose)
     found = model.evaluate(data, return_dict=True, verbose=0)
     print(f"accuracy: {found['accuracy']:.4f}", flush=True)
-    if is_chief:
+    if not is_chief:
+        shutil.rmtree(checkpoints.directory)
+    else:
         best = keras.saving.load_model(f"{folder}/best.keras")
         found = best.evaluate(data, return_dict=True, verbose=0)
         print(f"accuracy of the saved model: {found['accuracy']:.4f}", flush=True)
+        again = make_model()
+        restored = tf.train.Checkpoint(model=again).restore(checkpoints.latest_checkpoint)
+        restored.assert_existing_objects_matched()
+        found = again.evaluate(data, return_dict=True, verbose=0)
+        print(f"accuracy of the checkpoint: {found['accuracy']:.4f}", flush=True)
 
 
 def start_workers(folder):

@@ -10,6 +10,9 @@ coordinator is "chief".
 import os
 import tempfile
 
+# Calls to lost tasks fail, so that the coordinator notices; set before TensorFlow is imported.
+os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -36,36 +39,55 @@ def find_cluster():
     return resolver
 
 
-def shopping_lists():
-    """Returns rows of three words, and whether each has cheese."""
+def shopping_lists(lookup, context=None):
+    """Returns batches of three words' numbers, and whether cheese is among the words.
+
+    Args:
+      lookup: gives words numbers; a layer that the model does not have.
+      context: of the worker, which gets its part of the rows; None for all.
+    """
     rng = np.random.default_rng(1)
-    rows = np.array([rng.choice(WORDS, 3, replace=False) for _ in range(ROWS)])
-    labels = (rows == "cheese").any(1, keepdims=True).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices((rows, labels)).batch(BATCH)
+    words = np.array([rng.choice(WORDS, 3, replace=False) for _ in range(ROWS)])
+    labels = (words == "cheese").any(1, keepdims=True).astype(np.float32)
+    rows = tf.data.Dataset.from_tensor_slices((words, labels))
+    if context is not None:
+        rows = rows.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return rows.batch(BATCH).map(lambda words, label: (lookup(words), label))
 
 
 def make_model():
-    """Returns a compiled model; call it in the strategy's scope."""
-    words = keras.Input([3], dtype="string")
-    ids = keras.layers.StringLookup(vocabulary=WORDS)(words)
+    """Returns a lookup of words and a compiled model; call it in the strategy's scope."""
+    lookup = keras.layers.StringLookup(vocabulary=WORDS)
+    ids = keras.Input([3], dtype="int64")
     mean = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(8, 16)(ids))
-    model = keras.Model(words, keras.layers.Dense(1, "sigmoid")(mean))
-    model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=["accuracy"])
-    return model
+    model = keras.Model(ids, keras.layers.Dense(1, "sigmoid")(mean))
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        "binary_crossentropy",
+        metrics=["accuracy"],
+        steps_per_execution=4,  # of `fit`: steps that a worker runs in one call
+    )
+    return lookup, model
 
 
 def fit(strategy, folder):
-    """Trains by `fit`, which goes on from a backup if the coordinator is started again."""
+    """Trains by `fit`, which goes on from a backup if the coordinator is started again.
+
+    Each worker reads its part of the rows, also to evaluate.
+    """
     with strategy.scope():
-        model = make_model()
+        lookup, model = make_model()
     callbacks = [
         keras.callbacks.BackupAndRestore(f"{folder}/backup"),
         keras.callbacks.ModelCheckpoint(f"{folder}/best.keras", save_best_only=True),
         keras.callbacks.EarlyStopping(patience=2),
     ]
-    data = shopping_lists()
-    model.fit(data, epochs=EPOCHS, validation_data=data, callbacks=callbacks, verbose=2)
-    return model.evaluate(data, return_dict=True, verbose=0)["accuracy"]
+
+    def batches(context):
+        return shopping_lists(lookup, context)
+
+    model.fit(batches, epochs=EPOCHS, validation_data=batches, callbacks=callbacks, verbose=2)
+    return model.evaluate(batches, return_dict=True, verbose=0)["accuracy"]
 
 
 def loop(strategy):
@@ -76,11 +98,11 @@ def loop(strategy):
     """
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = make_model()
+        lookup, model = make_model()
 
-    def replica(words, labels):
+    def replica(ids, labels):
         with tf.GradientTape() as tape:
-            loss = model.compute_loss(words, labels, model(words, training=True))
+            loss = model.compute_loss(ids, labels, model(ids, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)
         model.optimizer.apply(gradients, model.trainable_variables)
         return loss
@@ -89,19 +111,23 @@ def loop(strategy):
     def step(iterator):
         return strategy.run(replica, args=next(iterator))
 
-    data = coordinator.create_per_worker_dataset(lambda: shopping_lists().shuffle(16).repeat())
-    iterator = iter(data)
+    def batches():
+        return shopping_lists(lookup).shuffle(16).repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
     for epoch in range(EPOCHS):
         steps = [coordinator.schedule(step, args=(iterator,)) for _ in range(ROWS // BATCH)]
         coordinator.join()
         print(f"epoch {epoch}: loss {np.mean([one.fetch() for one in steps]):.4f}")
-    return model.evaluate(shopping_lists(), return_dict=True, verbose=0)["accuracy"]
+    return model.evaluate(shopping_lists(lookup), return_dict=True, verbose=0)["accuracy"]
 
 
 def main():
     """Trains twice; prints both accuracies."""
     tf.config.optimizer.set_experimental_options({"tf_fuse": True})
-    strategy = tf.distribute.ParameterServerStrategy(find_cluster())
+    # Both servers have a part of the embedding's table.
+    partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(256, max_shards=2)
+    strategy = tf.distribute.ParameterServerStrategy(find_cluster(), partitioner)
     with tempfile.TemporaryDirectory() as folder:
         print(f"accuracy after fit: {fit(strategy, folder):.3f}")
         print(f"accuracy after the loop: {loop(strategy):.3f}", flush=True)

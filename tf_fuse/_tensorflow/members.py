@@ -8,6 +8,7 @@ import dis
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -110,6 +111,29 @@ class Absent:
 
 
 @dataclass(frozen=True)
+class Versions:
+    """Versions of a package, each by its first two numbers.
+
+    Attributes:
+      package: its name, for messages.
+      first, last: included.
+    """
+
+    package: str
+    first: tuple[int, int]
+    last: tuple[int, int]
+
+    def include(self, version: str) -> bool:
+        """Return whether a version is one of these."""
+        found = re.match(r"(\d+)\.(\d+)", version)
+        return found is not None and self.first <= (int(found[1]), int(found[2])) <= self.last
+
+    def __str__(self) -> str:
+        first, last = (".".join(map(str, one)) for one in (self.first, self.last))
+        return f"{self.package} {first} to {last}"
+
+
+@dataclass(frozen=True)
 class Member:
     """One member that is replaced or read.
 
@@ -121,6 +145,8 @@ class Member:
       features: that need it; see `features.py`.
       when: `AT_IMPORT`, `AT_FIRST_USE`, `ON_OBJECTS` or `READ`.
       versions: whose shape was looked at.
+      mended: versions whose member does something wrong, and whose mend was tried; None if the
+        replacement mends nothing.
     """
 
     owner: str
@@ -130,6 +156,7 @@ class Member:
     features: tuple[str, ...]
     when: str = READ
     versions: str = "TensorFlow 2.20, 2.21"
+    mended: Versions | None = None
 
     @property
     def package(self) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import backups
+from tf_fuse._tensorflow.keras import backups, models
 from tf_fuse.keras import checks
 from tf_fuse.keras.worker_data import WorkerIterator
 
@@ -83,7 +83,8 @@ def _save(stock: Callable[..., None], self: Any) -> None:
     def made() -> list[int]:
         if self.save_freq == "epoch":
             return []
-        of_workers = getattr(self.model.train_function, "steps_of_workers", lambda: None)()
+        function = models.made(self.model, "train")
+        of_workers = getattr(function, "steps_of_workers", lambda: None)()
         return of_workers or [backups.batches(self)]
 
     backups.save(self, lambda: stock(self), made)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import processes
+from tf_fuse._tensorflow.keras import models, processes, trainer
 from tf_fuse._tensorflow.keras.variable import value_of
 
 _log = logging.getLogger("tf_fuse")
@@ -55,7 +55,7 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
     import keras
     import tensorflow as tf
 
-    strategy: Any = getattr(self, "_distribute_strategy", None)
+    strategy = trainer.strategy_of(self)
     if not has_cluster(strategy):
         if has_cluster(tf.distribute.get_strategy()):
             raise _no_scope(tf.distribute.get_strategy())
@@ -70,7 +70,7 @@ def compile_model(stock: Callable[..., None], self: Any, *args: Any, **kwargs: A
 
 def check_variables(model: Any) -> None:
     """Check that a model's variables were made in the scope of its strategy."""
-    strategy = model._distribute_strategy
+    strategy = trainer.strategy_of(model)
     # Processes that train together can read variables of their own.
     is_read_only = not has_servers(strategy)
     _check_scope(strategy, model.trainable_variables if is_read_only else model.variables)
@@ -82,7 +82,7 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
     Raises:
       RuntimeError: another thread does.
     """
-    if not has_servers(self._distribute_strategy):
+    if not has_servers(trainer.strategy_of(self)):
         return stock(self, *args, **kwargs)
     mine = (threading.get_ident(), object())
     thread, first = _running.setdefault(id(self), mine)
@@ -97,8 +97,8 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
     except BaseException:
         # A callback's error, or an interrupt: no step runs on, and the next call counts none of
         # these.
-        functions: list[Any] = [self.test_function, self.train_function if is_outermost else None]
-        for function in functions:
+        for step in ("test", "train") if is_outermost else ("test",):
+            function = models.made(self, step)
             if hasattr(function, "give_up"):
                 function.give_up()
         raise
@@ -113,7 +113,7 @@ def build(
     """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch."""
     import keras
 
-    if not has_servers(self._distribute_strategy):
+    if not has_servers(trainer.strategy_of(self)):
         stock(self, iterator, data_batch)
         return
     check_variables(self)
@@ -155,7 +155,7 @@ def check_step(model: Any) -> None:
     import tensorflow as tf
 
     strategy = model.distribute_strategy
-    if model._distribute_strategy is None:
+    if trainer.strategy_of(model) is None:
         raise _no_scope(strategy)
     if model.run_eagerly or tf.config.functions_run_eagerly():
         raise ValueError(
@@ -216,7 +216,7 @@ def warn_of_local_model(model: Any) -> None:
     import tensorflow as tf
 
     jobs = {device.name.split("/")[1] for device in tf.config.list_logical_devices()}
-    if model._distribute_strategy is not None:
+    if trainer.strategy_of(model) is not None:
         return
     if "job:ps" in jobs:
         workers = "on the workers of the ParameterServerStrategy"

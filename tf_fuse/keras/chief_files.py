@@ -46,7 +46,7 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
     Raises:
       RuntimeError: a callback of the chief failed.
     """
-    model = self.model
+    model = processes.model_of(self)
     strategy: Any = getattr(model, "distribute_strategy", None)
     if not processes.are_several(strategy):
         stock(self, *args, **more)
@@ -76,12 +76,9 @@ def _begin(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> No
 
 def _restored(callbacks: Any) -> np.ndarray:
     """What the chief sends: what `BackupAndRestore` did, the epoch to begin with, its steps."""
-    import keras
-
-    found = any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks.callbacks)
-    model = callbacks.model
-    epoch, steps = processes.first_epoch(model) or 0, sum(backups.steps_made(model))
-    return np.array([_LOADED if found else _NOTHING, epoch, steps])
+    state = _LOADED if processes.have_backup(callbacks) else _NOTHING
+    model = processes.model_of(callbacks)
+    return np.array([state, processes.first_epoch(model) or 0, sum(backups.steps_made(model))])
 
 
 def _from_chief(strategy: Any, value: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import trainer
+from tf_fuse._tensorflow.keras import models, trainer
 from tf_fuse._tensorflow.variables import parameter_server_strategy
 from tf_fuse.keras import backups, batches, checks, metric_sums, steps
 from tf_fuse.keras.step_queue import Call, StepQueue
@@ -86,8 +86,8 @@ def _read_here(
         _read_on_workers(stock, self, distribute_strategy, x, more)
         return
     stock(self, _Reader, *args, **more)
-    endless = self._distributed_dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    if endless and self.steps_per_epoch is None:
+    endless = trainer.dataset_of(self).cardinality() == tf.data.INFINITE_CARDINALITY
+    if endless and trainer.steps_per_epoch(self) is None:
         raise ValueError("the dataset is endless: give steps_per_epoch (or steps)")
     _log_once(
         "data: the coordinator reads it, and gives each batch to the next free worker, once per "
@@ -110,7 +110,7 @@ def _read_on_workers(
     data = WorkerData(strategy, function, more.get("steps_per_epoch"))
     nothing = tf.data.Dataset.from_generator(tuple, output_signature=data.element_spec)
     stock(self, _Reader, **{**more, "x": nothing, "batch_size": None, "shuffle": False})
-    self._distributed_dataset = data
+    trainer.set_dataset(self, data)
     if data.steps is None:
         trainer.let_end_anywhere(self)
     _log_once(
@@ -143,7 +143,7 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
 
 def _results(stock: Callable[..., Any], self: Any, logs: Any) -> Any:
     """Extend `Trainer._get_metrics_result_or_logs`: waits for all steps."""
-    for function in (self.train_function, self.test_function):
+    for function in (models.made(self, "train"), models.made(self, "test")):
         if isinstance(function, Steps) and function.is_busy():
             logs = function.join()
     return stock(self, logs)
@@ -153,10 +153,10 @@ def _make_predict_function(stock: Callable[..., Any], self: Any, force: bool = F
     """Extend `TensorFlowTrainer.make_predict_function`."""
     if not checks.has_servers(self.distribute_strategy):
         return stock(self, force)
-    if self.predict_function is None or force:
+    if models.made(self, "predict") is None or force:
         checks.check_step(self)
-        self.predict_function = _predict_function(self)
-    return self.predict_function
+        models.set_made(self, "predict", _predict_function(self))
+    return models.made(self, "predict")
 
 
 def _predict_function(model: Any) -> Callable[[Any], Call]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse._tensorflow.keras import processes
+from tf_fuse._tensorflow.keras import processes, trainer
 from tf_fuse.keras import backups, checks
 
 _log = logging.getLogger("tf_fuse")
@@ -27,6 +27,7 @@ def install() -> None:
         processes.extend(
             {
                 "reduce_per_replica": _mean,
+                "reduce_values": _loss,
                 "_maybe_symbolic_build": _build,
                 "_make_function": _make_function,
                 "__init__": _distribute,
@@ -51,7 +52,7 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
     """
     import keras
 
-    strategy = self._distribute_strategy
+    strategy = trainer.strategy_of(self)
     if not processes.are_several(strategy):
         stock(self, iterator, **batch)
         return
@@ -65,11 +66,11 @@ def _build(stock: Callable[..., None], self: Any, iterator: Any = None, **batch:
         return
     spec = iterator.tf_fuse_element_spec
     if spec is None:  # A function of the program makes the dataset of each process.
-        spec = iterator.data_adapter.get_tf_dataset().element_spec
+        spec = processes.spec_of_data(iterator)
     flat = keras.tree.flatten(spec)
     if all(_is_known(one) for one in flat):
         first = keras.tree.pack_sequence_as(spec, [_shape_of(one) for one in flat])
-    elif batches := processes.first_batches(iterator.data_adapter):  # of a generator, kept
+    elif batches := processes.first_batches(iterator):  # of a generator, kept
         first = batches[0]
     else:
         _, _, batches = next(iter(iterator))
@@ -108,7 +109,7 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
     if self.jit_compile:
         _log.warning("jit_compile is off for %s: XLA cannot compile collectives on CPUs", self.name)
         self.jit_compile = False
-    run_steps = stock(self, lambda data: step_function(_with_unknown_rows(data)))
+    run_steps = stock(self, step_function)
 
     def run(iterator: Any) -> Any:
         if not isinstance(iterator, tf.distribute.DistributedIterator):
@@ -119,19 +120,22 @@ def _make_function(stock: Callable[..., Any], self: Any, step_function: Any) -> 
     return run
 
 
-def _with_unknown_rows(data: Any) -> Any:
-    """Hide from Keras that this process has no row of a batch: its loss would be NaN."""
-    import keras
+def _loss(
+    stock: Callable[..., Any],
+    values: Any,
+    sample_weight: Any = None,
+    reduction: str | None = "sum_over_batch_size",
+) -> Any:
+    """Extend `reduce_values`: a process that has no row of a batch has a loss of 0.
+
+    Keras leaves the empty losses of rows, whose mean is NaN.
+    """
     import tensorflow as tf
 
-    def hide(one: Any) -> Any:
-        if not tf.is_symbolic_tensor(one) or not isinstance(one, tf.Tensor):
-            return one
-        if one.shape.rank and one.shape[0] == 0:
-            return tf.raw_ops.PlaceholderWithDefault(input=one, shape=[None, *one.shape[1:]])
-        return one
-
-    return keras.tree.map_structure(hide, data)
+    is_sum = tuple(values.shape) == (0,) and reduction not in (None, "none")
+    if is_sum and processes.are_several(tf.distribute.get_strategy()):
+        return tf.reduce_sum(values)
+    return stock(values, sample_weight, reduction)
 
 
 class _Distributor:
@@ -160,6 +164,7 @@ def _distribute(
     if not processes.are_several(distribute_strategy):
         stock(self, distribute_strategy, *args, **more)
         return
+    processes.warn_if_untried()
     x = more.get("x")
     if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
         raise ValueError(
@@ -279,7 +284,14 @@ def _predict(stock: Callable[..., Any], self: Any, x: Any, *args: Any, **more: A
     """Extend `predict`: processes share batches, not files, which keeps the order of the rows."""
     import tensorflow as tf
 
-    if isinstance(x, tf.data.Dataset) and processes.are_several(self.distribute_strategy):
+    if not processes.are_several(self.distribute_strategy):
+        return stock(self, x, *args, **more)
+    if tf.config.functions_run_eagerly():
+        raise ValueError(
+            "predict in several processes needs tf.functions: do not call "
+            "tf.config.run_functions_eagerly(True); model.compile(run_eagerly=True) works"
+        )
+    if isinstance(x, tf.data.Dataset):
         policies = tf.data.experimental.AutoShardPolicy
         if x.options().experimental_distribute.auto_shard_policy in (policies.AUTO, policies.FILE):
             options = tf.data.Options()

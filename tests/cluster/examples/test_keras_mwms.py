@@ -19,3 +19,5 @@ def test_both_workers_learn_the_same(run_program):
     assert 0.9 < float(one) <= 1.0
     (saved,) = re.findall(r"^accuracy of the saved model: (.*)$", printed, re.MULTILINE)
     assert 0.9 < float(saved) <= 1.0
+    (restored,) = re.findall(r"^accuracy of the checkpoint: (.*)$", printed, re.MULTILINE)
+    assert restored == one  # of the last epoch

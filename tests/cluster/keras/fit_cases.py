@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import hashlib
 import importlib
 import itertools
 import logging
 import os
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -50,6 +54,8 @@ class KerasFitCases:
         how: str = "arrays",
         steps: int = 1,
         epochs: int = 2,
+        eagerly: bool = False,
+        rows: int = ROWS,
         folder: str = "",
         saves: tuple[str, ...] = (),
         dies: int = -1,
@@ -65,6 +71,8 @@ class KerasFitCases:
             form.
           steps: `steps_per_execution`.
           epochs: of training.
+          eagerly: whether the model is compiled with `run_eagerly`.
+          rows: of the data.
           folder: of files.
           saves: "backup", "backup of each step", "checkpoint", and "alone" if the chief alone has
             these callbacks.
@@ -86,8 +94,9 @@ class KerasFitCases:
                 "mse",
                 metrics=["mae"],
                 steps_per_execution=steps,
+                run_eagerly=eagerly,
             )
-        x, y = inputs()
+        x, y = (one[:rows] for one in inputs())
         reported: dict[str, Any] = {}
         if how == "loop":
             with strategy.scope():
@@ -195,9 +204,6 @@ class KerasFitCases:
         """Returns the warnings and errors of programs whose data processes would share wrongly."""
         keras = self._keras(False)
         tf.random.set_seed(None)
-        warnings: list[str] = []
-        handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
         with self._strategy.scope():
             model = keras.Sequential([keras.layers.Dense(2)], name="one")
             model.compile("sgd", "mse", jit_compile=True)
@@ -205,12 +211,14 @@ class KerasFitCases:
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
         whole = tf.data.Options()
         whole.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        logging.getLogger("tf_fuse").addHandler(handler)
-        model.fit(x, y, verbose=0)
         local = keras.Sequential([keras.layers.Dense(2)], name="two")
         local.compile("sgd", "mse")
-        local.fit(x, y, verbose=0)
-        logging.getLogger("tf_fuse").removeHandler(handler)
+        with _logged() as logged:
+            model.fit(x, y, verbose=0)
+            local.fit(x, y, verbose=0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(dataset, epochs=2, steps_per_epoch=5, shuffle=False, verbose=0)
         errors = []
         for data in (
             self._strategy.experimental_distribute_dataset(dataset),
@@ -223,7 +231,25 @@ class KerasFitCases:
                 model.fit(data, verbose=0)
             except ValueError as error:
                 errors.append(str(error))
-        return {"warnings": warnings, "errors": errors}
+        tf.config.run_functions_eagerly(True)
+        try:
+            model.predict(x, verbose=0)
+        except ValueError as error:
+            errors.append(str(error))
+        tf.config.run_functions_eagerly(False)
+        too_short = [str(one.message) for one in caught]
+        return {"warnings": logged, "errors": errors, "too short": too_short}
+
+    def keras_untried(self, version: str) -> dict[str, Any]:
+        """Returns what is logged if Keras says that it is of a version, and the history."""
+        keras = self._keras(False)
+        with self._strategy.scope():
+            model = keras.Sequential([keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        with mock.patch.object(keras, "__version__", version), _logged() as logged:
+            history = model.fit(*inputs(), BATCH, epochs=2, shuffle=False, verbose=0).history
+            model.evaluate(*inputs(), verbose=0)
+        return {"warnings": logged, "history": history}
 
     def keras_mistakes_of_scope(self) -> dict[str, Any]:
         """Returns the errors of programs that make parts of a model outside of the scope."""
@@ -277,6 +303,19 @@ class KerasFitCases:
         keras.backend.clear_session()
         keras.utils.set_random_seed(3)
         return keras
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[list[str]]:
+    """Notes the warnings of tf_fuse."""
+    found: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("tf_fuse").addHandler(handler)
+    try:
+        yield found
+    finally:
+        logging.getLogger("tf_fuse").removeHandler(handler)
 
 
 def _sharded_steps() -> int:

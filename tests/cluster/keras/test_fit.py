@@ -86,6 +86,12 @@ def test_the_partitioned_table_is_on_both_servers(runs):
 
 
 @pytest.mark.parametrize("name", _DEFAULT)
+def test_the_import_leaves_models_without_a_cluster_alone(runs, name):
+    assert "raised" not in runs("imported", name)
+    assert runs("imported", name) == runs("one process", name)
+
+
+@pytest.mark.parametrize("name", _DEFAULT)
 def test_callbacks_are_called_as_in_one_process(runs, name):
     expected, here = (runs(mode, name)["calls"] for mode in ("one process", "on"))
     assert here == expected
@@ -104,9 +110,9 @@ def _main(mode, group):
         tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     strategies = {}
     if mode != "one process":
+        import tf_fuse.keras  # noqa: F401  (makes Keras run steps on workers, if there are any)
+    if mode in ("on", "off"):
         job = coordinator.Job("off", 1, 2)
-        import tf_fuse.keras  # noqa: F401  (makes Keras run its steps on workers)
-
         tf.config.optimizer.set_experimental_options({"tf_fuse": mode == "on"})
         partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(512, max_shards=2)
         divides = tf.distribute.ParameterServerStrategy(

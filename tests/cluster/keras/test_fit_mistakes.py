@@ -5,12 +5,14 @@
 The cluster runs stock TensorFlow's protocol `grpc`, with which `fit` works as well.
 """
 
+import contextlib
 import json
 import logging
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from unittest import mock
 
 import pytest
@@ -104,6 +106,18 @@ def test_a_model_that_is_compiled_outside_of_the_scope_trains(cases):
 
 def test_data_without_a_batch_ends_an_epoch_as_in_one_process(cases):
     assert cases["no batch"] == {"fit": {}, "evaluate": [], "then": cases["compiled in scope"]}
+
+
+def test_data_that_is_too_short_is_named_with_its_remedy(cases):
+    """As in one process: the epoch ends, and Keras says what to write."""
+    here, expected = cases["too short"]["servers"], cases["too short"]["one process"]
+    assert here == expected
+    for found in here.values():
+        assert len(found["losses"]) == 2
+        assert len(found["warnings"]) == 3  # two epochs and an evaluation
+        assert all(
+            "`.repeat()`" in text and "ran out of data" in text for text in found["warnings"]
+        )
 
 
 def test_two_threads_do_not_train_one_model(cases):
@@ -224,6 +238,22 @@ def _main():
             "then": model.fit(dataset, verbose=0).history["loss"][0],
         }
 
+    def too_short(scope):
+        """Two batches; of the second dataset, Keras does not know the length."""
+        found = {}
+        for name, data in {"known": dataset, "unknown": dataset.filter(lambda *_: True)}.items():
+            with scope():
+                model = made()
+                model.compile("sgd", "mse")
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                fitted = model.fit(data, epochs=2, steps_per_epoch=5, shuffle=False, verbose=0)
+                evaluated = model.evaluate(data, steps=5, verbose=0)
+            texts = [str(one.message) for one in caught]
+            losses = fitted.history["loss"]
+            found[name] = {"losses": losses, "evaluated": evaluated, "warnings": texts}
+        return found
+
     def run_functions_eagerly():
         model = in_scope()
         tf.config.run_functions_eagerly(True)
@@ -343,6 +373,10 @@ def _main():
             "layers made outside": layers_outside,
             "called outside": called_outside,
             "no batch": no_batch,
+            "too short": lambda: {
+                "servers": too_short(scope),
+                "one process": too_short(contextlib.nullcontext),
+            },
             "run_eagerly": lambda: in_scope(run_eagerly=True).fit(dataset, verbose=0),
             "run_functions_eagerly": run_functions_eagerly,
             "two GPUs": two_gpus,

@@ -80,6 +80,14 @@ def test_values_are_those_of_a_custom_loop(two, optimizer):
         assert sharded == [one | {"sharded": True} for one in here], key
 
 
+@pytest.mark.parametrize("rows", [17, slow(fit_cases.ROWS)])
+def test_run_eagerly_gives_the_same(two, rows):
+    """Also if a process has no row of a batch: of the last of 17."""
+    assert two.fit(rows=rows, eagerly=True) == two.fit(rows=rows)
+    losses = [*two.fit(rows=rows)[0]["history"]["loss"], two.fit(rows=rows)[0]["evaluated"]["loss"]]
+    assert all(0.0 < one < 10.0 for one in losses)  # not NaN
+
+
 @pytest.mark.slow
 def test_values_are_those_of_stock_collectives(two):
     with Ranks(["grpc"] * 2, server=False) as ranks:
@@ -146,6 +154,9 @@ def test_a_generator_of_ragged_rows_loses_none(two):
 
 def test_mistakes_are_named(two):
     for told in _run(two.ranks, "keras_mistakes"):
+        short = told.pop("too short")
+        assert len(short) == 2  # epochs
+        assert all("ran out of data" in text and "`.repeat()`" in text for text in short)
         assert told == {
             "warnings": [
                 "fit shuffles in another order in each process, so some rows train twice in an "
@@ -169,8 +180,25 @@ def test_mistakes_are_named(two):
                 "dataset, or repeat a number that belongs to the whole batch for each of its rows",
                 "under MultiWorkerMirroredStrategy fit, evaluate and predict take data, not a "
                 "function that makes it: give them the whole dataset, which AutoShardPolicy shards",
+                "predict in several processes needs tf.functions: do not call "
+                "tf.config.run_functions_eagerly(True); model.compile(run_eagerly=True) works",
             ],
         }
+
+
+@pytest.mark.parametrize("version", ["3.11.3", "3.16.0"])
+def test_a_keras_that_was_not_tried_is_mended_with_one_warning(two, version):
+    """A newer one that has the same members most probably has the same errors."""
+    (tried, *_), untried = (
+        _run(two.ranks, "keras_untried", version=one) for one in ("3.15.9", version)
+    )
+    assert tried["warnings"] == []
+    warning = (
+        f"fit in several processes was not tried with Keras {version}: tf_fuse mends the errors of "
+        "Keras 3.12 to 3.15 that docs/keras.md lists. If something is wrong, install one of those "
+        "versions"
+    )
+    assert untried == [tried | {"warnings": [warning]}] * 2
 
 
 def test_parts_that_were_made_outside_of_the_scope_are_named(two):

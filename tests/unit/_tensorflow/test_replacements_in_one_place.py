@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""No file outside of tf_fuse/_tensorflow replaces a member of TensorFlow or Keras."""
+"""No file outside of tf_fuse/_tensorflow replaces a member of TensorFlow or Keras, or reads one."""
 
 import ast
 import os
@@ -19,6 +19,8 @@ _CHANGES = frozenset(
 )
 # Names that are set on objects, and that no class of this package has.
 _SET = {one.name for one in catalogue.MEMBERS if one.when != members.READ} - {"build", "update"}
+# Names that TensorFlow and Keras keep to themselves.
+_PRIVATE = {one.name for one in catalogue.MEMBERS if one.name.startswith("_")}
 
 
 def _root(node):
@@ -70,18 +72,33 @@ def _targets(node):
     return [node.target] if isinstance(node, (ast.AnnAssign, ast.AugAssign)) else []
 
 
+def _objects_of_classes(tree):
+    """Attributes of `self` and `cls` in classes: of objects of this package."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    inside = {one for node in classes for one in ast.walk(node)}
+    return {one for one in inside if _root(one) in ("self", "cls")}
+
+
 def found_in(text):
-    """Lines of a file that change what is TensorFlow's or Keras's."""
+    """Lines of a file that change what is TensorFlow's or Keras's.
+
+    In functions that extend methods of theirs, `self` is an object of theirs: there, lines that
+    read a private member count, too.
+    """
     tree = ast.parse(text)
     theirs = _theirs(tree)
+    of_this_package = _objects_of_classes(tree)
     found = []
     for node in ast.walk(tree):
+        is_read = isinstance(node, ast.Attribute) and node.attr in _PRIVATE
+        if is_read and _root(node) == "self" and node not in of_this_package:
+            found.append(node.lineno)
         for one in _targets(node):
             if isinstance(one, (ast.Attribute, ast.Subscript)) and not isinstance(
                 one.ctx, ast.Load
             ):
                 is_set = isinstance(one, ast.Attribute) and one.attr in _SET
-                if _root(one) in theirs or (is_set and _root(one) not in ("self", "cls")):
+                if _root(one) in theirs or (is_set and one not in of_this_package):
                     found.append(node.lineno)
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else ""
@@ -111,6 +128,9 @@ def _vars_of(node, theirs):
         "import sys\nm = sys.modules.get('keras.src')\nc = getattr(m, 'Model')\nsetattr(c, 'a', 1)",
         "from tensorflow.python.eager import transform\ntransform.CALLBACKS.append(1)",
         "def f(error):\n    error._message = ''",
+        "def f(self):\n    self._message = ''",
+        "def f(stock, self):\n    return self._distribute_strategy",
+        "class C: ...\ndef f(self, data):\n    self._distributed_dataset = data",
         "def f(cls):\n    setattr(cls, 'call_function', None)",
         "import tensorflow as tf\ndel tf.function",
         "import tensorflow as tf\ntf.__dict__['function'] = 1",

@@ -17,6 +17,10 @@ _OWNERS = {
     "tf_keras.src.engine.training:Model": "tf_keras 2.21",
 }
 _FEATURES = (feature_names.LAYOUT,)
+# What runs steps of Keras 3 is also read and set for `fit` on a cluster.
+_OF_FUNCTIONS = {
+    owner: _FEATURES + (feature_names.KERAS_FIT,) * owner.startswith("keras.") for owner in _OWNERS
+}
 MEMBERS = (
     *(
         Member(
@@ -37,7 +41,7 @@ MEMBERS = (
             f"{step}_function",
             Stored(),
             "holds what `fit`, `evaluate` or `predict` runs",
-            _FEATURES,
+            _OF_FUNCTIONS[owner],
             ON_OBJECTS,
             versions,
         )

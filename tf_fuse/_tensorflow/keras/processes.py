@@ -4,25 +4,32 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
-from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Stored, Takes
+from tf_fuse._tensorflow.members import AT_FIRST_USE, Exists, Member, Stored, Takes, Versions
 
+_log = logging.getLogger("tf_fuse")
 _MODULE = "keras.src.backend.tensorflow.trainer"
 _TRAINER = f"{_MODULE}:TensorFlowTrainer"
 _STRATEGY = (
     "tensorflow.python.distribute.collective_all_reduce_strategy:CollectiveAllReduceExtended"
 )
+_CALLBACKS = "keras.src.callbacks.callback_list:CallbackList"
 _CHECKPOINT = "keras.src.callbacks.model_checkpoint:ModelCheckpoint"
 _BACKUP = "keras.src.callbacks.backup_and_restore:BackupAndRestore"
 _LOOPS = (feature_names.KERAS_PROCESSES,)
 _FILES = (feature_names.KERAS_FILES,)
+_MENDED = Versions("Keras", (3, 12), (3, 15))
 
 
 def _member(owner: str, name: str, why: str, features: tuple[str, ...], *takes: str) -> Member:
-    return Member(owner, name, Takes(*takes), why, features, AT_FIRST_USE, "Keras 3")
+    shape = Takes(*takes)
+    return Member(owner, name, shape, why, features, AT_FIRST_USE, str(_MENDED), _MENDED)
 
 
 #: By what they are called here.
@@ -34,6 +41,15 @@ _EXTENDED: Final = {
         _LOOPS,
         "values",
         "strategy",
+        "reduction",
+    ),
+    "reduce_values": _member(
+        "keras.src.losses.loss",
+        "reduce_values",
+        "A process that has no row of a batch has a loss of 0; Keras's becomes NaN.",
+        _LOOPS,
+        "values",
+        "sample_weight",
         "reduction",
     ),
     "_maybe_symbolic_build": _member(
@@ -76,7 +92,7 @@ _EXTENDED: Final = {
         "kwargs",
     ),
     "on_train_begin": _member(
-        "keras.src.callbacks.callback_list:CallbackList",
+        _CALLBACKS,
         "on_train_begin",
         "All processes go on from what the chief has restored.",
         _FILES,
@@ -125,6 +141,31 @@ MEMBERS = (
         versions="Keras 3",
     ),
     Member(
+        "keras.src.trainers.epoch_iterator:EpochIterator",
+        "data_adapter",
+        Stored(),
+        "holds the data of an epoch",
+        _LOOPS,
+        versions="Keras 3",
+    ),
+    Member(
+        "keras.src.trainers.data_adapters.data_adapter:DataAdapter",
+        "get_tf_dataset",
+        Takes("self"),
+        "knows the shapes of batches",
+        _LOOPS,
+        versions="Keras 3",
+    ),
+    Member(
+        _CALLBACKS,
+        "callbacks",
+        Stored(),
+        "says whether a callback of the chief restores values",
+        _FILES,
+        versions="Keras 3",
+    ),
+    Member(_CALLBACKS, "model", Exists(), "is what is trained", _FILES, versions="Keras 3"),
+    Member(
         "keras.src.trainers.trainer:Trainer",
         "_initial_epoch",
         Stored(),
@@ -145,6 +186,26 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
         monkey_patch.extend(_EXTENDED[name], method)
 
 
+def warn_if_untried() -> None:
+    """Warn, once for a version of Keras, if the mends above were not tried with it.
+
+    They are made there, too: a Keras that looks the same most probably has the same errors.
+    """
+    _warn_if_untried(getattr(sys.modules.get("keras"), "__version__", "of unknown version"))
+
+
+@functools.cache
+def _warn_if_untried(version: str) -> None:
+    for mended in {one.mended for one in _EXTENDED.values() if one.mended is not None}:
+        if not mended.include(version):
+            _log.warning(
+                "fit in several processes was not tried with Keras %s: tf_fuse mends the errors of "
+                "%s that docs/keras.md lists. If something is wrong, install one of those versions",
+                version,
+                mended,
+            )
+
+
 def are_several(strategy: Any) -> bool:
     """Return whether a strategy is `MultiWorkerMirroredStrategy` of a cluster, also of one task."""
     import tensorflow as tf
@@ -159,9 +220,26 @@ def is_sliced(data: Any) -> bool:
     return hasattr(data, "_original_dataset")
 
 
-def first_batches(adapter: Any) -> list[Any]:
+def first_batches(epochs: Any) -> list[Any]:
     """Return batches that Keras has read to know their shapes; none if it need not read any."""
-    return list(getattr(adapter, "_first_batches", ()))
+    return list(getattr(epochs.data_adapter, "_first_batches", ()))
+
+
+def spec_of_data(epochs: Any) -> Any:
+    """Return the spec of the batches that Keras makes of the data of an `EpochIterator`."""
+    return epochs.data_adapter.get_tf_dataset().element_spec
+
+
+def model_of(callbacks: Any) -> Any:
+    """Return the model of a `CallbackList`."""
+    return callbacks.model
+
+
+def have_backup(callbacks: Any) -> bool:
+    """Return whether one of a `CallbackList` is `BackupAndRestore`."""
+    import keras
+
+    return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in callbacks.callbacks)
 
 
 def is_seeded() -> bool:

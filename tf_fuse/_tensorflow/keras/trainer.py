@@ -152,6 +152,14 @@ MEMBERS = (
         _VERSIONS,
     ),
     Member(
+        _EPOCHS,
+        "steps_per_epoch",
+        Stored(),
+        "is None if an epoch ends with its data",
+        _FEATURES,
+        versions=_VERSIONS,
+    ),
+    Member(
         _TRAINER,
         "_distribute_strategy",
         Stored(),
@@ -172,6 +180,27 @@ def extend(methods: Mapping[str, Callable[..., Any]]) -> None:
         if name not in _extended:  # Another feature may have replaced the same member.
             monkey_patch.extend(_BY_NAME[name], method)
             _extended.add(name)
+
+
+def strategy_of(model: Any) -> Any:
+    """Return the strategy in whose scope a model was made; None if there was none."""
+    return getattr(model, "_distribute_strategy", None)
+
+
+def dataset_of(epochs: Any) -> Any:
+    """Return what the epochs of a `TFEpochIterator` iterate over."""
+    return epochs._distributed_dataset
+
+
+def set_dataset(epochs: Any, dataset: Any) -> None:
+    """Set what the epochs of a `TFEpochIterator` iterate over."""
+    epochs._distributed_dataset = dataset
+
+
+def steps_per_epoch(epochs: Any) -> int | None:
+    """Return how many steps each epoch has; None if it ends with its data."""
+    steps = epochs.steps_per_epoch
+    return None if steps is None else int(steps)
 
 
 def let_end_anywhere(epochs: Any) -> None:
