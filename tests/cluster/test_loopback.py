@@ -13,7 +13,7 @@ import pytest
 
 from tests import listening, scripted
 from tf_fuse.cluster.local_cluster import LocalCluster
-from tf_fuse.cluster.task_process import Host
+from tf_fuse.cluster.task_process import ONE_HOST, Host
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
@@ -75,9 +75,9 @@ def test_a_local_cluster_of_one_task(tmp_path):
 
 
 def test_a_task_that_is_reached_by_another_name(tmp_path):
-    """Where a cluster is not of one machine."""
+    """Whoever has inherited the variable of a job on one machine may be in one on several."""
     hosts = {"worker": Host(scripted.OTHER_HOST)}
-    with LocalCluster(1, 0, "grpc+fuse", tmp_path, hosts=hosts) as cluster:
+    with LocalCluster(1, 0, "grpc+fuse", tmp_path, env=ONE_HOST, hosts=hosts) as cluster:
         (found,) = listening.tcp_addresses(cluster.pids.values()).values()
         assert not found <= _loopback()
 
