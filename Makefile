@@ -185,7 +185,7 @@ collectives: environment
 	  tests/cluster/collectives/test_shard_values.py \
 	  tests/fault/collectives/test_collective_loop.py $(ARGS)
 
-# UPDATES=all: each optimizer on servers with all sizes of biases, some six hours.
+# UPDATES=all: each optimizer on servers with all sizes of biases, some seventeen hours.
 updates: environment
 	TF_FUSE_TEST_UPDATES=$(UPDATES) $(BIN)/python -m pytest -m '' \
 	  tests/cluster/shard_update/test_rewrite.py tests/cluster/shard_update/test_matrix.py \

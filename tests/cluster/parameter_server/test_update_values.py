@@ -4,7 +4,7 @@
 
 It is long, so TF_FUSE_TEST_UPDATES=1 (`make updates`) runs it; `test_updates` is short. With
 TF_FUSE_TEST_UPDATES=all, each optimizer updates biases of all sizes from 1 to 4097, which takes
-some ten minutes for each: a part of the sizes at a time, since stock TensorFlow trains a model of
+half an hour for each: a part of the sizes at a time, since stock TensorFlow trains a model of
 all of them for longer than that before its first step ends.
 """
 
