@@ -139,7 +139,7 @@ def cluster_metrics(
       that runs without the plugin, or that does not answer, the dict has one key, "error".
 
     Raises:
-      tf.errors.OpError: with one `target`: there is no master, or it did not answer in time.
+      tf.errors.OpError: `target` is one address, and no master there answered in time.
     """
     from tf_fuse.v1 import fuse_recv_pb2
 

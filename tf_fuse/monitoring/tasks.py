@@ -62,7 +62,7 @@ def ask_every_task(
       A dict from task ("/job:ps/replica:0/task:0"), in sorted order, to its answer or an error.
 
     Raises:
-      tf.errors.OpError: there is no master at the one `target`, or it did not answer in time.
+      tf.errors.OpError: `target` is one address, and no master there answered in time.
     """
     if isinstance(target, str):
         return _ask_by_session(question, timeout_s, target)
@@ -139,7 +139,7 @@ def _ask_through(
       filters: of devices, at most one; none of them lets in all.
 
     Raises:
-      tf.errors.OpError: there is no session in time.
+      tf.errors.OpError: no session could be made in time.
     """
     import tensorflow as tf
 

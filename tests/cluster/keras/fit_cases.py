@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import itertools
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from tests.cluster.keras import interrupted_saves
+from tests.cluster.keras import fit_callbacks, interrupted_saves
 
 ROWS, BATCH = 19, 8
 _ALIGNMENT = 64
@@ -104,12 +103,12 @@ class KerasFitCases:
                 model.optimizer.build(model.trainable_variables)
             _train(strategy, model, x, y, epochs)
         else:
-            notes = _notes(keras, dies)
+            notes = fit_callbacks.notes(keras, dies)
             callbacks = [notes]
             if point:
                 interrupted_saves.interrupt(point, 2)
             if "alone" not in saves or self.rank == 0:
-                callbacks += _savers(keras, folder, saves)
+                callbacks += fit_callbacks.savers(keras, folder, saves)
             data = _data(keras, how, x, y)
             history = model.fit(
                 **data,
@@ -367,37 +366,6 @@ def _data(keras: Any, how: str, x: Any, y: Any) -> dict[str, Any]:
             return batches[index]
 
     return {"x": Batches()}
-
-
-def _notes(keras: Any, dies: int) -> Any:
-    class Notes(keras.callbacks.Callback):
-        """Keeps what it got; ends the process in the second step of an epoch."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.batches: list[Any] = []
-            self.epochs: list[int] = []
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            self.epochs.append(epoch)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if self.epochs[-1] == dies:
-                os._exit(9)
-            self.batches.append([batch, {key: float(value) for key, value in logs.items()}])
-
-    return Notes()
-
-
-def _savers(keras: Any, folder: str, saves: tuple[str, ...]) -> list[Any]:
-    found = []
-    if "backup" in saves:
-        found.append(keras.callbacks.BackupAndRestore(f"{folder}/backup"))
-    if "backup of each step" in saves:
-        found.append(keras.callbacks.BackupAndRestore(f"{folder}/backup", save_freq=1))
-    if "checkpoint" in saves:
-        found.append(keras.callbacks.ModelCheckpoint(f"{folder}/saved-{{epoch}}.keras"))
-    return found
 
 
 def _digest(variable: Any) -> str:

@@ -148,7 +148,7 @@ class _Coordinator:
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_error_of_the_call_that_failed_first_is_raised(is_known):
-    """TensorFlow cancels the others, so that a lost worker is no longer waited for."""
+    """After it, TensorFlow cancels all other calls, and waits for no lost worker."""
     queue = object.__new__(step_queue.StepQueue)
     queue._lock, queue._begun = threading.Lock(), collections.deque(["a call"])
     first = tf.errors.InvalidArgumentError(None, None, "the first")

@@ -104,7 +104,7 @@ def watch_products(
 
 
 def write_after(operation: Any, gather: Any, writes: Callable[[Any], bool]) -> None:
-    """Make what writes after an operation wait for a gather, too, also after the function's call.
+    """Make what writes after an operation wait for a gather, too: in its function, and after it.
 
     Args:
       operation: reads a variable.
@@ -114,6 +114,6 @@ def write_after(operation: Any, gather: Any, writes: Callable[[Any], bool]) -> N
     for writer in operation._control_outputs:
         if writes(writer):
             writer._add_control_input(gather)
-    # Where a call is inlined, what comes after it waits for these alone.
+    # Where TensorFlow inlines a call, what comes after it waits for the control outputs alone.
     if any(one is operation for one in operation.graph.control_outputs):
         operation.graph.control_outputs.append(gather)

@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 _KEEP = b"keep\n"
 _VARIABLE = "TF_FUSE_JOBS"  # the jobs that a process belongs to; a job may launch another one
@@ -62,12 +61,7 @@ class Guardian:
     def __enter__(self) -> Guardian:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         if kind is not None:
             self.keep_folder()
         self.end_processes()
