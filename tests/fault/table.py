@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
-_ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| `(test_\w+)`: `(\w+)` \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| (.+?) \| (.+?) \| (.+?) \| `(test_\w+)::(\w+)` \|$", re.MULTILINE)
 _SECONDS = re.compile(r" \([\d.]+ s\)$")
 _SAME = "same"
 _LEAST_SECONDS = 1.0  # Shorter times are not written.
@@ -152,7 +152,7 @@ def write_times(folder: Path) -> int:
         times = json.loads(path.read_text())
         stock = _with_time(_SECONDS.sub("", stock), times["stock"])
         here = _with_time(_SECONDS.sub("", here), times["here"])
-        return f"| {fault} | {stock} | {here} | `{module}`: `{case}` |"
+        return f"| {fault} | {stock} | {here} | `{module}::{case}` |"
 
     DOCUMENT.write_text(_ROW.sub(replace, DOCUMENT.read_text()))
     return updated

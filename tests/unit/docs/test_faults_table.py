@@ -55,8 +55,8 @@ def test_every_make_target_that_is_named_exists():
 
 def test_times_are_put_beside_the_outcomes_and_are_no_part_of_them(tmp_path, monkeypatch):
     document = tmp_path / "faults.md"
-    row = "| a | `AError` | recovered (9.9 s) | `test_x`: `one` |\n"
-    other = "| b | c | d | `test_x`: `two` |\n"
+    row = "| a | `AError` | recovered (9.9 s) | `test_x::one` |\n"
+    other = "| b | c | d | `test_x::two` |\n"
     document.write_text(row + other)
     monkeypatch.setattr(table, "DOCUMENT", document)
     before = table.rows()
@@ -64,24 +64,24 @@ def test_times_are_put_beside_the_outcomes_and_are_no_part_of_them(tmp_path, mon
     (tmp_path / "test_x.one.json").write_text(json.dumps({"stock": 0.04, "here": 1.26}))
     assert table.write_times(tmp_path) == 1
     assert document.read_text() == (
-        "| a | `AError` | recovered (1.3 s) | `test_x`: `one` |\n" + other
+        "| a | `AError` | recovered (1.3 s) | `test_x::one` |\n" + other
     )
     assert table.rows() == before
 
 
 def test_same_stands_for_the_outcome_of_stock(tmp_path, monkeypatch):
     document = tmp_path / "faults.md"
-    document.write_text("| a | `AError` (4.0 s) | same (6.1 s) | `test_x`: `one` |\n")
+    document.write_text("| a | `AError` (4.0 s) | same (6.1 s) | `test_x::one` |\n")
     monkeypatch.setattr(table, "DOCUMENT", document)
     assert table.rows()["test_x", "one"] == table.Row("a", "`AError`", "`AError`")
     (tmp_path / "test_x.one.json").write_text(json.dumps({"stock": 4.2, "here": 0.2}))
     table.write_times(tmp_path)
-    assert document.read_text() == "| a | `AError` (4.2 s) | same | `test_x`: `one` |\n"
+    assert document.read_text() == "| a | `AError` (4.2 s) | same | `test_x::one` |\n"
 
 
 def test_an_outcome_that_is_not_the_documented_one_fails(tmp_path, monkeypatch):
     document = tmp_path / "faults.md"
-    document.write_text("| a | `AError` | `AError` | `test_x`: `one` |\n")
+    document.write_text("| a | `AError` | `AError` | `test_x::one` |\n")
     monkeypatch.setattr(table, "DOCUMENT", document)
     table.check("test_x.py", "one", {"outcome": "`AError`"}, {"outcome": "`AError`"})
     with pytest.raises(AssertionError, match=r"a \(test_x: one\): .*recovered"):
@@ -92,7 +92,7 @@ def test_of_an_outcome_that_is_up_to_a_race_all_that_were_seen_are_documented(
     tmp_path, monkeypatch
 ):
     document = tmp_path / "faults.md"
-    document.write_text("| a | `A` or `B`; aborted | `A`; aborted | `test_x`: `one` |\n")
+    document.write_text("| a | `A` or `B`; aborted | `A`; aborted | `test_x::one` |\n")
     monkeypatch.setattr(table, "DOCUMENT", document)
     here = {"outcome": "`A`; aborted"}
     for outcome in ("`A`; aborted", "`B`; aborted", "`A` or `B`; aborted"):
@@ -106,7 +106,7 @@ def test_of_an_outcome_that_is_up_to_a_race_all_that_were_seen_are_documented(
 
 def test_a_case_stands_in_one_row(tmp_path, monkeypatch):
     document = tmp_path / "faults.md"
-    document.write_text("| a | b | c | `test_x`: `one` |\n" * 2)
+    document.write_text("| a | b | c | `test_x::one` |\n" * 2)
     monkeypatch.setattr(table, "DOCUMENT", document)
     with pytest.raises(ValueError, match="two rows name the case test_x: one"):
         table.rows()
