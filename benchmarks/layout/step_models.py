@@ -21,6 +21,7 @@ class Model:
     Attributes:
       name: with sizes.
       step: a function of the arguments; a loss.
+      loss_of: the same without an update.
       args: arrays.
       variables: of the step.
       dimensions: names of dimensions of some tensors.
@@ -29,6 +30,7 @@ class Model:
 
     name: str
     step: Any
+    loss_of: Any
     args: tuple[np.ndarray, ...]
     variables: Sequence[Any]
     dimensions: Mapping[str, Sequence[str | None]]
@@ -40,9 +42,9 @@ class Model:
         return [tf.TensorSpec(one.shape, one.dtype) for one in self.args]
 
 
-def two_layers(batch: int, io: int, hidden: int) -> Model:
+def two_layers(batch: int, io: int, hidden: int, make_variable: Any = tf.Variable) -> Model:
     """Mesh-TensorFlow's example: y = relu(x w) v, and its gradients."""
-    w, v = _variables({"w": (io, hidden), "v": (hidden, io)})
+    w, v = _variables({"w": (io, hidden), "v": (hidden, io)}, make_variable)
 
     def loss_of(x: Any, target: Any) -> Any:
         return tf.reduce_mean(tf.square(tf.nn.relu(x @ w) @ v - target))
@@ -51,6 +53,7 @@ def two_layers(batch: int, io: int, hidden: int) -> Model:
     return Model(
         f"two layers {batch}x{io}x{hidden}",
         _step(loss_of, [w, v]),
+        loss_of,
         (_values(1, shape), _values(2, shape)),
         (w, v),
         {"x": ["batch", "io"], "w": ["io", "hidden"]},
@@ -58,7 +61,9 @@ def two_layers(batch: int, io: int, hidden: int) -> Model:
     )
 
 
-def transformer(batch: int, length: int, width: int, heads: int = 4) -> Model:
+def transformer(
+    batch: int, length: int, width: int, heads: int = 4, make_variable: Any = tf.Variable
+) -> Model:
     """A block with self-attention and two layers, behind an embedding and before a vocabulary."""
     vocabulary, inner = 4 * width, 4 * width
     names = ("table", "query", "key", "value", "merge", "up", "down", "out")
@@ -67,7 +72,8 @@ def transformer(batch: int, length: int, width: int, heads: int = 4) -> Model:
         "table": (vocabulary, width), "merge": (*split[1:], width), "up": (width, inner),
         "down": (inner, width), "out": (width, vocabulary),
     }  # fmt: skip
-    weights = dict(zip(names, _variables({name: shapes[name] for name in names}), strict=True))
+    made = _variables({name: shapes[name] for name in names}, make_variable)
+    weights = dict(zip(names, made, strict=True))
 
     def loss_of(ids: Any, labels: Any) -> Any:
         x = tf.gather(weights["table"], ids)
@@ -87,6 +93,7 @@ def transformer(batch: int, length: int, width: int, heads: int = 4) -> Model:
     return Model(
         f"transformer block {batch}x{length}x{width}",
         _step(loss_of, list(weights.values())),
+        loss_of,
         (
             rng.integers(0, vocabulary, (batch, length)).astype(np.int32),
             rng.integers(0, vocabulary, batch * length).astype(np.int32),
@@ -101,9 +108,9 @@ def transformer(batch: int, length: int, width: int, heads: int = 4) -> Model:
     )  # fmt: skip
 
 
-def _variables(shapes: Mapping[str, Sequence[int]]) -> list[Any]:
+def _variables(shapes: Mapping[str, Sequence[int]], make_variable: Any) -> list[Any]:
     return [
-        tf.Variable(_values(i, shape) / np.sqrt(shape[0]).astype(np.float32), name=name)
+        make_variable(_values(i, shape) / np.sqrt(shape[0]).astype(np.float32), name=name)
         for i, (name, shape) in enumerate(shapes.items())
     ]
 

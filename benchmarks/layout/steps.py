@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Times of training steps: data-parallel, by hand-made layouts, and as a search lays them out.
+"""Times of training steps: on one device, by the layouts of peers and by hand, and by a search.
 
 A process of its own runs them on four logical devices, since these have to be made before
 TensorFlow uses any. Rates are measured there, and the search goes by them.
@@ -27,6 +27,7 @@ from benchmarks.common import output
 
 FOUND = "found"
 DATA = "data-parallel"
+ONE = "one device"
 ROUNDS = 101
 WARM = 3
 TIMEOUT_S = 1800
@@ -46,24 +47,34 @@ def measure(progress: Progress) -> list[dict[str, Any]]:
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows as a table, each with its time over that of the best hand-made layout."""
+    """The rows as a table, with predicted times; the found layout's is over all others' best."""
     table = Table(title="training steps on four logical devices, mesh 2x2")
     for name in ("model", "layout"):
         table.add_column(name)
-    for name in ("ms, median", "over the best hand-made", "bytes"):
+    for name in ("ms, median", "predicted", "off by", "over the best other", "bytes"):
         table.add_column(name, justify="right")
     for model, mine in itertools.groupby(rows, lambda row: row["model"]):
         every = list(mine)
-        by_hand = [row["ms"]["median"] for row in every if row["layout"] != FOUND]
+        others = [row["ms"]["median"] for row in every if row["layout"] != FOUND]
         for row in every:
+            told, bytes_ = row["predicted_ms"], row["received_bytes"]
             table.add_row(
                 model,
                 row["layout"],
                 f"{row['ms']['median']:.2f}",
-                f"{row['ms']['median'] / min(by_hand):.2f}",
-                f"{row['received_bytes']:,}",
+                "" if told is None else f"{told:.2f}",
+                "" if told is None else f"{_error(row):+.0%}",
+                f"{row['ms']['median'] / min(others):.2f}",
+                "" if bytes_ is None else f"{bytes_:,}",
             )
+    errors = [abs(_error(row)) for row in rows if row["predicted_ms"] is not None]
+    table.caption = f"predictions are off by {statistics.median(errors):.0%} in the median"
     return table
+
+
+def _error(row: Mapping[str, Any]) -> float:
+    """How far the predicted time is from the measured one, as a share of that."""
+    return float(row["predicted_ms"] / row["ms"]["median"] - 1)
 
 
 def main() -> int:
@@ -72,7 +83,7 @@ def main() -> int:
 
     devices = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
-    from benchmarks.layout import step_models
+    from benchmarks.layout import peers, step_models
     from tf_fuse import layout
     from tf_fuse.layout.profile import measure_rates
     from tf_fuse.layout.profile.probe_runner import ExecutionBench
@@ -88,33 +99,44 @@ def main() -> int:
         functools.partial(transformer, 4, 32, 64),
         functools.partial(transformer, 8, 64, 128),
     ):
-        rows += _times(make, mesh, rates)
+        rows += _times(make, mesh, rates, peers.PEERS)
         print(f"{rows[-1]['model']} is done", file=sys.stderr, flush=True)
     output.give_rows(rows)
     return 0
 
 
-def _times(make: Callable[[], Any], mesh: Any, rates: Any) -> list[dict[str, Any]]:
+def _times(
+    make: Callable[..., Any], mesh: Any, rates: Any, peers: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     model = make()
     plans = _plans(model, mesh, rates)
-    runs = {name: _execution(make(), mesh, rates, name, plan) for name, plan in plans.items()}
-    for _, run in itertools.product(range(WARM), runs.values()):
-        run(*model.args)
+    planned = {name: _execution(make(), mesh, rates, name, plan) for name, plan in plans.items()}
+    runs: dict[str, Callable[[], Any]] = {
+        **{name: peer(make, mesh.size) for name, peer in peers.items()},
+        **{name: functools.partial(run, *model.args) for name, run in planned.items()},
+    }
+    losses = {name: float(run()) for name, run in runs.items()}
+    assert all(abs(loss - losses[DATA]) < 1e-4 * abs(losses[DATA]) for loss in losses.values())
+    for _, run in itertools.product(range(WARM - 1), runs.values()):
+        run()
     # Step by step in turns: what else the machine does meets all of them alike.
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _, (name, run) in itertools.product(range(ROUNDS), runs.items()):
         begin = time.perf_counter()
-        run(*model.args).numpy()
+        run().numpy()
         taken[name].append((time.perf_counter() - begin) * 1e3)
-    for run in runs.values():
-        run.release()
+    predicted = {name: plan.seconds for name, plan in plans.items()}
+    predicted[ONE] = plans[FOUND].one_device_seconds
+    sent = {name: run.program.received_bytes for name, run in planned.items()}
+    for execution in planned.values():
+        execution.release()
     return [
         {
             "model": model.name,
             "layout": name,
-            "ms": {"median": statistics.median(mine), "min": min(mine)},
-            "predicted_ms": plans[name].plan.seconds * 1e3,
-            "received_bytes": runs[name].program.received_bytes,
+            "ms": {"median": statistics.median(mine), "min": min(mine), "max": max(mine)},
+            "predicted_ms": predicted[name] * 1e3 if name in predicted else None,
+            "received_bytes": sent.get(name),
         }
         for name, mine in taken.items()
     ]

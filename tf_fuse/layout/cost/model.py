@@ -22,12 +22,27 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout.link_rates import Link, slowest
 from tf_fuse.layout.strategies.strategy import InnerAllReduce, Strategy
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
+
+
+class DeviceRates(NamedTuple):
+    """How fast one device computes while the others of its mesh do nothing.
+
+    Attributes:
+      seconds_per_flop: of the device.
+      seconds_per_byte: that an operation reads or writes in its memory.
+      seconds_per_operation: for each, however small.
+    """
+
+    seconds_per_flop: float
+    seconds_per_byte: float
+    seconds_per_operation: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +56,8 @@ class Rates:
       seconds_per_byte: that an operation reads or writes in a device's memory.
       seconds_per_operation: for each, however small.
       overlap: share of the time of reducing parameters' gradients that the backward pass hides.
+      alone: of one device while the others do nothing, which is faster where devices share a
+        processor's cores; None if that is not known.
     """
 
     mesh: Mesh
@@ -49,6 +66,7 @@ class Rates:
     seconds_per_byte: float = 0.0
     seconds_per_operation: float = 0.0
     overlap: float = 0.0
+    alone: DeviceRates | None = None
 
     def __init__(
         self,
@@ -58,6 +76,7 @@ class Rates:
         seconds_per_byte: float = 0.0,
         seconds_per_operation: float = 0.0,
         overlap: float = 0.0,
+        alone: DeviceRates | None = None,
     ):
         """Check the rates.
 
@@ -72,9 +91,11 @@ class Rates:
             "seconds_per_byte": seconds_per_byte,
             "seconds_per_operation": seconds_per_operation,
         }
+        by_name = alone._asdict() if alone else {}
+        of_one = {f"alone.{name}": value for name, value in by_name.items()}
         problems = [
             f"{name} is a finite number, 0 or more, got {value!r}"
-            for name, value in seconds.items()
+            for name, value in {**seconds, **of_one}.items()
             if not (_is_number(value) and value >= 0)
         ]
         if not (_is_number(overlap) and 0 <= overlap <= 1):
@@ -82,8 +103,15 @@ class Rates:
         raise_if(problems)
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "links", tuple(sorted(by_axis.items())))
-        for name, value in {**seconds, "overlap": overlap}.items():
+        for name, value in {**seconds, "overlap": overlap, "alone": alone}.items():
             object.__setattr__(self, name, value)
+
+    def of_one_device(self) -> Rates:
+        """Return the rates of a device while the others do nothing, as far as they are known."""
+        compute = self.alone or DeviceRates(
+            self.seconds_per_flop, self.seconds_per_byte, self.seconds_per_operation
+        )
+        return Rates(self.mesh, self.links, *compute)
 
     def compute(self, flops: float, touched_bytes: float, operations: int = 1) -> float:
         """Return the seconds of operations on one device."""

@@ -26,8 +26,10 @@ from tf_fuse.layout.optimize.allowed_strategies import AUTO, PROPAGATE, Sharding
 from tf_fuse.layout.optimize.errors import MemoryLimitError, SearchLimitError
 from tf_fuse.layout.optimize.graph_problem import GraphProblem, problem_of
 from tf_fuse.layout.optimize.plans.plan import Plan
-from tf_fuse.layout.optimize.problem import DATA, listed
+from tf_fuse.layout.optimize.problem import DATA
 from tf_fuse.layout.optimize.solution import Limits
+from tf_fuse.layout.planning import one_device
+from tf_fuse.layout.planning.batch_dimensions import batch_dimensions, uneven_batches
 from tf_fuse.layout.planning.existing_layouts import existing_layout_constraints, existing_layouts
 from tf_fuse.layout.planning.given_layouts import Layouts, layout_constraints
 from tf_fuse.layout.planning.rates import rates_for
@@ -96,6 +98,11 @@ class FunctionPlan:
     def seconds(self) -> float:
         """Of a call, by the cost model."""
         return self.plan.seconds
+
+    @cached_property
+    def one_device_seconds(self) -> float:
+        """Of a call on one device while the others do nothing, by the cost model."""
+        return one_device.one_device_seconds(self)
 
     @property
     def memory_bytes(self) -> int:
@@ -205,14 +212,16 @@ class FunctionProblem:
         elif mode == PROPAGATE and rules is not None:
             given = propagated(self.graph, rules, names, mesh, renamed) | given
         if mode == DATA:
-            problems += self._uneven(mesh)
+            problems += uneven_batches(self.function, self.batch, mesh)
         raise_if(problems)
         asked = {**given, **laid_out, **(pins or {})}
         if keep_layouts:
             kept = existing_layouts(self.function.sources.variables)
             asked |= existing_layout_constraints(self.graph, kept, mesh, asked)
-        found = search_plan.search(self.graph.problem, mode, asked, limits)
-        return self.with_plan(found)
+        found = self.with_plan(search_plan.search(self.graph.problem, mode, asked, limits))
+        if mode == AUTO:
+            one_device.warn_without_gain(found)
+        return found
 
     def load(self, path: str | os.PathLike[str]) -> FunctionPlan:
         """Read a plan that was saved; costs and memory are those of this problem.
@@ -232,15 +241,6 @@ class FunctionProblem:
     def with_plan(self, found: Plan) -> FunctionPlan:
         """Return a plan of the problem as one of the function."""
         return FunctionPlan(self.function, self.graph, found, self.rates, self.steps, self.batch)
-
-    def _uneven(self, mesh: Mesh) -> list[str]:
-        return [
-            f"input {name!r} has a batch of {size}, which is not a multiple of the {mesh.size} "
-            f"devices of mesh {str(mesh)!r}, so mode 'data' cannot split it; pad it to "
-            f"{-(-size // mesh.size) * mesh.size}, or set batch to {{{name!r}: None}}"
-            for name, at in self.batch.items()
-            if at is not None and (size := self.function.tensors[name].shape[at]) % mesh.size
-        ]
 
 
 def plan(
@@ -308,7 +308,9 @@ def plan(
         (Shard(0), Replicate()), or a `TensorLayout`. A `LayoutMap` of Keras will do.
 
     Returns:
-      The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost.
+      The plan: layouts, times in seconds, bytes of a device, and what the alternatives cost. A
+      warning says if mode "auto" finds none that is faster than one device alone, in measured
+      rates.
 
     Raises:
       MemoryLimitError: no plan fits; the error says how much is missing.
@@ -363,7 +365,7 @@ def function_problem(
         )
 
     def problem(traced: TracedFunction, whole: Any) -> FunctionProblem:
-        batches = _batches(traced, batch or {})
+        batches = batch_dimensions(traced, batch or {})
         operations = with_forks(traced.operations)
         graph = problem_of(
             operations, rates, training, memory_limit_bytes, slots, batches, allowed, steps,
@@ -377,21 +379,3 @@ def function_problem(
     if not traced.control_flow.regions:
         return problem(traced, None)
     return problem(traced, lambda: problem(trace(concrete, bodies=False), None))
-
-
-def _batches(traced: TracedFunction, batch: Mapping[str, int | None]) -> dict[str, int | None]:
-    """Return the batch dimension of each fed tensor."""
-    shapes = {name: traced.tensors[name].shape for name in traced.inputs}
-    raise_if(
-        [
-            f"batch: {name!r} is not an input of {traced.name!r}; there are: "
-            f"{listed(sorted(shapes))}"
-            for name in sorted(set(batch) - set(shapes))
-        ]
-        + [
-            f"batch: input {name!r} has {len(shapes[name])} dimensions, and {at} is not one of them"
-            for name, at in sorted(batch.items())
-            if name in shapes and at is not None and not 0 <= at < len(shapes[name])
-        ]
-    )
-    return {name: batch.get(name, 0 if shape else None) for name, shape in shapes.items()}

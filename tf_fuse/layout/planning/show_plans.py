@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tf_fuse.layout.optimize.problem import listed
+from tf_fuse.layout.planning.one_device import comparison
 from tf_fuse.layout.types.notation import to_sbp
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ def table(plan: FunctionPlan, most: int | None) -> Any:
         notes.append(f"note: run once in each process: {listed(plan.function.effects)}")
     if plan.function.left_out:
         notes.append(f"note: left out, these do not run: {listed(plan.function.left_out)}")
-    parts = [plan.plan.table(most), _layouts(plan)]
-    return Group(*parts, Text("\n".join(notes))) if notes else Group(*parts)
+    notes.append(comparison(plan))
+    return Group(plan.plan.table(most), _layouts(plan), Text("\n".join(notes)))
 
 
 def _layouts(plan: FunctionPlan) -> Any:

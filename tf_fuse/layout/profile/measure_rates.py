@@ -7,9 +7,10 @@
     layout.plan(step, mesh, args, rates=load_rates("mesh.rates"))
 
 All devices of the mesh work at once, as they do in a step, so they also share a processor's cores
-as they do there. Along each axis, relayouts of several sizes go there and back; on all devices,
-products of matrices, absolute values of vectors and small operations run. Each runs a few times and
-many times within one call. Only the difference counts, so that the cost of a call itself does not.
+as they do there; the first one also works alone, to tell what a plan gains over it. Along each
+axis, relayouts of several sizes go there and back; products of matrices, absolute values of vectors
+and small operations run. Each runs a few times and many times within one call. Only the difference
+counts, so that the cost of a call itself does not.
 
 All cases take turns, round by round, so that other work on the machine affects them alike. The
 lower quartile of a case's rounds counts; the median's distance above it is the sample's spread.
@@ -30,7 +31,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tf_fuse.layout.profile.calibration import Calibration, ComputeSample, LinkSample, calibrate
+from tf_fuse.layout.cost.model import DeviceRates
+from tf_fuse.layout.profile.calibration import (
+    Calibration,
+    ComputeSample,
+    LinkSample,
+    calibrate,
+    fit_compute,
+)
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
@@ -75,14 +83,14 @@ class Bench(Protocol):
     def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
         """Return relayouts of a float32 tensor between two layouts, there and back."""
 
-    def product(self, rows: int, count: int) -> Callable[[], None]:
-        """Return products of two square matrices, each device with its own."""
+    def product(self, rows: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return products of two square matrices, each device with its own, or on the first one."""
 
-    def vectors(self, elements: int, count: int) -> Callable[[], None]:
-        """Return absolute values of a vector, each device with its own."""
+    def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return absolute values of a vector, likewise."""
 
-    def chain(self, elements: int, count: int) -> Callable[[], None]:
-        """Return operations on a small vector, each device with its own; some have two readers."""
+    def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return operations on a small vector, likewise; some have two readers."""
 
     def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
         """Return products of matrices beside an all-reduce or all-gather of a tensor."""
@@ -103,6 +111,7 @@ class _Case:
       sample: of the seconds of one time, and how many of them are noise.
       few: runs it `_FEW` times.
       many: runs it `_MANY` times.
+      alone: whether one device computes while the others do nothing.
     """
 
     axis: str | None
@@ -111,6 +120,7 @@ class _Case:
     sample: Callable[[float, float], LinkSample | ComputeSample]
     few: Callable[[], None]
     many: Callable[[], None]
+    alone: bool = False
 
 
 def measure(
@@ -138,7 +148,9 @@ def measure(
     """
     if rounds < 2:
         raise LayoutError(f"rounds is 2 or more, got {rounds}")
-    cases = [*_computes(bench), *_links(mesh, bench)]
+    # Processes whose devices have nothing to do wait in the relayouts that follow.
+    of_one = _computes(bench, True) if mesh.size > 1 else ()
+    cases = [*_computes(bench), *of_one, *_links(mesh, bench)]
     axes = [axis for axis, size in mesh.dims if size > 1 and overlap is None]
     beside = [
         bench.both(_HIDING, TensorLayout(mesh, (_HIDDEN,), None, [axis]), count)
@@ -150,30 +162,33 @@ def measure(
     agreed = bench.agreed([*quartiles, *spreads])
     seconds, spreads = agreed[: len(runs)], agreed[len(runs) :]
     links: dict[str, list[LinkSample]] = {axis: [] for axis, size in mesh.dims if size > 1}
-    compute: list[ComputeSample] = []
-    alone: dict[tuple[str | None, int], tuple[float, float]] = {}
+    compute: dict[bool, list[ComputeSample]] = {False: [], True: []}
+    apart: dict[tuple[str | None, int], tuple[float, float]] = {}
     for i, case in enumerate(cases):
         few, many = seconds[2 * i : 2 * i + 2]
         noise = (few * spreads[2 * i] + many * spreads[2 * i + 1]) / (_MANY - _FEW)
         taken = _one(few, many)
-        alone[case.axis, case.size] = taken, noise
+        if not case.alone:
+            apart[case.axis, case.size] = taken, noise
         if case.anew:
-            made = alone[None, -case.size]
+            made = apart[None, -case.size]
             taken, noise = max(taken - made[0], _LEAST * taken), noise + made[1]
         sample = case.sample(taken, noise)
         if isinstance(sample, LinkSample):
             assert case.axis is not None
             links[case.axis].append(sample)
         else:
-            compute.append(sample)
+            compute[case.alone].append(sample)
     # The spread of the long runs, which count most.
     spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
-    found = calibrate(mesh, links, compute, overlap or 0.0)
+    found = calibrate(mesh, links, compute[False], overlap or 0.0)
     rates = found.rates
+    if compute[True]:
+        rates = dataclasses.replace(rates, alone=DeviceRates(*fit_compute(compute[True])[0]))
     if overlap is None:
         few_many = iter(seconds[2 * len(cases) :])
         together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
-        share = _overlap({key: one for key, (one, _) in alone.items()}, together)
+        share = _overlap({key: one for key, (one, _) in apart.items()}, together)
         rates = dataclasses.replace(rates, overlap=share)
     found = dataclasses.replace(found, rates=rates, spread=spread)
     if found.problems:
@@ -246,7 +261,7 @@ def _pairs(
     ]
 
 
-def _computes(bench: Bench) -> Iterator[_Case]:
+def _computes(bench: Bench, alone: bool = False) -> Iterator[_Case]:
     def case(
         flops: int,
         touched: int,
@@ -257,29 +272,29 @@ def _computes(bench: Bench) -> Iterator[_Case]:
         def sample(seconds: float, noise: float) -> ComputeSample:
             return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds, noise)
 
-        return _Case(None, size, False, sample, run(_FEW), run(_MANY))
+        return _Case(None, size, False, sample, run(_FEW), run(_MANY), alone)
 
     for rows in _PRODUCTS:
-        run = functools.partial(bench.product, rows)
+        run = functools.partial(bench.product, rows, alone=alone)
         yield case(2 * rows**3, 3 * rows**2, 1, run, rows)
     for elements in _VECTORS:
-        run = functools.partial(bench.vectors, elements)
+        run = functools.partial(bench.vectors, elements, alone=alone)
         yield case(elements, 2 * elements, 1, run, -elements)
     # Alone, each would be too short for a clock.
     small = _CHAIN * _SMALL
-    yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n))
+    yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n, alone))
 
 
-def _overlap(alone: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:
+def _overlap(apart: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:
     """Return the share of an all-reduce that a product beside it hides, where it is the least.
 
     Args:
-      alone: seconds of all-reduces and products.
+      apart: seconds of all-reduces and products.
       together: by axis, those of both at once.
     """
-    product = alone[None, _HIDING]
+    product = apart[None, _HIDING]
     shares = [
-        (alone[axis, _HIDDEN] + product - both) / min(alone[axis, _HIDDEN], product)
+        (apart[axis, _HIDDEN] + product - both) / min(apart[axis, _HIDDEN], product)
         for axis, both in together.items()
     ]
     return min(1.0, max(0.0, min(shares, default=0.0)))

@@ -47,17 +47,17 @@ class ExecutionBench:
         run = self._run(lambda held: self._to_and_fro(plans, held, count), source.slice_shape)
         return Relayouted(plans, run, len(plans) == 1)
 
-    def product(self, rows: int, count: int) -> Callable[[], None]:
-        """Return products of two square matrices, each device with its own."""
-        return self._alone(lambda one: powers(one, count), (rows, rows))
+    def product(self, rows: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return products of two square matrices, each device with its own, or on the first one."""
+        return self._compute(lambda one: powers(one, count), (rows, rows), alone)
 
-    def vectors(self, elements: int, count: int) -> Callable[[], None]:
-        """Return absolute values of a vector, each device with its own."""
-        return self._alone(lambda one: absolutes(one, count), (elements,))
+    def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return absolute values of a vector, likewise."""
+        return self._compute(lambda one: absolutes(one, count), (elements,), alone)
 
-    def chain(self, elements: int, count: int) -> Callable[[], None]:
-        """Return operations on a small vector, each device with its own; some have two readers."""
-        return self._alone(lambda one: small(one, count), (elements,))
+    def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return operations on a small vector, likewise; some have two readers."""
+        return self._compute(lambda one: small(one, count), (elements,), alone)
 
     def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
         """Return products of matrices beside an all-reduce or all-gather of a tensor."""
@@ -98,16 +98,24 @@ class ExecutionBench:
         every = tf.function(gathered)(tf.constant(list(seconds), tf.float64))
         return [float(max(column)) for column in zip(*(one.numpy() for one in every), strict=True)]
 
-    def _alone(self, what: Callable[[Any], Any], shape: Sequence[int]) -> Callable[[], None]:
-        return self._run(lambda held: self._communicator.each(held, lambda _, x: what(x)), shape)
+    def _compute(
+        self, what: Callable[[Any], Any], shape: Sequence[int], alone: bool
+    ) -> Callable[[], None]:
+        # The mesh's first device may be another process's.
+        devices = [one for one in self._devices.local if one == 0 or not alone]
+        each = self._communicator.each
+        return self._run(lambda held: each(held, lambda _, x: what(x)), shape, devices)
 
     def _run(
-        self, what: Callable[[PerDevice], PerDevice], shape: Sequence[int]
+        self,
+        what: Callable[[PerDevice], PerDevice],
+        shape: Sequence[int],
+        devices: Sequence[int] | None = None,
     ) -> Callable[[], None]:
         """Return a call that reads an element of each result, so that it waits for all devices."""
         pieces = {}
-        for device, name in self._devices.names.items():
-            with tf.device(name):
+        for device in self._devices.local if devices is None else devices:
+            with tf.device(self._devices.names[device]):
                 pieces[device] = tf.Variable(tf.fill(shape, 0.5), trainable=False)
 
         def body() -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.cost.model import DeviceRates, Rates
 from tf_fuse.layout.optimize.plans.saved_plan import written
 from tf_fuse.layout.relayout.link_rates import Link
 from tf_fuse.layout.types.errors import LayoutError
@@ -33,6 +33,8 @@ def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
         message.links.add(**dataclasses.asdict(links[axis]))
     for name in _SCALARS:
         setattr(message, name, getattr(rates, name))
+    if rates.alone is not None:
+        message.alone.CopyFrom(layout_pb2.LayoutDeviceRates(**rates.alone._asdict()))
     written(message, path)
 
 
@@ -64,6 +66,10 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
             axis: Link(*(getattr(one, name) for name in _LINK))
             for axis, one in zip(mesh.axes, message.links, strict=True)
         }
-        return Rates(mesh, links, *(getattr(message, name) for name in _SCALARS))
+        alone = None
+        if message.HasField("alone"):
+            alone = DeviceRates(*(getattr(message.alone, name) for name in DeviceRates._fields))
+        scalars = {name: getattr(message, name) for name in _SCALARS}
+        return Rates(mesh, links, **scalars, alone=alone)
     except LayoutError as error:
         raise LayoutError([f"{path}: {one}" for one in error.problems]) from None

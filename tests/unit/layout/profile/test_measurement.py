@@ -9,7 +9,7 @@ import dataclasses
 import pytest
 
 from tf_fuse.layout import LayoutError, Link, Mesh, TensorLayout, plan_relayout
-from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.cost.model import DeviceRates, Rates
 from tf_fuse.layout.profile.calibration import Calibration, LinkSample, fit_link
 from tf_fuse.layout.profile.measure_rates import Relayouted, measure
 from tf_fuse.layout.profile.rates_file import load_rates, save_rates
@@ -21,11 +21,13 @@ LINKS = {
     "one": Link(0.0, 0.0),
     "y": Link(3e-4, 5e-10, 2e-5, 4e-10),
 }
-TRUE = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6)
+ALONE = DeviceRates(3e-12, 1e-10, 3e-6)
+TRUE = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, alone=ALONE)
 CALL = 7e-4
 LINK_RATES = [one.name for one in dataclasses.fields(Link)]
-# Of two axes with relayouts, the other cases, and what hides; each few times and many times.
-RUNS = 2 * (2 * (2 * 4 + 1) + 3 + 3 + 1 + 2)
+# Of two axes with relayouts, the other cases by all devices and by one, and what hides; each few
+# times and many times.
+RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1) + 2)
 
 
 class Clocked:
@@ -69,14 +71,18 @@ class Clocked:
             return Relayouted(plans[:1], self.taking(again * count), True)
         return Relayouted(plans, self.taking(seconds * count))
 
-    def product(self, rows, count):
-        return self.taking(TRUE.compute(2 * rows**3, 12 * rows**2) * count)
+    def product(self, rows, count, alone=False):
+        return self.computing(2 * rows**3, 12 * rows**2, count, alone)
 
-    def vectors(self, elements, count):
-        return self.taking(TRUE.compute(elements, 8 * elements) * count)
+    def vectors(self, elements, count, alone=False):
+        return self.computing(elements, 8 * elements, count, alone)
 
-    def chain(self, elements, count):
-        return self.taking(TRUE.compute(elements, 8 * elements) * count)
+    def chain(self, elements, count, alone=False):
+        return self.computing(elements, 8 * elements, count, alone)
+
+    def computing(self, flops, touched, count, alone):
+        rates = TRUE.of_one_device() if alone else TRUE
+        return self.taking(rates.compute(flops, touched) * count)
 
     def both(self, rows, source, count):
         plan = plan_relayout(source, TensorLayout(MESH, source.shape))
@@ -96,6 +102,7 @@ def same(found: Rates, wanted: Rates, rel: float) -> None:
             assert getattr(mine, name) == pytest.approx(getattr(link, name), rel=rel), (axis, name)
     for name in ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=rel), name
+    assert found.alone == pytest.approx(wanted.alone, rel=rel)
 
 
 def test_rates_are_found_again():
@@ -195,9 +202,10 @@ def test_errors_of_measurement():
 
 def test_rates_in_a_file(tmp_path):
     path = tmp_path / "mesh.rates"
-    rates = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, 0.5)
-    save_rates(rates, path)
-    assert load_rates(path) == rates
+    for alone in (None, ALONE):
+        rates = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, 0.5, alone)
+        save_rates(rates, path)
+        assert load_rates(path) == rates
     assert [one.name for one in tmp_path.iterdir()] == ["mesh.rates"]
 
 
@@ -220,6 +228,8 @@ def test_files_that_hold_no_rates(tmp_path):
     assert error(seconds_per_flop=-1.0) == (
         f"{path}: seconds_per_flop is a finite number, 0 or more, got -1.0"
     )
+    with pytest.raises(LayoutError, match=r"alone\.seconds_per_byte is a finite"):
+        Rates(MESH, LINKS, 1e-11, alone=DeviceRates(0.0, -1.0, 0.0))
     assert error(overlap=float("nan")) == f"{path}: overlap is a share, from 0 to 1, got nan"
     path.write_bytes(b"\xff" * 9)
     with pytest.raises(LayoutError) as caught:
