@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout.link_rates import Link, slowest
 from tf_fuse.layout.strategies.strategy import InnerAllReduce, Strategy
@@ -31,18 +32,20 @@ from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
 
 
-class DeviceRates(NamedTuple):
-    """How fast one device computes while the others of its mesh do nothing.
+class ContractionRates(NamedTuple):
+    """How fast a device runs products of matrices, or Einstein sums.
 
     Attributes:
-      seconds_per_flop: of the device.
-      seconds_per_byte: that an operation reads or writes in its memory.
+      seconds_per_flop: of the sum.
+      seconds_per_byte: that it reads or writes.
       seconds_per_operation: for each, however small.
+      seconds_per_transposed_byte: of what a product takes transposed.
     """
 
     seconds_per_flop: float
     seconds_per_byte: float
     seconds_per_operation: float
+    seconds_per_transposed_byte: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +59,11 @@ class Rates:
       seconds_per_byte: that an operation reads or writes in a device's memory.
       seconds_per_operation: for each, however small.
       overlap: share of the time of reducing parameters' gradients that the backward pass hides.
-      alone: of one device while the others do nothing, which is faster where devices share a
-        processor's cores; None if that is not known.
+      contractions: (kind, rates) of `PRODUCT` and `EINSUM`, sorted; a mapping will do. Those that
+        are not there take what other operations do.
+      seconds_per_call: of a function, from Python and back.
+      alone: rates of one device while the others do nothing, which is faster where devices share
+        a processor's cores; None if they are not known.
     """
 
     mesh: Mesh
@@ -66,7 +72,9 @@ class Rates:
     seconds_per_byte: float = 0.0
     seconds_per_operation: float = 0.0
     overlap: float = 0.0
-    alone: DeviceRates | None = None
+    contractions: tuple[tuple[str, ContractionRates], ...] = ()
+    seconds_per_call: float = 0.0
+    alone: Rates | None = None
 
     def __init__(
         self,
@@ -76,49 +84,78 @@ class Rates:
         seconds_per_byte: float = 0.0,
         seconds_per_operation: float = 0.0,
         overlap: float = 0.0,
-        alone: DeviceRates | None = None,
+        contractions: Mapping[str, ContractionRates] | Iterable[tuple[str, ContractionRates]] = (),
+        seconds_per_call: float = 0.0,
+        alone: Rates | None = None,
     ):
         """Check the rates.
 
         Raises:
           LayoutError: an axis has no link, or there is none for it; a rate is negative or no finite
-            number; the overlap is not between 0 and 1.
+            number; the overlap is not between 0 and 1; a kind of contractions is unknown.
         """
-        by_axis = dict(links)
+        by_axis, by_kind = dict(links), dict(contractions)
         link_module.of_mesh(mesh, by_axis)
         seconds = {
             "seconds_per_flop": seconds_per_flop,
             "seconds_per_byte": seconds_per_byte,
             "seconds_per_operation": seconds_per_operation,
+            "seconds_per_call": seconds_per_call,
         }
-        by_name = alone._asdict() if alone else {}
-        of_one = {f"alone.{name}": value for name, value in by_name.items()}
+        named = {
+            f"contractions[{kind!r}].{name}": value
+            for kind, one in by_kind.items()
+            for name, value in one._asdict().items()
+        }
         problems = [
             f"{name} is a finite number, 0 or more, got {value!r}"
-            for name, value in {**seconds, **of_one}.items()
+            for name, value in {**seconds, **named}.items()
             if not (_is_number(value) and value >= 0)
+        ]
+        problems += [
+            f"contractions are of {PRODUCT!r} and {EINSUM!r}, got {kind!r}"
+            for kind in sorted(by_kind.keys() - {PRODUCT, EINSUM})
         ]
         if not (_is_number(overlap) and 0 <= overlap <= 1):
             problems.append(f"overlap is a share, from 0 to 1, got {overlap!r}")
         raise_if(problems)
-        object.__setattr__(self, "mesh", mesh)
-        object.__setattr__(self, "links", tuple(sorted(by_axis.items())))
-        for name, value in {**seconds, "overlap": overlap, "alone": alone}.items():
+        rest = {
+            "mesh": mesh, "links": tuple(sorted(by_axis.items())), "overlap": overlap,
+            "contractions": tuple(sorted(by_kind.items())), "alone": alone,
+        }  # fmt: skip
+        for name, value in {**seconds, **rest}.items():
             object.__setattr__(self, name, value)
 
     def of_one_device(self) -> Rates:
         """Return the rates of a device while the others do nothing, as far as they are known."""
-        compute = self.alone or DeviceRates(
+        return self.alone or self
+
+    def compute(
+        self,
+        flops: float,
+        touched_bytes: float,
+        operations: int = 1,
+        contraction: str = "",
+        transposed_bytes: float = 0.0,
+    ) -> float:
+        """Return the seconds of operations on one device.
+
+        Args:
+          flops: floating-point operations.
+          touched_bytes: that they read and write.
+          operations: their number.
+          contraction: `PRODUCT`, `EINSUM`, or "" of others.
+          transposed_bytes: of what a product takes transposed.
+        """
+        found = dict(self.contractions).get(contraction)
+        rates = found or ContractionRates(
             self.seconds_per_flop, self.seconds_per_byte, self.seconds_per_operation
         )
-        return Rates(self.mesh, self.links, *compute)
-
-    def compute(self, flops: float, touched_bytes: float, operations: int = 1) -> float:
-        """Return the seconds of operations on one device."""
         return (
-            self.seconds_per_operation * operations
-            + self.seconds_per_flop * flops
-            + self.seconds_per_byte * touched_bytes
+            rates.seconds_per_operation * operations
+            + rates.seconds_per_flop * flops
+            + rates.seconds_per_byte * touched_bytes
+            + rates.seconds_per_transposed_byte * transposed_bytes
         )
 
     def collective(self, one: InnerAllReduce) -> float:
@@ -182,10 +219,18 @@ def operation_cost(strategy: Strategy, rates: Rates, training: bool = True) -> O
     collectives = [*strategy.forward, *(strategy.backward if back else ())]
     # A source runs nothing.
     runs = bool(strategy.inputs)
+    kind = strategy.contraction
+
+    def compute(flops: int, touched: int, transposed: int) -> float:
+        return rates.compute(flops, touched, strategy.operations, kind, transposed)
+
     return OperationCost(
-        rates.compute(strategy.flops, touched, strategy.operations) if runs else 0.0,
+        compute(strategy.flops, touched, strategy.transposed_bytes) if runs else 0.0,
         math.fsum(map(rates.collective, strategy.forward)),
-        rates.compute(strategy.backward_flops, touched_back, strategy.operations) if back else 0.0,
+        # The gradient of each factor is a product with the other one transposed.
+        compute(strategy.backward_flops, touched_back, strategy.input_bytes if kind else 0)
+        if back
+        else 0.0,
         math.fsum(map(rates.collective, strategy.backward)) if back else 0.0,
         sum(one.received_bytes for one in collectives),
     )

@@ -11,10 +11,32 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.operation import Operation
+
+PRODUCT: Final = "product"
+EINSUM: Final = "einsum"
+_KINDS: Final = {
+    "MatMul": PRODUCT, "BatchMatMul": PRODUCT, "BatchMatMulV2": PRODUCT, "Einsum": EINSUM,
+}  # fmt: skip
+_TRANSPOSED: Final = (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
+
+
+def kind_of(operation: Operation) -> str:
+    """Return `PRODUCT` or `EINSUM`, or "" for what is neither."""
+    return _KINDS.get(operation.kind, "")
+
+
+def transposed_inputs(operation: Operation) -> list[int]:
+    """Return the numbers of the inputs that a product takes transposed."""
+    return [
+        number
+        for number, names in enumerate(_TRANSPOSED)
+        if kind_of(operation) == PRODUCT and any(operation.attribute(name, False) for name in names)
+    ]
 
 
 def matmul(operation: Operation) -> Rule:

@@ -21,7 +21,7 @@ def one_device_seconds(plan: FunctionPlan) -> float:
     """Return the seconds of a call on one device, by the rates of one that works alone."""
     operations, rates = plan.graph.operations, plan.rates.of_one_device()
     flow = plan.function.control_flow.of(operations, SUFFIX)
-    return math.fsum(
+    return rates.seconds_per_call + math.fsum(
         flow.repeats(one.name) * operation_cost(whole, rates, plan.graph.training).seconds
         for one, whole in zip(operations, _unsplit(plan), strict=True)
     )

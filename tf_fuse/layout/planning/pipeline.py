@@ -97,7 +97,7 @@ class FunctionPlan:
     @property
     def seconds(self) -> float:
         """Of a call, by the cost model."""
-        return self.plan.seconds
+        return self.plan.seconds + self.rates.seconds_per_call
 
     @cached_property
     def one_device_seconds(self) -> float:

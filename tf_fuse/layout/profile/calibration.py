@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.cost.model import ContractionRates, Rates
 from tf_fuse.layout.relayout.link_rates import Link
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
@@ -57,6 +57,7 @@ class ComputeSample:
       operations: their number.
       seconds: that it took.
       noise: seconds by which the time may be wrong.
+      transposed_bytes: of what a product took transposed.
     """
 
     flops: float
@@ -64,6 +65,7 @@ class ComputeSample:
     operations: int
     seconds: float
     noise: float = 0.0
+    transposed_bytes: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,6 +180,25 @@ def fit_compute(samples: Sequence[ComputeSample]) -> tuple[tuple[float, float, f
     times = [(one.seconds, one.noise) for one in samples]
     rates, error = _fit(names, rows, times, "compute: ")
     return (rates[0], rates[1], rates[2]), error
+
+
+def fit_contractions(
+    samples: Sequence[ComputeSample], who: str = ""
+) -> tuple[ContractionRates, float]:
+    """Find the rates of products, or of Einstein sums, that fit measured times best.
+
+    Returns:
+      The rates, and the largest relative error of a sample.
+
+    Raises:
+      LayoutError: as of `calibrate`.
+    """
+    names = ["flops", "touched_bytes", "operations", "transposed_bytes"]
+    if not any(one.transposed_bytes for one in samples):
+        del names[-1]
+    rows = [[getattr(one, name) for name in names] for one in samples]
+    rates, error = _fit(names, rows, [(one.seconds, one.noise) for one in samples], who)
+    return ContractionRates(*rates), error
 
 
 def _fit(

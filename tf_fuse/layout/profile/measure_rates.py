@@ -28,17 +28,20 @@ import functools
 import statistics
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tf_fuse.layout.cost.model import DeviceRates
+from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.profile.calibration import (
     Calibration,
     ComputeSample,
     LinkSample,
     calibrate,
     fit_compute,
+    fit_contractions,
 )
+from tf_fuse.layout.profile.contraction_cases import CONTRACTIONS, work_of
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
@@ -92,6 +95,24 @@ class Bench(Protocol):
     def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
         """Return operations on a small vector, likewise; some have two readers."""
 
+    def contraction(
+        self,
+        kind: str,
+        text: str,
+        shapes: Sequence[Sequence[int]],
+        count: int,
+        alone: bool = False,
+    ) -> Callable[[], None]:
+        """Return products or Einstein sums of two tensors, likewise; each has its own memory.
+
+        Args:
+          kind: `PRODUCT` or `EINSUM`.
+          text: of a product the input that is transposed, "a", "b" or ""; of a sum its equation.
+          shapes: of the inputs.
+          count: how many run one after the other.
+          alone: whether one device computes while the others do nothing.
+        """
+
     def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
         """Return products of matrices beside an all-reduce or all-gather of a tensor."""
 
@@ -112,6 +133,7 @@ class _Case:
       few: runs it `_FEW` times.
       many: runs it `_MANY` times.
       alone: whether one device computes while the others do nothing.
+      contraction: `PRODUCT`, `EINSUM`, or "" of others.
     """
 
     axis: str | None
@@ -121,6 +143,7 @@ class _Case:
     few: Callable[[], None]
     many: Callable[[], None]
     alone: bool = False
+    contraction: str = ""
 
 
 def measure(
@@ -149,8 +172,11 @@ def measure(
     if rounds < 2:
         raise LayoutError(f"rounds is 2 or more, got {rounds}")
     # Processes whose devices have nothing to do wait in the relayouts that follow.
-    of_one = _computes(bench, True) if mesh.size > 1 else ()
-    cases = [*_computes(bench), *of_one, *_links(mesh, bench)]
+    of_one = [True] if mesh.size > 1 else []
+    cases = [
+        *(case for alone in [False, *of_one] for case in _computes(bench, alone)),
+        *_links(mesh, bench),
+    ]
     axes = [axis for axis, size in mesh.dims if size > 1 and overlap is None]
     beside = [
         bench.both(_HIDING, TensorLayout(mesh, (_HIDDEN,), None, [axis]), count)
@@ -162,7 +188,8 @@ def measure(
     agreed = bench.agreed([*quartiles, *spreads])
     seconds, spreads = agreed[: len(runs)], agreed[len(runs) :]
     links: dict[str, list[LinkSample]] = {axis: [] for axis, size in mesh.dims if size > 1}
-    compute: dict[bool, list[ComputeSample]] = {False: [], True: []}
+    compute: defaultdict[tuple[bool, str], list[ComputeSample]] = defaultdict(list)
+    calls: dict[bool, float] = {}
     apart: dict[tuple[str | None, int], tuple[float, float]] = {}
     for i, case in enumerate(cases):
         few, many = seconds[2 * i : 2 * i + 2]
@@ -178,19 +205,32 @@ def measure(
             assert case.axis is not None
             links[case.axis].append(sample)
         else:
-            compute[case.alone].append(sample)
+            compute[case.alone, case.contraction].append(sample)
+            # Of the shortest case, most of the time is the call's.
+            if sample.operations == _CHAIN:
+                calls[case.alone] = max(few - _FEW * taken, 0.0)
     # The spread of the long runs, which count most.
     spread = statistics.median(spreads[1 : 2 * len(cases) : 2])
-    found = calibrate(mesh, links, compute[False], overlap or 0.0)
-    rates = found.rates
-    if compute[True]:
-        rates = dataclasses.replace(rates, alone=DeviceRates(*fit_compute(compute[True])[0]))
+    found = calibrate(mesh, links, compute[False, ""], overlap or 0.0)
+    rates, error = found.rates, found.compute_error
+    by_device = {}
+    for alone in calls:
+        fitted = {
+            kind: fit_contractions(compute[alone, kind], f"{kind}: ") for kind in CONTRACTIONS
+        }
+        seconds_, one_error = fit_compute(compute[alone, ""])
+        by_device[alone] = Rates(
+            mesh, rates.links, *seconds_, seconds_per_call=calls[alone],
+            contractions={kind: one for kind, (one, _) in fitted.items()},
+        )  # fmt: skip
+        error = max(error, one_error, *(worst for _, worst in fitted.values()))
+    rates = dataclasses.replace(by_device[False], overlap=rates.overlap, alone=by_device.get(True))
     if overlap is None:
         few_many = iter(seconds[2 * len(cases) :])
         together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
         share = _overlap({key: one for key, (one, _) in apart.items()}, together)
         rates = dataclasses.replace(rates, overlap=share)
-    found = dataclasses.replace(found, rates=rates, spread=spread)
+    found = dataclasses.replace(found, rates=rates, compute_error=error, spread=spread)
     if found.problems:
         warnings.warn("; ".join(found.problems), stacklevel=2)
     return found
@@ -261,7 +301,7 @@ def _pairs(
     ]
 
 
-def _computes(bench: Bench, alone: bool = False) -> Iterator[_Case]:
+def _computes(bench: Bench, alone: bool) -> Iterator[_Case]:
     def case(
         flops: int,
         touched: int,
@@ -281,8 +321,29 @@ def _computes(bench: Bench, alone: bool = False) -> Iterator[_Case]:
         run = functools.partial(bench.vectors, elements, alone=alone)
         yield case(elements, 2 * elements, 1, run, -elements)
     # Alone, each would be too short for a clock.
+    yield from _contractions(bench, alone)
     small = _CHAIN * _SMALL
     yield case(small, 2 * small, _CHAIN, lambda n: bench.chain(_SMALL, _CHAIN * n, alone))
+
+
+def _contractions(bench: Bench, alone: bool) -> Iterator[_Case]:
+    """Return products and sums: an operation's fixed cost is more there than elsewhere."""
+    for kind, cases in CONTRACTIONS.items():
+        for text, shapes in cases:
+            flops, touched, turned = work_of(text, shapes)
+            few, many = (
+                bench.contraction(kind, text, shapes, count, alone) for count in (_FEW, _MANY)
+            )
+
+            def sample(
+                seconds: float, noise: float, sizes: tuple[int, int, int] = (flops, touched, turned)
+            ) -> ComputeSample:
+                flops, touched, turned = sizes
+                return ComputeSample(
+                    flops, touched * _ITEM_BYTES, 1, seconds, noise, turned * _ITEM_BYTES
+                )
+
+            yield _Case(None, 0, False, sample, few, many, alone, kind)
 
 
 def _overlap(apart: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:

@@ -4,9 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from tf_fuse.layout.operators.contraction import EINSUM
 
 
 def powers(one: Any, count: int) -> Any:
@@ -29,3 +32,22 @@ def small(one: Any, count: int) -> Any:
     for _ in range(count // 3):
         one = tf.tanh(one) * tf.sigmoid(one)
     return one
+
+
+def contractions(kind: str, text: str, inputs: Sequence[Sequence[Any]]) -> Any:
+    """Run products or sums one after the other; return an element of each, added up.
+
+    Args:
+      kind: `PRODUCT` or `EINSUM`.
+      text: the input that is transposed, "a", "b" or ""; or the equation.
+      inputs: of each.
+    """
+    found: list[Any] = []
+    for pair in inputs:
+        with tf.control_dependencies(found[-1:]):
+            if kind == EINSUM:
+                made = tf.einsum(text, *pair)
+            else:
+                made = tf.linalg.matmul(*pair, transpose_a=text == "a", transpose_b=text == "b")
+        found.append(tf.reshape(made, [-1])[:1])
+    return tf.add_n(found)

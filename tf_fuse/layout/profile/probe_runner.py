@@ -21,7 +21,7 @@ from tf_fuse.layout.execution.communication.process_collectives import ProcessCo
 from tf_fuse.layout.execution.communication.relayouts import relayout
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.profile.measure_rates import Relayouted
-from tf_fuse.layout.profile.probe_operations import absolutes, powers, small
+from tf_fuse.layout.profile.probe_operations import absolutes, contractions, powers, small
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, plan_relayout
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.tensor_layout import TensorLayout
@@ -58,6 +58,18 @@ class ExecutionBench:
     def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
         """Return operations on a small vector, likewise; some have two readers."""
         return self._compute(lambda one: small(one, count), (elements,), alone)
+
+    def contraction(
+        self,
+        kind: str,
+        text: str,
+        shapes: Sequence[Sequence[int]],
+        count: int,
+        alone: bool = False,
+    ) -> Callable[[], None]:
+        """Return products or Einstein sums of two tensors, each of tensors of its own."""
+        # Equal ones would be computed once.
+        return self._compute(lambda pairs: contractions(kind, text, pairs), [shapes] * count, alone)
 
     def both(self, rows: int, source: TensorLayout, count: int) -> Callable[[], None]:
         """Return products of matrices beside an all-reduce or all-gather of a tensor."""
@@ -98,28 +110,34 @@ class ExecutionBench:
         every = tf.function(gathered)(tf.constant(list(seconds), tf.float64))
         return [float(max(column)) for column in zip(*(one.numpy() for one in every), strict=True)]
 
-    def _compute(
-        self, what: Callable[[Any], Any], shape: Sequence[int], alone: bool
-    ) -> Callable[[], None]:
+    def _compute(self, what: Callable[[Any], Any], shapes: Any, alone: bool) -> Callable[[], None]:
         # The mesh's first device may be another process's.
         devices = [one for one in self._devices.local if one == 0 or not alone]
         each = self._communicator.each
-        return self._run(lambda held: each(held, lambda _, x: what(x)), shape, devices)
+        return self._run(lambda held: each(held, lambda _, x: what(x)), shapes, devices)
 
     def _run(
         self,
         what: Callable[[PerDevice], PerDevice],
-        shape: Sequence[int],
+        shapes: Any,
         devices: Sequence[int] | None = None,
     ) -> Callable[[], None]:
-        """Return a call that reads an element of each result, so that it waits for all devices."""
+        """Return a call that reads an element of each result, so that it waits for all devices.
+
+        Args:
+          what: makes a tensor of each device's tensors.
+          shapes: of a device's tensors: a shape, or lists of them.
+          devices: that do it; all of this process by default.
+        """
         pieces = {}
         for device in self._devices.local if devices is None else devices:
             with tf.device(self._devices.names[device]):
-                pieces[device] = tf.Variable(tf.fill(shape, 0.5), trainable=False)
+                pieces[device] = _variables(shapes)
 
         def body() -> list[Any]:
-            held = self._communicator.each(pieces, lambda _, one: one.read_value())
+            held = self._communicator.each(
+                pieces, lambda _, some: tf.nest.map_structure(lambda one: one.read_value(), some)
+            )
             made = self._communicator.each(what(held), lambda _, one: tf.reshape(one, [-1])[:1])
             return list(made.values())
 
@@ -130,6 +148,13 @@ class ExecutionBench:
                 one.numpy()
 
         return run
+
+
+def _variables(shapes: Any) -> Any:
+    """Return a variable for a shape, or lists of variables for lists of shapes."""
+    if all(isinstance(size, int) for size in shapes):
+        return tf.Variable(tf.fill(shapes, 0.5), trainable=False)
+    return [_variables(one) for one in shapes]
 
 
 def _plans(source: TensorLayout, target: TensorLayout) -> tuple[RelayoutPlan, ...]:

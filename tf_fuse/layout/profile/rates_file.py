@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tf_fuse.layout.cost.model import DeviceRates, Rates
+from tf_fuse.layout.cost.model import ContractionRates, Rates
 from tf_fuse.layout.optimize.plans.saved_plan import written
 from tf_fuse.layout.relayout.link_rates import Link
 from tf_fuse.layout.types.errors import LayoutError
@@ -19,13 +19,23 @@ from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.v1 import layout_pb2
 
 _VERSION = 2
-_SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "overlap")
+_SCALARS = (
+    "seconds_per_flop",
+    "seconds_per_byte",
+    "seconds_per_operation",
+    "overlap",
+    "seconds_per_call",
+)
 
 _LINK = tuple(one.name for one in dataclasses.fields(Link))
 
 
 def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
     """Write rates into a file. A reader sees the old file or the new one, whole."""
+    written(_message(rates), path)
+
+
+def _message(rates: Rates) -> Any:
     message = layout_pb2.LayoutRates(version=_VERSION)
     links = dict(rates.links)
     for axis, size in rates.mesh.dims:
@@ -33,9 +43,11 @@ def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
         message.links.add(**dataclasses.asdict(links[axis]))
     for name in _SCALARS:
         setattr(message, name, getattr(rates, name))
+    for kind, one in rates.contractions:
+        message.contractions.add(kind=kind, **one._asdict())
     if rates.alone is not None:
-        message.alone.CopyFrom(layout_pb2.LayoutDeviceRates(**rates.alone._asdict()))
-    written(message, path)
+        message.alone.CopyFrom(_message(rates.alone))
+    return message
 
 
 def load_rates(path: str | os.PathLike[str]) -> Rates:
@@ -50,26 +62,31 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
         message.ParseFromString(Path(path).read_bytes())
     except DecodeError as error:
         raise LayoutError(f"{path} holds no rates: {error}") from None
+    try:
+        return _rates(message)
+    except LayoutError as error:
+        raise LayoutError([f"{path}: {one}" for one in error.problems]) from None
+
+
+def _rates(message: Any) -> Rates:
     if message.version != _VERSION:
         raise LayoutError(
-            f"{path}: the rates have version {message.version}, and this is for version "
-            f"{_VERSION}; measure again"
+            f"the rates have version {message.version}, and this is for version {_VERSION}; "
+            "measure again"
         )
     if len(message.mesh) != len(message.links):
         raise LayoutError(
-            f"{path}: there are {len(message.mesh)} axes and {len(message.links)} links; "
-            "measure again"
+            f"there are {len(message.mesh)} axes and {len(message.links)} links; measure again"
         )
-    try:
-        mesh = Mesh([(one.name, one.size) for one in message.mesh])
-        links = {
-            axis: Link(*(getattr(one, name) for name in _LINK))
-            for axis, one in zip(mesh.axes, message.links, strict=True)
-        }
-        alone = None
-        if message.HasField("alone"):
-            alone = DeviceRates(*(getattr(message.alone, name) for name in DeviceRates._fields))
-        scalars = {name: getattr(message, name) for name in _SCALARS}
-        return Rates(mesh, links, **scalars, alone=alone)
-    except LayoutError as error:
-        raise LayoutError([f"{path}: {one}" for one in error.problems]) from None
+    mesh = Mesh([(one.name, one.size) for one in message.mesh])
+    links = {
+        axis: Link(*(getattr(one, name) for name in _LINK))
+        for axis, one in zip(mesh.axes, message.links, strict=True)
+    }
+    contractions = {
+        one.kind: ContractionRates(*(getattr(one, name) for name in ContractionRates._fields))
+        for one in message.contractions
+    }
+    alone = _rates(message.alone) if message.HasField("alone") else None
+    scalars = {name: getattr(message, name) for name in _SCALARS}
+    return Rates(mesh, links, **scalars, contractions=contractions, alone=alone)

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.operators.contraction import kind_of, transposed_inputs
 from tf_fuse.layout.operators.rule import Dims, Rule, Work
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.operation import Operation, Tensor
@@ -125,6 +126,8 @@ class Strategy:
       known: whether it is by a rule; otherwise all devices do the same.
       operations: of TensorFlow that a device runs for it.
       view: whether its output is its input, so that it reads and writes nothing.
+      contraction: `PRODUCT` or `EINSUM`, or "" of others.
+      transposed_bytes: of the inputs that a product takes transposed.
     """
 
     choices: tuple[Choice, ...]
@@ -142,6 +145,8 @@ class Strategy:
     known: bool = True
     operations: int = 1
     view: bool = False
+    contraction: str = ""
+    transposed_bytes: int = 0
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.choices))
@@ -284,6 +289,8 @@ class _Assignment:
             # Operations that only pass their input on do not run.
             0 if rule.copies else 1 + sum(n for factor, n in rule.extra if factor in self._axes),
             rule.view,
+            kind_of(operation),
+            sum(held[number] for number in transposed_inputs(operation)),
         )
 
     def _legal(self, dims: Dims, allowed: Allowed) -> bool:

@@ -13,11 +13,11 @@ from rich.console import Console
 
 from tests.unit.layout.planning.planned_models import FAST, LINE, two_layers, variable
 from tf_fuse.layout import function_problem, plan
-from tf_fuse.layout.cost.model import DeviceRates, Rates
+from tf_fuse.layout.cost.model import Rates
 
 # Both devices share the cores: alone, one is twice as fast.
 SHARED = (2e-10, 2e-10, 2e-6)
-ALONE = DeviceRates(1e-10, 1e-10, 1e-6)
+ALONE = Rates(LINE, {"x": FAST}, 1e-10, 1e-10, 1e-6, seconds_per_call=3e-6)
 
 
 def _rates(alone):
@@ -39,7 +39,8 @@ def test_seconds_of_one_device():
     # Reads of the variable and of the result run nothing.
     flops, touched = 2 * 8 * 4 * 2 + 16, 4 * ((32 + 8 + 16) + (16 + 16))
     seconds = ALONE.seconds_per_flop * flops + ALONE.seconds_per_byte * touched
-    assert found.one_device_seconds == pytest.approx(seconds + 2 * ALONE.seconds_per_operation)
+    calls = 2 * ALONE.seconds_per_operation + ALONE.seconds_per_call
+    assert found.one_device_seconds == pytest.approx(seconds + calls)
 
 
 def test_a_loop_counts_as_often_as_it_runs():
@@ -78,7 +79,7 @@ def test_a_plan_that_gains_does_not_warn():
     _, step, args = two_layers(batch=512, io=512, hidden=512)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = plan(step, LINE, args, rates=_rates(DeviceRates(*SHARED)))
+        found = plan(step, LINE, args, rates=_rates(Rates(LINE, {"x": FAST}, *SHARED)))
         # Nobody asked for the best plan.
         data = plan(step, LINE, args, mode="data", rates=_rates(ALONE))
     assert found.seconds < found.one_device_seconds

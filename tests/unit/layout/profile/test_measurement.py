@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from tf_fuse.layout import LayoutError, Link, Mesh, TensorLayout, plan_relayout
-from tf_fuse.layout.cost.model import DeviceRates, Rates
+from tf_fuse.layout.cost.model import ContractionRates, Rates
 from tf_fuse.layout.profile.calibration import Calibration, LinkSample, fit_link
 from tf_fuse.layout.profile.measure_rates import Relayouted, measure
 from tf_fuse.layout.profile.rates_file import load_rates, save_rates
@@ -21,13 +22,24 @@ LINKS = {
     "one": Link(0.0, 0.0),
     "y": Link(3e-4, 5e-10, 2e-5, 4e-10),
 }
-ALONE = DeviceRates(3e-12, 1e-10, 3e-6)
-TRUE = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, alone=ALONE)
 CALL = 7e-4
+FACTORS = {
+    "product": ContractionRates(2e-11, 3e-10, 9e-6, 4e-10),
+    "einsum": ContractionRates(3e-11, 2e-10, 2e-5),
+}
+OWN = {
+    "product": ContractionRates(1e-11, 1e-10, 8e-6, 3e-10),
+    "einsum": ContractionRates(2e-11, 1e-10, 1e-5),
+}
+ALONE = Rates(MESH, LINKS, 3e-12, 1e-10, 3e-6, contractions=OWN, seconds_per_call=CALL)
+TRUE = Rates(
+    MESH, LINKS, 1e-11, 2e-10, 4e-6, contractions=FACTORS, seconds_per_call=CALL, alone=ALONE
+)
+SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "seconds_per_call")
 LINK_RATES = [one.name for one in dataclasses.fields(Link)]
 # Of two axes with relayouts, the other cases by all devices and by one, and what hides; each few
 # times and many times.
-RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1) + 2)
+RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1 + 8 + 9) + 2)
 
 
 class Clocked:
@@ -80,6 +92,19 @@ class Clocked:
     def chain(self, elements, count, alone=False):
         return self.computing(elements, 8 * elements, count, alone)
 
+    def contraction(self, kind, text, shapes, count, alone=False):
+        equation = {"": "mk,kn->mn", "a": "km,kn->mn", "b": "mk,nk->mn"}.get(text, text)
+        terms, _, output = equation.partition("->")
+        sizes = {}
+        for term, shape in zip(terms.split(","), shapes, strict=True):
+            sizes |= dict(zip(term, shape, strict=True))
+        made = math.prod(sizes[letter] for letter in output)
+        touched = 4 * (sum(map(math.prod, shapes)) + made)
+        turned = 4 * math.prod(shapes["ab".index(text)]) if text in ("a", "b") else 0
+        rates = TRUE.of_one_device() if alone else TRUE
+        seconds = rates.compute(2 * math.prod(sizes.values()), touched, 1, kind, turned)
+        return self.taking(seconds * count)
+
     def computing(self, flops, touched, count, alone):
         rates = TRUE.of_one_device() if alone else TRUE
         return self.taking(rates.compute(flops, touched) * count)
@@ -100,9 +125,12 @@ def same(found: Rates, wanted: Rates, rel: float) -> None:
         mine = dict(found.links)[axis]
         for name in LINK_RATES:
             assert getattr(mine, name) == pytest.approx(getattr(link, name), rel=rel), (axis, name)
-    for name in ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation"):
-        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=rel), name
-    assert found.alone == pytest.approx(wanted.alone, rel=rel)
+    for mine, right in ((found, wanted), (found.alone, wanted.alone)):
+        for name in SCALARS:
+            assert getattr(mine, name) == pytest.approx(getattr(right, name), rel=rel), name
+        pairs = zip(mine.contractions, right.contractions, strict=True)
+        for (kind, rates), (other, exact) in pairs:
+            assert kind == other and rates == pytest.approx(exact, rel=rel), kind
 
 
 def test_rates_are_found_again():
@@ -203,7 +231,7 @@ def test_errors_of_measurement():
 def test_rates_in_a_file(tmp_path):
     path = tmp_path / "mesh.rates"
     for alone in (None, ALONE):
-        rates = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, 0.5, alone)
+        rates = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, 0.5, FACTORS, 1e-4, alone)
         save_rates(rates, path)
         assert load_rates(path) == rates
     assert [one.name for one in tmp_path.iterdir()] == ["mesh.rates"]
@@ -228,8 +256,13 @@ def test_files_that_hold_no_rates(tmp_path):
     assert error(seconds_per_flop=-1.0) == (
         f"{path}: seconds_per_flop is a finite number, 0 or more, got -1.0"
     )
-    with pytest.raises(LayoutError, match=r"alone\.seconds_per_byte is a finite"):
-        Rates(MESH, LINKS, 1e-11, alone=DeviceRates(0.0, -1.0, 0.0))
+    wrong = {"product": ContractionRates(0.0, -1.0, 0.0), "sum": FACTORS["einsum"]}
+    with pytest.raises(LayoutError) as caught:
+        Rates(MESH, LINKS, 1e-11, contractions=wrong)
+    assert list(caught.value.problems) == [
+        "contractions are of 'product' and 'einsum', got 'sum'",
+        "contractions['product'].seconds_per_byte is a finite number, 0 or more, got -1.0",
+    ]
     assert error(overlap=float("nan")) == f"{path}: overlap is a share, from 0 to 1, got nan"
     path.write_bytes(b"\xff" * 9)
     with pytest.raises(LayoutError) as caught:

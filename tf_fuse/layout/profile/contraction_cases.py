@@ -1,0 +1,53 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""List the products and Einstein sums that are measured, and what each computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
+
+# Products with the one that is transposed, and sums with their equation, as the layers of a model
+# and their gradients have them: from what is all fixed cost to what is all arithmetic.
+CONTRACTIONS: Final[Mapping[str, Sequence[tuple[str, Sequence[Sequence[int]]]]]] = {
+    PRODUCT: [
+        ("", [(16, 16), (16, 16)]),
+        ("", [(48, 48), (48, 48)]),
+        ("", [(64, 512), (512, 512)]),
+        ("", [(512, 128), (128, 256)]),
+        ("a", [(512, 128), (512, 256)]),
+        ("b", [(512, 256), (128, 256)]),
+        ("b", [(64, 512), (512, 512)]),
+        ("", [(768, 384), (384, 512)]),
+    ],
+    EINSUM: [
+        ("bsd,dhk->bhsk", [(1, 16, 16), (16, 2, 8)]),
+        ("bsd,dhk->bhsk", [(1, 32, 64), (64, 4, 16)]),
+        ("bsd,dhk->bhsk", [(4, 32, 64), (64, 4, 16)]),
+        ("bhsk,bhtk->bhst", [(4, 4, 64, 32), (4, 4, 64, 32)]),
+        ("bhst,bhtk->bhsk", [(2, 4, 32, 32), (2, 4, 32, 16)]),
+        ("bsd,bhsk->dhk", [(4, 64, 128), (4, 2, 64, 32)]),
+        ("bsd,df->bsf", [(4, 64, 128), (128, 512)]),
+        ("bsf,df->bsd", [(2, 32, 256), (64, 256)]),
+        ("bsd,bsf->df", [(4, 64, 128), (4, 64, 512)]),
+    ],
+}
+# Of products, by what is transposed.
+_EQUATIONS: Final = {"": "mk,kn->mn", "a": "km,kn->mn", "b": "mk,nk->mn"}
+
+
+def work_of(text: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
+    """Return floating-point operations, elements touched, and elements taken transposed."""
+    equation = _EQUATIONS.get(text, text)
+    turned = math.prod(shapes["ab".index(text)]) if text in ("a", "b") else 0
+    terms, _, output = equation.partition("->")
+    sizes = {
+        letter: size
+        for term, shape in zip(terms.split(","), shapes, strict=True)
+        for letter, size in zip(term, shape, strict=True)
+    }
+    made = math.prod(sizes[letter] for letter in output)
+    return 2 * math.prod(sizes.values()), sum(map(math.prod, shapes)) + made, turned
