@@ -35,6 +35,7 @@ from tf_fuse.parameter_server.partitioning import (
     gradient_tape,
     initial_rows,
     keras_optimizers,
+    restore_in_parts,
 )
 from tf_fuse.parameter_server.partitioning.partitioner import CostPartitioner, creating
 from tf_fuse.parameter_server.placement.placer import Placer
@@ -116,6 +117,7 @@ def extend() -> None:
 
     def create(stock: Any, self: Any, next_creator: Any, kwargs: dict[str, Any]) -> Any:
         keras_optimizers.install()
+        restore_in_parts.install()
         if "colocate_with" in kwargs:
             made = stock(self, next_creator, **kwargs)
             placement_of(self).add_slot(_key(kwargs["colocate_with"]), _bytes(made))
