@@ -104,9 +104,7 @@ def split(found: Sequence[Restored], sizes: Sequence[int], limit: int) -> list[s
     first: dict[str, int] = {}
     for function, more in tasks.items():
         number = max((first.get(task, 0) for task in more), default=0)
-        while number < len(parts) and any(
-            parts[number][1].get(task, 0) + size > limit for task, size in more.items()
-        ):
+        while number < len(parts) and not _fits(parts[number][1], more, limit):
             number += 1
         if number == len(parts):
             parts.append((set(), {}))
@@ -117,3 +115,9 @@ def split(found: Sequence[Restored], sizes: Sequence[int], limit: int) -> list[s
             if size:
                 first[task] = number
     return [functions for functions, _ in parts]
+
+
+def _fits(filled: Mapping[str, int], more: Mapping[str, int], limit: int) -> bool:
+    """Return whether each task can read more bytes: up to a limit, or what nothing is before."""
+    sizes = [(filled.get(task, 0), size) for task, size in more.items()]
+    return all(before == 0 or before + size <= limit for before, size in sizes)
