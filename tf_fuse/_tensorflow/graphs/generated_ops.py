@@ -157,11 +157,15 @@ def _is_needed(op: Any, needed: set[int]) -> bool:
       op: the operation.
       needed: by identity, results and control outputs of the function.
     """
-    for tensor in op.outputs:
-        if id(tensor) in needed:
-            return True
-        for user in tensor.consumers():
-            is_kept = id(user) in needed or user.op_def.is_stateful or user._control_outputs
-            if is_kept or _is_needed(user, needed):
+    seen, left = {op}, [op]
+    while left:
+        for tensor in left.pop().outputs:
+            if id(tensor) in needed:
                 return True
+            for user in tensor.consumers():
+                if id(user) in needed or user.op_def.is_stateful or user._control_outputs:
+                    return True
+                if user not in seen:
+                    seen.add(user)
+                    left.append(user)
     return False
