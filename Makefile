@@ -25,6 +25,9 @@
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
+#   make large-tables   tables of 8 GB: each phase of a job (12 GB of memory; 8 minutes, 2026-11-26)
+#   make large-workers  1 to 16 workers (15 minutes)
+#   make large-counts   40 to 1,000 tables (15 minutes)
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
 #                 (ARCH=aarch64 with Debian's g++-aarch64-linux-gnu)
 #   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
@@ -60,6 +63,7 @@ export TENSORFLOW PYTHON ARCH
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network bench clean
+.PHONY: large-tables large-workers large-counts
 .PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
 .DELETE_ON_ERROR:
@@ -212,6 +216,19 @@ network: environment
 bench: environment
 	$(BIN)/python benchmarks/fuse_recv/run.py --workload features --features 300 --workers 1 --ps 2 \
 	  --batch 64 --steps 60 --rounds 5 --json build/fuse_recv.json $(ARGS)
+
+large-tables: environment
+	for model in dlrm wide_deep; do \
+	  $(BIN)/python -u benchmarks/large_tables/run.py --rows 42000000 --model $$model --modes all --steps 6 \
+	    --warm-up 2 --evaluation-steps 4 --json build/large_$$model.json $(ARGS) || exit 1; \
+	done
+
+large-workers: environment
+	$(BIN)/python -u benchmarks/large_tables/run.py --table workers --json build/large_workers.json $(ARGS)
+
+large-counts: environment
+	$(BIN)/python -u benchmarks/large_tables/run.py --table tables --rows 100000 \
+	  --json build/large_counts.json $(ARGS)
 
 # Makes its own environments in build/wheel.
 wheel:

@@ -36,6 +36,7 @@ from tf_fuse._tensorflow.keras import (
 )
 from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
+    checkpoint_saver,
     coordinator,
     coordinator_worker,
     distributed_variable,
@@ -68,6 +69,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     coordinator_worker,
     sharded_variable,
     trackable_saveable,
+    checkpoint_saver,
     optimizer,
     variable,
     models,

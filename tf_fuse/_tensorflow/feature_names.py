@@ -9,6 +9,7 @@ HANDLE_PACKING: Final = "handle packing"
 WEIGHT_UPDATES: Final = "weight updates"
 PLACEMENT: Final = "placement"
 VARIABLES_IN_PIECES: Final = "variables in pieces"
+RESTORE_IN_PARTS: Final = "restore in parts"
 KERAS_IN_PIECES: Final = "Keras optimizers on pieces"
 KERAS_FIT: Final = "Keras fit"
 KERAS_PROCESSES: Final = "Keras fit in several processes"
@@ -30,6 +31,7 @@ WITHOUT: Final = {
     WEIGHT_UPDATES: "functions that update weights run as they were traced",
     PLACEMENT: "TensorFlow places the variables of parameter servers",
     VARIABLES_IN_PIECES: "variables in pieces are used as TensorFlow does",
+    RESTORE_IN_PARTS: "restoring a checkpoint takes the memory of servers twice",
     KERAS_IN_PIECES: "Keras optimizers are not extended to variables in pieces",
     KERAS_FIT: "Keras's fit, evaluate and predict fail on parameter servers",
     KERAS_PROCESSES: "Keras's fit and evaluate fail under MultiWorkerMirroredStrategy",

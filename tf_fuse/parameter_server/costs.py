@@ -5,8 +5,9 @@
 Each worker reads a dense weight whole in each step, and sends its gradient back whole. If a program
 gathers rows from a variable (an embedding), only those rows travel; their number is estimated or
 given (`Costs.rows_per_step`). An update reads and writes the weight and the optimizer's variables
-beside it (slots); its operations have a cost however small they are. Variables that are not trained
-are read, and not updated.
+beside it (slots), whole: Adam and most others change slots in rows without a gradient, too. Only
+without slots (SGD) does it touch the gathered rows alone. Its operations have a cost however small
+they are. Variables that are not trained are read, and not updated.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ class VariableSpec:
         if rows is not None and self.shape[0]:
             part = min(1.0, rows * share / self.shape[0])
         touched = costs.workers * part * self.bytes
-        updated = touched * (1 + slots) if is_trained else 0.0
+        changed = costs.workers * self.bytes if slots else touched
+        updated = changed * (1 + slots) if is_trained else 0.0
         per_byte, least = costs.update_times()
         seconds = updated * per_byte
         return Load(

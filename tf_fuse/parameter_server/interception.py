@@ -30,7 +30,13 @@ from tf_fuse._tensorflow.variables.parameter_server_strategy import (
     worker_count,
 )
 from tf_fuse.parameter_server.costs import Costs, VariableSpec, bytes_of
-from tf_fuse.parameter_server.partitioning import checkpoint_slices, gradient_tape, keras_optimizers
+from tf_fuse.parameter_server.partitioning import (
+    checkpoint_slices,
+    gradient_tape,
+    initial_rows,
+    keras_optimizers,
+    restore_in_parts,
+)
 from tf_fuse.parameter_server.partitioning.partitioner import CostPartitioner, creating
 from tf_fuse.parameter_server.placement.placer import Placer
 from tf_fuse.parameter_server.placement.update_spreading import PlannedPartitioner
@@ -111,11 +117,14 @@ def extend() -> None:
 
     def create(stock: Any, self: Any, next_creator: Any, kwargs: dict[str, Any]) -> Any:
         keras_optimizers.install()
+        restore_in_parts.install()
         if "colocate_with" in kwargs:
             made = stock(self, next_creator, **kwargs)
             placement_of(self).add_slot(_key(kwargs["colocate_with"]), _bytes(made))
             return made
         is_spread = _is_spread(self, kwargs)
+        if is_spread or partitioner_of(self) is not None:
+            _set_rows(kwargs)
         with _creating(self, kwargs, is_spread):
             extended = _Partitioned(self) if is_spread else self
             made = stock(extended, next_creator, **kwargs)
@@ -258,10 +267,31 @@ def _keras_shape(initializer: Any) -> tuple[int, ...] | None:
     """Return the shape of a Keras 3 variable, which only its initializer knows."""
     if not (getattr(initializer, "__module__", None) or "").startswith("keras."):
         return None
-    names = getattr(getattr(initializer, "__code__", None), "co_freevars", ())
-    cells = dict(zip(names, getattr(initializer, "__closure__", None) or (), strict=False))
-    owner = cells["self"].cell_contents if "self" in cells else None
-    return keras_variable.shape_of(owner)
+    return keras_variable.shape_of(_cells(initializer).get("self"))
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """Return what a function of Keras refers to, by name."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
+    return {name: cell.cell_contents for name, cell in cells}
+
+
+def _set_rows(kwargs: dict[str, Any]) -> None:
+    """Let TensorFlow ask for the initial values of each piece, if that is possible."""
+    from tensorflow.python.eager import context
+    from tensorflow.python.framework import dtypes
+
+    value, dtype = kwargs.get("initial_value"), kwargs.get("dtype")
+    if not callable(value) or kwargs.get("shape") is not None or dtype is None:
+        return
+    shape = _keras_shape(value) if context.executing_eagerly() else None
+    if shape is None:
+        return
+    kind = dtypes.as_dtype(dtype)
+    rows = initial_rows.by_rows(value, _cells(value).get("initializer"), shape, kind.name)
+    if rows is not None:
+        kwargs.update(initial_value=rows, shape=shape, dtype=kind)
 
 
 def _explicit_server(servers: int, name: str) -> int | None:

@@ -332,3 +332,44 @@ def test_nothing_is_kept_of_a_graph_that_has_been_traced():
         .graph
     )
     assert getattr(graph, rewrite_after_trace._CHANGES) is None
+
+
+@pytest.mark.parametrize("kind", ["whole", "pieces"])
+def test_a_table_is_not_read_besides(kind):
+    """TensorFlow copies a variable that is read if rows were gathered from it before."""
+
+    def body(variables):
+        table = variables.of(kind)
+        tf.convert_to_tensor(table).shape  # noqa: B018 (a read of no use, as of Keras's layers)
+        rows = tf.gather(tf.convert_to_tensor(table), variables.ids)
+        for one in getattr(table, "variables", [table]):
+            one.assign_add(tf.ones(one.shape))
+        return rows
+
+    _same(body)
+    _set(True)
+    graph = tf.function(body, autograph=False).get_concrete_function(_Variables()).graph
+    waited_for = {one for op in graph.get_operations() for one in op.control_inputs}
+    waited_for |= set(graph.control_outputs)
+    assert "ReadVariableOp" not in {one.type for one in waited_for}
+    assert "ResourceGather" in {one.type for one in waited_for}
+
+
+def test_a_read_that_something_needs_stays():
+    def body(variables):
+        value = variables.table.read_value()
+        check = tf.debugging.assert_less(variables.ids, 6)
+        with tf.control_dependencies([check]):
+            table = variables.table.read_value()
+        rows = tf.gather(table, variables.ids)
+        variables.table.assign_add(tf.ones([6, 4]))
+        return rows, tf.reduce_sum(value)
+
+    _same(body)
+    _set(True)
+    graph = tf.function(body, autograph=False).get_concrete_function(_Variables()).graph
+    (writer,) = (op for op in graph.get_operations() if op.type == "AssignAddVariableOp")
+    waits = [one.type for one in writer.control_inputs]
+    assert waits.count("ReadVariableOp") == waits.count("ResourceGather") == 1
+    # The write waits for what the read that was left out has waited for.
+    assert any("assert" in one.name for one in writer.control_inputs)

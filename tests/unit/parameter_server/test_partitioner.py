@@ -11,10 +11,12 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.large_tables.model import CRITEO_ROWS
 from tf_fuse.parameter_server import CostPartitioner, Costs
 from tf_fuse.parameter_server.balance import ServerLoads
 from tf_fuse.parameter_server.costs import VariableSpec
 from tf_fuse.parameter_server.partitioning.partitioner import decide, decide_all, rows_of_pieces
+from tf_fuse.parameter_server.placement.planned_places import Expected, make_plan
 
 
 def _variable(*shape, name="kernel", **more):
@@ -63,9 +65,9 @@ def test_a_slow_worker_or_a_fast_link_leaves_it_whole():
 
 
 def test_what_is_gathered_is_not_put_together():
-    slow = Costs(memory_bytes_per_s=1e6, rows_per_step={"table": 10_000})
+    slow = Costs(slots=0, memory_bytes_per_s=1e6, rows_per_step={"table": 10_000})
     assert decide(_variable(10**6, 64, name="table"), 4, slow).pieces == 4
-    few = Costs(memory_bytes_per_s=1e6, rows_per_step={"table": 1})
+    few = Costs(slots=0, memory_bytes_per_s=1e6, rows_per_step={"table": 1})
     assert decide(_variable(10**6, 64, name="table"), 4, few).pieces == 1
 
 
@@ -127,9 +129,26 @@ def test_of_a_plan_only_what_dominates_is_split():
 def test_of_a_plan_what_would_fill_a_server_is_split():
     table = _variable(10**7, 64, name="embeddings")
     others = [_variable(1024, 1024, name=f"kernel_{i}") for i in range(8)]
-    costs = Costs(rows_per_step={"embeddings": 1})
+    costs = Costs(slots=0, rows_per_step={"embeddings": 1})
     assert decide(table, 4, costs).pieces == 1
     assert decide_all([table, *others], ServerLoads(4, 3), costs)[table].pieces == 4
+
+
+@pytest.mark.parametrize("servers", [2, 4, 6])
+def test_updates_of_tables_with_slots_are_spread(servers):
+    """Adam goes over all rows of a table in each step, however few were gathered."""
+    tables = [_variable(rows, 16, name=f"embeddings_{rows}", slots=2) for rows in CRITEO_ROWS]
+    expected = [Expected(one) for one in tables]
+
+    def split(variables, loads):
+        return decide_all(variables, loads, Costs())
+
+    plan = make_plan(expected, Costs(), ServerLoads(servers, 3), split)
+    kept = [0.0] * servers
+    for place in plan.places:
+        kept[place.server] += place.item.loads[0]
+    assert max(kept) <= 1.1 * sum(kept) / servers
+    assert decide(max(tables, key=lambda one: one.bytes), servers, Costs()).pieces == servers
 
 
 @given(st.integers(1, 1000), st.integers(1, 8))

@@ -42,7 +42,10 @@ def test_what_a_dense_weight_costs():
 def test_of_what_is_gathered_the_rows_count():
     costs = Costs(workers=2, slots=1, rows_per_step={"t": 5}, update_s=0.0)
     load = VariableSpec("t", (100, 4), "float32").load(costs)
-    assert (load.kept, load.read, load.updated, load.sent_back) == (3200.0, 160.0, 320.0, 160.0)
+    # (Slots change in rows without a gradient, too: the update goes over all of them.)
+    assert (load.kept, load.read, load.updated, load.sent_back) == (3200.0, 160.0, 6400.0, 160.0)
+    alone = VariableSpec("t", (100, 4), "float32", slots=0).load(costs)
+    assert (alone.kept, alone.read, alone.updated) == (1600.0, 160.0, 160.0)
     # A tenth of the rows is on this server.
     piece = VariableSpec("t", (10, 4), "float32").load(replace(costs, rows_per_step={"t": 5}), 0.1)
     assert (piece.kept, piece.read) == (320.0, 16.0)

@@ -44,6 +44,13 @@ MEMBERS = (
         "to keep writes of a variable after the gather",
         (feature_names.GATHERS,),
     ),
+    Member(
+        _OPERATION,
+        "_remove_all_control_inputs",
+        Exists(),
+        "to leave out a read that nothing needs: it copies the variable",
+        (feature_names.GATHERS,),
+    ),
 )
 
 
@@ -117,3 +124,48 @@ def write_after(operation: Any, gather: Any, writes: Callable[[Any], bool]) -> N
     # Where TensorFlow inlines a call, what comes after it waits for the control outputs alone.
     if any(one is operation for one in operation.graph.control_outputs):
         operation.graph.control_outputs.append(gather)
+
+
+def leave_out(read: Any) -> None:
+    """Let no operation wait for a read whose value nobody needs, so that it does not run.
+
+    A variable from which rows are gathered is copied when it is read: a table of gigabytes. What
+    waits for the read waits for what the read waits for.
+
+    Args:
+      read: of a variable; where something needs it, nothing changes.
+    """
+    graph = read.graph
+    needed = {id(one) for one in (*graph.outputs, *graph.control_outputs) if one is not read}
+    if _is_needed(read, needed):
+        return
+    before = read.control_inputs
+    for user in read._control_outputs:
+        others = [one for one in user.control_inputs if one is not read]
+        user._remove_all_control_inputs()
+        for one in dict.fromkeys([*others, *before]):
+            user._add_control_input(one)
+    if any(one is read for one in graph.control_outputs):
+        others = [one for one in graph.control_outputs if one is not read]
+        graph.control_outputs[:] = dict.fromkeys([*others, *before])
+
+
+def _is_needed(op: Any, needed: set[int]) -> bool:
+    """Return whether an operation's results lead to something that a function needs.
+
+    Args:
+      op: the operation.
+      needed: by identity, results and control outputs of the function.
+    """
+    seen, left = {op}, [op]
+    while left:
+        for tensor in left.pop().outputs:
+            if id(tensor) in needed:
+                return True
+            for user in tensor.consumers():
+                if id(user) in needed or user.op_def.is_stateful or user._control_outputs:
+                    return True
+                if user not in seen:
+                    seen.add(user)
+                    left.append(user)
+    return False

@@ -62,6 +62,11 @@ def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) ->
         if one.type == "Cast":
             rows = math_ops.cast(rows, one.outputs[0].dtype)
     rewrite_after_trace.replace(op.outputs[0], rows)
+    # (Keras also reads a table to learn its shape.)
+    for handle in {id(read.inputs[0]): read.inputs[0] for read in reads}.values():
+        for user in handle.consumers():
+            if user.type == "ReadVariableOp":
+                generated_ops.leave_out(user)
 
 
 def _reads_of(op: Any) -> list[Any]:
