@@ -80,9 +80,38 @@ def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) ->
     """
     zero = Rates(**{field.name: 0.0 for field in dataclasses.fields(Rates)})
     base = dataclasses.replace(zero, **local, step_threads=1.0, core_share=1.0, path_share=1.0)
+    _, rates = min(
+        (_fit_cpu(dataclasses.replace(base, contention=float(one)), probes, cores)
+         for one in np.linspace(0.0, 0.4, 21)),
+        key=lambda found: found[0],
+    )  # fmt: skip
+    coordinator = _relative_fit(
+        [
+            [
+                slow := _slowdown(rates, probe, cores),
+                slow * probe.graph.handles_of(WORKER),
+                probe.seconds,
+            ]
+            for probe in probes
+        ],
+        [p.cpu_s["coordinator"] for p in probes],
+    )
+    names = ("dispatch_s", "dispatch_handle_s", "watch_share")
+    rates = dataclasses.replace(rates, **dict(zip(names, coordinator, strict=True)))
+    return _fit_shared(rates, probes, cores)
+
+
+def _slowdown(rates: Rates, probe: Measured, cores: float) -> float:
+    """Return the slowdown of a probe, whose tasks and coordinator share this machine."""
+    return rates.slowdown(1 + probe.workers + probe.graph.servers, cores)
+
+
+def _fit_cpu(base: Rates, probes: Sequence[Measured], cores: float) -> tuple[float, Rates]:
+    """Fit the CPU seconds of workers and servers; return the squared errors' sum and rates."""
     rows, measured = [], []
     names: list[str] = []
     for probe in probes:
+        slow = _slowdown(base, probe, cores)
         parts = [_features(probe.graph, role == "ps") for role in ("worker", "ps")]
         owns = [_own_s(base, probe, role == "ps") for role in ("worker", "ps")]
         cpus = [probe.cpu_s[role] for role in ("worker", "ps")]
@@ -93,15 +122,13 @@ def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) ->
             [*parts, both], [*owns, sum(owns)], [*cpus, sum(cpus)], strict=True
         ):
             rows.append([*part.values(), own])
-            measured.append(cpu)
+            measured.append(cpu / slow)
     known = np.array([row[-1] for row in rows])
-    fitted = _relative_fit([row[:-1] for row in rows], np.array(measured), known)
+    features = np.array([row[:-1] for row in rows])
+    fitted = _relative_fit(features, np.array(measured), known)
+    error = (features @ fitted + known) / np.array(measured) - 1
     rates = dataclasses.replace(base, **dict(zip(names, fitted, strict=True)))
-    coordinator = _relative_fit(
-        [[1.0, probe.seconds] for probe in probes], [p.cpu_s["coordinator"] for p in probes]
-    )
-    rates = dataclasses.replace(rates, dispatch_s=coordinator[0], watch_share=coordinator[1])
-    return _fit_shared(rates, probes, cores)
+    return float(np.sum(np.square(error))), rates
 
 
 def _own_s(rates: Rates, probe: Measured, servers: bool) -> float:
@@ -128,6 +155,8 @@ def _features(graph: StepGraph, servers: bool) -> dict[str, float]:
         "worker_call_s": 0.0 if servers else 1.0,
         "server_request_s": 0.0 if servers else float(involved),
         "server_call_s": float(involved) if servers else 0.0,
+        "worker_handle_s": 0.0 if servers else float(graph.handles_of(WORKER)),
+        "server_handle_s": float(sum(map(graph.handles_of, tasks))) if servers else 0.0,
         "remote_operation_s": float(work.operations),
         "member_s": float(work.members),
         "stream_receive_s": float(len(received)),

@@ -23,7 +23,7 @@ from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
 _JOB = Path(__file__).resolve().parent / "probe_job.py"
 _ALL = tuple(probe_programs.PROBES)
-_FEW = ("nothing", "lookups_30", "layers")
+_FEW = ("nothing", "lookups_30", "lookups_250", "layers")
 _TIMEOUT_S = 300
 
 
@@ -100,11 +100,9 @@ def _run_job(job: Job, on_probe: Callable[[Job, str], None]) -> dict[str, Any]:
 
 def traced_probe(name: str) -> TracedStep:
     """Trace a probe in this process."""
-    import tensorflow as tf
-
     with recorded_variables() as variables:
         step = probe_programs.build(name)
-    return trace(name, step, (tf.constant(1),), variables)
+    return trace(name, step, (iter(probe_programs.numbers()),), variables)
 
 
 def rates_of(results: dict[str, Any], jobs: Iterable[Job] = JOBS) -> tuple[Rates, list[float]]:

@@ -86,15 +86,15 @@ def run(mode: str, workers: int, ps: int, probes: list[str]) -> dict[str, Any]:
     with package.LocalCluster(workers=workers, ps=ps, protocol=protocol) as cluster:
         strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
         coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        iterator = iter(coordinator.create_per_worker_dataset(programs.numbers))
         results = {}
         for name in probes:
             with strategy.scope():
                 step = tf.function(programs.build(name))
-            number = tf.constant(1)
 
-            def train(count: int, step: Any = step, number: Any = number) -> None:
+            def train(count: int, step: Any = step) -> None:
                 for _ in range(count):
-                    coordinator.schedule(step, args=(number,))
+                    coordinator.schedule(step, args=(iterator,))
                 coordinator.join()
 
             results[name] = _measure(train, cluster, workers)
@@ -113,13 +113,14 @@ def run_local(probes: list[str]) -> dict[str, Any]:
         def cpu_seconds() -> dict[str, float]:
             return {}
 
+    iterator = iter(programs.numbers())
     results = {}
     for name in probes:
-        step, number = tf.function(programs.build(name)), tf.constant(1)
+        step = tf.function(programs.build(name))
 
-        def train(count: int, step: Any = step, number: Any = number) -> None:
+        def train(count: int, step: Any = step) -> None:
             for _ in range(count):
-                step(number)
+                step(iterator)
 
         results[name] = _measure(train, Alone, 1)
         print(name, flush=True)

@@ -15,7 +15,7 @@ _ROWS, _BATCH = 1000, 64
 PROBES = {
     "nothing": (1, 16, 0, 0),
     "lookups_30": (30, 16, 0, 0),
-    "lookups_150": (150, 16, 0, 0),
+    "lookups_250": (250, 16, 0, 0),
     "wide_lookups": (20, 512, 0, 0),
     "layers": (0, 0, 10, 256),
     "large_layers": (0, 0, 4, 640),
@@ -29,7 +29,7 @@ def build(name: str) -> Callable[[Any], Any]:
       name: a key of `PROBES`.
 
     Returns:
-      The training step: from its number, an int32 scalar, to its loss.
+      The training step: from an iterator over `numbers()` to its loss.
     """
     import tensorflow as tf
 
@@ -37,7 +37,8 @@ def build(name: str) -> Callable[[Any], Any]:
     tables = [tf.Variable(tf.ones([_ROWS, columns]), name=f"table_{i}") for i in range(lookups)]
     kernels = [tf.Variable(tf.eye(units) / units, name=f"kernel_{i}") for i in range(layers)]
 
-    def step(number: Any) -> Any:
+    def step(iterator: Any) -> Any:
+        number = next(iterator)
         ids = tf.random.stateless_uniform([lookups + 1, _BATCH], [number, 1], 0, _ROWS, tf.int32)
         columns_of_ids = tf.unstack(ids)
         rows = [tf.gather(table, one) for table, one in zip(tables, columns_of_ids, strict=False)]
@@ -58,3 +59,10 @@ def build(name: str) -> Callable[[Any], Any]:
         return loss
 
     return step
+
+
+def numbers() -> Any:
+    """Return the input of steps: a dataset of int32 scalars."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.counter().map(lambda one: tf.cast(one, tf.int32))

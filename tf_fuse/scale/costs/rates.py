@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.scale.errors import ScaleError
-from tf_fuse.scale.steps.step_graph import Transfer, Work
+from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, Work
 
 _VERSION = 1
 
@@ -29,6 +29,8 @@ class Rates:
       worker_call_s: of the worker, for a step.
       server_request_s: of the worker, for each server that a step involves.
       server_call_s: of a server, for its part of a step.
+      worker_handle_s: of the worker, for each variable that the call of the step names.
+      server_handle_s: of a server, for each of its variables.
       remote_operation_s: for an operation in a step of several tasks, beside `operation_s`.
       member_s: for an operation inside a group.
       stream_receive_s: of the receiver, for the messages from one task at one depth.
@@ -47,11 +49,14 @@ class Rates:
       frame_receive_byte_s: of the receiver, for a byte in a fused RPC.
       frame_send_byte_s: of its sender.
       dispatch_s: of the coordinator, for a step; one step at a time.
+      dispatch_handle_s: of the coordinator, for each variable that the step names.
       watch_share: of a core, what the coordinator takes all the time.
       path_share: of the seconds of calls (of functions, servers and the coordinator), what the step
         waits for; the rest is done beside it.
       hop_s: from the end of work to the beginning of the work that waits for it in another task.
       step_threads: cores that the work of one segment can use at once.
+      contention: by how much CPU seconds grow each time that the tasks of a host double beyond its
+        cores.
       core_share: of the cores, what processes can use when all are busy.
     """
 
@@ -62,6 +67,8 @@ class Rates:
     worker_call_s: float
     server_request_s: float
     server_call_s: float
+    worker_handle_s: float
+    server_handle_s: float
     remote_operation_s: float
     member_s: float
     stream_receive_s: float
@@ -79,11 +86,33 @@ class Rates:
     frame_receive_byte_s: float
     frame_send_byte_s: float
     dispatch_s: float
+    dispatch_handle_s: float
     watch_share: float
     path_share: float
     hop_s: float
     step_threads: float
+    contention: float
     core_share: float
+
+    def worker_s(self, graph: StepGraph) -> float:
+        """Return the CPU seconds that a worker takes for the call of a step and its requests."""
+        return (
+            self.worker_call_s
+            + self.server_request_s * (len(graph.tasks()) - 1)
+            + self.worker_handle_s * graph.handles_of(WORKER)
+        )
+
+    def server_s(self, graph: StepGraph, server: str) -> float:
+        """Return the CPU seconds that a server takes for the call of its part of a step."""
+        return self.server_call_s + self.server_handle_s * graph.handles_of(server)
+
+    def coordinator_s(self, graph: StepGraph) -> float:
+        """Return the CPU seconds that the coordinator takes for a step."""
+        return self.dispatch_s + self.dispatch_handle_s * graph.handles_of(WORKER)
+
+    def slowdown(self, tasks: float, cores: float) -> float:
+        """Return by what CPU seconds grow where so many tasks share a host."""
+        return 1.0 + self.contention * max(0.0, math.log2(tasks / cores)) if tasks else 1.0
 
     def compute_s(self, work: Work) -> float:
         """Return what operations take in one process, all of them by themselves."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tf_fuse.scale.costs.rates import Rates
 from tf_fuse.scale.simulation.host import Host, arrival
-from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer
+from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, server_names
 
 COORDINATOR = "coordinator"
 # Messages of one transfer are sent while others of it are made: in so many portions.
@@ -129,6 +129,17 @@ class _Job:
             own = dict(self._segments[task])
             self._segments[task] = [(depth, own.get(depth, 0.0)) for depth in sorted(depths)]
 
+        tasks: dict[str, int] = defaultdict(int)
+        for name in (
+            COORDINATOR,
+            *(f"worker:{number}" for number in range(setting.workers)),
+            *server_names(graph.servers),
+        ):
+            tasks[setting.host(name)] += 1
+        self._slowdown = {
+            host: rates.slowdown(count, setting.cores) for host, count in tasks.items()
+        }
+
     def run(self) -> Prediction:
         env = self._env
         for number in range(self._setting.workers):
@@ -189,6 +200,7 @@ class _Job:
         return self._hosts[name]
 
     def _work(self, task: str, seconds: float, threads: float = 1.0) -> Any:
+        seconds *= self._slowdown[self._setting.host(task)]
         if self._counting_from is not None:
             self._cpu[task] += seconds
         return self._host(task).run(seconds, min(threads, self._setting.cores))
@@ -216,7 +228,7 @@ class _Job:
             with self._dispatcher.request() as turn:
                 yield turn
                 begin = env.now
-                yield self._call(COORDINATOR, self._rates.dispatch_s)
+                yield self._call(COORDINATOR, self._rates.coordinator_s(self._graph))
                 if self._counting_from is not None:
                     self._dispatch_s += env.now - begin
             yield self._travel(COORDINATOR, task)
@@ -239,8 +251,7 @@ class _Job:
     def _step(self, worker: str) -> Iterator[Any]:
         env, rates = self._env, self._rates
         step = _Step(self, worker)
-        requests_s = rates.server_request_s * len(self._servers)
-        yield self._call(worker, rates.worker_call_s + requests_s)
+        yield self._call(worker, rates.worker_s(self._graph))
         ends = [env.process(step.task(WORKER))]
         ends += [env.process(step.server(server)) for server in self._servers]
         yield env.all_of(ends)
@@ -269,7 +280,7 @@ class _Step:
     def server(self, server: str) -> Iterator[Any]:
         job = self._job
         yield job._travel(self._worker, server)
-        yield job._call(server, job._rates.server_call_s)
+        yield job._call(server, job._rates.server_s(job._graph, server))
         yield from self.task(server)
         yield job._travel(server, self._worker)
 

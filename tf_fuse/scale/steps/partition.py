@@ -65,7 +65,15 @@ def step_graph(rewrite: Any, servers: int, fused: bool) -> StepGraph:
         tuple(Segment(task, depth, one) for (task, depth), one in sorted(work.items())),
         tuple(_transfers(partitions, depths)),
         servers,
+        _handles(rewrite.before),
     )
+
+
+def _handles(partitions: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    counts: dict[str, int] = defaultdict(int)
+    for device, partition in partitions.items():
+        counts[_task(device)] += sum(1 for node in partition.node if node.op == "_Arg")
+    return tuple(sorted(counts.items()))
 
 
 def _members(group: Any) -> list[Any]:

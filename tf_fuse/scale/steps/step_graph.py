@@ -90,11 +90,13 @@ class StepGraph:
       segments: by task and depth, in this order.
       transfers: by depth.
       servers: tasks of the job ps.
+      handles: variables on each task, which each call of the step names; by task.
     """
 
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...]
     servers: int
+    handles: tuple[tuple[str, int], ...] = ()
 
     @property
     def rpcs(self) -> int:
@@ -105,6 +107,12 @@ class StepGraph:
     def bytes(self) -> float:
         """Return the bytes of all tensors that travel."""
         return sum(transfer.bytes for transfer in self.transfers)
+
+    def handles_of(self, task: str) -> int:
+        """Return the variables that the call names to a task: all of them to the worker."""
+        if task == WORKER:
+            return sum(count for _, count in self.handles)
+        return dict(self.handles).get(task, 0)
 
     def work_of(self, tasks: Iterable[str]) -> Work:
         """Return the operations of some tasks."""
