@@ -113,7 +113,7 @@ class Predictor:
             scale = prediction.measured_scale(traced, self._rates, stock, cpu_s)
             self._models[one.model] = traced, scale
         traced, scale = self._models[one.model]
-        graph = traced.on(one.ps)[one.mode == "fused"]
+        graph = traced.on(one.ps, one_host=True)[one.mode == "fused"]
         setting = Setting(one.workers, self._cores, one_host=True, compute_scale=scale)
         found = simulate(graph, self._rates, setting)
         return {

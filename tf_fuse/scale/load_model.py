@@ -91,8 +91,7 @@ def _keras(path: Path, batch: int) -> TracedStep:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
-    used = [v for v in variables if v.dtype not in (tf.resource, tf.variant)]
-    return trace(path.name, step, (inputs,), used)
+    return trace(path.name, step, (inputs,), variables)
 
 
 def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:

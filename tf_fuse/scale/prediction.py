@@ -95,7 +95,7 @@ def measured_scale(traced: TracedStep, rates: Rates, stock: StepGraph, cpu_s: fl
 def compare(traced: TracedStep, servers: int, rates: Rates, setting: Setting) -> Comparison:
     """Predict both modes with one number of servers."""
     variants = []
-    for mode, graph in zip(("stock", "fused"), traced.on(servers), strict=True):
+    for mode, graph in zip(("stock", "fused"), traced.on(servers, setting.one_host), strict=True):
         found = simulate(graph, rates, setting)
         variants.append(Variant(mode, graph, found, bottleneck(found)))
     return Comparison(servers, tuple(variants))

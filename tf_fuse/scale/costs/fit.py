@@ -171,8 +171,10 @@ def _features(graph: StepGraph, servers: bool) -> dict[str, float]:
         "frame_tensor_send_s": total(sent, lambda one: one.fused_tensors),
         "receive_byte_s": total(received, lambda one: one.bytes - one.fused_bytes),
         "send_byte_s": total(sent, lambda one: one.bytes - one.fused_bytes),
-        "frame_receive_byte_s": total(received, lambda one: one.fused_bytes),
-        "frame_send_byte_s": total(sent, lambda one: one.fused_bytes),
+        "frame_receive_byte_s": total(received, lambda one: one.fused_bytes - one.large_bytes),
+        "frame_send_byte_s": total(sent, lambda one: one.fused_bytes - one.large_bytes),
+        "large_receive_byte_s": total(received, lambda one: one.large_bytes),
+        "large_send_byte_s": total(sent, lambda one: one.large_bytes),
     }
 
 

@@ -122,7 +122,7 @@ def rates_of(results: dict[str, Any], jobs: Iterable[Job] = JOBS) -> tuple[Rates
     for job in jobs:
         for name in job.probes:
             if (name, job.ps) not in graphs:
-                graphs[name, job.ps] = traced[name].on(job.ps)
+                graphs[name, job.ps] = traced[name].on(job.ps, one_host=True)
     local_cpu = {name: results["local"][name]["cpu_s"]["coordinator"] for name in _ALL}
     local = local_rates([graphs[name, 2][0] for name in _ALL], [local_cpu[n] for n in _ALL])
     probes = []

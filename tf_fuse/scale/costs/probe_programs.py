@@ -18,6 +18,7 @@ PROBES = {
     "lookups_250": (250, 16, 0, 0),
     "wide_lookups": (20, 512, 0, 0),
     "layers": (0, 0, 10, 256),
+    "large_frames": (0, 0, 8, 448),
     "large_layers": (0, 0, 4, 640),
 }
 

@@ -48,6 +48,8 @@ class Rates:
       send_byte_s: of its sender.
       frame_receive_byte_s: of the receiver, for a byte in a fused RPC.
       frame_send_byte_s: of its sender.
+      large_receive_byte_s: of the receiver, for a byte in a frame that takes a data channel.
+      large_send_byte_s: of its sender.
       dispatch_s: of the coordinator, for a step; one step at a time.
       dispatch_handle_s: of the coordinator, for each variable that the step names.
       watch_share: of a core, what the coordinator takes all the time.
@@ -85,6 +87,8 @@ class Rates:
     send_byte_s: float
     frame_receive_byte_s: float
     frame_send_byte_s: float
+    large_receive_byte_s: float
+    large_send_byte_s: float
     dispatch_s: float
     dispatch_handle_s: float
     watch_share: float
@@ -140,7 +144,8 @@ class Rates:
             + self.frame_send_s * transfer.fused_calls
             + self.frame_tensor_send_s * transfer.fused_tensors
             + self.send_byte_s * (transfer.bytes - transfer.fused_bytes)
-            + self.frame_send_byte_s * transfer.fused_bytes
+            + self.frame_send_byte_s * (transfer.fused_bytes - transfer.large_bytes)
+            + self.large_send_byte_s * transfer.large_bytes
         )
 
     def receiver_s(self, transfer: Transfer) -> float:
@@ -152,7 +157,8 @@ class Rates:
             + self.frame_receive_s * transfer.fused_calls
             + self.frame_tensor_receive_s * transfer.fused_tensors
             + self.receive_byte_s * (transfer.bytes - transfer.fused_bytes)
-            + self.frame_receive_byte_s * transfer.fused_bytes
+            + self.frame_receive_byte_s * (transfer.fused_bytes - transfer.large_bytes)
+            + self.large_receive_byte_s * transfer.large_bytes
         )
 
 

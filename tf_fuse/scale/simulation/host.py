@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated host: cores that running threads share equally, and the two directions of its link."""
+"""A simulated host: cores that running threads share equally, and both directions of its link."""
 
 from __future__ import annotations
 
@@ -94,7 +94,12 @@ class Host:
 
 
 def arrival(
-    source: Host, target: Host, now: float, size: float, rate: float, delay: float
+    source: Host,
+    target: Host,
+    now: float,
+    sizes: tuple[float, float],
+    rate: float,
+    delay: float,
 ) -> float:
     """Return when the last of some bytes arrives, and keep both links busy until then.
 
@@ -102,12 +107,12 @@ def arrival(
       source: the sending host.
       target: the receiving one.
       now: when the sender has them.
-      size: bytes.
+      sizes: bytes that leave the one, and that come to the other.
       rate: bytes per second of each link; 0 for no limit.
       delay: seconds on the way.
     """
     if rate <= 0:
         return now + delay
-    source.out_free_at = max(now, source.out_free_at) + size / rate
-    target.in_free_at = max(source.out_free_at + delay, target.in_free_at + size / rate)
+    source.out_free_at = max(now, source.out_free_at) + sizes[0] / rate
+    target.in_free_at = max(source.out_free_at + delay, target.in_free_at + sizes[1] / rate)
     return target.in_free_at

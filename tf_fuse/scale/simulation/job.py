@@ -11,13 +11,17 @@ from typing import Any
 
 from tf_fuse.scale.costs.rates import Rates
 from tf_fuse.scale.simulation.host import Host, arrival
+from tf_fuse.scale.simulation.merge import merged
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, server_names
 
 COORDINATOR = "coordinator"
 # Messages of one transfer are sent while others of it are made: in so many portions.
 _PORTIONS = 4
-# Steps of each worker that are not counted, and that are.
-_WARM_UP, _COUNTED = 1, 4
+# Steps of all workers that are simulated at least, and steps of each that are not counted, and that
+# are, in a job of many workers.
+_STEPS, _WARM_UP, _COUNTED = 80, 1, 2
+# With more pairs of a worker and a server, one server stands for several.
+_PAIRS = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +108,7 @@ class _Job:
         import simpy
 
         self._env = simpy.Environment()
-        self._graph, self._rates, self._setting = graph, rates, setting
+        self._rates, self._setting = rates, setting
         self._hosts: dict[str, Host] = {}
         self._cpu: dict[str, float] = defaultdict(float)
         self._dispatcher = simpy.Resource(self._env, capacity=1)
@@ -112,7 +116,13 @@ class _Job:
         self._sums = _Sums()
         self._counting_from: float | None = None
         self._finished_at = 0.0
+        self._copies = dict.fromkeys(graph.tasks(), 1)
+        self._whole = graph
+        if setting.workers * graph.servers > _PAIRS and not setting.one_host:
+            graph, copies = merged(graph, rates)
+            self._copies |= copies
         self._servers = [task for task in graph.tasks() if task != WORKER]
+        self._graph = graph
         self._segments: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for segment in graph.segments:
             seconds = rates.segment_s(segment.work, setting.compute_scale)
@@ -144,15 +154,20 @@ class _Job:
         env = self._env
         for number in range(self._setting.workers):
             env.process(self._worker(number))
-        total = self._setting.workers * (_WARM_UP + _COUNTED)
-        warm = self._setting.workers * _WARM_UP
-        self._total, self._warm = total, warm
+        workers = self._setting.workers
+        self._warm = workers * _WARM_UP
+        self._to_count = max(workers * _COUNTED, _STEPS)
         self._done = env.event()
         env.run(self._done)
         span = env.now - self._start
         counted = self._sums.steps
         cpu = {
-            role: sum(s for t, s in self._cpu.items() if t.partition(":")[0] == role) / counted
+            role: sum(
+                seconds * self._copies.get(task, 1)
+                for task, seconds in self._cpu.items()
+                if task.partition(":")[0] == role
+            )
+            / counted
             for role in (COORDINATOR, "worker", "ps")
         }
         cpu[COORDINATOR] += self._rates.watch_share * span / counted
@@ -182,13 +197,13 @@ class _Job:
             return {"worker": 0.0, "ps": 0.0}
         sent: dict[str, float] = defaultdict(float)
         received: dict[str, float] = defaultdict(float)
-        for transfer in self._graph.transfers:
+        for transfer in self._whole.transfers:
             sent[transfer.source] += transfer.bytes
             received[transfer.target] += transfer.bytes
-        load = {task: max(sent[task], received[task]) for task in self._graph.tasks()}
+        load = {task: max(sent[task], received[task]) for task in self._whole.tasks()}
         return {
             "worker": load[WORKER] * steps_per_s / self._setting.workers / rate,
-            "ps": max((load[task] for task in self._servers), default=0.0) * steps_per_s / rate,
+            "ps": max((load[task] for task in load if task != WORKER), default=0.0) * steps_per_s / rate,
         }
 
     def _host(self, task: str) -> Host:
@@ -212,30 +227,38 @@ class _Job:
         return self._work(task, seconds * share)
 
     def _travel(self, source: str, target: str, size: float = 0.0) -> Any:
-        """Return an event of the arrival of a message."""
+        """Return an event of the arrival of a message, or of those of all servers of a group."""
         near, far = self._host(source), self._host(target)
         setting = self._setting
         delay = self._rates.hop_s
         if near is far:
             return self._env.timeout(delay)
         now = self._env.now
-        at = arrival(near, far, now, size, setting.link_bytes_per_s, setting.link_s + delay)
+        sizes = size * self._copies.get(target, 1), size * self._copies.get(source, 1)
+        at = arrival(near, far, now, sizes, setting.link_bytes_per_s, setting.link_s + delay)
         return self._env.timeout(at - now)
 
     def _worker(self, number: int) -> Iterator[Any]:
         env, task = self._env, f"worker:{number}"
         while True:
-            with self._dispatcher.request() as turn:
-                yield turn
-                begin = env.now
-                yield self._call(COORDINATOR, self._rates.coordinator_s(self._graph))
-                if self._counting_from is not None:
-                    self._dispatch_s += env.now - begin
+            share = self._rates.path_share
+            yield env.process(self._dispatch(share))
+            if share < 1:
+                env.process(self._dispatch(1 - share))
             yield self._travel(COORDINATOR, task)
             begin = env.now
             yield env.process(self._step(task))
             self._note(env.now - begin)
             yield self._travel(task, COORDINATOR)
+
+    def _dispatch(self, share: float) -> Iterator[Any]:
+        """Do a share of what the coordinator does for a step, in turn: Python runs one thread."""
+        with self._dispatcher.request() as turn:
+            yield turn
+            begin = self._env.now
+            yield self._work(COORDINATOR, share * self._rates.coordinator_s(self._whole))
+            if self._counting_from is not None:
+                self._dispatch_s += self._env.now - begin
 
     def _note(self, seconds: float) -> None:
         self._warm -= 1
@@ -245,13 +268,13 @@ class _Job:
         if self._warm < 0:
             self._sums.steps += 1
             self._sums.step_s += seconds
-            if self._sums.steps == self._total - self._setting.workers * _WARM_UP:
+            if self._sums.steps == self._to_count:
                 self._done.succeed()
 
     def _step(self, worker: str) -> Iterator[Any]:
         env, rates = self._env, self._rates
         step = _Step(self, worker)
-        yield self._call(worker, rates.worker_s(self._graph))
+        yield self._call(worker, rates.worker_s(self._whole))
         ends = [env.process(step.task(WORKER))]
         ends += [env.process(step.server(server)) for server in self._servers]
         yield env.all_of(ends)
@@ -280,7 +303,7 @@ class _Step:
     def server(self, server: str) -> Iterator[Any]:
         job = self._job
         yield job._travel(self._worker, server)
-        yield job._call(server, job._rates.server_s(job._graph, server))
+        yield job._call(server, job._rates.server_s(job._whole, server))
         yield from self.task(server)
         yield job._travel(server, self._worker)
 
@@ -314,6 +337,8 @@ class _Step:
     def _portion(self, transfer: Transfer, of: int) -> Iterator[Any]:
         job, rates = self._job, self._job._rates
         source, target = self._name(transfer.source), self._name(transfer.target)
-        yield job._work(source, rates.sender_s(transfer) / of)
+        # A worker does this for each server of a group.
+        to, by = job._copies.get(target, 1), job._copies.get(source, 1)
+        yield job._work(source, to * rates.sender_s(transfer) / of)
         yield job._travel(source, target, transfer.bytes / of)
-        yield job._work(target, rates.receiver_s(transfer) / of)
+        yield job._work(target, by * rates.receiver_s(transfer) / of)

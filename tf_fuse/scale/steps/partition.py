@@ -23,6 +23,10 @@ _GROUP = "TfFuse>OperationGroup"
 _SENDS = frozenset({"_Send", "_HostSend"})
 _RECEIVES = frozenset({"_Recv", "_HostRecv"})
 _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?(?:/task:(\d+))?")
+# TF_FUSE_CHANNEL_FRAME_BYTES: frames of this size and more take a data channel.
+_CHANNEL_BYTES = 1 << 20
+# TF_FUSE_MAX_PACKED_TENSOR_BYTES: larger tensors travel beside their frame, as in stock.
+_PACKED_BYTES = 1 << 20
 # A tensor by sending device, receiving device and name.
 Key = tuple[str, str, str]
 
@@ -164,7 +168,7 @@ class _Depths:
 
 def _transfers(partitions: Mapping[str, Any], depths: _Depths) -> Iterable[Transfer]:
     """Yield the messages of the graphs, joined by source, target and depth."""
-    found: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0.0])
+    found: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0.0, 0.0])
     for partition in partitions.values():
         for node in partition.node:
             if node.op in _RECEIVES:
@@ -183,8 +187,10 @@ def _transfers(partitions: Mapping[str, Any], depths: _Depths) -> Iterable[Trans
             sums[1 if fused else 0] += 1
             sums[2] += len(keys)
             sums[3] += len(keys) if fused else 0
-            size = sum(depths.bytes.get(key, 0.0) for key in keys)
-            sums[4] += size
-            sums[5] += size if fused else 0.0
+            sizes = [depths.bytes.get(key, 0.0) for key in keys]
+            packed = sum(size for size in sizes if size <= _PACKED_BYTES)
+            sums[4] += sum(sizes)
+            sums[5] += packed if fused else 0.0
+            sums[6] += packed if fused and packed >= _CHANNEL_BYTES else 0.0
     for (depth, source, target), sums in sorted(found.items()):
         yield Transfer(source, target, depth, *map(int, sums[:4]), *sums[4:])

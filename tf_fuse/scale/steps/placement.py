@@ -7,7 +7,8 @@ TensorFlow places the graph, runs Grappler on it, and partitions it. This does t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_fuse import explain
@@ -16,6 +17,7 @@ from tf_fuse.scale.errors import ScaleError
 # Grappler removes the first of these attributes, and keeps the second.
 _SHAPES, _KEPT_SHAPES = "_output_shapes", "_tf_fuse_output_shapes"
 _WORKER = "/job:worker/replica:0/task:0/device:CPU:0"
+_SERVER = re.compile(r"/job:ps/replica:0/task:(\d+)")
 # Operations that change something, so Grappler must keep them though nothing reads a result.
 _CHANGES = ("Assign", "ResourceScatter", "ResourceApply", "ResourceSparseApply", "ResourceStrided")
 
@@ -25,12 +27,17 @@ def server_device(server: int) -> str:
     return f"/job:ps/replica:0/task:{server}/device:CPU:0"
 
 
-def place(graph: Any, servers_of: Mapping[str, int]) -> Any:
+def place(
+    graph: Any, servers_of: Mapping[str, int], servers: Sequence[int], one_host: bool = False
+) -> Any:
     """Put the variables of a graph on servers, optimize and partition it, and run the pass.
 
     Args:
       graph: the `GraphDef` of a step, from `tf_fuse.explain.placed_graph`.
       servers_of: number of the server of each variable's handle, by the name of its node.
+      servers: number of the server of each variable, whose device the graph has by the variable's
+        number.
+      one_host: whether all tasks are on one host.
 
     Returns:
       The `tf_fuse.explain.Rewrite`.
@@ -40,13 +47,26 @@ def place(graph: Any, servers_of: Mapping[str, int]) -> Any:
     """
     placed = type(graph)()
     placed.CopyFrom(graph)
+    for nodes in (placed.node, *(function.node_def for function in placed.library.function)):
+        for node in nodes:
+            if found := _SERVER.match(node.device):
+                node.device = server_device(servers[int(found[1])])
+            elif node.device.startswith("/job:localhost"):
+                node.device = ""
     for node in placed.node:
         if node.name in servers_of:
             node.device = server_device(servers_of[node.name])
     try:
         first = explain.rewrite(placed, default_device=_WORKER)
         optimized = _optimized(placed, first)
-        return explain.rewrite(optimized, default_device=_WORKER, fuse_operations=True)
+        tasks = {device.rpartition("/device:")[0] for device in first.before}
+        return explain.rewrite(
+            optimized,
+            default_device=_WORKER,
+            splitting="cost",
+            addresses=dict.fromkeys(tasks, "localhost:1") if one_host else None,
+            fuse_operations=True,
+        )
     except ValueError as error:
         raise ScaleError(f"TensorFlow cannot partition the step: {error}") from error
 

@@ -63,7 +63,8 @@ class Transfer:
       tensors: in all of them.
       fused_tensors: in fused calls.
       bytes: of the tensors, where shapes are known.
-      fused_bytes: of those in fused calls.
+      fused_bytes: of those in frames.
+      large_bytes: of those in frames so large that they take a data channel.
     """
 
     source: str
@@ -75,6 +76,7 @@ class Transfer:
     fused_tensors: int
     bytes: float
     fused_bytes: float
+    large_bytes: float = 0.0
 
     @property
     def rpcs(self) -> int:
