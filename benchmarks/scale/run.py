@@ -27,6 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.table import Table
 
 from benchmarks.scale import models
+from examples import two_hosts
 from examples.progress import open_console
 from examples.session import Session, SessionError
 from tf_fuse.scale import load_model, prediction
@@ -36,7 +37,11 @@ from tf_fuse.scale.simulation.job import Setting, simulate
 _WARM_UP_STEPS = 20
 _ROUND_S = 1.2
 _ROUNDS = 5
-# Workers and servers of each model; every one runs stock and fused.
+# Coordinator and workers on one side of an emulated link, servers on the other.
+_SIDES = {"chief": 0, "worker": 0, "ps": 1}
+# Model, workers, servers, and megabits per second of a link; every one runs stock and fused.
+_LINKS = (("features", 1, 2, 400.0), ("rfc", 3, 2, 100.0), ("dense", 2, 2, 2000.0))
+# Workers and servers of each model without such a link; every one runs stock and fused.
 _TASKS = {
     "features": ((1, 1), (2, 2), (3, 3), (8, 2)),
     "rfc": ((1, 1), (5, 1), (2, 3), (16, 2)),
@@ -53,11 +58,13 @@ class Configuration:
     workers: int
     ps: int
     mode: str
+    mbit: float = 0.0
 
     @property
     def name(self) -> str:
         """For tables and files."""
-        return f"{self.model} {self.workers}x{self.ps} {self.mode}"
+        link = f" {self.mbit:g} Mbit/s" if self.mbit else ""
+        return f"{self.model} {self.workers}x{self.ps}{link} {self.mode}"
 
 
 def configurations() -> list[Configuration]:
@@ -67,6 +74,10 @@ def configurations() -> list[Configuration]:
         for model, tasks in _TASKS.items()
         for workers, ps in tasks
         for mode in ("stock", "fused")
+    ] + [
+        Configuration(model, workers, ps, mode, mbit)
+        for model, workers, ps, mbit in _LINKS
+        for mode in ("stock", "fused")
     ]
 
 
@@ -75,8 +86,23 @@ def measure(one: Configuration) -> dict[str, Any]:
 
     Raises:
       SessionError: the job failed.
+      TwoHostsError: there can be no link here.
     """
-    spec = {**models.SPECS[one.model], "mode": one.mode, "workers": one.workers, "ps": one.ps}
+    if not one.mbit:
+        return _measure(one, {})
+    with two_hosts.TwoHosts("veth") as hosts:
+        hosts.shape(mbit=one.mbit)
+        return _measure(one, {"hosts": hosts.of(_SIDES)})
+
+
+def _measure(one: Configuration, more: dict[str, Any]) -> dict[str, Any]:
+    spec = {
+        **more,
+        **models.SPECS[one.model],
+        "mode": one.mode,
+        "workers": one.workers,
+        "ps": one.ps,
+    }
     with Session(spec) as session:
         session.wait_ready()
         session.run(_WARM_UP_STEPS * max(1, one.workers // 2))
@@ -110,11 +136,18 @@ class Predictor:
             cpu_s = load_model.measure_cpu_s(traced)
             assert cpu_s is not None  # It has arguments, not specifications.
             stock, _ = traced.on(1)
-            scale = prediction.measured_scale(traced, self._rates, stock, cpu_s)
+            scale = prediction.measured_scale(self._rates, stock, cpu_s)
             self._models[one.model] = traced, scale
         traced, scale = self._models[one.model]
-        graph = traced.on(one.ps, one_host=True)[one.mode == "fused"]
-        setting = Setting(one.workers, self._cores, one_host=True, compute_scale=scale)
+        graph = traced.on(one.ps, one_host=not one.mbit)[one.mode == "fused"]
+        setting = Setting(
+            one.workers,
+            self._cores,
+            one.mbit * 1e6 / 8,
+            one_host=True,
+            compute_scale=scale,
+            sides={"coordinator": "a", "worker": "a", "ps": "b"} if one.mbit else None,
+        )
         found = simulate(graph, self._rates, setting)
         return {
             "steps_per_s": found.steps_per_s,
@@ -212,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 measured = rows[one.name]["measured"]
             else:
                 measured = measure(one)
-        except SessionError as error:
+        except (SessionError, two_hosts.TwoHostsError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         rows[one.name] = {"measured": measured, "predicted": predictor.predict(one)}

@@ -86,9 +86,8 @@ class Comparison:
         return next(v.prediction.steps_per_s for v in self.variants if v.mode == mode)
 
 
-def measured_scale(traced: TracedStep, rates: Rates, stock: StepGraph, cpu_s: float) -> float:
+def measured_scale(rates: Rates, stock: StepGraph, cpu_s: float) -> float:
     """Return the factor for a model whose step takes so many CPU seconds in one process."""
-    del traced
     return compute_scale(dataclasses.asdict(rates), stock, cpu_s)
 
 

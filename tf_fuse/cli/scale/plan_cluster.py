@@ -77,7 +77,7 @@ def _predict(args: Namespace) -> dict[str, Any]:
     traced = load_model.load(args.model, args.batch)
     stock, _ = traced.on(1)
     cpu_s = load_model.measure_cpu_s(traced)
-    scale = 1.0 if cpu_s is None else prediction.measured_scale(traced, rates, stock, cpu_s)
+    scale = 1.0 if cpu_s is None else prediction.measured_scale(rates, stock, cpu_s)
     setting = Setting(
         args.workers, args.cores, link.bytes_per_s, link.seconds, args.one_host, None, scale
     )

@@ -37,6 +37,8 @@ class Setting:
       host_of: host of a task ("worker:3", "ps:1", "coordinator"), where that is given; else each
         task has its own.
       compute_scale: what the model's operations take, over what the rates say.
+      sides: of tasks that share the cores of one host, and yet have links: the end of the link of
+        each job.
     """
 
     workers: int
@@ -46,6 +48,7 @@ class Setting:
     one_host: bool = False
     host_of: Mapping[str, str] | None = None
     compute_scale: float = 1.0
+    sides: Mapping[str, str] | None = None
 
     def host(self, task: str) -> str:
         """Return the name of a task's host."""
@@ -203,7 +206,9 @@ class _Job:
         load = {task: max(sent[task], received[task]) for task in self._whole.tasks()}
         return {
             "worker": load[WORKER] * steps_per_s / self._setting.workers / rate,
-            "ps": max((load[task] for task in load if task != WORKER), default=0.0) * steps_per_s / rate,
+            "ps": max((load[task] for task in load if task != WORKER), default=0.0)
+            * steps_per_s
+            / rate,
         }
 
     def _host(self, task: str) -> Host:
@@ -213,6 +218,15 @@ class _Job:
             background = self._rates.watch_share if name == self._setting.host(COORDINATOR) else 0
             self._hosts[name] = Host(self._env, self._setting.cores * share, background)
         return self._hosts[name]
+
+    def _link(self, task: str) -> Host:
+        """Return what a task's messages leave from: its host, or its side of a link."""
+        if self._setting.sides is None:
+            return self._host(task)
+        side = f"side {self._setting.sides[task.partition(':')[0]]}"
+        if side not in self._hosts:
+            self._hosts[side] = Host(self._env, 1.0)
+        return self._hosts[side]
 
     def _work(self, task: str, seconds: float, threads: float = 1.0) -> Any:
         seconds *= self._slowdown[self._setting.host(task)]
@@ -228,7 +242,7 @@ class _Job:
 
     def _travel(self, source: str, target: str, size: float = 0.0) -> Any:
         """Return an event of the arrival of a message, or of those of all servers of a group."""
-        near, far = self._host(source), self._host(target)
+        near, far = self._link(source), self._link(target)
         setting = self._setting
         delay = self._rates.hop_s
         if near is far:

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Let one server stand for several that have nearly the same work, so that large jobs simulate fast.
+"""Let one server stand for several with nearly the same work, so that large jobs simulate fast.
 
 The one with the most work stands for its group: what the group waits for is kept, and what a worker
 does for the others is counted as if they had as much.

@@ -23,7 +23,8 @@ _GROUP = "TfFuse>OperationGroup"
 _SENDS = frozenset({"_Send", "_HostSend"})
 _RECEIVES = frozenset({"_Recv", "_HostRecv"})
 _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?(?:/task:(\d+))?")
-# TF_FUSE_CHANNEL_FRAME_BYTES: frames of this size and more take a data channel.
+# TF_FUSE_CHANNEL_FRAME_BYTES: frames of this size and more take a
+# data channel, if both tasks are on one host.
 _CHANNEL_BYTES = 1 << 20
 # TF_FUSE_MAX_PACKED_TENSOR_BYTES: larger tensors travel beside their frame, as in stock.
 _PACKED_BYTES = 1 << 20
@@ -31,13 +32,14 @@ _PACKED_BYTES = 1 << 20
 Key = tuple[str, str, str]
 
 
-def step_graph(rewrite: Any, servers: int, fused: bool) -> StepGraph:
+def step_graph(rewrite: Any, servers: int, fused: bool, one_host: bool = False) -> StepGraph:
     """Count what a step runs and sends.
 
     Args:
       rewrite: what `tf_fuse.explain.rewrite` returned.
       servers: number of tasks of the job ps; those without variables count.
       fused: whether to count the graphs after the pass, or those before it.
+      one_host: whether large frames travel through shared memory.
 
     Returns:
       The step of one worker.
@@ -67,7 +69,7 @@ def step_graph(rewrite: Any, servers: int, fused: bool) -> StepGraph:
                 work[task, at] += work_of(original, nodes, depths.received[device])
     return StepGraph(
         tuple(Segment(task, depth, one) for (task, depth), one in sorted(work.items())),
-        tuple(_transfers(partitions, depths)),
+        tuple(_transfers(partitions, depths, one_host)),
         servers,
         _handles(rewrite.before),
     )
@@ -166,9 +168,13 @@ class _Depths:
                 self._depth[at] = max((self._depth.get(b, 0) for b in before), default=0) + hop
 
 
-def _transfers(partitions: Mapping[str, Any], depths: _Depths) -> Iterable[Transfer]:
+def _transfers(
+    partitions: Mapping[str, Any], depths: _Depths, one_host: bool
+) -> Iterable[Transfer]:
     """Yield the messages of the graphs, joined by source, target and depth."""
-    found: dict[tuple[int, str, str], list[float]] = defaultdict(lambda: [0, 0, 0, 0, 0.0, 0.0, 0.0])
+    found: dict[tuple[int, str, str], list[float]] = defaultdict(
+        lambda: [0, 0, 0, 0, 0.0, 0.0, 0.0]
+    )
     for partition in partitions.values():
         for node in partition.node:
             if node.op in _RECEIVES:
@@ -191,6 +197,6 @@ def _transfers(partitions: Mapping[str, Any], depths: _Depths) -> Iterable[Trans
             packed = sum(size for size in sizes if size <= _PACKED_BYTES)
             sums[4] += sum(sizes)
             sums[5] += packed if fused else 0.0
-            sums[6] += packed if fused and packed >= _CHANNEL_BYTES else 0.0
+            sums[6] += packed if fused and one_host and packed >= _CHANNEL_BYTES else 0.0
     for (depth, source, target), sums in sorted(found.items()):
         yield Transfer(source, target, depth, *map(int, sums[:4]), *sums[4:])

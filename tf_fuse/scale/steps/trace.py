@@ -46,7 +46,9 @@ class TracedStep:
         numbers = self.places(servers)
         places = {handle: at for handle, at in zip(self.handles, numbers, strict=True) if handle}
         rewrite = placement.place(self.graph, places, numbers, one_host)
-        stock, fused = (partition.step_graph(rewrite, servers, fuse) for fuse in (False, True))
+        stock, fused = (
+            partition.step_graph(rewrite, servers, fuse, one_host) for fuse in (False, True)
+        )
         return stock, fused
 
     def places(self, servers: int) -> list[int]:
@@ -99,13 +101,17 @@ def recorded_variables() -> Iterator[Recorded]:
         keras.optimizers.Optimizer.add_variable_from_reference = add
 
 
+def _with_device(kind: type, device: str) -> type:
+    """Return a class of variables that are on a device."""
+    return type(kind.__name__, (kind,), {"device": property(lambda _: device)})
+
+
 @contextlib.contextmanager
 def _devices_of_their_own(variables: list[Any]) -> Iterator[None]:
     """Let each variable name a server of its own as its device, for programs that ask for it."""
     classes = [type(variable) for variable in variables]
     for number, variable in enumerate(variables):
-        device = property(lambda _, own=placement.server_device(number): own)
-        variable.__class__ = type(classes[number].__name__, (classes[number],), {"device": device})
+        variable.__class__ = _with_device(classes[number], placement.server_device(number))
     try:
         yield
     finally:
