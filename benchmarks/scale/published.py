@@ -25,7 +25,7 @@ from rich.table import Table
 
 from examples.progress import open_console
 from tf_fuse.scale import load_model, prediction
-from tf_fuse.scale.costs.rates import Rates, load_rates
+from tf_fuse.scale.rates import Rates, load_rates
 from tf_fuse.scale.simulation.job import Setting, simulate
 
 # Workers, servers, and what the RFC says of them.
@@ -46,7 +46,7 @@ def predict(model: str, rates: Rates) -> list[dict[str, Any]]:
     traced = load_model.load(model, 128)
     cpu_s = load_model.measure_cpu_s(traced)
     assert cpu_s is not None  # It has arguments, not specifications.
-    scale = prediction.measured_scale(rates, traced.on(1)[0], cpu_s)
+    scale = rates.compute_scale(traced.on(1)[0], cpu_s)
     alone = dataclasses.replace(rates, dispatch_s=0.0, dispatch_handle_s=0.0, watch_share=0.0)
     rows = []
     for workers, servers, published in _ROWS:

@@ -30,13 +30,13 @@ from benchmarks.scale import models
 from examples import two_hosts
 from examples.progress import open_console
 from examples.session import Session, SessionError
-from tf_fuse.scale import load_model, prediction
-from tf_fuse.scale.costs.rates import Rates, load_rates
+from tf_fuse.scale import load_model
+from tf_fuse.scale.rates import Rates, load_rates
 from tf_fuse.scale.simulation.job import Setting, simulate
 
 _WARM_UP_STEPS = 20
-_ROUND_S = 1.2
-_ROUNDS = 5
+_ROUND_S = 1.0
+_ROUNDS = 3
 # Coordinator and workers on one side of an emulated link, servers on the other.
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 # Model, workers, servers, and megabits per second of a link; every one runs stock and fused.
@@ -136,7 +136,7 @@ class Predictor:
             cpu_s = load_model.measure_cpu_s(traced)
             assert cpu_s is not None  # It has arguments, not specifications.
             stock, _ = traced.on(1)
-            scale = prediction.measured_scale(self._rates, stock, cpu_s)
+            scale = self._rates.compute_scale(stock, cpu_s)
             self._models[one.model] = traced, scale
         traced, scale = self._models[one.model]
         graph = traced.on(one.ps, one_host=not one.mbit)[one.mode == "fused"]

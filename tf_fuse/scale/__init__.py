@@ -2,6 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predict how a job on parameter servers scales, from its graph and the costs of one machine.
 
-`steps` makes a step graph of a model, `costs` measures and keeps the costs of a machine,
-`simulation` runs step graphs on simulated hosts, and `prediction` compares them.
+`load_model` and `steps` make a step graph of a model, `calibration` measures the `rates` of a
+machine, `simulation` runs step graphs on simulated hosts, and `prediction` compares them.
 """

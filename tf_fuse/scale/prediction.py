@@ -9,9 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_fuse.scale.costs.measure import compute_scale
-from tf_fuse.scale.costs.rates import Rates
 from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.simulation.job import Prediction, Setting, simulate
 from tf_fuse.scale.steps.step_graph import StepGraph
 from tf_fuse.scale.steps.trace import TracedStep
@@ -84,11 +83,6 @@ class Comparison:
     def rate(self, mode: str) -> float:
         """Return the steps per second of a mode."""
         return next(v.prediction.steps_per_s for v in self.variants if v.mode == mode)
-
-
-def measured_scale(rates: Rates, stock: StepGraph, cpu_s: float) -> float:
-    """Return the factor for a model whose step takes so many CPU seconds in one process."""
-    return compute_scale(dataclasses.asdict(rates), stock, cpu_s)
 
 
 def compare(traced: TracedStep, servers: int, rates: Rates, setting: Setting) -> Comparison:

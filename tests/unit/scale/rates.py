@@ -4,7 +4,7 @@
 
 import dataclasses
 
-from tf_fuse.scale.costs.rates import Rates
+from tf_fuse.scale.rates import Rates
 
 
 def rates(**given: float) -> Rates:

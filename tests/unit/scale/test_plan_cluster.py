@@ -13,9 +13,9 @@ pytest.importorskip("simpy")
 from tests.unit.scale.rates import rates
 from tf_fuse import cli
 from tf_fuse.cli.scale.plan_cluster import numbers
-from tf_fuse.scale.costs.rates import load_rates, save_rates
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.prediction import Link, numbers_to_try
+from tf_fuse.scale.rates import load_rates, save_rates
 
 _COSTS = rates(
     operation_s=2e-6, dispatch_s=1e-3, worker_call_s=5e-4, server_call_s=5e-4, receive_s=4e-5,

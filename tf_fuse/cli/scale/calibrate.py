@@ -33,8 +33,8 @@ def run(out: str | None) -> int:
     if missing := packages.missing("simpy", "scipy"):
         print(f"tf-fuse: error: {missing}", file=sys.stderr)
         return 1
-    from tf_fuse.scale.costs import measure
-    from tf_fuse.scale.costs.rates import save_rates
+    from tf_fuse.scale.calibration import measure
+    from tf_fuse.scale.rates import save_rates
 
     path = os.path.expanduser(out or DEFAULT_PATH)
     total = sum(len(job.probes) for job in measure.JOBS)

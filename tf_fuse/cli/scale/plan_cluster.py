@@ -67,7 +67,7 @@ def numbers(text: str) -> list[int]:
 
 def _predict(args: Namespace) -> dict[str, Any]:
     from tf_fuse.scale import load_model, prediction
-    from tf_fuse.scale.costs.rates import load_rates
+    from tf_fuse.scale.rates import load_rates
     from tf_fuse.scale.simulation.job import Setting
 
     rates = load_rates(os.path.expanduser(args.rates or DEFAULT_PATH))
@@ -77,7 +77,7 @@ def _predict(args: Namespace) -> dict[str, Any]:
     traced = load_model.load(args.model, args.batch)
     stock, _ = traced.on(1)
     cpu_s = load_model.measure_cpu_s(traced)
-    scale = 1.0 if cpu_s is None else prediction.measured_scale(rates, stock, cpu_s)
+    scale = 1.0 if cpu_s is None else rates.compute_scale(stock, cpu_s)
     setting = Setting(
         args.workers, args.cores, link.bytes_per_s, link.seconds, args.one_host, None, scale
     )
@@ -104,10 +104,12 @@ def _print(result: dict[str, Any]) -> None:
     console = open_console()
     setting, chosen = result["setting"], result["chosen"]
     where = "one host" if setting.one_host else f"a host of {setting.cores:g} cores each"
-    table = Table(
-        title=f"{result['model']}: {setting.workers} workers, {chosen.servers} servers, {where}, "
-        f"{result['link']} (predicted)"
+    console.print(
+        f"{result['model']}: {setting.workers} workers, {chosen.servers} servers, {where}, "
+        f"{result['link']} (predicted)",
+        highlight=False,
     )
+    table = Table()
     table.add_column("")
     for variant in chosen.variants:
         table.add_column(variant.mode, justify="right")
@@ -136,8 +138,8 @@ def _print(result: dict[str, Any]) -> None:
         console.print(_sweep_table(result["comparisons"]))
     best = result["recommended"]
     console.print(
-        f"recommended: {best.servers} servers, {best.rate('fused'):.1f} steps/s fused; more gain "
-        "less than 5 %",
+        f"recommended: {best.servers} servers: {best.rate('fused'):.1f} steps/s fused; with more, "
+        "less than 5 % is gained",
         highlight=False,
     )
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tf_fuse.scale.costs.rates import Rates
+from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.simulation.host import Host, arrival
 from tf_fuse.scale.simulation.merge import merged
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, server_names

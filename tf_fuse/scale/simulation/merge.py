@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from tf_fuse.scale.costs.rates import Rates
+from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer
 
 # Servers that are simulated, where a job has more.

@@ -98,8 +98,10 @@ def _task(device: str) -> str:
 
 
 def _key(node: Any) -> Key:
-    attributes = (node.attr[one].s.decode() for one in ("send_device", "recv_device"))
-    return (*attributes, node.attr["tensor_name"].s.decode())  # type: ignore[return-value]
+    source, target, name = (
+        node.attr[one].s.decode() for one in ("send_device", "recv_device", "tensor_name")
+    )
+    return source, target, name
 
 
 class _Depths:

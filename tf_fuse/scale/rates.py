@@ -125,6 +125,16 @@ class Rates:
     def _data_s(self, work: Work) -> float:
         return self.byte_s * work.bytes + self.flop_s * work.flops
 
+    def compute_scale(self, stock: StepGraph, cpu_s: float) -> float:
+        """Return what a model's operations take, over what these rates say of them.
+
+        Args:
+          stock: its step, unfused.
+          cpu_s: that the step takes in one process.
+        """
+        expected = self.compute_s(stock.work_of(stock.tasks()))
+        return max(0.1, (cpu_s - self.function_s) / expected) if expected > 0 else 1.0
+
     def segment_s(self, work: Work, scale: float = 1.0) -> float:
         """Return the CPU seconds of a segment.
 

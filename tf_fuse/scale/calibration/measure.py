@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.scale.costs import probe_programs
-from tf_fuse.scale.costs.fit import Measured, fit, local_rates, wall_errors
-from tf_fuse.scale.costs.rates import Rates
+from tf_fuse.scale.calibration import probe_programs
+from tf_fuse.scale.calibration.fit import Measured, fit, local_rates, wall_errors
 from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.steps.step_graph import StepGraph
 from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
@@ -125,6 +125,8 @@ def rates_of(results: dict[str, Any], jobs: Iterable[Job] = JOBS) -> tuple[Rates
                 graphs[name, job.ps] = traced[name].on(job.ps, one_host=True)
     local_cpu = {name: results["local"][name]["cpu_s"]["coordinator"] for name in _ALL}
     local = local_rates([graphs[name, 2][0] for name in _ALL], [local_cpu[n] for n in _ALL])
+    zero = {field.name: 0.0 for field in dataclasses.fields(Rates)}
+    base = Rates(**{**zero, **local})
     probes = []
     for job in jobs:
         if job.mode == "local":
@@ -138,27 +140,10 @@ def rates_of(results: dict[str, Any], jobs: Iterable[Job] = JOBS) -> tuple[Rates
                     fused if job.mode == "fused" else stock,
                     job.workers,
                     job.mode == "fused",
-                    compute_scale(local, stock, local_cpu[name]),
+                    base.compute_scale(stock, local_cpu[name]),
                     one["seconds"],
                     one["cpu_s"],
                 )
             )
     rates = fit(probes, local, cores)
     return rates, wall_errors(rates, probes, cores)
-
-
-def compute_scale(local: Any, stock: StepGraph, cpu_s: float) -> float:
-    """Return what a model's operations take, over what the rates say of them.
-
-    Args:
-      local: function_s, operation_s, byte_s and flop_s, by name.
-      stock: the step, unfused.
-      cpu_s: that it takes in one process.
-    """
-    work = stock.work_of(stock.tasks())
-    expected = (
-        local["operation_s"] * work.operations
-        + local["byte_s"] * work.bytes
-        + local["flop_s"] * work.flops
-    )
-    return max(0.1, (cpu_s - local["function_s"]) / expected) if expected > 0 else 1.0

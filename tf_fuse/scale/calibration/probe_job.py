@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the probes of one kind of job on a local cluster, and write what they take as JSON.
 
-    python tf_fuse/scale/costs/probe_job.py '{"mode": "stock", "workers": 1, "ps": 2}' RESULT
+    python tf_fuse/scale/calibration/probe_job.py '{"mode": "stock", "workers": 1, "ps": 2}' RESULT
 
 `measure` runs this file by its path, so that the mode "stock" does not import tf_fuse.
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_fuse.scale.costs.rates import Rates
+from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.simulation.job import Setting, simulate
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph
 
