@@ -57,8 +57,8 @@ class Rates:
         waits for; the rest is done beside it.
       hop_s: from the end of work to the beginning of the work that waits for it in another task.
       step_threads: cores that the work of one segment can use at once.
-      contention: by how much CPU seconds grow each time that the tasks of a host double beyond its
-        cores.
+      contention: by how much CPU seconds grow where a core always goes on with another task than
+        before, whose data its caches lack; with T tasks on C cores, 1 - C / T of the time.
       core_share: of the cores, what processes can use when all are busy.
     """
 
@@ -116,7 +116,7 @@ class Rates:
 
     def slowdown(self, tasks: float, cores: float) -> float:
         """Return by what CPU seconds grow where so many tasks share a host."""
-        return 1.0 + self.contention * max(0.0, math.log2(tasks / cores)) if tasks else 1.0
+        return 1.0 + self.contention * max(0.0, 1.0 - cores / tasks) if tasks else 1.0
 
     def compute_s(self, work: Work) -> float:
         """Return what operations take in one process, all of them by themselves."""

@@ -82,7 +82,7 @@ def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) ->
     base = dataclasses.replace(zero, **local, step_threads=1.0, core_share=1.0, path_share=1.0)
     _, rates = min(
         (_fit_cpu(dataclasses.replace(base, contention=float(one)), probes, cores)
-         for one in np.linspace(0.0, 0.4, 21)),
+         for one in np.linspace(0.0, 1.0, 21)),
         key=lambda found: found[0],
     )  # fmt: skip
     coordinator = _relative_fit(
