@@ -132,7 +132,9 @@ class Predictor:
     def predict(self, one: Configuration) -> dict[str, Any]:
         """Return what the planner says of a configuration."""
         if one.model not in self._models:
-            traced = load_model.load(f"benchmarks.scale.models:{one.model}", 64)
+            traced = load_model.load(
+                f"benchmarks.scale.models:{one.model}", models.SPECS[one.model]["options"]["batch"]
+            )
             cpu_s = load_model.measure_cpu_s(traced)
             assert cpu_s is not None  # It has arguments, not specifications.
             stock, _ = traced.on(1)

@@ -25,7 +25,7 @@ def load(model: str, batch: int) -> TracedStep:
       model: a `.keras` file; or MODULE:NAME of a Python function without parameters, which makes
         the variables and returns (function, args): the training step, a `tf.function` or Python
         function, and what it is called with.
-      batch: examples of a step, for a file.
+      batch: examples of a step of a file; and what to take for sizes that a graph does not have.
 
     Raises:
       ScaleError: it is neither, or cannot be traced.
@@ -36,13 +36,13 @@ def load(model: str, batch: int) -> TracedStep:
             raise ScaleError(f"there is no file {model}")
         return _keras(path, batch)
     if ":" in model:
-        return _program(model)
+        return _program(model, batch)
     raise ScaleError(
         f"{model!r} is neither a .keras file nor MODULE:NAME, as in train:step_and_args"
     )
 
 
-def _program(name: str) -> TracedStep:
+def _program(name: str, batch: int) -> TracedStep:
     module_name, _, function_name = name.partition(":")
     sys.path.insert(0, os.getcwd())  # A script has its own folder there, not the user's.
     try:
@@ -60,7 +60,7 @@ def _program(name: str) -> TracedStep:
         made = make()
     if not isinstance(made, tuple) or len(made) != 2:
         raise ScaleError(f"{name} must return (function, args), and returned {type(made).__name__}")
-    return trace(name, made[0], made[1], variables)
+    return trace(name, made[0], made[1], variables, batch)
 
 
 def _keras(path: Path, batch: int) -> TracedStep:
@@ -91,7 +91,7 @@ def _keras(path: Path, batch: int) -> TracedStep:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
-    return trace(path.name, step, (inputs,), variables)
+    return trace(path.name, step, (inputs,), variables, batch)
 
 
 def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:

@@ -119,7 +119,9 @@ def _devices_of_their_own(variables: list[Any]) -> Iterator[None]:
             variable.__class__ = own
 
 
-def trace(name: str, function: Any, args: Any, variables: Recorded) -> TracedStep:
+def trace(
+    name: str, function: Any, args: Any, variables: Recorded, unknown: int = 64
+) -> TracedStep:
     """Trace a function.
 
     Args:
@@ -127,6 +129,8 @@ def trace(name: str, function: Any, args: Any, variables: Recorded) -> TracedSte
       function: the step, a `tf.function` or a Python function.
       args: what it is called with, or specifications of it.
       variables: all variables of the program, in the order in which it made them.
+      unknown: what to take for a size that the graph does not have, such as the number of
+        different rows of a batch.
 
     Returns:
       The step; nothing is run.
@@ -144,6 +148,7 @@ def trace(name: str, function: Any, args: Any, variables: Recorded) -> TracedSte
     for node in graph_def.node:
         if node.op == "_Arg":
             node.device = ""
+    _give_sizes(graph_def, unknown)
     names = [handle_names.get(id(variable.handle)) for variable in variables]
     callable_args = not any(isinstance(one, tf.TypeSpec) for one in tf.nest.flatten(args))
     return TracedStep(
@@ -186,3 +191,14 @@ def _beside(graph: Any, names: list[str | None], variables: Recorded) -> tuple[i
         if None not in pair:
             join([number for number in pair if number is not None])
     return tuple(map(root, range(len(names))))
+
+
+def _give_sizes(graph: Any, size: int) -> None:
+    """Replace unknown sizes of dimensions in a graph."""
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            if "_output_shapes" in node.attr:
+                for shape in node.attr["_output_shapes"].list.shape:
+                    for dim in shape.dim:
+                        if dim.size < 0:
+                            dim.size = size
