@@ -24,6 +24,8 @@ _SHARED = {
 }
 _ROUNDS = 3
 _TRIES = 7
+# That are simulated of each probe.
+_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +197,7 @@ def wall_errors(rates: Rates, probes: Sequence[Measured], cores: float) -> list[
     errors = []
     for probe in probes:
         setting = Setting(probe.workers, cores, one_host=True, compute_scale=probe.compute_scale)
-        predicted = 1 / simulate(probe.graph, rates, setting).steps_per_s
+        predicted = 1 / simulate(probe.graph, rates, setting, _STEPS).steps_per_s
         errors.append(math.log(predicted / probe.seconds))
     return errors
 

@@ -83,18 +83,19 @@ class Prediction:
     waiting: float
 
 
-def simulate(graph: StepGraph, rates: Rates, setting: Setting) -> Prediction:
+def simulate(graph: StepGraph, rates: Rates, setting: Setting, steps: int = _STEPS) -> Prediction:
     """Run a job until its workers have a steady rate.
 
     Args:
       graph: the step of one worker.
       rates: what things cost.
       setting: tasks, hosts and links.
+      steps: of all workers, to simulate at least.
 
     Returns:
       What it does per second and step.
     """
-    return _Job(graph, rates, setting).run()
+    return _Job(graph, rates, setting).run(steps)
 
 
 @dataclasses.dataclass
@@ -153,13 +154,13 @@ class _Job:
             host: rates.slowdown(count, setting.cores) for host, count in tasks.items()
         }
 
-    def run(self) -> Prediction:
+    def run(self, steps: int) -> Prediction:
         env = self._env
         for number in range(self._setting.workers):
             env.process(self._worker(number))
         workers = self._setting.workers
         self._warm = workers * _WARM_UP
-        self._to_count = max(workers * _COUNTED, _STEPS)
+        self._to_count = max(workers * _COUNTED, steps)
         self._done = env.event()
         env.run(self._done)
         span = env.now - self._start
