@@ -54,6 +54,7 @@ JOBS = (
     *(Job(mode, 1, 2) for mode in ("stock", "fused")),
     *(Job(mode, 4, 2, _FEW) for mode in ("stock", "fused")),
     *(Job(mode, 2, 4, _FEW) for mode in ("stock", "fused")),
+    Job("local"),
 )
 
 
@@ -65,12 +66,21 @@ def run_jobs(jobs: Iterable[Job], on_probe: Callable[[Job, str], None]) -> dict[
       on_probe: called with each job and probe that has ended.
 
     Returns:
-      What `probe_job.run` returns, by the job's name.
+      What `probe_job.run` returns, by the job's name. Of a job that runs twice, the run of each
+      probe that takes the least CPU: a busy moment of the machine makes all others look cheap.
 
     Raises:
       ScaleError: a job failed.
     """
-    return {job.name: _run_job(job, on_probe) for job in jobs}
+    results: dict[str, Any] = {}
+    for job in jobs:
+        found = _run_job(job, on_probe)
+        before = results.get(job.name, {})
+        results[job.name] = {
+            name: min((one, before.get(name, one)), key=lambda run: sum(run["cpu_s"].values()))
+            for name, one in found.items()
+        }
+    return results
 
 
 def _run_job(job: Job, on_probe: Callable[[Job, str], None]) -> dict[str, Any]:
