@@ -125,6 +125,34 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     report.add_argument("--trace", metavar="FILE.json", help="write the timeline for Perfetto")
 
 
+def _add_scale(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser(
+        "plan-cluster", help="predict steps per second and waiting of a job on parameter servers"
+    )
+    plan.add_argument(
+        "--model",
+        required=True,
+        metavar="FILE|MODULE:NAME",
+        help="a .keras file, or a Python function that returns (step, args); see docs/scale.md",
+    )
+    plan.add_argument("--workers", type=_positive, default=1, help="tasks that run steps; 1")
+    plan.add_argument("--ps", type=_positive, default=1, help="parameter servers; 1")
+    plan.add_argument(
+        "--link", default="10Gbit,0.1ms", help="rate and delay between hosts; 10Gbit,0.1ms"
+    )
+    plan.add_argument("--cores", type=_positive, default=os.cpu_count() or 1, help="of each host")
+    plan.add_argument("--one-host", action="store_true", help="all tasks share one host")
+    plan.add_argument("--batch", type=_positive, default=64, help="examples of a step; 64")
+    plan.add_argument("--sweep", metavar="ps=1..64", help="predict these numbers of servers, too")
+    plan.add_argument("--plot", metavar="PATH", help="draw the sweep")
+    plan.add_argument("--rates", metavar="PATH", help="what tf-fuse calibrate wrote")
+    plan.add_argument("--json", metavar="PATH", help="write all figures; - for standard output")
+    calibrate = commands.add_parser(
+        "calibrate", help="measure what steps cost on this machine, for plan-cluster; four minutes"
+    )
+    calibrate.add_argument("--out", metavar="PATH", help="the file to write")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -168,6 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_plan(commands)
     _add_launch(commands)
     _add_report(commands)
+    _add_scale(commands)
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
     if arguments[:1] == ["run"]:
         tf_fuse._start()
@@ -191,6 +220,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return bench_command.run(None, tables=100, workers=1, ps=2, steps=50, rounds=1)
         given = {name: getattr(args, name) for name, _, _ in _BENCH_SETTINGS}
         return bench_command.run(args.json, **given)
+    if args.command == "calibrate":
+        from tf_fuse.cli.scale import calibrate as calibrate_command
+
+        return calibrate_command.run(args.out)
+    if args.command == "plan-cluster":
+        from tf_fuse.cli.scale import plan_cluster as plan_cluster_command
+
+        return plan_cluster_command.run(args)
     if args.command == "report":
         from tf_fuse.cli import report as report_command
 

@@ -1,0 +1,13 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Rates of which a test names the few that are not zero."""
+
+import dataclasses
+
+from tf_fuse.scale.rates import Rates
+
+
+def rates(**given: float) -> Rates:
+    """Return rates that are zero, except for those given and for factors of nothing."""
+    zero = {field.name: 0.0 for field in dataclasses.fields(Rates)}
+    return Rates(**{**zero, "step_threads": 1.0, "core_share": 1.0, "path_share": 1.0, **given})

@@ -1,0 +1,124 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""`tf-fuse plan-cluster`: its tables, files and errors."""
+
+import dataclasses
+import json
+
+import keras
+import pytest
+
+pytest.importorskip("simpy")
+
+from tests.unit.scale.rates import rates
+from tf_fuse import cli
+from tf_fuse.cli.scale.plan_cluster import numbers
+from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.prediction import Link, numbers_to_try
+from tf_fuse.scale.rates import load_rates, save_rates
+
+_COSTS = rates(
+    operation_s=2e-6, dispatch_s=1e-3, worker_call_s=5e-4, server_call_s=5e-4, receive_s=4e-5,
+    send_s=2e-5, frame_receive_s=2e-4, flop_s=1e-11, byte_s=1e-10,
+)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(8), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    model.save(tmp_path / "model.keras")
+    save_rates(_COSTS, tmp_path / "costs.json", {})
+    return tmp_path
+
+
+def _arguments(folder, *more):
+    return [
+        "plan-cluster", "--model", str(folder / "model.keras"), "--rates",
+        str(folder / "costs.json"), "--workers", "4", "--ps", "2", "--cores", "4", *more,
+    ]  # fmt: skip
+
+
+def test_keras_file(folder, capsys):
+    assert cli.main(_arguments(folder, "--sweep", "ps=1,3")) == 0
+    text = capsys.readouterr().out
+    assert "4 workers, 2 servers, a host of 4 cores each, 10Gbit,0.1ms (predicted)" in text
+    for row in ("steps/s", "over stock", "a step waits", "RPCs with tensors per step"):
+        assert row in text
+    assert "steps/s by number of servers" in text
+    assert "recommended: " in text
+
+
+def test_json_has_the_figures_of_the_tables(folder, capsys):
+    assert cli.main(_arguments(folder, "--json", "-")) == 0
+    found = json.loads(capsys.readouterr().out)
+    stock, fused = found["modes"]["stock"], found["modes"]["fused"]
+    assert fused["rpcs_per_step"] < stock["rpcs_per_step"]
+    assert fused["bytes_per_step"] == stock["bytes_per_step"]
+    assert found["recommended_servers"] in {one["servers"] for one in found["sweep"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            ["--link", "fast"],
+            "tf-fuse: error: the link 'fast' is not a rate above 0 and a delay, as in "
+            "10Gbit,0.1ms (bit, Kbit, Mbit, Gbit; us, ms, s)\n",
+        ),
+        (
+            ["--model", "model.h5"],
+            "tf-fuse: error: 'model.h5' is neither a .keras file nor MODULE:NAME, as in "
+            "train:step_and_args\n",
+        ),
+        (["--model", "none.keras"], "tf-fuse: error: there is no file none.keras\n"),
+        (
+            ["--sweep", "workers=1..4"],
+            "tf-fuse: error: --sweep 'workers=1..4' is not a range of servers, as in ps=1..64 or "
+            "ps=1,2,4\n",
+        ),
+        (
+            ["--rates", "none.json"],
+            "tf-fuse: error: there are no costs of this machine in none.json; run: tf-fuse "
+            "calibrate --out none.json\n",
+        ),
+    ],
+)
+def test_errors_say_what_to_do(folder, monkeypatch, capsys, change, text):
+    monkeypatch.chdir(folder)
+    assert cli.main(_arguments(folder, *change)) == 1
+    assert capsys.readouterr().err == text
+
+
+def test_rates_are_read_as_they_were_written(tmp_path):
+    save_rates(_COSTS, tmp_path / "costs.json", {"cores": 2})
+    assert load_rates(tmp_path / "costs.json") == _COSTS
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("[]", "the costs have version None, and this is for version 1"),
+        ('{"version": 7}', "the costs have version 7, and this is for version 1"),
+        ("{", "holds no costs"),
+        ('{"version": 1, "rates": {}}', "function_s, "),
+        (
+            json.dumps({"version": 1, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
+            "hop_s is -1.0, must be 0 or more",
+        ),
+    ],
+)
+def test_a_file_without_rates_is_refused(tmp_path, content, text):
+    (tmp_path / "costs.json").write_text(content)
+    with pytest.raises(ScaleError, match=text):
+        load_rates(tmp_path / "costs.json")
+
+
+def test_links_and_sweeps():
+    assert Link.from_text("10Gbit,0.1ms") == Link(1.25e9, 1e-4)
+    assert Link.from_text("100 Mbit, 30us").seconds == pytest.approx(3e-5)
+    assert numbers("ps=2..5") == [2, 3, 4, 5]
+    assert numbers("ps=8,2") == [2, 8]
+    assert numbers_to_try(8) == [1, 2, 3, 4, 5, 7, 8]
+    with pytest.raises(ScaleError, match="is not a range of servers"):
+        numbers("ps=5..2")

@@ -1,0 +1,126 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Make a `TracedStep` of what a user names: a Keras file, a program, or a saved graph."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
+
+_MEASURE_S = 1.5
+_WARM_UP_STEPS = 3
+
+
+def load(model: str, batch: int) -> TracedStep:
+    """Trace a model's training step.
+
+    Args:
+      model: a `.keras` file; or MODULE:NAME of a Python function without parameters, which makes
+        the variables and returns (function, args): the training step, a `tf.function` or Python
+        function, and what it is called with.
+      batch: examples of a step of a file; and what to take for sizes that a graph does not have.
+
+    Raises:
+      ScaleError: it is neither, or cannot be traced.
+    """
+    path = Path(model)
+    if model.endswith(".keras"):
+        if not path.is_file():
+            raise ScaleError(f"there is no file {model}")
+        return _keras(path, batch)
+    if ":" in model:
+        return _program(model, batch)
+    raise ScaleError(
+        f"{model!r} is neither a .keras file nor MODULE:NAME, as in train:step_and_args"
+    )
+
+
+def _program(name: str, batch: int) -> TracedStep:
+    module_name, _, function_name = name.partition(":")
+    sys.path.insert(0, os.getcwd())  # A script has its own folder there, not the user's.
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ScaleError(
+            f"cannot import {module_name}: {error}; run the command in the folder of {module_name}"
+        ) from error
+    finally:
+        sys.path.pop(0)
+    make = getattr(module, function_name, None)
+    if not callable(make):
+        raise ScaleError(f"{module_name} has no function {function_name}")
+    with recorded_variables() as variables:
+        made = make()
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ScaleError(f"{name} must return (function, args), and returned {type(made).__name__}")
+    return trace(name, made[0], made[1], variables, batch)
+
+
+def _keras(path: Path, batch: int) -> TracedStep:
+    """Trace the training step of a saved Keras model, with its optimizer or Adam."""
+    import keras
+    import tensorflow as tf
+
+    with recorded_variables() as variables:
+        try:
+            model = keras.models.load_model(path)
+        except (ValueError, OSError, TypeError) as error:
+            raise ScaleError(f"Keras cannot load {path}: {error}") from error
+        optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+    inputs = tf.nest.map_structure(
+        lambda one: tf.zeros(_sized(one, batch), one.dtype), model.inputs
+    )
+    if len(inputs) == 1:
+        inputs = inputs[0]
+    loss = getattr(model, "loss", None)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            value = _loss(model, loss, x, outputs)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return value
+
+    return trace(path.name, step, (inputs,), variables, batch)
+
+
+def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:
+    """Return the model's loss for labels of zero; of a model without one, a square."""
+    import tensorflow as tf
+
+    if loss is None:
+        return tf.add_n([tf.reduce_mean(tf.square(one)) for one in tf.nest.flatten(outputs)])
+    if "sparse" in str(getattr(loss, "name", loss)).lower():
+        labels = tf.nest.map_structure(lambda one: tf.zeros(one.shape[:-1], tf.int32), outputs)
+    else:
+        labels = tf.nest.map_structure(tf.zeros_like, outputs)
+    return model.compute_loss(x=x, y=labels, y_pred=outputs)
+
+
+def _sized(tensor: Any, batch: int) -> list[int]:
+    """Return a shape without unknown dimensions."""
+    rest = [1 if size is None else int(size) for size in tensor.shape[1:]]
+    return [batch, *rest]
+
+
+def measure_cpu_s(traced: TracedStep) -> float | None:
+    """Run a step in this process for about a second; return its CPU seconds, or None."""
+    if traced.function is None:
+        return None
+    for _ in range(_WARM_UP_STEPS):
+        traced.function()
+    steps, cpu, begin = 0, time.process_time(), time.perf_counter()
+    while steps < 3 or time.perf_counter() - begin < _MEASURE_S:
+        traced.function()
+        steps += 1
+    return (time.process_time() - cpu) / steps

@@ -1,0 +1,136 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What one operation of a graph computes: bytes that it touches, and products of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tf_fuse.scale.steps.step_graph import Work
+
+#: Operations that cost the executor next to nothing, or whose cost is their transfer's.
+NOT_COUNTED = frozenset(
+    {"_Arg", "_Retval", "Const", "NoOp", "Identity", "VarHandleOp", "Placeholder"}
+    | {"_Send", "_Recv", "_HostSend", "_HostRecv", "_FuseRecv"}
+)
+_MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul"})
+_CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"})
+# These pass on a buffer, or its shape alone.
+_WITHOUT_BYTES = frozenset({"Reshape", "ExpandDims", "Squeeze", "Shape", "IteratorGetNext"})
+
+
+def work_of(node: Any, nodes: Mapping[str, Any], received: Mapping[str, Any]) -> Work:
+    """Return what an operation computes.
+
+    Args:
+      node: the `NodeDef`.
+      nodes: by name, those of its partition.
+      received: by name of a `_Recv`, the output shape of what it receives and its item size.
+
+    Returns:
+      One operation with its bytes and flops; zero for what costs nothing.
+    """
+    if node.op in NOT_COUNTED:
+        return Work()
+    ins = [_tensor(one, nodes, received) for one in node.input if not one.startswith("^")]
+    outs = _outputs(node)
+    flops = 0.0
+    if node.op in _MATRIX_PRODUCTS:
+        flops = _product_flops(node, [shape for shape, _ in ins], [shape for shape, _ in outs])
+    elif node.op in _CONVOLUTIONS:
+        flops = _convolution_flops(ins, outs)
+    touched = 0.0
+    if node.op not in _WITHOUT_BYTES:
+        written = sum(map(_bytes, outs))
+        read = sum(map(_bytes, ins))
+        if node.op in ("ResourceGather", "GatherV2", "Gather"):
+            read = written  # The rows, not the table.
+        elif node.op == "ReadVariableOp":
+            written = read = 0.0  # Shares the variable's buffer.
+        elif node.op.startswith(("Assign", "ResourceScatter")):
+            written = 2 * read  # Read and written in place.
+        touched = read + written
+    return Work(1, 0, touched, flops)
+
+
+Tensor = tuple[tuple[int, ...] | None, int]
+
+
+def _tensor(name: str, nodes: Mapping[str, Any], received: Mapping[str, Any]) -> Tensor:
+    base, _, output = name.partition(":")
+    if base in received:
+        found: Tensor = received[base]
+        return found
+    node = nodes.get(base)
+    if node is None:
+        return None, 0
+    outs = _outputs(node)
+    index = int(output or 0)
+    return outs[index] if index < len(outs) else (None, 0)
+
+
+def tensor_of(name: str, nodes: Mapping[str, Any]) -> Tensor:
+    """Return shape and bytes per element of a tensor; None and 0 where the graph lacks them."""
+    return _tensor(name, nodes, {})
+
+
+def _outputs(node: Any) -> list[Tensor]:
+    """Return the shapes and item sizes of a node's outputs."""
+    from tensorflow.python.framework import dtypes
+
+    if node.op == "Const":
+        tensor = node.attr["value"].tensor
+        return [(_static(tensor.tensor_shape), dtypes.as_dtype(tensor.dtype).size or 0)]
+    if "_output_shapes" not in node.attr:
+        return []
+    size = 4
+    for key in ("T", "dtype", "DstT", "out_type"):
+        if key in node.attr and node.attr[key].type:
+            kind = dtypes.as_dtype(node.attr[key].type)
+            if kind in (dtypes.resource, dtypes.variant, dtypes.string):
+                return [(None, 0)] * len(node.attr["_output_shapes"].list.shape)
+            size = kind.size
+            break
+    return [(_static(shape), size) for shape in node.attr["_output_shapes"].list.shape]
+
+
+def _static(shape: Any) -> tuple[int, ...] | None:
+    if shape.unknown_rank or any(dim.size < 0 for dim in shape.dim):
+        return None
+    return tuple(dim.size for dim in shape.dim)
+
+
+def _bytes(tensor: Tensor) -> float:
+    shape, size = tensor
+    return 0.0 if shape is None else float(math.prod(shape, start=size))
+
+
+def tensor_bytes(tensor: Tensor) -> float:
+    """Return the bytes of a tensor; 0 where its shape is not known."""
+    return _bytes(tensor)
+
+
+def _product_flops(node: Any, ins: list[Any], outs: list[Any]) -> float:
+    if not ins or ins[0] is None or not ins[0]:
+        return 0.0
+    transposed = any(node.attr[key].b for key in ("transpose_a", "adj_x") if key in node.attr)
+    inner = ins[0][-2] if transposed and len(ins[0]) > 1 else ins[0][-1]
+    if outs and outs[0] is not None:
+        return 2.0 * math.prod(outs[0]) * inner
+    if len(ins) > 1 and ins[1] is not None and ins[1]:
+        swapped = any(node.attr[key].b for key in ("transpose_b", "adj_y") if key in node.attr)
+        columns = ins[1][-2] if swapped and len(ins[1]) > 1 else ins[1][-1]
+        return 2.0 * math.prod(ins[0]) * columns
+    return 0.0
+
+
+def _convolution_flops(ins: list[Tensor], outs: list[Tensor]) -> float:
+    """Return twice the products: output elements, times the window, times input channels."""
+    shapes = [shape for shape, _ in [*ins, *outs] if shape is not None and len(shape) == 4]
+    if len(shapes) < 3:
+        return 0.0
+    window = min(shapes, key=math.prod)
+    images = sorted(math.prod(shape[:3]) for shape in shapes if shape is not window)
+    return 2.0 * images[0] * math.prod(window)

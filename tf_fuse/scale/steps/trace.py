@@ -1,0 +1,204 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Trace the training step of a model in this process, and list its variables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_fuse import explain
+from tf_fuse.scale.steps import partition, placement
+from tf_fuse.scale.steps.step_graph import StepGraph
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedStep:
+    """A step before it is placed.
+
+    Attributes:
+      name: of the model.
+      graph: its `GraphDef`; variables are nodes `_Arg`.
+      handles: names of the nodes of variables, in the order in which the program made them; None
+        for one that the step does not use.
+      sizes: bytes of these variables.
+      beside: the number of the variable beside which each lies: its own, or that of the weight
+        whose slot it is.
+      function: runs the step in this process; None where only the graph is known.
+    """
+
+    name: str
+    graph: Any
+    handles: tuple[str | None, ...]
+    sizes: tuple[int, ...]
+    beside: tuple[int, ...]
+    function: Callable[[], Any] | None = None
+
+    def on(self, servers: int, one_host: bool = False) -> tuple[StepGraph, StepGraph]:
+        """Return the step with its variables on servers in turn: stock, and fused.
+
+        Args:
+          servers: how many.
+          one_host: whether all tasks are on one host, which `fuse_grouping` takes into account.
+        """
+        numbers = self.places(servers)
+        places = {handle: at for handle, at in zip(self.handles, numbers, strict=True) if handle}
+        rewrite = placement.place(self.graph, places, numbers, one_host)
+        stock, fused = (
+            partition.step_graph(rewrite, servers, fuse, one_host) for fuse in (False, True)
+        )
+        return stock, fused
+
+    def places(self, servers: int) -> list[int]:
+        """Return the server of each variable: weights in turn, slots beside them."""
+        turns: dict[int, int] = {}
+        for number, root in enumerate(self.beside):
+            if number == root:
+                turns[number] = len(turns) % servers
+        return [turns[root] for root in self.beside]
+
+
+class Recorded(list[Any]):
+    """Variables in the order in which they were made.
+
+    Attributes:
+      references: of slots, pairs of a slot and its weight.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self.references: list[tuple[Any, Any]] = []
+
+
+@contextlib.contextmanager
+def recorded_variables() -> Iterator[Recorded]:
+    """Yield a list that gets each variable that is made meanwhile."""
+    import keras
+    from tensorflow.python.ops import variable_scope
+
+    made = Recorded()
+
+    def creator(next_creator: Any, **kwargs: Any) -> Any:
+        variable = next_creator(**kwargs)
+        made.append(variable)
+        return variable
+
+    add = keras.optimizers.Optimizer.add_variable_from_reference
+
+    def add_and_note(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = add(self, reference_variable, *args, **kwargs)
+        made.references.append((slot, reference_variable))
+        return slot
+
+    keras.optimizers.Optimizer.add_variable_from_reference = add_and_note
+    try:
+        with variable_scope.variable_creator_scope(creator):
+            yield made
+    finally:
+        keras.optimizers.Optimizer.add_variable_from_reference = add
+
+
+def _with_device(kind: type, device: str) -> type:
+    """Return a class of variables that are on a device."""
+    return type(kind.__name__, (kind,), {"device": property(lambda _: device)})
+
+
+@contextlib.contextmanager
+def _devices_of_their_own(variables: list[Any]) -> Iterator[None]:
+    """Let each variable name a server of its own as its device, for programs that ask for it."""
+    classes = [type(variable) for variable in variables]
+    for number, variable in enumerate(variables):
+        variable.__class__ = _with_device(classes[number], placement.server_device(number))
+    try:
+        yield
+    finally:
+        for own, variable in zip(classes, variables, strict=True):
+            variable.__class__ = own
+
+
+def trace(
+    name: str, function: Any, args: Any, variables: Recorded, unknown: int = 64
+) -> TracedStep:
+    """Trace a function.
+
+    Args:
+      name: of the model.
+      function: the step, a `tf.function` or a Python function.
+      args: what it is called with, or specifications of it.
+      variables: all variables of the program, in the order in which it made them.
+      unknown: what to take for a size that the graph does not have, such as the number of
+        different rows of a batch.
+
+    Returns:
+      The step; nothing is run.
+    """
+    import tensorflow as tf
+
+    python_function = getattr(function, "python_function", function)
+    with _devices_of_their_own(variables):
+        concrete = tf.function(python_function).get_concrete_function(*args)
+    alone = tf.function(python_function)
+    graph_def = explain.placed_graph(concrete)
+    handle_names = {
+        id(external): internal.op.name for external, internal in concrete.graph.captures
+    }
+    for node in graph_def.node:
+        if node.op == "_Arg":
+            node.device = ""
+    _give_sizes(graph_def, unknown)
+    names = [handle_names.get(id(variable.handle)) for variable in variables]
+    callable_args = not any(isinstance(one, tf.TypeSpec) for one in tf.nest.flatten(args))
+    return TracedStep(
+        name,
+        graph_def,
+        tuple(names),
+        tuple((variable.shape.num_elements() or 0) * variable.dtype.size for variable in variables),
+        _beside(graph_def, names, variables),
+        (lambda: alone(*args)) if callable_args else None,
+    )
+
+
+def _beside(graph: Any, names: list[str | None], variables: Recorded) -> tuple[int, ...]:
+    """Return the number of the variable beside which each lies.
+
+    One operation that changes several variables needs them on one server; and Keras says which
+    weight a slot belongs to.
+    """
+    roots = list(range(len(names)))
+
+    def root(number: int) -> int:
+        while roots[number] != number:
+            number = roots[number]
+        return number
+
+    def join(numbers: list[int]) -> None:
+        first = min(map(root, numbers))
+        for number in numbers:
+            roots[root(number)] = first
+
+    by_name = {name: number for number, name in enumerate(names) if name}
+    for node in graph.node:
+        if node.op.startswith("Resource"):
+            inputs = [one for one in node.input if one in by_name]
+            if len(inputs) > 1:
+                join([by_name[one] for one in inputs])
+    by_handle = {id(variable.handle): number for number, variable in enumerate(variables)}
+    for slot, weight in variables.references:
+        pair = [by_handle.get(id(getattr(one.value, "handle", None))) for one in (slot, weight)]
+        if None not in pair:
+            join([number for number in pair if number is not None])
+    return tuple(map(root, range(len(names))))
+
+
+def _give_sizes(graph: Any, size: int) -> None:
+    """Replace unknown sizes of dimensions in a graph."""
+    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
+        for node in nodes:
+            if "_output_shapes" in node.attr:
+                for shape in node.attr["_output_shapes"].list.shape:
+                    for dim in shape.dim:
+                        if dim.size < 0:
+                            dim.size = size
