@@ -33,7 +33,7 @@ def comparison(plan: FunctionPlan) -> str:
     by = "" if plan.rates.alone else " (by rates that were not measured for it)"
     if not _fits(plan):
         return "one device alone cannot hold it"
-    gain = "faster" if own < alone else "no faster"
+    gain = "faster" if _gains(plan) else "no faster"
     share = f", {alone / own:.2f} times the plan's" if own else ""
     return f"one device alone: {alone * 1e3:.3f} ms{share}; the plan is {gain}{by}"
 
@@ -41,7 +41,7 @@ def comparison(plan: FunctionPlan) -> str:
 def warn_without_gain(plan: FunctionPlan) -> None:
     """Warn if one device alone is as fast as the plan, in measured rates, and can hold it all."""
     alone, own = plan.one_device_seconds, plan.seconds
-    if plan.rates.alone is None or own < alone or not _fits(plan):
+    if plan.rates.alone is None or _gains(plan) or not _fits(plan):
         return
     warnings.warn(
         f"no layout of {plan.function.name!r} on mesh {str(plan.rates.mesh)!r} is faster than one "
@@ -50,6 +50,11 @@ def warn_without_gain(plan: FunctionPlan) -> None:
         "share no cores",
         stacklevel=4,
     )
+
+
+def _gains(plan: FunctionPlan) -> bool:
+    # A plan's times are whole picoseconds.
+    return plan.seconds < (1 - 1e-6) * plan.one_device_seconds
 
 
 def _fits(plan: FunctionPlan) -> bool:

@@ -27,8 +27,8 @@ def table(plan: FunctionPlan, most: int | None) -> Any:
         notes.append(f"note: run once in each process: {listed(plan.function.effects)}")
     if plan.function.left_out:
         notes.append(f"note: left out, these do not run: {listed(plan.function.left_out)}")
-    notes.append(comparison(plan))
-    return Group(plan.plan.table(most), _layouts(plan), Text("\n".join(notes)))
+    text = "\n".join([comparison(plan), *notes])
+    return Group(plan.plan.table(most), _layouts(plan), Text(text))
 
 
 def _layouts(plan: FunctionPlan) -> Any:
