@@ -55,6 +55,10 @@ def test_a_product_counts_its_operations():
     assert stock.bytes == 8 * 4 * 4
 
 
+def _inside(variable):
+    return variable if hasattr(variable, "handle") else variable.value
+
+
 def test_slots_lie_beside_their_weights():
     with recorded_variables() as variables:
         weights = [tf.Variable(tf.ones([4])) for _ in range(3)]
@@ -70,7 +74,7 @@ def test_slots_lie_beside_their_weights():
     places = traced.places(2)
     for slot, weight in variables.references:
         at = [
-            next(i for i, one in enumerate(variables) if one is getattr(v, "value", v))
+            next(i for i, one in enumerate(variables) if one.handle is _inside(v).handle)
             for v in (slot, weight)
         ]
         assert places[at[0]] == places[at[1]]

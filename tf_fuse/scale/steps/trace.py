@@ -187,7 +187,8 @@ def _beside(graph: Any, names: list[str | None], variables: Recorded) -> tuple[i
                 join([by_name[one] for one in inputs])
     by_handle = {id(variable.handle): number for number, variable in enumerate(variables)}
     for slot, weight in variables.references:
-        pair = [by_handle.get(id(getattr(one.value, "handle", None))) for one in (slot, weight)]
+        inside = (one if hasattr(one, "handle") else one.value for one in (slot, weight))
+        pair = [by_handle.get(id(one.handle)) for one in inside]
         if None not in pair:
             join([number for number in pair if number is not None])
     return tuple(map(root, range(len(names))))
