@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
@@ -126,28 +126,33 @@ def write_after(operation: Any, gather: Any, writes: Callable[[Any], bool]) -> N
         operation.graph.control_outputs.append(gather)
 
 
-def leave_out(read: Any) -> None:
-    """Let no operation wait for a read whose value nobody needs, so that it does not run.
+def leave_out(reads: Sequence[Any]) -> None:
+    """Let no operation wait for reads whose values nobody needs, so that they do not run.
 
     A variable from which rows are gathered is copied when it is read: a table of gigabytes. What
-    waits for the read waits for what the read waits for.
+    waits for such a read waits for what the read waits for.
 
     Args:
-      read: of a variable; where something needs it, nothing changes.
+      reads: of variables, all in one graph; those that something needs stay.
     """
-    graph = read.graph
-    needed = {id(one) for one in (*graph.outputs, *graph.control_outputs) if one is not read}
-    if _is_needed(read, needed):
-        return
-    before = read.control_inputs
-    for user in read._control_outputs:
-        others = [one for one in user.control_inputs if one is not read]
+    graph = reads[0].graph
+    results = (*graph.outputs, *graph.control_outputs)
+    needed = {id(one) for one in results} - {id(one) for one in reads}
+    left_out = dict.fromkeys(one for one in reads if not _is_needed(one, needed))
+
+    def without(waits: Sequence[Any]) -> dict[Any, None]:
+        kept: dict[Any, None] = {}
+        for one in waits:
+            kept |= without(one.control_inputs) if one in left_out else {one: None}
+        return kept
+
+    # (Each user once: the end of a function waits for thousands of operations.)
+    for user in {user: None for one in left_out for user in one._control_outputs}:
+        others = without(user.control_inputs)
         user._remove_all_control_inputs()
-        for one in dict.fromkeys([*others, *before]):
+        for one in others:
             user._add_control_input(one)
-    if any(one is read for one in graph.control_outputs):
-        others = [one for one in graph.control_outputs if one is not read]
-        graph.control_outputs[:] = dict.fromkeys([*others, *before])
+    graph.control_outputs[:] = without(graph.control_outputs)
 
 
 def _is_needed(op: Any, needed: set[int]) -> bool:

@@ -10,10 +10,11 @@ TensorFlow's own until then. When the function has returned, nobody can ask for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
@@ -21,6 +22,7 @@ from tf_fuse._tensorflow.members import AT_FIRST_USE, Member, Takes
 
 _log = logging.getLogger("tf_fuse")
 _CHANGES = "_tf_fuse_changes"
+_LAST = "_tf_fuse_last_changes"
 # Operations that only hand on their input, as gradients of it, too.
 ELEMENTWISE = frozenset({"Cast", "Identity"})
 
@@ -99,6 +101,20 @@ def when_traced(op: Any, change: Callable[[Any], None]) -> None:
     changes.append((op, change))
 
 
+def when_changed(op: Any, finish: Callable[[list[Any]], None]) -> None:
+    """Call a function when all changes of a graph are made.
+
+    Args:
+      op: an operation of the graph.
+      finish: is called once, with all operations that it was noted for.
+    """
+    last = getattr(op.graph, _LAST, None)
+    if last is None:
+        last = {}
+        setattr(op.graph, _LAST, last)
+    last.setdefault(finish, {})[op] = None
+
+
 def _change(graph: Any) -> None:
     from tensorflow.python.framework import ops
 
@@ -107,15 +123,26 @@ def _change(graph: Any) -> None:
         return
     setattr(graph, _CHANGES, None)
     for op, change in changes:
-        try:
-            with graph.as_default(), ops.device(op.device):
-                change(op)
-        except Exception as error:  # Our error must not stop the training.
-            _log.debug("%s", op.name, exc_info=True)
-            _log.warning(
-                "the operation %s of %s stays unchanged: %s: %s",
-                op.name, graph.name, type(error).__name__, error,
-            )  # fmt: skip
+        with _logging_errors(op), graph.as_default(), ops.device(op.device):
+            change(op)
+    last = getattr(graph, _LAST, None) or {}
+    setattr(graph, _LAST, None)
+    for finish, noted in last.items():
+        with _logging_errors(next(iter(noted))):
+            finish(list(noted))
+
+
+@contextlib.contextmanager
+def _logging_errors(op: Any) -> Iterator[None]:
+    """Log errors: ours must not stop the training."""
+    try:
+        yield
+    except Exception as error:
+        _log.debug("%s", op.name, exc_info=True)
+        _log.warning(
+            "the operation %s of %s stays unchanged: %s: %s",
+            op.name, op.graph.name, type(error).__name__, error,
+        )  # fmt: skip
 
 
 def replace(old: Any, new: Any) -> None:

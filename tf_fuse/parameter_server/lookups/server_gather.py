@@ -66,7 +66,7 @@ def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) ->
     for handle in {id(read.inputs[0]): read.inputs[0] for read in reads}.values():
         for user in handle.consumers():
             if user.type == "ReadVariableOp":
-                generated_ops.leave_out(user)
+                rewrite_after_trace.when_changed(user, generated_ops.leave_out)
 
 
 def _reads_of(op: Any) -> list[Any]:
