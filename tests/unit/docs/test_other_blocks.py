@@ -5,6 +5,7 @@
 tests/cluster/docs runs the blocks of Python and of Bash.
 """
 
+import importlib
 import json
 import re
 import shutil
@@ -36,12 +37,29 @@ def _blocks(page):
 def test_each_page_with_such_blocks_is_here():
     counts = {page.name: len(_blocks(page.name)) for page in _DOCS.glob("*.md")}
     run_here = {
-        "collectives.md": 1, "fuse_recv.md": 1, "report.md": 1, "security.md": 3,
-        "weight_update.md": 1,
+        "collectives.md": 1, "fuse_recv.md": 1, "report.md": 1, "scale.md": 1,
+        "security.md": 3, "weight_update.md": 1,
     }  # fmt: skip
     # That one command is doctor's own, whose test compares it.
     expected = {**run_here, **_OUTPUT, "dependencies.md": 1}
     assert {page: count for page, count in counts.items() if count} == expected
+
+
+def test_commands_of_scale_have_their_arguments(monkeypatch):
+    given = {}
+    for name in ("calibrate", "plan_cluster"):
+        module = importlib.import_module(f"tf_fuse.cli.scale.{name}")
+        monkeypatch.setattr(module, "run", lambda args, name=name: given.update({name: args}) or 0)
+    (block,) = _blocks("scale.md")
+    commands = [line.partition("#")[0].split() for line in block.splitlines()]
+    assert commands[0] == ["pip", "install", '"tf_fuse[scale]"']
+    assert [cli.main(words[1:]) for words in commands[1:]] == [0, 0]
+    plan = given["plan_cluster"]
+    assert (plan.model, plan.workers, plan.ps, plan.link) == (
+        "model.keras", 400, 20, "10Gbit,0.1ms",
+    )  # fmt: skip
+    assert (plan.cores, plan.sweep) == (16, "ps=1..64")
+    assert "calibrate" in given
 
 
 @pytest.mark.parametrize("page", ["collectives.md", "weight_update.md"])

@@ -126,6 +126,7 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
         "prometheus",
         "release",
         "report",
+        "scale",
         "test",
         "viewers",
     ]
