@@ -41,7 +41,7 @@ def _arguments(folder, *more):
 
 def test_keras_file(folder, capsys):
     assert cli.main(_arguments(folder, "--sweep", "ps=1,3")) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "4 workers, 2 servers, a host of 4 cores each, 10Gbit,0.1ms (predicted)" in text
     for row in ("steps/s", "over stock", "a step waits", "RPCs with tensors per step"):
         assert row in text
