@@ -172,6 +172,7 @@ tsan: environment
 	$(BIN)/python setup.py -q build_programs --sanitizer=thread
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/races_test $(SECONDS) $(SEED)
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/channels_test $(SECONDS) $(SEED)
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 build/thread/busy_times_test $(SECONDS) $(SEED)
 
 random: environment
 	PYTHONPATH=. $(BIN)/python tests/unit/passes/test_random_loops.py $(SEEDS)

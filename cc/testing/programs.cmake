@@ -5,7 +5,7 @@
 # instrumented, TensorFlow is not:
 #   address  request_fuzz_standalone, and request_fuzz where there is libFuzzer; channel_fuzz,
 #            channels_test, program_fuzz
-#   thread   races_test, channels_test
+#   thread   races_test, channels_test, busy_times_test
 # `make fuzz-requests`, `make fuzz-channels`, `make fuzz-updates` and `make tsan` build and run them.
 
 # All of the plugin: so what links there links here, too. Functions of base/old_glibc.cc would stand in
@@ -76,6 +76,7 @@ endif()
 if(TF_FUSE_SANITIZER STREQUAL "thread")
   add_program(races_test testing/races_test.cc testing/tsan_hooks.cc)
   add_program(channels_test testing/channels/channels_test.cc testing/tsan_hooks.cc)
+  add_program(busy_times_test testing/busy_times_test.cc testing/tsan_hooks.cc)
   # tsan_hooks.cc says which.
   set(status RKN4absl12lts_202508146StatusE)
   set(rendezvous _ZN10tensorflow20BaseRemoteRendezvous)
@@ -100,8 +101,9 @@ if(TF_FUSE_SANITIZER STREQUAL "thread")
           ${rendezvous}12RegisterCall${call}
           ${rendezvous}14DeregisterCall${call}
           ${rendezvous}10StartAbortE${status})
-    target_link_options(races_test PRIVATE -Wl,--wrap=${symbol})
-    target_link_options(channels_test PRIVATE -Wl,--wrap=${symbol})
+    foreach(program races_test channels_test busy_times_test)
+      target_link_options(${program} PRIVATE -Wl,--wrap=${symbol})
+    endforeach()
   endforeach()
   return()
 endif()

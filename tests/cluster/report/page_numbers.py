@@ -71,3 +71,25 @@ def sums_of(data, step):
         wanted[f"path takes {row}"] = took
         wanted[f"path share {row}"] = took / whole
     return wanted
+
+
+def rows_of(function):
+    """What the picture of a function writes at each arrow: its tensors, and their known bytes.
+
+    What was left alone is one arrow for the same devices and reason.
+    """
+    rows = {f"g{number}": group["tensors"] for number, group in enumerate(function["groups"])}
+    alone = {}
+    for left in function["left"]:
+        key = left["sender"], left["receiver"], left["reason"]
+        alone.setdefault(key, []).append(left["tensor"])
+    rows |= {f"l{number}": tensors for number, tensors in enumerate(alone.values())}
+    wanted = {}
+    for row, tensors in rows.items():
+        known = [one["bytes"] for one in tensors if one["bytes"] is not None]
+        wanted[f"tensors of row {row}"] = len(tensors)
+        if known:
+            wanted[f"bytes of row {row}"] = sum(known)
+            if len(known) < len(tensors):
+                wanted[f"unknown of row {row}"] = len(tensors) - len(known)
+    return wanted

@@ -12,7 +12,7 @@ import pytest
 
 from tests.browser import open_browser, requests_of
 from tests.cluster.report import jobs
-from tests.cluster.report.page_numbers import formatted, sums_of
+from tests.cluster.report.page_numbers import formatted, rows_of, sums_of
 from tests.fault import coordinator
 from tests.unit.report.made_reports import large_report, whole_report
 from tf_fuse.report import render
@@ -92,6 +92,16 @@ def _numbers(chromium):
     return chromium.execute_script(
         "return [...document.querySelectorAll('[data-path]')].map("
         "(e) => [JSON.parse(e.dataset.path), e.dataset.form, e.textContent])"
+    )
+
+
+def _rest_of_labels(chromium):
+    """Return the texts of the step's picture without the numbers that say where they come from."""
+    return chromium.execute_script(
+        "return [...document.querySelectorAll('#step-picture :is(.row text, .soft-text)')].map("
+        "(e) => { const rest = e.cloneNode(true);"
+        "rest.querySelectorAll('[data-path], [data-sum]').forEach((one) => one.remove());"
+        "return rest.textContent; })"
     )
 
 
@@ -196,7 +206,9 @@ def test_every_number_equals_the_json(cases, folder, chromium):
             "left": len(shown["left"]),
             "bytes": sum(one["bytes"] or 0 for one in tensors),
         }
+        wanted |= rows_of(shown)
         assert {key: sums[key][0] for key in wanted} == wanted, page.name
+        assert [text for text in _rest_of_labels(chromium) if re.search(r"\d", text)] == []
     assert seen == {
         "functions", "gains", "layouts", "placements", "server_updates", "tasks", "timeline",
         "weight_updates",

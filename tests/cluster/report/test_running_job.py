@@ -52,6 +52,14 @@ def test_a_recording_has_whole_steps_and_their_paths(cases):
     assert case["named"] == 1.0
 
 
+def test_times_of_tasks_on_one_host_are_of_one_clock(cases):
+    case = cases["one_clock"]
+    assert case["notes"] == []
+    assert case["requests"] > 0
+    # No request arrives before it was sent, and no answer before it was given.
+    assert case["early"] == []
+
+
 def test_the_tasks_write_their_reports_into_a_folder(cases):
     case = cases["folder"]
     assert case["files"] == ["chief_0.json", "ps_0.json", "ps_1.json", "worker_0.json"]
@@ -140,6 +148,7 @@ def _main():
     from tf_fuse.report.collect import short
     from tf_fuse.report.json_form import read
     from tf_fuse.report.merge import report_of_files
+    from tf_fuse.report.steps import plane, recording
 
     tf.config.optimizer.set_experimental_options(
         {"do_fuse_recv": True, "fuse_weight_update": True, "fuse_grouping": "level"}
@@ -221,6 +230,35 @@ def _main():
                 for one in timeline.steps
             ],
         }
+
+    def one_clock():
+        for seconds in (1.0, 4.0, 16.0):
+            notes = []
+            addresses = recording.cluster_addresses()
+            found = meanwhile(
+                lambda seconds=seconds, addresses=addresses, notes=notes: recording.profiles_of(
+                    addresses, seconds, notes
+                )
+            )
+            events = [one for task, own in found.items() for one in plane.receives(task, own)]
+            sent = {
+                (one.step_id, one.task, one.peer, one.names): one
+                for one in events
+                if not one.is_receiver
+            }
+            pairs = [
+                (one, sent[one.step_id, one.peer, one.task, one.names])
+                for one in events
+                if one.is_receiver and (one.step_id, one.peer, one.task, one.names) in sent
+            ]
+            if pairs:
+                break
+        early = [
+            [asked.task, asked.start, asked.end, served.start, served.end]
+            for asked, served in pairs
+            if served.start < asked.start or served.end > asked.end
+        ]
+        return {"notes": [one.text for one in notes], "requests": len(pairs), "early": early}
 
     def in_folder():
         def complete():
@@ -337,6 +375,7 @@ def _main():
         {
             "coordinator": lambda: summary(tf_fuse.report.write(folder / "job.html")),
             "recorded": recorded,
+            "one_clock": one_clock,
             "folder": in_folder,
             "command": by_command,
             "stopped": stopped,

@@ -8,44 +8,49 @@ from tests.unit.report.made_reports import PS, WORKER
 from tf_fuse.report.model import Lane, Receive, Segment, Step, Transfer
 from tf_fuse.report.steps.chrome_trace import trace_of
 from tf_fuse.report.steps.critical_path import critical_path
-from tf_fuse.report.steps.timeline import PLANE, timeline_of
+from tf_fuse.report.steps.plane import PLANE, missing
+from tf_fuse.report.steps.timeline import timeline_of
 
 _START_NS = 1_700_000_000_000_000_000
 
 
 class _Profile:
-    """An XSpace in the form that TensorFlow writes; times are microseconds."""
+    """An XSpace in the form that a recorded task gives; times are microseconds.
 
-    def __init__(self):
+    `begun_us` is when the task's profile began: TensorFlow makes the times of lines relative to it.
+    """
+
+    def __init__(self, begun_us=0):
         self.space = xplane_pb2.XSpace()
+        self._begun_us = begun_us
         self._own = self.space.planes.add(name=PLANE)
-        self._host = self.space.planes.add(name="/host:CPU")
-        for number, name in enumerate(("ExecutorState::Process", "MatMul"), 1):
-            self._host.event_metadata[number].name = name
         self._numbers = {}
         self._lines = {}
+        self._add(self._own, begin_ns=_START_NS + 5000, has_busy_times=1, dropped_busy_times=0)
 
     def receive(self, direction, peer, step_id, names, start, end, size=100, **more):
-        line_name = f"{direction} {peer}"
-        if line_name not in self._lines:
-            self._lines[line_name] = self._own.lines.add(
-                name=line_name, timestamp_ns=_START_NS + 5000
-            )
         number = len(self._own.event_metadata) + 1
         metadata = self._own.event_metadata[number]
         self._add(metadata, tensor_names=",".join(names))
-        event = self._lines[line_name].events.add(
-            metadata_id=number,
-            offset_ps=round((start - 5) * 1e6),
-            duration_ps=round((end - start) * 1e6),
-        )
+        event = self._event(f"{direction} {peer}", number, start, end)
         self._add(event, peer=peer, slots=len(names), bytes=size, step_id=step_id, **more)
 
-    def busy(self, start, end, number=1):
-        line = self._host.lines.add(timestamp_ns=_START_NS)
-        line.events.add(
+    def busy(self, start, end):
+        number = len(self._own.event_metadata) + 1
+        self._own.event_metadata[number].name = "runs operations"
+        self._event("operations", number, start, end)
+
+    def stat(self, **stats):
+        self._add(self._own, **stats)
+
+    def _event(self, line_name, number, start, end):
+        if line_name not in self._lines:
+            self._lines[line_name] = self._own.lines.add(
+                name=line_name, timestamp_ns=(5 - self._begun_us) * 1000
+            )
+        return self._lines[line_name].events.add(
             metadata_id=number,
-            offset_ps=round(start * 1e6),
+            offset_ps=round((start - 5) * 1e6),
             duration_ps=round((end - start) * 1e6),
         )
 
@@ -60,9 +65,9 @@ class _Profile:
                 stat.int64_value = value
 
 
-def _profiles(steps=1):
+def _profiles(steps=1, begun_us=(0, 0)):
     """Rows of a server to a worker, then a gradient back, in each of some steps."""
-    worker, ps = _Profile(), _Profile()
+    worker, ps = map(_Profile, begun_us)
     for number in range(steps):
         at = 1000 * number
         more = {"slowest_tensor": "b", "slowest_wait_us": 300, "waits_us": "10,300"}
@@ -72,10 +77,8 @@ def _profiles(steps=1):
         ready = {"slowest_tensor": "g", "slowest_wait_us": 0, "waits_us": "0"}
         ps.receive("from", WORKER, number + 7, ["g"], at + 700, at + 800, 40, **ready)
         worker.receive("to", PS, number + 7, ["g"], at + 720, at + 760, 40, **ready)
-        worker.busy(at + 500, at + 690)
-        worker.busy(at + 650, at + 700)
+        worker.busy(at + 500, at + 700)
         ps.busy(at + 150, at + 400)
-        ps.busy(at + 0, at + 900, number=2)  # (An operation, which the executor's event has in it.)
     return {WORKER: worker.space, PS: ps.space}
 
 
@@ -107,6 +110,11 @@ def test_a_step_with_waits_and_its_critical_path():
     )
 
 
+def test_profiles_that_begin_at_other_times():
+    """The tasks are asked at the same time, and begin when they come to it."""
+    assert timeline_of(_profiles(begun_us=(2, 4000))) == timeline_of(_profiles())
+
+
 def test_steps_that_were_under_way_at_begin_and_end_are_left_out():
     timeline = timeline_of(_profiles(steps=5))
     assert [(one.start_us, one.end_us) for one in timeline.steps] == [
@@ -130,6 +138,30 @@ def test_profiles_without_receives_and_without_anything():
     assert (timeline.steps, timeline.receives, timeline.duration_us) == ((), (), 10.0)
     empty = timeline_of({WORKER: xplane_pb2.XSpace()})
     assert (empty.lanes, empty.duration_us) == ((Lane(WORKER),), 0.0)
+
+
+def test_a_profile_says_what_it_lacks():
+    (text,) = missing(xplane_pb2.XSpace())
+    assert text == "was not recorded: tf_fuse is missing there, or is older than here"
+    whole = _Profile()
+    assert list(missing(whole.space)) == []
+    whole.stat(has_busy_times=0, dropped_busy_times=1234, dropped_events=5)
+    assert list(missing(whole.space)) == [
+        "has no times of its operations: something else collects what its threads run",
+        "had no memory for 1,234 times of operations: record fewer seconds",
+        "had no memory for 5 requests: record fewer seconds",
+    ]
+
+
+def test_a_task_that_was_not_recorded_has_an_empty_lane():
+    profiles = _profiles()
+    # Of TensorFlow's own profiler, which makes a plane for the task's host.
+    profiles[PS] = xplane_pb2.XSpace()
+    profiles[PS].planes.add(name="/host:CPU")
+    timeline = timeline_of(profiles)
+    assert timeline.lanes == (Lane(PS), Lane(WORKER))
+    # What the worker has received from it is there.
+    assert [one.start_us for one in timeline.receives] == [0.0]
 
 
 def test_a_receive_whose_sender_was_not_recorded():

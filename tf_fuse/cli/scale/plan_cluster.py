@@ -138,8 +138,8 @@ def _print(result: dict[str, Any]) -> None:
         console.print(_sweep_table(result["comparisons"]))
     best = result["recommended"]
     console.print(
-        f"recommended: {best.servers} server{'s' * (best.servers > 1)}: {best.rate('fused'):.1f} steps/s fused; with more, "
-        "less than 5 % is gained",
+        f"recommended: {best.servers} server{'s' * (best.servers > 1)}: {best.rate('fused'):.1f} "
+        "steps/s fused; with more, less than 5 % is gained",
         highlight=False,
     )
 

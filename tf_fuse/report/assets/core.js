@@ -68,7 +68,12 @@ function marked(path, form) {
 
 // A sum of numbers of the report; `what` names it.
 function sum(what, value, form = "count") {
-  return make("span", { "data-sum": what, "data-value": value, "data-form": form }, FORMS[form](value));
+  return make("span", summed(what, value, form), FORMS[form](value));
+}
+
+// Attributes of an element that shows such a sum.
+function summed(what, value, form) {
+  return { "data-sum": what, "data-value": value, "data-form": form };
 }
 
 function plural(count, one, many = `${one}s`) {

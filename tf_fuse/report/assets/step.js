@@ -54,6 +54,17 @@ function sizeText(row) {
   return FORMS.bytes(row.known) + (row.unknown ? ` and ${row.unknown} of unknown size` : "");
 }
 
+// How many tensors and bytes a row has: parts of a text of the picture.
+function countLabel(row) {
+  const shown = (what, value, form) => draw("tspan", summed(`${what} of row ${row.key}`, value, form), FORMS[form](value));
+  const known = row.unknown < row.tensors.length;
+  return [
+    shown("tensors", row.tensors.length, "count"), row.tensors.length === 1 ? " tensor · " : " tensors · ",
+    known ? shown("bytes", row.known, "bytes") : "size not known",
+    known && row.unknown ? [" and ", shown("unknown", row.unknown, "count"), " of unknown size"] : "",
+  ];
+}
+
 function stepPart() {
   const body = bodyOf("step");
   if (!DATA.functions.length) {
@@ -118,6 +129,11 @@ function stepPart() {
     found();
   }
 
+  function depthLabel(row) {
+    const known = typeof row.depth === "number";
+    return draw("tspan", marked(["functions", shown, ...row.path, "depth"], "count"), known ? FORMS.count(row.depth) : "not known");
+  }
+
   function drawRows() {
     const lanes = inOrder(rows.flatMap((row) => [row.sender, row.receiver]));
     const room = (Math.max(view.clientWidth, 300) - LEFT - 10) / lanes.length;
@@ -133,7 +149,8 @@ function stepPart() {
       row.mark = null;
       if (label !== depth) {
         row.mark = draw("g", {}, depth === null ? [] : draw("line", { class: "rule", x1: 0, x2: width, y1: 0, y2: 0 }),
-          draw("text", { class: "soft-text", x: 6, y: 20 }, label));
+          draw("text", { class: "soft-text", x: 6, y: 20 },
+            row.left || row.group.dynamic ? label : ["depth ", depthLabel(row)]));
         parts.push(row.mark);
         depth = label;
       }
@@ -160,7 +177,7 @@ function stepPart() {
     row.tip = draw("polygon");
     row.back = draw("rect", { class: "hit", x: LEFT - 4, y: 1, width: width - LEFT + 2, rx: 6 });
     row.text = draw("text", { class: "name", "text-anchor": "middle", x: (row.x[0] + row.x[1]) / 2, y: 16 },
-      fused ? text : `${text} · ${row.left.reason}`);
+      countLabel(row), fused ? "" : ` · ${row.left.reason}`);
     const tip = [`${short(row.ends[0])} → ${short(row.ends[1])}: ${why}, ${text}`,
       ...(fused ? [] : [row.left.meaning]),
       ...row.tensors.slice(0, 30).map((one) => nameOf(one) + (typeof one.bytes === "number" ? ` (${FORMS.bytes(one.bytes)})` : "")),

@@ -1,43 +1,25 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Record steps by TensorFlow's profiler, which each task's server has at its own address.
+"""Record steps: ask each task at its server's address, and make a timeline of the answers.
 
-While nothing is recorded, a task looks at one flag for each fused receive.
+Recorded are fused receives, and when threads ran operations. While nothing is recorded, a task
+looks at one flag for each fused receive.
 """
 
 from __future__ import annotations
 
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tf_fuse.report.collect import part, short
 from tf_fuse.report.model import Note, Timeline
+from tf_fuse.report.steps import plane
+from tf_fuse.report.steps.ask_profiler import ProfilerError, Recording
 from tf_fuse.report.steps.timeline import timeline_of
 
-# It has all that a timeline shows; each operation would be one more event.
-_LEVEL = 1
-# A profile of more is not read: it takes minutes.
-_MOST_BYTES = 1 << 30
 _MOST_S = 600.0
-# For which a task's answer is waited, after the recording.
-_ANSWER_S = 60.0
-
-
-class _Integer:
-    """A number that TensorFlow 2.21's profiler client does not take for a truth value.
-
-    It takes an `int` for one, warns that it "expects an i value", and records every operation.
-    """
-
-    def __init__(self, value: int):
-        self._value = value
-
-    def __index__(self) -> int:
-        return self._value
 
 
 class _Last:
@@ -87,20 +69,7 @@ def record_timeline(
     if not known:
         text = "this process is not connected to a cluster, so there are no tasks to record"
         return None, [Note("timeline", text)]
-    with tempfile.TemporaryDirectory(
-        prefix="tf_fuse_report_", ignore_cleanup_errors=True
-    ) as folder:
-        failed = _trace(known, folder, seconds)
-        profiles = {}
-        for task in known:
-            text = failed.get(task) or "its profiler gave no answer"
-            found = list(_profiles(Path(folder) / _folder_of(task)))
-            if found:
-                space = part(f"timeline of {short(task)}", notes, lambda: _read(found[0]), None)  # noqa: B023
-                if space is not None:
-                    profiles[task] = space
-            else:
-                notes.append(Note("timeline", f"{short(task)} was not recorded: {text}"))
+    profiles = profiles_of(known, seconds, notes)
     if not profiles:
         return None, notes
     timeline = part("timeline", notes, lambda: timeline_of(profiles), None)
@@ -132,53 +101,23 @@ def cluster_addresses() -> dict[str, str]:
     }
 
 
-def _trace(known: Mapping[str, str], folder: str, seconds: float) -> dict[str, str]:
-    """Record all tasks at once, each into a folder of its own; return task to what went wrong."""
-    import tensorflow as tf
-
-    options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=_Integer(_LEVEL),
-        python_tracer_level=_Integer(0),
-        device_tracer_level=_Integer(0),
-        delay_ms=_Integer(0),
-    )
-    failed: dict[str, str] = {}
-
-    def trace(task: str, address: str) -> None:
-        try:
-            tf.profiler.experimental.client.trace(
-                f"grpc://{address}",
-                str(Path(folder) / _folder_of(task)),
-                duration_ms=max(1, round(1e3 * seconds)),
-                num_tracing_attempts=1,
-                options=options,
-            )
-        except (tf.errors.OpError, OSError, RuntimeError, ValueError) as error:
-            failed[task] = f"{type(error).__name__}: {str(error)[:200]}"
-
-    # One call for all would wait for a task that does not answer, and lose what the others gave.
-    threads = [threading.Thread(target=trace, args=one, daemon=True) for one in known.items()]
-    for one in threads:
-        one.start()
-    deadline = time.monotonic() + seconds + _ANSWER_S
-    for thread, task in zip(threads, known, strict=True):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            failed[task] = f"no answer within {seconds + _ANSWER_S:g} s"
-    return failed
-
-
-def _folder_of(task: str) -> str:
-    return short(task).replace(":", "_")
-
-
-def _profiles(folder: Path) -> Iterator[Path]:
-    yield from sorted(folder.rglob("*.xplane.pb"))
-
-
-def _read(path: Path) -> Any:
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"its profile has {path.stat().st_size:,} bytes; record fewer seconds")
-    return xplane_pb2.XSpace.FromString(path.read_bytes())
+def profiles_of(known: Mapping[str, str], seconds: float, notes: list[Note]) -> dict[str, Any]:
+    """Record all tasks at once; return task to profile, and add to `notes` what is missing."""
+    profiles: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(
+        prefix="tf_fuse_report_", ignore_cleanup_errors=True
+    ) as folder:
+        recordings = {
+            task: Recording(address, seconds, Path(folder) / short(task).replace(":", "_"))
+            for task, address in known.items()
+        }
+        for task, recording in recordings.items():
+            try:
+                profile = recording.profile()
+            except ProfilerError as error:
+                notes.append(Note("timeline", f"{short(task)} was not recorded: {error}"))
+                continue
+            profiles[task] = profile
+            lacks = plane.missing(profile)
+            notes += [Note("timeline", f"{short(task)} {text}") for text in lacks]
+    return profiles

@@ -1,47 +1,28 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Make a timeline of TensorFlow's profiles of several tasks.
+"""Make a timeline of the profiles of several recorded tasks (plane.py).
 
-Each profile has a plane "/device:CUSTOM:tf_fuse" with the fused receives of its task, and events
-"ExecutorState::Process" for the times at which a thread ran operations. Tasks of several hosts have
-several clocks: times of one host are exact, and those between hosts as exact as their clocks.
+Tasks of several hosts have several clocks: times of one host are exact, and those between hosts as
+exact as their clocks.
 """
 
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_fuse.report.model import Lane, Receive, Step, Timeline, Transfer
+from tf_fuse.report.steps import plane
 from tf_fuse.report.steps.critical_path import critical_path
+from tf_fuse.report.steps.plane import Event
 
-PLANE = "/device:CUSTOM:tf_fuse"
-_EXECUTOR = "ExecutorState::Process"
 # Of each lane: shorter pauses are left out where there are more times than this.
 _MOST_BUSY = 4000
 _MOST_STEPS = 20
 _MOST_RECEIVES = 20000
-
-
-@dataclasses.dataclass(frozen=True)
-class _Event:
-    """A fused receive, as the task of one side has recorded it, in nanoseconds."""
-
-    task: str
-    peer: str
-    is_receiver: bool
-    step_id: int
-    names: tuple[str, ...]
-    start: int
-    end: int
-    bytes: int
-    slowest: str
-    wait_us: int | None
-    error: str
 
 
 def timeline_of(profiles: Mapping[str, Any]) -> Timeline:
@@ -54,8 +35,8 @@ def timeline_of(profiles: Mapping[str, Any]) -> Timeline:
       The timeline: at most 20 whole steps, and what happened from the begin of the first of them to
       the end of the last one. If there are no whole steps, all that was recorded.
     """
-    events = [one for task, space in profiles.items() for one in _receives(task, space)]
-    busy = {task: _busy(space) for task, space in profiles.items()}
+    events = [one for task, space in profiles.items() for one in plane.receives(task, space)]
+    busy = {task: plane.busy_times(space) for task, space in profiles.items()}
     received = sorted((one for one in events if one.is_receiver), key=lambda one: one.start)
     begin, end, chosen = _window(received, busy)
     dropped = 0
@@ -110,10 +91,10 @@ def _step(
 
 
 def _window(
-    received: Sequence[_Event], busy: Mapping[str, Sequence[tuple[int, int]]]
+    received: Sequence[Event], busy: Mapping[str, Sequence[tuple[int, int]]]
 ) -> tuple[int, int, list[tuple[int, str]]]:
     """Return begin and end of what is shown, and the whole steps in it with their tasks."""
-    of_step: defaultdict[int, list[_Event]] = defaultdict(list)
+    of_step: defaultdict[int, list[Event]] = defaultdict(list)
     for one in received:
         of_step[one.step_id].append(one)
     by_task: defaultdict[str, list[int]] = defaultdict(list)
@@ -135,7 +116,7 @@ def _window(
     return min(start for start, _ in times), max(end for _, end in times), chosen
 
 
-def _runner(events: Iterable[_Event]) -> str:
+def _runner(events: Iterable[Event]) -> str:
     """Return the task that runs a step: not a server, and at the most of its requests."""
     counts: Counter[str] = Counter()
     for one in events:
@@ -144,7 +125,7 @@ def _runner(events: Iterable[_Event]) -> str:
     return max(counts, key=lambda task: ("/job:ps/" not in task, counts[task], task))
 
 
-def _ready(one: _Event, sent: _Event | None, begin: int) -> float | None:
+def _ready(one: Event, sent: Event | None, begin: int) -> float | None:
     """Return when the sender had all tensors; its clock may be another one."""
     if one.wait_us is None:
         return None
@@ -156,53 +137,8 @@ def _us(time: int, begin: int) -> float:
     return round((time - begin) / 1e3, 1)
 
 
-def _receives(task: str, space: Any) -> Iterator[_Event]:
-    for plane in space.planes:
-        if plane.name != PLANE:
-            continue
-        for line in plane.lines:
-            for event in line.events:
-                metadata = plane.event_metadata[event.metadata_id]
-                found: dict[str, Any] = {}
-                for stat in [*metadata.stats, *event.stats]:
-                    value = stat.WhichOneof("value")
-                    if value is not None:
-                        found[plane.stat_metadata[stat.metadata_id].name] = getattr(stat, value)
-                start = line.timestamp_ns + event.offset_ps // 1000
-                names = str(found.get("tensor_names", ""))
-                yield _Event(
-                    task=task,
-                    peer=str(found.get("peer", "")),
-                    is_receiver=line.name.startswith("from "),
-                    step_id=int(found.get("step_id", 0)),
-                    names=tuple(names.split(",")) if names else (),
-                    start=start,
-                    end=start + event.duration_ps // 1000,
-                    bytes=int(found.get("bytes", 0)),
-                    slowest=str(found.get("slowest_tensor", "")),
-                    wait_us=found.get("slowest_wait_us"),
-                    error=str(found.get("error", "")),
-                )
-
-
-def _busy(space: Any) -> list[tuple[int, int]]:
-    """Return when a thread ran operations, in nanoseconds: merged, in order."""
-    times = []
-    for plane in space.planes:
-        if not plane.name.startswith("/host:CPU"):
-            continue
-        kinds = {
-            number for number, one in plane.event_metadata.items() if one.name.startswith(_EXECUTOR)
-        }
-        for line in plane.lines:
-            for event in line.events:
-                if event.metadata_id in kinds and event.duration_ps:
-                    start = line.timestamp_ns + event.offset_ps // 1000
-                    times.append((start, start + event.duration_ps // 1000))
-    return _merged(sorted(times), 0)
-
-
 def _merged(times: Iterable[tuple[int, int]], pause: int) -> list[tuple[int, int]]:
+    """Return times without the pauses between them that are not longer than `pause`."""
     found: list[tuple[int, int]] = []
     for start, end in times:
         if found and start <= found[-1][1] + pause:
