@@ -25,9 +25,10 @@
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
-#   make large-tables   tables of 8 GB: each phase of a job (12 GB of memory; 8 minutes, 2026-11-26)
-#   make large-workers  1 to 16 workers (15 minutes)
-#   make large-counts   40 to 1,000 tables (15 minutes)
+#   make large-tables   tables of 8 GB: each phase of a job (14 GB of memory; 3 minutes a
+#                 model, dlrm last run on 2026-11-26; stock: ARGS="--modes stock_gather")
+#   make large-workers  1 to 16 workers (6 minutes, 2026-11-26)
+#   make large-counts   40 to 1,000 tables (up to 300: 6 minutes, 2026-11-26)
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
 #                 (ARCH=aarch64 with Debian's g++-aarch64-linux-gnu)
 #   make test-wheel  install that wheel beside each TensorFlow where no compiler is, and run it
