@@ -116,6 +116,33 @@ bool NestedClosuresAreOneTime() {
          Fails("nested: the outer closure's time is in parts");
 }
 
+// One that is under way when a recording ends is in no time, and does no harm
+// to the times of its thread in the next recording.
+bool ClosuresOfTwoRecordingsAreLeftOut() {
+  if (!BusyTimes::Get()->Start()) return Fails("two: Start() was refused");
+  BusyTime next{};
+  {
+    ThreadPool pool(tsl::Env::Default(), "Compute", 1);
+    Ended begun, first_is_over, ended;
+    pool.Schedule([&] {
+      begun.Add();
+      (void)first_is_over.WaitFor(1);
+    });
+    if (!begun.WaitFor(1)) return Fails("two: the closure did not begin");
+    if (!Stop().empty()) return Fails("two: an open closure has a time");
+    first_is_over.Add();
+    // On the same thread, so that the first one's region has ended.
+    pool.Schedule([&] { ended.Add(); });
+    if (!ended.WaitFor(1)) return Fails("two: the closure did not end");
+    if (!BusyTimes::Get()->Start()) return Fails("two: Start() was refused");
+    pool.Schedule([&] {
+      next.start_ns = RecvTrace::NowNanos();
+      next.end_ns = RecvTrace::NowNanos();
+    });
+  }
+  return IsWithin(next, Stop()) || Fails("two: the next closure has no time");
+}
+
 bool OtherThreadsAreLeftOut() {
   if (!BusyTimes::Get()->Start()) return Fails("others: Start() was refused");
   RunOn("GrpcWorkerEnvQueues", 2, 100, Nothing);
@@ -220,9 +247,10 @@ bool Race(double seconds, uint64_t seed) {
 
 int Main(double seconds, uint64_t seed) {
   const bool right = NothingIsCollectedWhenOff() && ClosuresAreInATime() &&
-                     NestedClosuresAreOneTime() && OtherThreadsAreLeftOut() &&
-                     MemoryIsBounded() && AnotherCollectorIsLeftAlone() &&
-                     Race(seconds, seed);
+                     NestedClosuresAreOneTime() &&
+                     ClosuresOfTwoRecordingsAreLeftOut() &&
+                     OtherThreadsAreLeftOut() && MemoryIsBounded() &&
+                     AnotherCollectorIsLeftAlone() && Race(seconds, seed);
   std::printf("%s\n", right ? "clean" : "failed");
   return right ? 0 : 1;
 }
