@@ -74,11 +74,12 @@ def test_forty_steps(name):
 
 
 @pytest.mark.skipif(not _ALL, reason="very long: make updates UPDATES=all")
+@pytest.mark.timeout(4 * _SECONDS + 10)
 @pytest.mark.parametrize("part", range(bias_sizes.PARTS))
 @pytest.mark.parametrize("name", [*_NAMES, _INEXACT])
 def test_every_size(name, part):
     """Each optimizer updates biases of every size from 1 to 4097."""
-    cases = coordinator.run(__file__, name, part, seconds=_SECONDS)
+    cases = coordinator.run(__file__, name, part, seconds=4 * _SECONDS)
     assert len(cases) > 2, cases
     # (Updates that are one operation already; TensorFlow 1 has products of two decays besides.)
     others = {"tf.compat.v1.train Adam": 2, "tf_keras.legacy Adam": 0}.get(name)

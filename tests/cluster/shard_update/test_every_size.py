@@ -19,7 +19,7 @@ _SECONDS = 800.0
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not _ALL, reason="very long: make updates UPDATES=all"),
-    pytest.mark.timeout(2 * _SECONDS),
+    pytest.mark.timeout(4 * _SECONDS),
 ]
 # (Of vectors Muon makes what AdamW does.)
 _ROWS = [row for row in [*EXACT, ("keras", "Muon", {}, 2), *INEXACT] if has(row[0])]
