@@ -191,12 +191,14 @@ collectives: environment
 	  tests/cluster/collectives/test_shard_values.py \
 	  tests/fault/collectives/test_collective_loop.py $(ARGS)
 
-# UPDATES=all: each optimizer on servers with all sizes of biases, some seventeen hours.
+# UPDATES=all: each optimizer with biases of every size, too, some TODO hours on two cores.
+# ARGS='-k "test_every_size and Adamax-2"' runs a part of the sizes of some optimizers.
 updates: environment
-	TF_FUSE_TEST_UPDATES=$(UPDATES) $(BIN)/python -m pytest -m '' \
+	TF_FUSE_TEST_UPDATES=$(UPDATES) $(BIN)/python -m pytest -v -m '' \
 	  tests/cluster/shard_update/test_rewrite.py tests/cluster/shard_update/test_matrix.py \
 	  tests/cluster/shard_update/test_matrix_in_a_process.py \
 	  tests/cluster/shard_update/test_matrix_documentation.py \
+	  tests/cluster/shard_update/test_every_size.py \
 	  tests/cluster/shard_update/test_first_use.py \
 	  tests/cluster/parameter_server/test_update_values.py \
 	  tests/unit/kernels/test_elementwise_update_bits.py $(ARGS)

@@ -45,12 +45,16 @@ class Training:
 
         Args:
           strategy: has the variables.
-          model: "dlrm", embeddings multiplied by each other (Naumov et al., 2019), or "biases".
+          model: "dlrm", embeddings multiplied by each other (Naumov et al., 2019), or one of
+            perceptrons: "biases", or "pieces", which has only biases and few operations for each.
           make: makes the optimizer.
-          sizes: of the biases of "biases".
+          sizes: of the biases, but those of "dlrm".
         """
         with strategy.scope():
-            self.weights, loss_of = _dlrm() if model == "dlrm" else _biases(sizes)
+            if model == "dlrm":
+                self.weights, loss_of = _dlrm()
+            else:
+                self.weights, loss_of = {"biases": _biases, "pieces": _pieces}[model](sizes)
             self.optimizer = make()
             if hasattr(self.optimizer, "build"):
                 self.optimizer.build(self.weights)
@@ -116,3 +120,19 @@ def _biases(sizes: Sequence[int]) -> tuple[list[Any], _Loss]:
         return tf.reduce_mean((_of(last, tf.concat(means, axis=1)) - y) ** 2)
 
     return [weight for layer in [*layers, last] for weight in layer], loss
+
+
+def _pieces(sizes: Sequence[int]) -> tuple[list[Any], _Loss]:
+    """A layer whose bias is in pieces; each element has an input, a weight and a target."""
+    rng = np.random.default_rng(7)
+    total = sum(sizes)
+    kernel, wanted = (tf.constant(rng.standard_normal(total).astype("float32")) for _ in "kw")
+    biases = [tf.Variable(tf.zeros([size])) for size in sizes]
+
+    def loss(x: Any, y: Any) -> Any:
+        numbers = tf.concat([tf.reshape(x, [-1]), tf.reshape(y, [-1])], axis=0)
+        inputs = tf.tile(numbers, [-(-total // numbers.shape[0])])[:total]
+        outputs = tf.tanh(inputs * kernel + tf.concat(biases, axis=0))
+        return tf.reduce_sum((outputs - wanted) ** 2)
+
+    return biases, loss

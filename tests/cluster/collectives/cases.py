@@ -22,6 +22,7 @@ from tests.cluster.collectives.ranks import Error
 from tests.cluster.collectives.strategy_cases import StrategyCases
 from tests.cluster.keras.fit_cases import KerasFitCases
 from tests.cluster.shard_update.cases import ShardUpdateCases
+from tests.cluster.shard_update.every_size_cases import ShardUpdateEverySizeCases
 from tests.cluster.shard_update.gather_cases import ShardUpdateGatherCases
 from tests.cluster.shard_update.matrix_cases import ShardUpdateMatrixCases
 from tests.cluster.shard_update.mirrored_cases import ShardUpdateMirroredCases
@@ -48,6 +49,7 @@ class Member(
     StrategyCases,
     FaultCases,
     ShardUpdateCases,
+    ShardUpdateEverySizeCases,
     ShardUpdateMatrixCases,
     ShardUpdateMirroredCases,
     ShardUpdateOptionCases,

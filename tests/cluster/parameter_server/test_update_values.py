@@ -3,9 +3,7 @@
 """Updates on servers have stock values after many steps, whatever instructions there are.
 
 It is long, so TF_FUSE_TEST_UPDATES=1 (`make updates`) runs it; `test_updates` is short. With
-TF_FUSE_TEST_UPDATES=all, each optimizer updates biases of all sizes from 1 to 4097, which takes
-half an hour for each: a part of the sizes at a time, since stock TensorFlow trains a model of
-all of them for longer than that before its first step ends.
+TF_FUSE_TEST_UPDATES=all, each optimizer also updates biases of every size from 1 to 4097.
 """
 
 import os
@@ -14,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.all_passes import bias_sizes
 from tests.fault import coordinator
 
 _SECONDS = 890
 _LONG = os.environ.get("TF_FUSE_TEST_UPDATES") in ("1", "all")
-_PARTS = 16 if os.environ.get("TF_FUSE_TEST_UPDATES") == "all" else 0  # of all sizes
+_ALL = os.environ.get("TF_FUSE_TEST_UPDATES") == "all"
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(not _LONG, reason="long: make updates"),
@@ -60,18 +59,43 @@ def test_all_optimizers_are_tried():
     assert sorted(_NAMES) == sorted(server_update_cases.makers())
 
 
-@pytest.mark.parametrize("part", range(_PARTS or 1))
 @pytest.mark.parametrize("name", _NAMES)
-def test_forty_steps(name, part):
+def test_forty_steps(name):
     """Each size of a bias from 1 to 4097 is with one of the optimizers, or with all."""
-    arguments = (name, part, _PARTS) if _PARTS else (name, _NAMES.index(name), len(_NAMES))
-    cases = coordinator.run(__file__, *arguments, seconds=_SECONDS)
+    cases = coordinator.run(__file__, name, _NAMES.index(name), len(_NAMES), seconds=_SECONDS)
     for model in ("dlrm", "biases"):
         # Dense updates of these are one operation of TensorFlow already.
         stays = name.startswith("tf.compat") or (model, name) == ("biases", "tf_keras.legacy Adam")
         assert cases[model]["fused"] > 0 or stays, cases[model]
         assert cases[model]["losses"] == 40, cases[model]
         assert cases[model]["ulps"] == 0, cases[model]
+        # So `test_every_size` needs one trace.
+        assert cases[model]["same_trace"], cases[model]
+
+
+@pytest.mark.skipif(not _ALL, reason="very long: make updates UPDATES=all")
+@pytest.mark.timeout(4 * _SECONDS + 10)
+@pytest.mark.parametrize("part", range(bias_sizes.PARTS))
+@pytest.mark.parametrize("name", [*_NAMES, _INEXACT])
+def test_every_size(name, part):
+    """Each optimizer updates biases of every size from 1 to 4097."""
+    cases = coordinator.run(__file__, name, part, seconds=4 * _SECONDS)
+    assert len(cases) > 2, cases
+    # (Updates that are one operation already; TensorFlow 1 has products of two decays besides.)
+    others = {"tf.compat.v1.train Adam": 2, "tf_keras.legacy Adam": 0}.get(name)
+    for model, case in cases.items():
+        if model == "end":
+            continue
+        assert case["losses"] > 30, case
+        assert case["still"] == [], case
+        # (One more is the number of steps.)
+        expected = [case["sizes"], case["sizes"] + 1] if others is None else [others]
+        assert case["fused"] in expected, case
+        if name == _INEXACT:
+            assert case["apart"] < 1e-5, case
+            assert {tuple(shape) for _, shape, _ in case["differ"]} <= {(1,)}, case
+        else:
+            assert (case["differ"], case["same_losses"]) == ([], True), case
 
 
 @pytest.mark.parametrize("instructions", _INSTRUCTIONS)
@@ -108,52 +132,94 @@ def _clipped():
     return tf_keras.optimizers.RMSprop(0.01, clipnorm=0.5)
 
 
-def _apart(one, other):
-    """How far two arrays are apart, relative to the largest element."""
-    import numpy as np
-
-    if one.dtype != np.float32:
-        return 0.0
-    largest = max(float(np.max(np.abs(other))), np.finfo(np.float32).tiny)
-    return float(np.max(np.abs(one.astype(np.float64) - other))) / largest
-
-
 def _main(name, index, count):
+    """Trains the models of which stock TensorFlow is traced anew."""
     import numpy as np
     import tensorflow as tf
+
+    from tests.cluster.all_passes import every_size
+    from tests.cluster.all_passes import update_value_models as models
+    from tests.cluster.parameter_server import update_cases as updates
+
+    job, make, fused = _start(name)
+    sizes = sorted({*models.SIZES, *range(1 + index, 4098, count)})
+
+    def trained(model, on):
+        _switch(on)
+        training = models.Training(job.strategy, model, make, sizes)
+        losses = [job.call(training.step, models.numbers(i)) for i in range(models.STEPS)]
+        variables = [*training.weights, *updates.variables_of(training.optimizer)]
+        values = [tf.convert_to_tensor(v).numpy() for v in variables]
+        return [*map(np.asarray, losses)], values, _trace(job, training)
+
+    def compared(model):
+        stock = trained(model, False)
+        before = fused()
+        ours = trained(model, True)
+        return {
+            "losses": len({float(loss) for loss in stock[0]}),
+            "ulps": updates.ulps([*ours[0], *ours[1]], [*stock[0], *stock[1]]),
+            "apart": max(map(every_size.apart, ours[1], stock[1])),
+            "same_trace": ours[2] == stock[2],
+            "fused": fused() - before,
+        }
+
+    coordinator.finish({model: lambda model=model: compared(model) for model in ("dlrm", "biases")})
+
+
+def _every_size(name, part):
+    """Trains the models of a part of all sizes."""
+    from tests.cluster.all_passes import every_size
+    from tests.cluster.all_passes import update_value_models as models
+
+    job, make, fused = _start(name)
+
+    def compared(sizes):
+        before = fused()
+        with job.strategy.scope():  # as `call` has it
+            found = every_size.compared(
+                lambda: models.Training(job.strategy, "pieces", make, sizes),
+                lambda step, *arguments: job.call(step, arguments),
+                _switch,
+            )
+        return found | {"sizes": len(sizes), "fused": fused() - before}
+
+    cases = enumerate(bias_sizes.sizes_of_models(part))
+    coordinator.finish({f"model {i}": lambda sizes=s: compared(sizes) for i, s in cases})
+
+
+def _start(name):
+    """A job, what makes an optimizer, and what counts the fused updates so far."""
     from tensorflow.python.eager import context as context_module
 
-    from tests.cluster.all_passes import update_value_models as models
     from tests.cluster.parameter_server import update_cases as updates
     from tf_fuse.shard_update import interception
 
     job = coordinator.Job("off", 1, 2)
     context = context_module.context()
     make = _clipped if name == _INEXACT else updates.makers()[name]
-    sizes = sorted({*models.SIZES, *range(1 + index, 4098, count)})
+    return job, make, lambda: interception.fuser_of(context).counts["updates_fused"]
 
-    def trained(model, on):
-        options = {"fuse_weight_update": on, "do_fuse_recv": True, "fuse_grouping": "level"}
-        tf.config.optimizer.set_experimental_options(options)
-        training = models.Training(job.strategy, model, make, sizes)
-        losses = [job.call(training.step, models.numbers(i)) for i in range(models.STEPS)]
-        variables = [*training.weights, *updates.variables_of(training.optimizer)]
-        return [*map(np.asarray, losses)], [tf.convert_to_tensor(v).numpy() for v in variables]
 
-    def compared(model):
-        stock = trained(model, False)
-        before = len(interception.fuser_of(context).decisions)
-        ours = trained(model, True)
-        found = interception.fuser_of(context).decisions[before:]
-        return {
-            "losses": len({float(loss) for loss in stock[0]}),
-            "ulps": updates.ulps([*ours[0], *ours[1]], [*stock[0], *stock[1]]),
-            "apart": max(map(_apart, ours[1], stock[1])),
-            "fused": sum(len(one.outline.clusters) for one in found),
-        }
+def _switch(on):
+    import tensorflow as tf
 
-    coordinator.finish({model: lambda model=model: compared(model) for model in ("dlrm", "biases")})
+    options = {"fuse_weight_update": on, "do_fuse_recv": True, "fuse_grouping": "level"}
+    tf.config.optimizer.set_experimental_options(options)
+
+
+def _trace(job, training):
+    """The operations of a step, by name."""
+    from tests.cluster.all_passes import update_value_models as models
+
+    with job.strategy.scope():
+        graph = training.step.get_concrete_function(*models.numbers(0)).graph
+    operations = graph.get_operations()
+    return [(op.name, op.type, [one.name for one in op.inputs]) for op in operations]
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    if len(sys.argv) == 3:
+        _every_size(sys.argv[1], int(sys.argv[2]))
+    else:
+        _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -7,16 +7,15 @@ In ranks of `grpc` nothing of tf_fuse is loaded.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tests.cluster.all_passes import update_value_models
+from tests.cluster.all_passes import every_size, update_value_models
 from tests.cluster.shard_update import training_steps as shard_update_programs
 
 
@@ -105,7 +104,7 @@ def train(strategy: Any, make: Callable[[Any], Any], steps: int) -> dict[str, An
     before, fused = len(decisions()), _fused()
     x, y = (_per_replica(strategy, width) for width in (10, 1))
     losses = []
-    with made_variables() as made:
+    with every_size.made_variables() as made:
         step = make(strategy)
         for _ in range(steps):
             losses += [float(one).hex() for one in strategy.experimental_local_results(step(x, y))]
@@ -132,7 +131,7 @@ def fit(
     keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
     before = len(decisions())
     keras.utils.set_random_seed(3)
-    with made_variables() as made:
+    with every_size.made_variables() as made:
         with strategy.scope():
             layers = [
                 keras.layers.Dense(37, activation="tanh", dtype=policy),
@@ -178,19 +177,6 @@ def switch(**switches: Any) -> None:
         "shard_weight_update_gather": "end",
     }
     tf.config.optimizer.set_experimental_options({**options, **switches})
-
-
-@contextlib.contextmanager
-def made_variables() -> Iterator[list[Any]]:
-    """Lists the variables that are made in it, one for each of a strategy's replicas here."""
-    made: list[Any] = []
-
-    def creator(make: Callable[..., Any], **args: Any) -> Any:
-        made.append(make(**args))
-        return made[-1]
-
-    with tf.variable_creator_scope(creator):
-        yield made
 
 
 def decisions() -> list[Any]:

@@ -8,6 +8,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import pytest
 import tensorflow as tf
+from tensorflow.core.framework import function_pb2
 
 import tf_fuse  # noqa: F401
 from tests.unit.fuse_update.compiled_jobs import SHAPE, Job, ones
@@ -212,3 +213,19 @@ def test_a_missing_node_is_an_error():
     found.function.control_ret[key] = "gone"
     with pytest.raises(ValueError, match=r"has no \['gone'\], which it uses"):
         function_builder._check(found.function)
+
+
+def test_colocation_with_a_fused_node_is_dropped():
+    function = tf.function(Job().update, autograph=False).get_concrete_function(tf.ones(SHAPE))
+    definition = function_pb2.FunctionDef()
+    definition.CopyFrom(function.function_def)
+    (assigned,) = [n.name for n in definition.node_def if n.op == "AssignVariableOp"]
+    other = definition.node_def.add(name="other", op="NoOp")
+    classes = [f"loc:@{assigned}".encode(), b"loc:@elsewhere", b"of another kind"]
+    other.attr["_class"].list.s[:] = classes
+    view = GraphView(definition, op_defs(lambda name: None))
+    found = outline.outline(
+        view, static_shapes(view, function.graph), lambda *_: True, xla.XlaEncoder()
+    )
+    (left,) = [node for node in found.function.node_def if node.name == "other"]
+    assert list(left.attr["_class"].list.s) == classes[1:]

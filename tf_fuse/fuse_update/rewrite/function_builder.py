@@ -69,9 +69,13 @@ class OutlinedFunction:
         before = [self._call_of.get(name, name) for name in control_inputs(node)]
         copy.input.extend(f"^{name}" for name in dict.fromkeys(before) if name != node.name)
         if "_class" in copy.attr:
-            gone = {f"loc:@{name}".encode() for name in self._call_of}
-            classes = [name for name in copy.attr["_class"].list.s if name not in gone]
+            classes = [c for c in copy.attr["_class"].list.s if not self._is_gone(c)]
             copy.attr["_class"].list.s[:] = classes
+
+    def _is_gone(self, colocation: bytes) -> bool:
+        """Return whether a colocation class names a node that a call replaces."""
+        prefix, separator, name = colocation.decode().partition("@")
+        return prefix + separator == "loc:@" and name in self._call_of
 
     def _call(self, number: int, cluster: FusionCluster, made: FusedOperation) -> list[Any]:
         """Return the nodes that replace a cluster; their inputs still name the old tensors."""

@@ -1,0 +1,64 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Models under MultiWorkerMirroredStrategy, with `shard_weight_update` off and then on."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tests.cluster.all_passes import every_size, update_value_models
+from tests.cluster.shard_update import matrix_cases as matrix
+
+
+class ShardUpdateEverySizeCases:
+    """Cases of `collectives.cases.Member`."""
+
+    rank: int
+
+    def trained_twice(
+        self,
+        library: str,
+        name: str,
+        options: Mapping[str, Any],
+        sizes: Sequence[int] = (),
+    ) -> dict[str, Any]:
+        """Trains a model with whole updates, and again with sharded ones.
+
+        Args:
+          library: as of `ShardUpdateMatrixCases.optimizer`.
+          name: likewise.
+          options: likewise.
+          sizes: of biases that are the model; none for DLRM.
+
+        Returns:
+          As `every_size.compared`, and what was decided.
+        """
+        gc.collect()  # what the last one left
+        strategy = self._strategy = getattr(self, "_strategy", None) or (
+            tf.distribute.MultiWorkerMirroredStrategy()
+        )
+        keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
+        make_optimizer = functools.partial(matrix.optimizer_of, keras, library, name, options)
+        before = len(matrix.decisions())
+        model = "pieces" if sizes else "dlrm"
+
+        def make() -> Any:
+            return update_value_models.Training(strategy, model, make_optimizer, sizes)
+
+        def call(step: Any, x: Any, y: Any) -> Any:
+            # (Each replica has numbers of its own.)
+            return strategy.experimental_local_results(step(x + float(self.rank), y))[0]
+
+        found = every_size.compared(make, call, _switch)
+        found["decided"] = [matrix.told(one) for one in matrix.decisions()[before:]]
+        return found
+
+
+def _switch(on: bool) -> None:
+    matrix.switch(shard_weight_update=on, fuse_weight_update=on)
