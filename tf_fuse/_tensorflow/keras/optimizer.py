@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
@@ -125,3 +126,23 @@ def is_extended(name: str) -> bool:
 def weights_of(optimizer: Any) -> list[Any]:
     """Return the variables that an optimizer was built with; none before that."""
     return list(getattr(optimizer, "_trainable_variables", None) or ())
+
+
+@contextlib.contextmanager
+def recorded_references() -> Iterator[list[tuple[Any, Any]]]:
+    """Yield a list that gets each slot that a Keras optimizer makes meanwhile, and its weight."""
+    import keras
+
+    found: list[tuple[Any, Any]] = []
+    add = keras.optimizers.Optimizer.add_variable_from_reference
+
+    def add_and_note(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = add(self, reference_variable, *args, **kwargs)
+        found.append((slot, reference_variable))
+        return slot
+
+    keras.optimizers.Optimizer.add_variable_from_reference = add_and_note
+    try:
+        yield found
+    finally:
+        keras.optimizers.Optimizer.add_variable_from_reference = add

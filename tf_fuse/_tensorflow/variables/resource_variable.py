@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
@@ -137,3 +138,20 @@ def unique_id(variable: Any) -> str:
 def set_class(variable: Any, cls: type) -> None:
     """Make a variable one of another class, which has the same attributes."""
     variable.__class__ = cls
+
+
+@contextlib.contextmanager
+def named_devices(variables: Sequence[Any], devices: Sequence[str]) -> Iterator[None]:
+    """Let each variable name another device as its own, for programs that ask for it."""
+    classes = [type(variable) for variable in variables]
+    for variable, kind, device in zip(variables, classes, devices, strict=True):
+        variable.__class__ = _with_device(kind, device)
+    try:
+        yield
+    finally:
+        for own, variable in zip(classes, variables, strict=True):
+            variable.__class__ = own
+
+
+def _with_device(kind: type, device: str) -> type:
+    return type(kind.__name__, (kind,), {"device": property(lambda _: device)})

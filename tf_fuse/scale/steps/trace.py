@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse import explain
+from tf_fuse._tensorflow.keras.optimizer import recorded_references
+from tf_fuse._tensorflow.variables.resource_variable import named_devices
 from tf_fuse.scale.steps import partition, placement
 from tf_fuse.scale.steps.step_graph import StepGraph
 
@@ -76,7 +78,6 @@ class Recorded(list[Any]):
 @contextlib.contextmanager
 def recorded_variables() -> Iterator[Recorded]:
     """Yield a list that gets each variable that is made meanwhile."""
-    import keras
     from tensorflow.python.ops import variable_scope
 
     made = Recorded()
@@ -86,37 +87,12 @@ def recorded_variables() -> Iterator[Recorded]:
         made.append(variable)
         return variable
 
-    add = keras.optimizers.Optimizer.add_variable_from_reference
-
-    def add_and_note(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        slot = add(self, reference_variable, *args, **kwargs)
-        made.references.append((slot, reference_variable))
-        return slot
-
-    keras.optimizers.Optimizer.add_variable_from_reference = add_and_note
-    try:
-        with variable_scope.variable_creator_scope(creator):
-            yield made
-    finally:
-        keras.optimizers.Optimizer.add_variable_from_reference = add
-
-
-def _with_device(kind: type, device: str) -> type:
-    """Return a class of variables that are on a device."""
-    return type(kind.__name__, (kind,), {"device": property(lambda _: device)})
-
-
-@contextlib.contextmanager
-def _devices_of_their_own(variables: list[Any]) -> Iterator[None]:
-    """Let each variable name a server of its own as its device, for programs that ask for it."""
-    classes = [type(variable) for variable in variables]
-    for number, variable in enumerate(variables):
-        variable.__class__ = _with_device(classes[number], placement.server_device(number))
-    try:
-        yield
-    finally:
-        for own, variable in zip(classes, variables, strict=True):
-            variable.__class__ = own
+    with (
+        recorded_references() as references,
+        variable_scope.variable_creator_scope(creator),
+    ):
+        made.references = references
+        yield made
 
 
 def trace(
@@ -138,7 +114,9 @@ def trace(
     import tensorflow as tf
 
     python_function = getattr(function, "python_function", function)
-    with _devices_of_their_own(variables):
+    # Each names a server of its own.
+    servers = [placement.server_device(number) for number in range(len(variables))]
+    with named_devices(variables, servers):
         concrete = tf.function(python_function).get_concrete_function(*args)
     alone = tf.function(python_function)
     graph_def = explain.placed_graph(concrete)
