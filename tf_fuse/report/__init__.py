@@ -29,7 +29,8 @@ def record(seconds: float = 2.0) -> Timeline | None:
     """Record the steps that run meanwhile in all tasks of the job, for the next report.
 
     Call it on the coordinator, while steps run: those that were scheduled, or that another thread
-    runs. TensorFlow's profiler records them; nothing else may use it at that time.
+    runs. Each task records its fused receives, and when its threads ran operations; no other
+    profile of it may be made at that time.
 
     Args:
       seconds: how long; 20 whole steps at most are kept.
