@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,12 +29,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.common import output
+from benchmarks.common import arguments, output
 from benchmarks.fuse_recv.results import machine
 from examples import compare
 from examples.progress import display, open_console
-from examples.wide_deep.data import criteo
-from examples.wide_deep.data.common import DataError
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
@@ -161,23 +158,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     args.variants = list(dict.fromkeys(args.variants))
-    for key in (
-        "batch",
-        "ps",
-        "rounds",
-        "steps",
-        "workers",
-        "steps_per_execution",
-        "steps_in_flight",
-    ):
-        if getattr(args, key) < 1:
-            parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
-    if args.data:
-        try:
-            next(criteo.read(args.data))
-        except DataError as error:
-            parser.error(str(error))
-        args.data = os.path.abspath(args.data)
+    arguments.check_counts(
+        parser,
+        args,
+        ("batch", "ps", "rounds", "steps", "workers", "steps_per_execution", "steps_in_flight"),
+    )
+    arguments.check_criteo(parser, args)
     return args
 
 

@@ -25,7 +25,6 @@ turns. A job ends before the machine runs out of memory (`--least-free`).
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,12 +36,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from rich.progress import Progress, TaskID
 
-from benchmarks.common import output
+from benchmarks.common import arguments, output
 from benchmarks.fuse_recv.results import machine
 from benchmarks.large_tables import jobs, results
 from examples.progress import display, open_console
 from examples.wide_deep.data import criteo
-from examples.wide_deep.data.common import DataError
 
 MODELS = ("dlrm", "wide_deep")
 TABLES = ("phases", "workers", "tables")
@@ -183,21 +181,26 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         args.model = "wide_deep"
     if args.numbers is None:
         args.numbers = [40, 100, 300, 1000] if args.table == "tables" else [1, 2, 4, 8, 16]
-    for key in ("rows", "dim", "batch", "servers", "workers", "steps", "evaluation_steps",
-                "steps_in_flight"):  # fmt: skip
-        if getattr(args, key) < 1:
-            parser.error(f"--{key.replace('_', '-')} must be at least 1, got {getattr(args, key)}")
+    arguments.check_counts(
+        parser,
+        args,
+        (
+            "rows",
+            "dim",
+            "batch",
+            "servers",
+            "workers",
+            "steps",
+            "evaluation_steps",
+            "steps_in_flight",
+        ),
+    )
     for key in ("restore", "numbers"):
         if min(getattr(args, key)) < 1:
             parser.error(f"--{key} must be at least 1, got {min(getattr(args, key))}")
     if args.data and args.table == "tables":
         parser.error("--data has 26 columns; --table tables draws rows of as many as it needs")
-    if args.data:
-        try:
-            next(criteo.read(args.data))
-        except DataError as error:
-            parser.error(str(error))
-        args.data = os.path.abspath(args.data)
+    arguments.check_criteo(parser, args)
     return args
 
 

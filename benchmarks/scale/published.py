@@ -24,7 +24,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.table import Table
 
 from examples.progress import open_console
-from tf_fuse.scale import load_model, prediction
+from tf_fuse.cli.load import model as load_model
+from tf_fuse.scale import prediction
 from tf_fuse.scale.rates import Rates, load_rates
 from tf_fuse.scale.simulation.job import Setting, simulate
 

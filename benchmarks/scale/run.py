@@ -30,7 +30,7 @@ from benchmarks.scale import models
 from examples import two_hosts
 from examples.progress import open_console
 from examples.session import Session, SessionError
-from tf_fuse.scale import load_model
+from tf_fuse.cli.load import model as load_model
 from tf_fuse.scale.rates import Rates, load_rates
 from tf_fuse.scale.simulation.job import Setting, simulate
 

@@ -21,6 +21,7 @@ COLLECTIVES: Final = "collectives"
 LAYOUT: Final = "layout execution"
 LOCAL_CLUSTER: Final = "local cluster"
 STEPS_IN_FLIGHT: Final = "steps in flight"
+PREDICTIONS: Final = "predicted jobs"
 
 #: Features that only read, or change single objects.
 REPLACE_NOTHING: Final = frozenset({LAYOUT})
@@ -42,5 +43,6 @@ WITHOUT: Final = {
     COLLECTIVES: "collectives of one function run one after the other",
     LAYOUT: "layout plans cannot be executed",
     STEPS_IN_FLIGHT: "steps_in_flight has no effect",
+    PREDICTIONS: "tf-fuse plan-cluster may put slots apart from their weights",
     LOCAL_CLUSTER: "TensorFlow may log calls to tasks that have ended",
 }

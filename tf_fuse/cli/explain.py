@@ -38,7 +38,8 @@ def run(
     Returns:
       0; or 1, with a message on standard error, if the graph cannot be read or the report written.
     """
-    from tf_fuse.cli import example_graphs, load_graph
+    from tf_fuse.cli import example_graphs
+    from tf_fuse.cli.load import graph as load_graph
     from tf_fuse.explain import rewrite, write_model_explorer
 
     try:

@@ -4,18 +4,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 import sys
 from typing import Any
 
 from tf_fuse._console import open_console
 from tf_fuse.cli import json_output
+from tf_fuse.cli.load.program import ProgramError, named_function
 from tf_fuse.layout import LayoutError, LayoutRules, Mesh, plan, to_sbp
-
-
-class ProgramError(ValueError):
-    """What the command line names is not there, or does not return a function and its arguments."""
 
 
 def run(
@@ -64,22 +59,7 @@ def run(
 
 def _load(program: str) -> tuple[Any, ...]:
     """Return what the named Python function returns."""
-    module_name, _, name = program.partition(":")
-    if not module_name or not name:
-        raise ProgramError(f"{program!r} is not MODULE:NAME, as in train:step_and_args")
-    sys.path.insert(0, os.getcwd())  # A script has its own folder there, not the user's.
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ProgramError(
-            f"cannot import {module_name}: {error}; run the command in the folder of {module_name}"
-        ) from error
-    finally:
-        sys.path.pop(0)
-    make = getattr(module, name, None)
-    if not callable(make):
-        raise ProgramError(f"{module_name} has no function {name}")
-    made = make()
+    made = named_function(program)()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise ProgramError(
             f"{program} returned {_kind(made)}; it must return (function, args), or (function, "

@@ -163,7 +163,8 @@ def _addresses_of_tf_config() -> dict[str, str]:
 
 
 def _of_function(graph: str | None, example: str | None, signature: str) -> Report:
-    from tf_fuse.cli import example_graphs, load_graph
+    from tf_fuse.cli import example_graphs
+    from tf_fuse.cli.load import graph as load_graph
     from tf_fuse.explain import rewrite
     from tf_fuse.report.saved_function import report_of_rewrite
 

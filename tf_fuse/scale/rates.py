@@ -185,13 +185,14 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
     """Read rates that `save_rates` wrote.
 
     Raises:
-      ScaleError: there is no file, or it holds no rates.
+      ScaleError: the file does not exist, or holds no rates.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ScaleError(
-            f"there are no costs of this machine in {path}; run: tf-fuse calibrate --out {path}"
+            f"{path}, with the costs of this machine, does not exist; run: tf-fuse calibrate --out "
+            f"{path}"
         ) from None
     except (OSError, ValueError) as error:
         raise ScaleError(f"{path} holds no costs: {error}") from None

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of which a test names the few that are not zero."""
+"""Make rates for tests, which give the few that are not zero."""
 
 import dataclasses
 

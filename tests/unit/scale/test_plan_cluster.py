@@ -71,7 +71,7 @@ def test_json_has_the_figures_of_the_tables(folder, capsys):
             "tf-fuse: error: 'model.h5' is neither a .keras file nor MODULE:NAME, as in "
             "train:step_and_args\n",
         ),
-        (["--model", "none.keras"], "tf-fuse: error: there is no file none.keras\n"),
+        (["--model", "none.keras"], "tf-fuse: error: none.keras does not exist\n"),
         (
             ["--sweep", "workers=1..4"],
             "tf-fuse: error: --sweep 'workers=1..4' is not a range of servers, as in ps=1..64 or "
@@ -79,8 +79,8 @@ def test_json_has_the_figures_of_the_tables(folder, capsys):
         ),
         (
             ["--rates", "none.json"],
-            "tf-fuse: error: there are no costs of this machine in none.json; run: tf-fuse "
-            "calibrate --out none.json\n",
+            "tf-fuse: error: none.json, with the costs of this machine, does not exist; run: "
+            "tf-fuse calibrate --out none.json\n",
         ),
     ],
 )

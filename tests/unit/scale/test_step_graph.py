@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.scale import models
-from tf_fuse.scale import load_model
+from tf_fuse.cli.load import model as load_model
 from tf_fuse.scale.steps import placement
 from tf_fuse.scale.steps.trace import recorded_variables, trace
 

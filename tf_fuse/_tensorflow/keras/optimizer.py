@@ -59,7 +59,16 @@ _BUILDS: Final = {
     )
     for name in ELEMENTWISE
 }
+_ADD: Final = Member(
+    _CLASS,
+    "add_variable_from_reference",
+    Takes("self", "reference_variable", "name", "initializer"),
+    "is wrapped while tf-fuse plan-cluster traces a program, to know whose slot a variable is",
+    (feature_names.PREDICTIONS,),
+    versions=_VERSIONS,
+)
 MEMBERS = (
+    _ADD,
     *_BY_NAME.values(),
     *_BUILDS.values(),
     *(
@@ -131,18 +140,17 @@ def weights_of(optimizer: Any) -> list[Any]:
 @contextlib.contextmanager
 def recorded_references() -> Iterator[list[tuple[Any, Any]]]:
     """Yield a list that gets each slot that a Keras optimizer makes meanwhile, and its weight."""
-    import keras
-
     found: list[tuple[Any, Any]] = []
-    add = keras.optimizers.Optimizer.add_variable_from_reference
+    cls = _ADD.resolve()
+    add = cls.add_variable_from_reference
 
     def add_and_note(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         slot = add(self, reference_variable, *args, **kwargs)
         found.append((slot, reference_variable))
         return slot
 
-    keras.optimizers.Optimizer.add_variable_from_reference = add_and_note
+    cls.add_variable_from_reference = add_and_note
     try:
         yield found
     finally:
-        keras.optimizers.Optimizer.add_variable_from_reference = add
+        cls.add_variable_from_reference = add

@@ -66,7 +66,8 @@ def numbers(text: str) -> list[int]:
 
 
 def _predict(args: Namespace) -> dict[str, Any]:
-    from tf_fuse.scale import load_model, prediction
+    from tf_fuse.cli.load import model as load_model
+    from tf_fuse.scale import prediction
     from tf_fuse.scale.rates import load_rates
     from tf_fuse.scale.simulation.job import Setting
 

@@ -21,6 +21,7 @@ from tf_fuse._tensorflow.variables.checkpoint_saver import Restored
 _log = logging.getLogger("tf_fuse")
 # What a server reads at a time, unless one variable has more.
 PART_BYTES = 128 << 20
+_is_on = options.reader("place_variables")
 
 
 def install() -> None:
@@ -55,9 +56,6 @@ def _restore(stock: Callable[..., Any], saver: Any, file_prefix: Any, options: A
         )
         _log.info("restored %d of %d MiB of %s", done >> 20, total >> 20, _text(file_prefix))
     return made
-
-
-_is_on = options.reader("place_variables")
 
 
 def _text(file_prefix: Any) -> str:

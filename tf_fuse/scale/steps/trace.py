@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_fuse import explain
+from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras.optimizer import recorded_references
 from tf_fuse._tensorflow.variables.resource_variable import named_devices
 from tf_fuse.scale.steps import partition, placement
@@ -87,11 +88,10 @@ def recorded_variables() -> Iterator[Recorded]:
         made.append(variable)
         return variable
 
-    with (
-        recorded_references() as references,
-        variable_scope.variable_creator_scope(creator),
-    ):
-        made.references = references
+    with contextlib.ExitStack() as stack:
+        if features.works(feature_names.PREDICTIONS):
+            made.references = stack.enter_context(recorded_references())
+        stack.enter_context(variable_scope.variable_creator_scope(creator))
         yield made
 
 

@@ -1,16 +1,14 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Make a `TracedStep` of what a user names: a Keras file, a program, or a saved graph."""
+"""Make a `TracedStep` of what a user names: a Keras file, or a program."""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tf_fuse.cli.load.program import ProgramError, named_function
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
@@ -33,7 +31,7 @@ def load(model: str, batch: int) -> TracedStep:
     path = Path(model)
     if model.endswith(".keras"):
         if not path.is_file():
-            raise ScaleError(f"there is no file {model}")
+            raise ScaleError(f"{model} does not exist")
         return _keras(path, batch)
     if ":" in model:
         return _program(model, batch)
@@ -43,19 +41,10 @@ def load(model: str, batch: int) -> TracedStep:
 
 
 def _program(name: str, batch: int) -> TracedStep:
-    module_name, _, function_name = name.partition(":")
-    sys.path.insert(0, os.getcwd())  # A script has its own folder there, not the user's.
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ScaleError(
-            f"cannot import {module_name}: {error}; run the command in the folder of {module_name}"
-        ) from error
-    finally:
-        sys.path.pop(0)
-    make = getattr(module, function_name, None)
-    if not callable(make):
-        raise ScaleError(f"{module_name} has no function {function_name}")
+        make = named_function(name)
+    except ProgramError as error:
+        raise ScaleError(str(error)) from error
     with recorded_variables() as variables:
         made = make()
     if not isinstance(made, tuple) or len(made) != 2:
