@@ -19,9 +19,11 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests import decisions, scripted
+
+_Answer = TypeVar("_Answer")
 
 _ROOT = Path(__file__).resolve().parents[2]
 _REMOVED = {"TF_CONFIG", "PYTHONHOME", "PYTHONSTARTUP"}
@@ -135,6 +137,22 @@ def wait_until(what: Callable[[], Any], timeout_s: float = 100.0) -> Any:
     while not (answer := what()) and time.monotonic() < deadline:
         time.sleep(0.05)  # between two questions; nothing depends on its length
     return answer
+
+
+def settled(ask: Callable[[], _Answer], is_settled: Callable[[_Answer], bool]) -> _Answer:
+    """Asks until the answer has settled or the time is over; returns the last answer.
+
+    A task's counters are such answers. To ask again afterwards would count the frame of the last
+    answer, which the task may not have freed when it has arrived.
+    """
+    answers: list[_Answer] = []
+
+    def has_settled() -> bool:
+        answers.append(ask())
+        return is_settled(answers[-1])
+
+    wait_until(has_settled)
+    return answers[-1]
 
 
 def training_step(variables: list[Any]) -> Any:

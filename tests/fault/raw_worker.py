@@ -328,8 +328,7 @@ class SenderTask:
 
     def gauges_once(self, settled: Callable[[dict[str, int]], bool]) -> dict[str, int]:
         """The gauges, once they are so, or after a while: an answer can be here before they are."""
-        coordinator.wait_until(lambda: settled(self.gauges()))
-        return self.gauges()
+        return coordinator.settled(self.gauges, settled)
 
     def close(self) -> None:
         """Ends all calls and the cluster."""

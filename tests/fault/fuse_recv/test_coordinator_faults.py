@@ -252,8 +252,7 @@ def _main(mode, folder):
         return {name: sum(by_task(name).values()) for name in _GAUGES}
 
     def at_rest():
-        coordinator.wait_until(lambda: gauges() == _NOTHING)
-        return gauges()
+        return coordinator.settled(gauges, lambda found: found == _NOTHING)
 
     def fused():
         return sum(by_task("fused_rpcs").values())

@@ -163,8 +163,8 @@ def _main(mode):
         with tf.device("/job:ps/replica:0/task:0"):
             queue.enqueue(1.0)
         result["sums"] = [call(worker, plain) for worker in range(2)]
-        coordinator.wait_until(lambda: not any(gauges().values()))
-        result |= {"ends": ends, "in_queue": int(queue.size()), "left": gauges()}
+        left = coordinator.settled(gauges, lambda found: not any(found.values()))
+        result |= {"ends": ends, "in_queue": int(queue.size()), "left": left}
         queue.dequeue()
         return result | {
             "load_steps": len(load),

@@ -177,8 +177,7 @@ def _main():
 
     def after(connection):
         connection.close()
-        coordinator.wait_until(lambda: held() == nothing)
-        return held()
+        return coordinator.settled(held, lambda found: found == nothing)
 
     def flood(connection, requests):
         """Sends all; returns once each is pending or was rejected."""

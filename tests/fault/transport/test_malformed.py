@@ -246,12 +246,13 @@ def _main():
         counters = on_ps()
         return [counters[k] for k in ("pending_requests", "pending_bytes", "unsent_frame_bytes")]
 
-    coordinator.wait_until(lambda: held() == [0, 0, 0])
-    held_before = held()
+    def at_rest():
+        return coordinator.settled(held, lambda found: found == [0, 0, 0])
+
+    held_before = at_rest()
 
     def pending():
-        coordinator.wait_until(lambda: held() == [0, 0, 0])
-        return {"before": held_before, "after": held()}
+        return {"before": held_before, "after": at_rest()}
 
     device = f"{ps_task}/device:CPU:"
     coordinator.finish(

@@ -233,8 +233,7 @@ def test_changed_requests_are_answered_and_leave_nothing():
         coordinator.wait_until(lambda: gauges() == _AT_REST)
         memory = _resident(cluster)
         batch(_REQUESTS, _REQUESTS - _REQUESTS // 3)
-        coordinator.wait_until(lambda: gauges() == _AT_REST)
-        assert gauges() == _AT_REST
+        assert coordinator.settled(gauges, lambda found: found == _AT_REST) == _AT_REST
         assert _resident(cluster) - memory < 64 << 20
         assert _served(sender, 5_000_001) == b"TFFR"
         sender.close()
