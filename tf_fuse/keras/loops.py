@@ -17,10 +17,11 @@ from typing import Any
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import models, trainer
 from tf_fuse._tensorflow.variables import parameter_server_strategy
-from tf_fuse.keras import backups, batches, checks, metric_sums, steps
+from tf_fuse.keras import backups, checks, metric_sums, steps
+from tf_fuse.keras.data import batches, parts
+from tf_fuse.keras.data.worker_data import WorkerData
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
-from tf_fuse.keras.worker_data import WorkerData
 
 _log = logging.getLogger("tf_fuse")
 
@@ -86,6 +87,10 @@ def _read_here(
         _read_on_workers(stock, self, distribute_strategy, x, more)
         return
     stock(self, _Reader, *args, **more)
+    # (Predictions, for which Keras names no `y`, keep the order of the input.)
+    if "y" in more and parts.are_asked_for(x):
+        _read_parts(self, distribute_strategy, x)
+        return
     endless = trainer.dataset_of(self).cardinality() == tf.data.INFINITE_CARDINALITY
     if endless and trainer.steps_per_epoch(self) is None:
         raise ValueError("the dataset is endless: give steps_per_epoch (or steps)")
@@ -117,6 +122,18 @@ def _read_on_workers(
         "data: each worker calls the function, and reads the dataset that it makes (input pipeline "
         "k of n is worker k of n)"
     )
+
+
+def _read_parts(self: Any, strategy: Any, given: Any) -> None:
+    """Each worker reads its part of a dataset."""
+    # Keras may have mapped it, to weigh classes.
+    policy = parts.policy_of(given)
+    part = parts.of(trainer.dataset_of(self), policy)
+    data = WorkerData(strategy, part, trainer.steps_per_epoch(self))
+    trainer.set_dataset(self, data)
+    if data.steps is None:
+        trainer.let_end_anywhere(self)
+    _log_once(f"data: each worker reads its part of the dataset (auto_shard_policy {policy.name})")
 
 
 @functools.cache

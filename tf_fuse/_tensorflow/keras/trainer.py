@@ -209,4 +209,5 @@ def let_end_anywhere(epochs: Any) -> None:
     def forget_length() -> None:
         epochs._num_batches = None
 
+    forget_length()
     epochs._interrupted_warning = forget_length
