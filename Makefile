@@ -23,6 +23,7 @@
 #   make collectives  the tests of collectives with groups of 8, more sizes and longer loops, and
 #                 faults at random (SECONDS=60 SEED=1)
 #   make soak     train for long with faults at random (STEPS=100000, SEED=1)
+#   make two-hosts  stock and tf_fuse between two hosts, each benchmark's main row (needs root; 30 minutes)
 #   make network  stock and fused on a network with delay, loss and limited bandwidth (needs root)
 #   make bench    the README's benchmark
 #   make large-tables   tables of 8 GB: each phase of a job (14 GB of memory; 3 minutes a
@@ -63,7 +64,7 @@ export TENSORFLOW PYTHON ARCH
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
-.PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network bench clean
+.PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network two-hosts bench clean
 .PHONY: large-tables large-workers large-counts
 .PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
 # A target that fails must not be taken for made.
@@ -213,6 +214,9 @@ faults: environment
 soak: environment
 	$(BIN)/python -u tests/fault/soak/soak.py --steps $(STEPS) --seed $(SEED) \
 	  --json build/soak.jsonl --plot build/soak.png $(ARGS)
+
+two-hosts: environment
+	$(BIN)/python -u benchmarks/two_hosts/run.py --json build/two_hosts.json --plot build/two_hosts.svg $(ARGS)
 
 network: environment
 	$(BIN)/python -u benchmarks/fuse_recv/network.py --json build/network.json --plot build/network.svg \

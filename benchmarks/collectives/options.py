@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.collectives import results
 from benchmarks.collectives.rank import OPS
-from examples import two_hosts
+from benchmarks.common import link
 
 VARIANTS = ("stock", "tf_fuse", "gloo")
 # The first is what the library prefers: the variant `tf_fuse` leaves the choice to it.
@@ -64,17 +63,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="a variant of ours for each: shm is what the library does by default, "
                         "grpc and tcp force that path; shm by default, and grpc,tcp with "
                         "--hosts 2")  # fmt: skip
-    parser.add_argument("--hosts", type=int, choices=(1, 2), default=1,
-                        help="2: the first half of the ranks in one network namespace, the second "
-                        "in another (needs root)")  # fmt: skip
-    parser.add_argument("--mbit", type=float, default=0.0,
-                        help="with --hosts 2: the link's rate, each way; unlimited if 0",
-                        )  # fmt: skip
-    parser.add_argument("--delay-ms", type=float, default=0.0,
-                        help="with --hosts 2: the link's delay, each way")  # fmt: skip
-    parser.add_argument("--emulator", choices=two_hosts.EMULATORS,
-                        help="with --hosts 2: what makes the link; veth by default, and with a "
-                        "delay netem or, where the kernel lacks it, relay")  # fmt: skip
+    link.add_options(parser, "the second half of the ranks")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--large-rounds", type=int,
                         help="of sizes from 256MB on; as --rounds by default")  # fmt: skip
@@ -103,25 +92,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         value = getattr(args, name)
         if value is not None and not value >= 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1, got {value:g}")
-    if reason := _wrong_link(args):
+    if reason := link.settle(args):
         parser.error(reason)
-    if args.hosts == 2 and not args.emulator and not args.delay_ms:
-        args.emulator = "veth"
     if args.gloo_python and "gloo" not in args.variants:
         parser.error(f"--gloo-python {args.gloo_python} is of no use: --variants lacks gloo")
     return args
-
-
-def _wrong_link(args: argparse.Namespace) -> str | None:
-    """What is wrong with the options of the link; None if nothing is."""
-    for name in ("mbit", "delay_ms"):
-        option, value = f"--{name.replace('_', '-')}", getattr(args, name)
-        if not 0 <= value < math.inf:
-            return f"{option} must be at least 0 and finite, got {value:g}"
-        if value and args.hosts == 1:
-            return f"{option} {value:g} is of no use on loopback: give --hosts 2"
-    if args.emulator and args.hosts == 1:
-        return f"--emulator {args.emulator} is of no use on loopback: give --hosts 2"
-    if args.emulator == "veth" and args.delay_ms:
-        return f"--delay-ms {args.delay_ms:g}: the emulator veth cannot delay; take netem or relay"
-    return None

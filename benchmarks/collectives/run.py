@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import signal
 import sys
@@ -38,7 +37,7 @@ from rich.progress import Progress
 
 from benchmarks.collectives import results
 from benchmarks.collectives.options import PATHS, parse
-from benchmarks.common import output, rank_group
+from benchmarks.common import link, output, rank_group
 from benchmarks.common.rank_group import (
     LOOPBACK,
     Measurement,
@@ -47,10 +46,9 @@ from benchmarks.common.rank_group import (
     RankGroup,
     Variant,
 )
-from benchmarks.fuse_recv import network
 from benchmarks.fuse_recv.results import machine
-from examples import tun_relay, two_hosts
 from examples.progress import display, open_console
+from examples.two_hosts import TwoHostsError
 
 _PROTOCOL = "grpc+fuse"
 _SETTINGS = ("op", "ranks", "sizes", "rounds", "large_rounds", "variants", "paths", "hosts")
@@ -138,46 +136,6 @@ def memory_needed(size: int, ranks: int, count: int, ops: int) -> int:
       ops: that are prepared at the same time.
     """
     return int(ranks * size * ((_HELD + _HELD_BY_OP * ops) * count + _AT_WORK))
-
-
-@contextlib.contextmanager
-def joined(args: argparse.Namespace, console: Console) -> Iterator[tuple[Network, dict[str, Any]]]:
-    """The network of the ranks, for as long as the block runs.
-
-    Yields:
-      The network, and what `--json` writes of the link; nothing for loopback.
-
-    Raises:
-      TwoHostsError: there can be no such link.
-    """
-    if args.hosts == 1:
-        yield LOOPBACK, {}
-        return
-    condition = network.Condition(args.delay_ms, mbit=args.mbit)
-    with two_hosts.TwoHosts(args.emulator) as hosts:
-        hosts.shape(**dataclasses.asdict(condition))
-        link = {
-            "emulator": hosts.emulator,
-            "mtu": tun_relay.MTU,
-            "name": condition.name if args.delay_ms or args.mbit else "nothing limited",
-            **dataclasses.asdict(condition),
-            "round_trip_ms": hosts.round_trip_ms(),
-            "stream_mbit": hosts.stream_mbit(),
-        }
-        output.say(
-            console,
-            f"two hosts, link by {link['emulator']}: {link['name']}; measured: round trip "
-            f"{link['round_trip_ms']:.2f} ms, one TCP stream {link['stream_mbit']:.0f} Mbit/s",
-        )
-        places = hosts.of({"first": 0, "second": 1}).values()
-        yield (
-            Network(
-                [place["address"] for place in places],
-                [place["command"] for place in places],
-                two_hosts.DEVICE,
-            ),
-            {"link": link},
-        )
 
 
 def measure(
@@ -352,12 +310,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         with interrupted_once():
-            if args.hosts == 2 and (reason := two_hosts.why_not(args.emulator)):
+            if reason := link.why_not(args):
                 print(f"skipped: {reason}", file=sys.stderr)
-                return network.EXIT_SKIPPED
-            with joined(args, console) as (net, link), display(console) as progress:
-                result = {**measure(args, console, progress, net), **link}
-    except (RankError, WrongPathError, two_hosts.TwoHostsError) as error:
+                return link.EXIT_SKIPPED
+            with (
+                link.joined(args, functools.partial(output.say, console)) as (hosts, of_link),
+                display(console) as progress,
+            ):
+                net = link.of_ranks(hosts)
+                result = {**measure(args, console, progress, net), **of_link}
+    except (RankError, WrongPathError, TwoHostsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -31,6 +31,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.common import link as link_options
+from benchmarks.common.link import Condition
 from benchmarks.fuse_recv import options, results
 from benchmarks.fuse_recv import run as fuse_recv
 from examples import compare, tun_relay, two_hosts
@@ -39,30 +41,6 @@ from examples.session import SessionError
 
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 _MARKS = ("<!-- network -->", "<!-- /network -->")
-EXIT_SKIPPED = 77  # as automake's tests say it
-
-
-@dataclasses.dataclass(frozen=True)
-class Condition:
-    """What the link does to packets, in each direction.
-
-    Attributes:
-      delay_ms: milliseconds on the way.
-      loss: probability that one is dropped.
-      mbit: megabits per second; 0 for no limit.
-    """
-
-    delay_ms: float = 0.0
-    loss: float = 0.0
-    mbit: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        parts = [f"{self.delay_ms:g} ms"]
-        parts += [f"{self.mbit:g} Mbit/s"] if self.mbit else []
-        parts += [f"{self.loss:.0%} loss"] if self.loss else []
-        return ", ".join(parts)
 
 
 def conditions(args: argparse.Namespace) -> list[Condition]:
@@ -360,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = open_console()
     if reason := two_hosts.why_not():
         print(f"skipped: {reason}", file=sys.stderr)
-        return EXIT_SKIPPED
+        return link_options.EXIT_SKIPPED
     try:
         with (
             tempfile.TemporaryDirectory(prefix="tf_fuse_bench_") as work_dir,

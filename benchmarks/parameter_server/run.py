@@ -14,6 +14,9 @@ own, warm and idle between its rounds, and every round runs all modes, one after
 * `all`: that, with `shard_weight_update` too, and with variables planned and split by their costs
   (`tf_fuse.parameter_server.build`, `CostPartitioner`).
 
+With `--hosts 2` the servers run in another network namespace, behind the link of `--delay-ms` and
+`--mbit`.
+
 The stock receives per step are counted in a separate short run: the stock graphs under the protocol
 grpc+fuse with the options off, where every receive is a single one and is counted.
 """
@@ -21,6 +24,7 @@ grpc+fuse with the options off, where every receive is a single one and is count
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import statistics
 import sys
@@ -34,11 +38,12 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.common import output
+from benchmarks.common import link, output
 from benchmarks.fuse_recv.results import comparison_of_losses, machine
 from examples import compare
 from examples.progress import display, open_console
 from examples.session import Session, SessionError
+from examples.two_hosts import TwoHosts, TwoHostsError
 
 MODELS = ("dense", "dlrm", "wide_deep")
 MODES: Mapping[str, Mapping[str, Any]] = {
@@ -60,12 +65,15 @@ _SETTINGS = (
 )  # fmt: skip
 
 
-def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+def measure(
+    args: argparse.Namespace, progress: Progress, hosts: TwoHosts | None = None
+) -> dict[str, Any]:
     """Runs all modes in turn.
 
     Args:
       args: the command line.
       progress: gets a task per mode.
+      hosts: None for loopback.
 
     Returns:
       What `--json` writes.
@@ -79,7 +87,10 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         return session.placement(), update_ms(session.metrics())
 
     rounds, found = compare.run_in_turn(
-        {name: compare.Variant(_of_mode(spec, name)) for name in args.modes},
+        {
+            name: compare.Variant({**_of_mode(spec, name), **link.of_tasks(hosts)})
+            for name in args.modes
+        },
         args.rounds,
         args.steps,
         progress,
@@ -330,10 +341,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--modes", nargs="+", choices=sorted(MODES), default=list(MODES))
+    link.add_options(parser, "servers")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     args.modes = list(dict.fromkeys(args.modes))
+    if reason := link.settle(args):
+        parser.error(reason)
     if args.steps is None:
         args.steps = _STEPS[args.model]
     if args.learning_rate is None:
@@ -350,14 +364,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark and prints its table; see --help.
 
     Returns:
-      0; or 1 when a mode failed, or losses that must be equal are not.
+      0; 1 when a mode failed, or losses that must be equal are not; 77 where there can be no
+      network namespaces.
     """
     args = parse(argv)
     console = open_console()
+    if reason := link.why_not(args):
+        print(f"skipped: {reason}", file=sys.stderr)
+        return link.EXIT_SKIPPED
     try:
-        with display(console) as progress:
-            result = measure(args, progress)
-    except SessionError as error:
+        with (
+            link.joined(args, functools.partial(output.say, console)) as (hosts, of_link),
+            display(console) as progress,
+        ):
+            result = {**measure(args, progress, hosts), **of_link}
+    except (SessionError, TwoHostsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     console.print(render(result))

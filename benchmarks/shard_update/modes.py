@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import rank_group
-from benchmarks.common.rank_group import Measurement, RankGroup, Variant
+from benchmarks.common.rank_group import LOOPBACK, Measurement, Network, RankGroup, Variant
 
 _PROGRAM = Path(__file__).resolve().parent / "rank.py"
 _OURS = "grpc+fuse"
@@ -86,7 +86,13 @@ class ModeGroup(RankGroup):
     """The replicas of one mode."""
 
     def __init__(
-        self, name: str, python: str, replicas: int, timeout_s: float, spec: Mapping[str, Any]
+        self,
+        name: str,
+        python: str,
+        replicas: int,
+        timeout_s: float,
+        spec: Mapping[str, Any],
+        network: Network = LOOPBACK,
     ):
         """Starts the processes; `wait_ready` waits.
 
@@ -97,6 +103,7 @@ class ModeGroup(RankGroup):
           timeout_s: seconds that a command, or the start, may take.
           spec: "model", "sizes", "optimizer", "learning_rate" and, of the modes that cut updates,
             "group_size".
+          network: where the replicas run.
         """
         self.name, mode = name, MODES[name]
         variant = Variant(
@@ -107,7 +114,7 @@ class ModeGroup(RankGroup):
         )
         options = options_of(mode, spec.get("group_size", 0))
         spec = {**spec, "options": options, "zero": mode.zero}
-        super().__init__(variant, replicas, timeout_s, program=_PROGRAM, spec=spec)
+        super().__init__(variant, replicas, timeout_s, network, program=_PROGRAM, spec=spec)
 
     def build(self, warm_up: int) -> str | None:
         """Builds the model and makes the first steps; returns why the mode cannot be had, if so.

@@ -45,12 +45,13 @@ from rich.progress import Progress
 
 from benchmarks.collectives import run as collectives
 from benchmarks.collectives.options import listed
-from benchmarks.common import output
-from benchmarks.common.rank_group import RankError
+from benchmarks.common import link, output
+from benchmarks.common.rank_group import LOOPBACK, Network, RankError
 from benchmarks.fuse_recv.results import machine
 from benchmarks.shard_update import models, results
 from benchmarks.shard_update.modes import MODES, ModeGroup, Round, why_no_torch
 from examples.progress import display, open_console
+from examples.two_hosts import TwoHostsError
 
 _DEFAULT_MODES = ("stock", "unsharded", "sharded", "sharded_compiled", "ddp", "zero")
 _SETTINGS = ("group_size", "rounds", "steps", "warm_up", "learning_rate", "sizes", "parameters")
@@ -77,13 +78,16 @@ def memory_needed(parameters: int, replicas: int, modes: int) -> int:
     return replicas * (modes * (_PROCESS_BYTES + _HELD * size) + _AT_WORK * size)
 
 
-def measure(args: argparse.Namespace, console: Console, progress: Progress) -> dict[str, Any]:
+def measure(
+    args: argparse.Namespace, console: Console, progress: Progress, network: Network = LOOPBACK
+) -> dict[str, Any]:
     """Runs all modes in turn.
 
     Args:
       args: the command line.
       console: is told of modes that cannot be had.
       progress: gets a task.
+      network: where the replicas run.
 
     Returns:
       What `--json` writes.
@@ -94,7 +98,7 @@ def measure(args: argparse.Namespace, console: Console, progress: Progress) -> d
     """
     bar = progress.add_task("starting", total=len(args.modes) * (1 + args.rounds))
     with contextlib.ExitStack() as stack:
-        groups = _started(args, stack, console, progress, bar)
+        groups = _started(args, stack, console, progress, bar, network)
         rounds = _rounds(args, groups, progress, bar)
         finished = {group.name: group.finish() for group in groups}
     progress.update(bar, description="done", completed=len(args.modes) * (1 + args.rounds))
@@ -117,6 +121,7 @@ def _started(
     console: Console,
     progress: Progress,
     bar: Any,
+    network: Network,
 ) -> list[ModeGroup]:
     """The modes that can be had, warm; started one after the other, as each wants all cores."""
     keys = ("model", "sizes", "optimizer", "learning_rate", "group_size")
@@ -124,7 +129,7 @@ def _started(
     groups = []
     for name in args.modes:
         progress.update(bar, description=f"starting {name}")
-        group = ModeGroup(name, args.gloo_python, args.replicas, args.timeout, spec)
+        group = ModeGroup(name, args.gloo_python, args.replicas, args.timeout, spec, network)
         stack.callback(group.close)
         group.wait_ready()
         progress.update(bar, description=f"first steps of {name}")
@@ -196,6 +201,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="seconds that a start, a build or a round may take")  # fmt: skip
     parser.add_argument("--gloo-python", metavar="PATH",
                         help="an interpreter that has PyTorch; this one by default")  # fmt: skip
+    link.add_options(parser, "the second half of the replicas")
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
@@ -206,6 +212,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(str(e))
     if not args.modes:
         parser.error("--modes names nothing")
+    if reason := link.settle(args):
+        parser.error(reason)
     for name, least in (("replicas", 2), ("rounds", 1), ("steps", 1), ("warm_up", 1),
                         ("timeout", 1), ("group_size", 0)):  # fmt: skip
         value = getattr(args, name)
@@ -260,7 +268,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       0; 1 when a replica failed, or a mode that must have the losses of stock has others; 2 for a
-      command line that cannot be run; 130 when it was interrupted.
+      command line that cannot be run; 77 where there can be no network namespaces; 130 when it was
+      interrupted.
     """
     args = parse(argv)
     console = open_console()
@@ -270,10 +279,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if reason := _too_large(args):
         print(f"error: {reason}", file=sys.stderr)
         return 2
+    if reason := link.why_not(args):
+        print(f"skipped: {reason}", file=sys.stderr)
+        return link.EXIT_SKIPPED
     try:
-        with collectives.interrupted_once(), display(console) as progress:
-            result = measure(args, console, progress)
-    except (RankError, NoModeError) as error:
+        with (
+            collectives.interrupted_once(),
+            link.joined(args, functools.partial(output.say, console)) as (hosts, of_link),
+            display(console) as progress,
+        ):
+            result = {**measure(args, console, progress, link.of_ranks(hosts)), **of_link}
+    except (RankError, NoModeError, TwoHostsError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
