@@ -108,6 +108,11 @@ class Run:
         value = self._value(a)
         self._add(tf.concat([value[b % value.shape[0] :], value], 0)[:4])
 
+    def _sum(self, a: int, b: int) -> None:
+        # (Grappler makes one operation of a chain of additions.)
+        terms = [tf.cast(one, tf.float32)[:1] for one in self._pool[-3 - b :]]
+        self._add(sum(terms[1:], terms[0]) + tf.cast(self._value(a), tf.float32)[:1])
+
     def _multiply(self, a: int, b: int) -> None:
         value = self._value(a)
         self._add(tf.clip_by_value(value * value[:1], -_LIMIT, _LIMIT))
@@ -247,6 +252,7 @@ _STATEMENTS: dict[str, Callable[[Run, int, int], None]] = {
     "read": Run._read,
     "slice": Run._slice,
     "stop": Run._stop,
+    "sum": Run._sum,
     "unrecorded": Run._unrecorded,
     "update": Run._update,
     "watch": Run._watch,

@@ -239,6 +239,23 @@ def test_rows_are_gathered_before_what_is_written_later(kind):
         _same(body)
 
 
+@pytest.mark.parametrize("kind", ["whole", "pieces"])
+def test_the_terms_of_a_sum_keep_their_order(kind):
+    """Grappler makes one sum of a chain of additions, in the order of the terms' names."""
+
+    def body(variables, others):
+        total = tf.zeros([2, 4])
+        for number, other in enumerate(tf.unstack(others)):
+            with tf.name_scope("fzbxdv"[number]):
+                table = tf.convert_to_tensor(variables.of(kind))
+                rows = tf.gather(table, variables.ids[number % 2])
+            total = total + rows + tf.tanh(other, name="pagqwc"[number])
+        return total
+
+    others = tf.constant(np.random.default_rng(1).standard_normal([6, 2, 4]), tf.float32)
+    _same(body, others)
+
+
 def test_rows_in_branches_and_loops():
     def body(variables, flag):
         def rows():

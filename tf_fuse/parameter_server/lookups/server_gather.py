@@ -48,7 +48,7 @@ def _gather_later(op: Any) -> None:
 
 def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) -> None:
     """Make all that uses a gather's rows use rows that are gathered from variables."""
-    from tensorflow.python.framework import dtypes
+    from tensorflow.python.framework import dtypes, ops
     from tensorflow.python.ops import math_ops
 
     params, ids = op.inputs[:2]
@@ -56,11 +56,14 @@ def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) ->
         ids = math_ops.cast(ids, dtypes.int32)
     # The rows wait for what the reads waited for: earlier writes, or a check of the program.
     waits = list(dict.fromkeys(one for before in passed for one in before.control_inputs))
-    rows = _rows(reads, ids, waits)
-    rows.set_shape(ids.shape.concatenate(params.shape[1:]))
-    for one in reversed(between):
-        if one.type == "Cast":
-            rows = math_ops.cast(rows, one.outputs[0].dtype)
+    # Grappler makes one sum of a chain of additions, whose terms it sorts by name: the order of the
+    # rows among them, and so the last bits of the sum, stay as they are.
+    with ops.name_scope(f"{op.name}/"):
+        rows = _rows(reads, ids, waits)
+        rows.set_shape(ids.shape.concatenate(params.shape[1:]))
+        for one in reversed(between):
+            if one.type == "Cast":
+                rows = math_ops.cast(rows, one.outputs[0].dtype)
     rewrite_after_trace.replace(op.outputs[0], rows)
     # (Keras also reads a table to learn its shape.)
     for handle in {id(read.inputs[0]): read.inputs[0] for read in reads}.values():
@@ -115,7 +118,7 @@ def _writes(op: Any, handle: Any) -> bool:
 def _rows(reads: list[Any], ids: Any, waits: list[Any]) -> Any:
     """Gather from each variable the rows that it has."""
     from tensorflow.python.framework import dtypes, ops
-    from tensorflow.python.ops import array_ops, data_flow_ops, math_ops
+    from tensorflow.python.ops import array_ops, check_ops, data_flow_ops, math_ops
     from tensorflow.python.ops import gen_resource_variable_ops as resource_ops
 
     def gather(read: Any, rows: Any) -> Any:
@@ -147,4 +150,7 @@ def _rows(reads: list[Any], ids: Any, waits: list[Any]) -> Any:
     ]
     stitched = data_flow_ops.parallel_dynamic_stitch(places, parts)
     shape = array_ops.concat([array_ops.shape(ids), parts[0].shape[1:].as_list()], axis=0)
-    return array_ops.reshape(stitched, shape)
+    rows = array_ops.reshape(stitched, shape)
+    # Grappler removes the reshape, and then knows the number of rows no more, on which depends what
+    # it does with additions.
+    return check_ops.ensure_shape(rows, ids.shape.concatenate(parts[0].shape[1:]))
