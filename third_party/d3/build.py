@@ -3,6 +3,7 @@
 """Bundle what reports use of d3 into tf_fuse/report/assets/d3.js. Needs npm.
 
     python third_party/d3/build.py
+    python third_party/d3/build.py --list-in dist/tf_fuse.cdx.json  # only adds the packages there
 
 Writes the same bytes on every machine: package-lock.json holds the version and the hash of each
 package. To update d3, change package.json, then run `npm install --package-lock-only
@@ -12,13 +13,16 @@ package. To update d3, change package.json, then run `npm install --package-lock
 from __future__ import annotations
 
 import argparse
+import base64
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
@@ -65,11 +69,47 @@ def _licenses(folders: list[Path]) -> str:
     return "\n\n".join(f"{', '.join(titles)}\n\n{text}" for text, titles in named.items()) + "\n"
 
 
+def components() -> list[dict[str, Any]]:
+    """Return the bundled packages, as CycloneDX lists them."""
+    lock = json.loads((_HERE / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    text = (_ROOT / _LICENSE).read_text(encoding="utf-8")
+    found = re.findall(r"([\w-]+) (\d+\.\d+\.\d+) \(([\w.-]+)\)", text)
+    return [
+        {
+            "type": "library",
+            "bom-ref": f"{name}=={version}",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:npm/{name}@{version}",
+            "licenses": [{"license": {"id": license_id}}],
+            "hashes": [{"alg": "SHA-512", "content": _hex(lock[f"node_modules/{name}"])}],
+        }
+        for name, version, license_id in sorted(found)
+    ]
+
+
+def _hex(locked: dict[str, Any]) -> str:
+    """Return the SHA-512 of a package's archive."""
+    return base64.b64decode(locked["integrity"].removeprefix("sha512-")).hex()
+
+
+def _list_in(sbom: Path) -> None:
+    """Add the bundled packages to a CycloneDX file."""
+    listed = json.loads(sbom.read_text(encoding="utf-8"))
+    listed.setdefault("components", []).extend(components())
+    sbom.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Build below the folder that the command line names."""
+    """Build below the folder that the command line names, or list the packages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--root", type=Path, default=_ROOT, help="write below this folder")
-    build(parser.parse_args(argv).root)
+    parser.add_argument("--list-in", type=Path, help="add the packages to this CycloneDX file")
+    args = parser.parse_args(argv)
+    if args.list_in:
+        _list_in(args.list_in)
+    else:
+        build(args.root)
 
 
 if __name__ == "__main__":

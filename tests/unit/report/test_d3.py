@@ -64,6 +64,20 @@ def test_a_page_holds_the_licences_and_asks_no_host():
     assert hosts == set()
 
 
+def test_the_list_of_packages_names_them(tmp_path):
+    sbom = tmp_path / "sbom.json"
+    sbom.write_text('{"bomFormat": "CycloneDX", "components": [{"name": "numpy"}]}')
+    subprocess.run([sys.executable, _FOLDER / "build.py", "--list-in", sbom], check=True)
+    numpy, *added = json.loads(sbom.read_text())["components"]
+    assert numpy == {"name": "numpy"}
+    assert {one["name"]: one["version"] for one in added} == _bundled()
+    for one in added:
+        assert one["purl"] == f"pkg:npm/{one['name']}@{one['version']}"
+        assert re.fullmatch("[0-9a-f]{128}", one["hashes"][0]["content"])
+    licences = {one["licenses"][0]["license"]["id"] for one in added}
+    assert licences == {"BSD-3-Clause", "ISC"}
+
+
 @pytest.mark.slow
 def test_the_bundle_can_be_built_again(tmp_path):
     if shutil.which("npm") is None:

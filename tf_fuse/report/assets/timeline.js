@@ -58,7 +58,7 @@ function timelinePart() {
     make("p", { class: "soft" }, "Each lane is a task. Above: when its operations ran. Below: its requests, while the sender still computed and while bytes travelled. The line is the critical path: what the end of the step has waited for."),
     make("div", { class: "tools" }, make("label", { class: "grow" }, "Step", choice),
       make("div", { class: "range" }, make("span", { class: "ends" }, "Zoom", slider, reset))),
-    make("p", { class: "soft" }, "Drag to move; pinch, or turn the wheel with Ctrl, to zoom. After a click on the timeline the wheel needs no Ctrl. Keys: + and − zoom, ← and → move, 0 resets."),
+    make("p", { class: "soft" }, "Drag to move; pinch, or turn the wheel with Ctrl, to zoom (without Ctrl after a click). Keys: + and − zoom, ← and → move, 0 resets."),
     key(), view, detail, path, waits());
   const zoom = d3.zoom()
     .scaleExtent([1, mostTimes()])
