@@ -139,13 +139,13 @@ function table(caption, columns, rows, most = 100) {
 // Bars from 0, one for each row: [label, place of the value in the JSON]. `end` is the value of a whole bar.
 function bars(title, places, form, kind = "", end = 0) {
   const rows = places.map(([label, path]) => [label, valueAt(path) ?? 0, path]);
-  const most = end || d3.max(rows, ([, value]) => value) || 1;
+  const most = end || Math.max(d3.max(rows, ([, value]) => value) ?? 0, 0);
   const range = [90, 260];
-  const x = d3.scaleLinear([0, most], range).clamp(true);
+  const x = d3.scaleLinear([0, most || 1], range).clamp(true);
   const height = 24;
   const foot = rows.length * height;
   const axis = draw("g", { class: "axis", transform: `translate(0 ${foot})` });
-  drawAxis(axis, d3.axisBottom, form, [0, most], range, 2, -foot);
+  if (most) drawAxis(axis, d3.axisBottom, form, [0, most], range, 2, -foot);
   const parts = rows.map(([label, value, path], index) => [
     draw("text", { x: 0, y: index * height + 16 }, label),
     draw("rect", { class: `bar-fill ${kind}`, x: x(0), y: index * height + 5, width: x(value) - x(0), height: 14, rx: 3 }),
