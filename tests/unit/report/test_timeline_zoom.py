@@ -36,11 +36,15 @@ def page(tmp_path_factory):
 def timeline(chromium, page):
     """The browser with the timeline of a report in its middle; nothing has the focus."""
     chromium.set_window_size(1280, 900)
-    chromium.get(page.as_uri())
-    chromium.execute_script(
+    return _open(chromium, page)
+
+
+def _open(browser, page):
+    browser.get(page.as_uri())
+    browser.execute_script(
         "document.getElementById('timeline-picture').scrollIntoView({block: 'center'})"
     )
-    return chromium
+    return browser
 
 
 def _travel(browser):
@@ -193,6 +197,40 @@ def test_the_slider_zooms_and_follows(timeline):
     timeline.find_element("id", "timeline-reset").click()
     assert _width(timeline) == pytest.approx(width, abs=_PIXEL)
     assert float(slider.get_attribute("value")) < 1
+
+
+def test_one_finger_scrolls_the_page_and_two_zoom(timeline, page):
+    timeline.execute_cdp_cmd(
+        "Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 2}
+    )
+    _open(timeline, page)
+    x, y = timeline.execute_script(
+        "const r = document.getElementById('timeline-picture').getBoundingClientRect();"
+        "return [r.x + r.width / 2, r.y + r.height / 2]"
+    )
+
+    def touch(kind, *fingers):
+        points = [{"x": x + dx, "y": y + dy, "id": i} for i, (dx, dy) in enumerate(fingers)]
+        timeline.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    try:
+        width = _width(timeline)
+        at = timeline.execute_script("return scrollY")
+        touch("touchStart", (-20, 0), (20, 0))
+        for far in range(25, 61, 5):
+            touch("touchMove", (-far, 0), (far, 0))
+        touch("touchEnd")
+        _until(timeline, lambda: _width(timeline) > 2 * width)
+        assert timeline.execute_script("return scrollY") == at
+        zoomed = _travel(timeline)
+        touch("touchStart", (0, 0))
+        for far in range(10, 121, 10):
+            touch("touchMove", (0, far))
+        touch("touchEnd")
+        _until(timeline, lambda: timeline.execute_script("return scrollY") < at)
+        assert _travel(timeline) == zoomed
+    finally:
+        timeline.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
 
 
 def test_another_width_shows_the_same_times(timeline):
