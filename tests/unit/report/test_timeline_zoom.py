@@ -185,6 +185,20 @@ def test_keys_zoom_move_and_reset(timeline):
     assert "waited" in timeline.find_element("id", "timeline-detail").text
 
 
+def test_keys_go_on_when_the_focused_request_leaves_the_picture(timeline):
+    from selenium.webdriver.common.keys import Keys
+
+    start = _travel(timeline)
+    timeline.execute_script("document.querySelector('.receive').focus()")
+    timeline.switch_to.active_element.send_keys("+" * 4)
+    for _ in range(60):
+        timeline.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    assert not timeline.find_elements("css selector", ".receive")
+    assert timeline.switch_to.active_element.get_attribute("id") == "timeline-view"
+    timeline.switch_to.active_element.send_keys("0")
+    assert _travel(timeline) == pytest.approx(start, abs=_PIXEL)
+
+
 def test_the_slider_zooms_and_follows(timeline):
     from selenium.webdriver.common.keys import Keys
 

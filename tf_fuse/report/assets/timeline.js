@@ -159,6 +159,7 @@ function timelinePart() {
         }
         return text;
       });
+    const hadFocus = parts.receives.contains(document.activeElement);
     d3.select(parts.receives).selectAll("g").data(receives.filter((one) => isShown(one.start_us, one.end_us)), (one) => one.index)
       .join((enter) => enter.append(receivePicture))
       .attr("tabindex", (one) => (isOwn(one) ? 0 : -1)).attr("opacity", (one) => (isOwn(one) ? 1 : 0.35))
@@ -171,6 +172,8 @@ function timelinePart() {
         travel.setAttribute("x", ready);
         travel.setAttribute("width", Math.max(end - ready, 1));
       });
+    // (The keys still zoom and move when the request that had the focus is out of sight.)
+    if (hadFocus && !parts.receives.contains(document.activeElement)) view.focus({ preventScroll: true });
     const points = (line.steps[selected]?.path ?? []).flatMap((part) => {
       const ends = [part.kind === "request" ? part.peer : part.task, part.kind === "compute" ? part.task : part.peer];
       return [part.start_us, part.end_us].map((us, index) => `${x(us).toFixed(1)},${tops.get(ends[index]) + 17}`);
