@@ -253,6 +253,7 @@ sbom:
 	  "$$(ls dist/tf_fuse-*-manylinux*_$(MACHINE).whl)[cpu]"
 	build/sbom/tool/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 	  --output-file dist/tf_fuse.cdx.json build/sbom/wheel
+	python3 third_party/d3/build.py --list-in dist/tf_fuse.cdx.json
 	ls -l dist/tf_fuse.cdx.json
 
 test-wheel: environment

@@ -12,7 +12,7 @@ from tf_fuse.report.json_form import as_json
 from tf_fuse.report.model import Report
 
 _ASSETS = Path(__file__).with_name("assets")
-_SCRIPTS = ("core.js", "step.js", "timeline.js", "tables.js", "main.js")
+_SCRIPTS = ("d3.js", "core.js", "step.js", "timeline.js", "tables.js", "main.js")
 
 
 def page(report: Report, title: str = "What tf_fuse does here") -> str:

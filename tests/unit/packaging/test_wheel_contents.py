@@ -98,7 +98,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> Non
     generated = {f"tf_fuse/v1/{stem}_pb2{end}" for stem in protos for end in (".py", ".pyi")}
     native = {f"tf_fuse/_lib/{MINOR}/{n}" for n in ("libtf_fuse.so", "build_info.json")}
     assets = {str(p.relative_to(ROOT)) for p in (ROOT / "tf_fuse/report/assets").iterdir()}
-    assert len(assets) == 7
+    assert len(assets) == 8
     assert names == sources | generated | native | assets | {"tf_fuse/py.typed"}
     mode = wheel.getinfo(f"tf_fuse/_lib/{MINOR}/libtf_fuse.so").external_attr >> 16
     assert stat.S_IMODE(mode) == 0o755
@@ -114,7 +114,12 @@ def test_wheel_requires_the_tensorflow_that_is_here(wheel: zipfile.ZipFile) -> N
         [f"{here}{high},{low}"],
         [f"{here}{low},{high}"],
     )
-    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-Expression"] == "Apache-2.0 AND BSD-3-Clause AND ISC"
+    licences = metadata.get_all("License-File", [])
+    assert licences == ["LICENSE", "third_party/d3/LICENSE"]
+    for path in licences:
+        packed = wheel.read(f"{name.removesuffix('METADATA')}licenses/{path}")
+        assert packed == (ROOT / path).read_bytes()
     assert metadata["Requires-Python"] == "<3.14,>=3.10"
     extras = metadata.get_all("Provides-Extra", [])
     assert sorted(extras) == [

@@ -29,26 +29,42 @@ function bodyOf(part) {
   return document.querySelector(`#${part} > .body`);
 }
 
+// What a second and a byte are in other units, the largest unit first.
+const UNITS = {
+  seconds: [[1, "s"], [1e3, "ms"], [1e6, "µs"]],
+  bytes: [[2 ** -40, "TiB"], [2 ** -30, "GiB"], [2 ** -20, "MiB"], [2 ** -10, "KiB"], [1, "B"]],
+};
+
+// The largest unit in which a value is 1 or more, and its name.
+function unitOf(form, value) {
+  const units = UNITS[form] ?? [[1, ""]];
+  return units.find(([times]) => (value === 0 ? times === 1 : Math.abs(value) >= 1 / times)) ?? units.at(-1);
+}
+
 const FORMS = {
   count: (value) => value.toLocaleString("en-US", { maximumFractionDigits: 2 }),
   bytes(value) {
-    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let unit = 0;
-    while (Math.abs(value) >= 1024 && unit < units.length - 1) {
-      value /= 1024;
-      unit += 1;
-    }
-    return `${value.toLocaleString("en-US", { maximumFractionDigits: unit ? 1 : 0 })} ${units[unit]}`;
+    const [times, unit] = unitOf("bytes", value);
+    return `${(value * times).toLocaleString("en-US", { maximumFractionDigits: times === 1 ? 0 : 1 })} ${unit}`;
   },
   us: (value) => FORMS.seconds(value / 1e6),
   seconds(value) {
-    const [by, unit] = value === 0 || Math.abs(value) >= 1 ? [1, "s"]
-      : Math.abs(value) >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
-    return `${(value * by).toLocaleString("en-US", { maximumSignificantDigits: 3 })} ${unit}`;
+    const [times, unit] = unitOf("seconds", value);
+    return `${(value * times).toLocaleString("en-US", { maximumSignificantDigits: 3 })} ${unit}`;
   },
   times: (value) => `${value.toLocaleString("en-US", { maximumFractionDigits: 2 })}×`,
   percent: (value) => `${Math.round(100 * value).toLocaleString("en-US")} %`,
 };
+
+// Draws an axis into an element. Its ticks are round numbers of one unit.
+function drawAxis(element, kind, form, domain, range, count, length) {
+  const [name, values] = form === "us" ? ["seconds", domain.map((value) => value / 1e6)] : [form, domain];
+  const [times, unit] = unitOf(name, d3.max(values, Math.abs));
+  const scale = d3.scaleLinear(values.map((value) => value * times), range);
+  const digits = scale.tickFormat(count);
+  d3.select(element).call(kind(scale).ticks(count).tickSizeInner(length).tickSizeOuter(0)
+    .tickFormat((value) => (unit ? `${digits(value)} ${unit}` : digits(value))));
+}
 
 // A number of the report, with the place that it has in the JSON; "not known" if there is none.
 function number(path, form = "count") {
@@ -123,18 +139,22 @@ function table(caption, columns, rows, most = 100) {
 // Bars from 0, one for each row: [label, place of the value in the JSON]. `end` is the value of a whole bar.
 function bars(title, places, form, kind = "", end = 0) {
   const rows = places.map(([label, path]) => [label, valueAt(path) ?? 0, path]);
-  const most = end || Math.max(...rows.map(([, value]) => value), 0) || 1;
+  const most = end || Math.max(d3.max(rows, ([, value]) => value) ?? 0, 0);
+  const range = [90, 260];
+  const x = d3.scaleLinear([0, most || 1], range).clamp(true);
   const height = 24;
+  const foot = rows.length * height;
+  const axis = draw("g", { class: "axis", transform: `translate(0 ${foot})` });
+  if (most) drawAxis(axis, d3.axisBottom, form, [0, most], range, 2, -foot);
   const parts = rows.map(([label, value, path], index) => [
     draw("text", { x: 0, y: index * height + 16 }, label),
-    draw("rect", { class: "bar-back", x: 90, y: index * height + 5, width: 170, height: 14, rx: 3 }),
-    draw("rect", { class: `bar-fill ${kind}`, x: 90, y: index * height + 5, width: Math.max(0, (170 * value) / most), height: 14, rx: 3 }),
+    draw("rect", { class: `bar-fill ${kind}`, x: x(0), y: index * height + 5, width: x(value) - x(0), height: 14, rx: 3 }),
     draw("text", { x: 268, y: index * height + 16, ...marked(path, form) }, FORMS[form](value)),
   ]);
   const text = rows.map(([label, value]) => `${label}: ${FORMS[form](value)}`).join("; ");
   return make("figure", {},
     make("figcaption", {}, title),
-    draw("svg", { viewBox: `0 0 350 ${rows.length * height}`, role: "img", "aria-label": `${title}. ${text}` }, parts));
+    draw("svg", { viewBox: `0 0 350 ${foot + 22}`, role: "img", "aria-label": `${title}. ${text}` }, axis, parts));
 }
 
 // What a tensor is called for people: its variable, else the operation that makes it.

@@ -19,22 +19,13 @@ function rowsOf(fn) {
     ends: [group.sender, group.receiver], depth: group.depth, group, tensors: group.tensors, after: 1,
   }));
   rows.sort((a, b) => a.depth - b.depth || a.sender.localeCompare(b.sender) || a.receiver.localeCompare(b.receiver));
-  const alone = new Map();
-  fn.left.forEach((left) => {
-    const key = `${left.sender} ${left.receiver} ${left.reason}`;
-    if (!alone.has(key)) {
-      alone.set(key, {
-        key: `l${alone.size}`, sender: taskOf(left.sender), receiver: taskOf(left.receiver),
-        ends: [left.sender, left.receiver], left, tensors: [], after: 0,
-      });
-    }
-    const row = alone.get(key);
-    row.tensors.push(left.tensor);
-    row.after += 1;
-  });
-  rows.push(...[...alone.values()].sort((a, b) => b.after - a.after));
+  const alone = d3.groups(fn.left, (left) => `${left.sender} ${left.receiver} ${left.reason}`).map(([, lefts], index) => ({
+    key: `l${index}`, sender: taskOf(lefts[0].sender), receiver: taskOf(lefts[0].receiver),
+    ends: [lefts[0].sender, lefts[0].receiver], left: lefts[0], tensors: lefts.map((left) => left.tensor), after: lefts.length,
+  }));
+  rows.push(...alone.sort((a, b) => b.after - a.after));
   for (const row of rows) {
-    row.known = row.tensors.reduce((total, one) => total + (one.bytes ?? 0), 0);
+    row.known = d3.sum(row.tensors, (one) => one.bytes);
     row.unknown = row.tensors.filter((one) => typeof one.bytes !== "number").length;
     row.lines = Math.min(row.tensors.length, MOST_LINES);
   }
@@ -74,7 +65,7 @@ function stepPart() {
     return;
   }
   const totals = DATA.functions.map((fn) => ({
-    before: fn.groups.reduce((all, group) => all + group.tensors.length, 0) + fn.left.length,
+    before: d3.sum(fn.groups, (group) => group.tensors.length) + fn.left.length,
     after: fn.groups.length + fn.left.length,
   }));
   const order = DATA.functions.map((_, index) => index).sort((a, b) => totals[b].before - totals[a].before || b - a);
@@ -113,16 +104,15 @@ function stepPart() {
     shown = index;
     rows = rowsOf(DATA.functions[index]);
     placeOf = placesOf(DATA.functions[index], ["functions", index]);
-    const tensors = rows.flatMap((row) => row.tensors);
-    const known = tensors.reduce((all, one) => all + (one.bytes ?? 0), 0);
+    const unknown = d3.sum(rows, (row) => row.unknown);
     const fewer = totals[index].before ? 1 - totals[index].after / totals[index].before : 0;
     counts.replaceChildren(
       card("requests before", sum("before", totals[index].before)),
       card("requests after", sum("after", totals[index].after), [sum("fewer", fewer, "percent"), " fewer"]),
       card("groups", sum("groups", DATA.functions[index].groups.length)),
       card("left alone", sum("left", DATA.functions[index].left.length)),
-      card("bytes between tasks", sum("bytes", known, "bytes"),
-        rows.some((row) => row.unknown) ? `and ${rows.reduce((all, row) => all + row.unknown, 0)} tensors of unknown size` : "of all tensors"),
+      card("bytes between tasks", sum("bytes", d3.sum(rows, (row) => row.known), "bytes"),
+        unknown ? `and ${unknown} tensors of unknown size` : "of all tensors"),
       card("within a task", number(["functions", index, "local_receives"]), "receives without a request"));
     detail.replaceChildren();
     drawRows();
@@ -138,9 +128,11 @@ function stepPart() {
     const lanes = inOrder(rows.flatMap((row) => [row.sender, row.receiver]));
     const room = (Math.max(view.clientWidth, 300) - LEFT - 10) / lanes.length;
     const lane = Math.min(Math.max(room, LEAST_LANE), MOST_LANE);
-    const at = new Map(lanes.map((task, index) => [task, LEFT + lane * (index + 0.5)]));
-    const width = LEFT + lane * lanes.length + 8;
-    const most = Math.max(...rows.map((row) => row.known), 1);
+    const end = LEFT + lane * lanes.length;
+    const at = d3.scalePoint(lanes, [LEFT, end]).padding(0.5);
+    const width = end + 8;
+    // By the root, so that a thousandth of the bytes is still seen.
+    const thick = d3.scaleSqrt([0, d3.max(rows, (row) => row.known) || 1], [2, 18]);
     const pill = Math.min(112, lane - 8);
     let depth = null;
     const parts = [];
@@ -154,15 +146,14 @@ function stepPart() {
         parts.push(row.mark);
         depth = label;
       }
-      row.x = [at.get(row.sender), at.get(row.receiver)];
-      // By the root, so that a thousandth of the bytes is still seen.
-      row.thick = 2 + 16 * Math.sqrt(row.known / most);
+      row.x = [at(row.sender), at(row.receiver)];
+      row.thick = thick(row.known);
       parts.push(rowPicture(row, width));
     }
     const heads = lanes.map((task) => draw("g", {},
-      draw("rect", { class: "lane-head", x: at.get(task) - pill / 2, y: 6, width: pill, height: 26, rx: 13 }),
-      draw("text", { x: at.get(task), y: 23.5, "text-anchor": "middle" }, short(task), draw("title", {}, task))));
-    lines = lanes.map((task) => draw("line", { class: "lane", x1: at.get(task), x2: at.get(task), y1: 32 }));
+      draw("rect", { class: "lane-head", x: at(task) - pill / 2, y: 6, width: pill, height: 26, rx: 13 }),
+      draw("text", { x: at(task), y: 23.5, "text-anchor": "middle" }, short(task), draw("title", {}, task))));
+    lines = lanes.map((task) => draw("line", { class: "lane", x1: at(task), x2: at(task), y1: 32 }));
     picture = draw("svg", { width, role: "group", "aria-label": "Requests of the step", id: "step-picture" }, lines, parts, heads);
     view.replaceChildren(picture);
     moved();
@@ -299,19 +290,14 @@ function stepPart() {
     const word = search.value.trim().toLowerCase();
     const sorted = word ? [...tensors].sort((a, b) => matches(b, word) - matches(a, word)) : tensors;
     if (tensors.length <= 40) return table("Tensors", columns, sorted);
-    const byPrefix = new Map();
-    for (const one of sorted) {
-      const prefix = prefixOf(nameOf(one));
-      if (!byPrefix.has(prefix)) byPrefix.set(prefix, []);
-      byPrefix.get(prefix).push(one);
-    }
-    return make("div", {}, [...byPrefix].map(([prefix, ones]) => {
-      const known = ones.reduce((all, one) => all + (one.bytes ?? 0), 0);
+    const byPrefix = d3.groups(sorted, (one) => prefixOf(nameOf(one)));
+    return make("div", {}, byPrefix.map(([prefix, ones]) => {
+      const known = d3.sum(ones, (one) => one.bytes);
       const inner = make("details", {},
         make("summary", {}, make("b", {}, ones.length === 1 ? nameOf(ones[0]) : `${prefix}…`), ` ${plural(ones.length, "tensor")}, `, sum(`bytes of ${prefix}`, known, "bytes")));
       const fillIn = () => { if (inner.open && !inner.querySelector("table")) inner.append(table("", columns, ones)); };
       inner.addEventListener("toggle", fillIn);
-      if (byPrefix.size === 1 || (word && matches(ones[0], word))) {
+      if (byPrefix.length === 1 || (word && matches(ones[0], word))) {
         inner.open = true;
         fillIn();
       }

@@ -88,18 +88,12 @@ function placements(body) {
       ["update time / step", ([, row]) => number([...at, row, "update_s_per_step"], "seconds"), "n"],
     ], servers.map((one, row) => [one, row])));
     const variables = Array.isArray(placement.variables) ? placement.variables : [];
-    const byPlace = new Map();
-    for (const one of variables) {
-      const key = `${prefixOf(String(one.variable))}|${one.server}|${one.why}`;
-      if (!byPlace.has(key)) byPlace.set(key, []);
-      byPlace.get(key).push(one);
-    }
-    const rows = [...byPlace.values()];
+    const rows = d3.groups(variables, (one) => `${prefixOf(String(one.variable))}|${one.server}|${one.why}`).map(([, ones]) => ones);
     body.append(table(`Where ${variables.length} variables are, by the begin of their names`, [
       ["variables", (ones) => (ones.length === 1 ? ones[0].variable : `${prefixOf(String(ones[0].variable))}…`), "wide"],
       ["how many", (ones) => sum(`placed variables ${index} ${rows.indexOf(ones)}`, ones.length), "n"],
       ["server", (ones) => `ps:${ones[0].server}`],
-      ["bytes", (ones) => sum(`placed bytes ${index} ${rows.indexOf(ones)}`, ones.reduce((all, one) => all + (one.kept_bytes ?? 0), 0), "bytes"), "n"],
+      ["bytes", (ones) => sum(`placed bytes ${index} ${rows.indexOf(ones)}`, d3.sum(ones, (one) => one.kept_bytes), "bytes"), "n"],
       ["why", (ones) => ones[0].meaning ?? "", "wide"],
     ], rows, 30));
   });
@@ -143,7 +137,7 @@ function layoutsPart() {
     ], rows));
     if (!plan.data) body.append(make("p", { class: "soft" }, `No data-parallel plan: ${plan.data_reason}`));
     const parts = (key) => ["operations", "collectives", "relayouts"].map((name, column) => [name, [...at, key, sums[column + 1]]]);
-    const end = Math.max(...rows.flatMap(([, key]) => parts(key).map(([, path]) => valueAt(path))));
+    const end = d3.max(rows.flatMap(([, key]) => parts(key)), ([, path]) => valueAt(path));
     body.append(make("div", { class: "bars" }, rows.map(([title, key]) => bars(title, parts(key), "seconds", key === "found" ? "" : "second", end))));
     const dear = plan.operations.map((one, row) => [one, row, one.compute_s + one.communication_s + one.relayout_s]).sort((a, b) => b[2] - a[2] || a[1] - b[1]);
     body.append(table("Operations, the most expensive first", [

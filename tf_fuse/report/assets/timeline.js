@@ -18,25 +18,63 @@ function timelinePart() {
   }
   const calledTensor = (name) => (variables.has(name) ? `${variables.get(name)} (${name})` : name || "not known");
   const lanes = inOrder([...line.lanes.map((lane) => lane.task), ...line.transfers.flatMap((one) => [one.receiver, one.sender])]);
-  const NAME = 84;
-  const TOP = 26;
-  const MOST_LEVELS = 8;
-  const steps = [1, 2, 5, 10, 20, 50];
-  let selected = null;
-  const choice = make("select", { id: "recorded-step", onchange: () => zoom(Number(choice.value)) },
+  // Numbers of pixels, but for LEAST_US: the shortest time that can fill the width.
+  const [NAME, RIGHT, TOP, MOST_LEVELS, LEAST_US] = [84, 12, 26, 8, 10];
+  const windows = line.steps.map(({ start_us: start, end_us: end }) => {
+    const margin = Math.max((end - start) * 0.04, 1);
+    return [start - margin, end + margin];
+  });
+  const [first, last] = d3.extent([0, Math.max(line.duration_us, 1), ...windows.flat()]);
+  const receives = stacked();
+  const tops = new Map();
+  let height = TOP;
+  for (const task of lanes) {
+    tops.set(task, height);
+    height += 42 + 8 * (d3.max(receives, (one) => (one.transfer.receiver === task ? one.level + 1 : 0)) ?? 0);
+  }
+  let selected = -1;
+  let shown = [first, last];
+  let chosen = null;
+  const choice = make("select", { id: "recorded-step", onchange: () => showStep(Number(choice.value)) },
     make("option", { value: -1 }, `all that was recorded (${FORMS.us(line.duration_us)})`),
     line.steps.map((step, index) => make("option", { value: index }, `step ${index + 1} on ${short(step.task)}: ${FORMS.us(step.end_us - step.start_us)}`)));
-  const wider = make("input", { type: "range", min: 1, max: 20, value: 1, step: 0.5, "aria-label": "Magnification", oninput: () => paint() });
-  const view = make("div", { class: "scroll", id: "timeline-view" });
+  const slider = make("input", {
+    type: "range", id: "timeline-zoom", min: 0, max: Math.log2(mostTimes()), step: 0.01, "aria-label": "Zoom of the timeline",
+    oninput: () => picture.call(zoom.scaleTo, 2 ** Number(slider.value)),
+  });
+  const reset = make("button", { type: "button", id: "timeline-reset", onclick: () => showStep(selected) }, "Reset");
+  const parts = {
+    axis: draw("g", { class: "axis", transform: `translate(0 ${TOP - 6})` }), lanes: draw("g"), busy: draw("g"), receives: draw("g"),
+    path: draw("polyline", { class: "critical" }), names: draw("g"),
+  };
+  const picture = d3.select(draw("svg", { height, role: "group", "aria-label": "Timeline", id: "timeline-picture" }, Object.values(parts)));
+  const view = make("div", {
+    class: "scroll", id: "timeline-view", tabindex: "0", role: "group", "aria-label": "Timeline, which keys zoom and move",
+    "aria-keyshortcuts": "+ - ArrowLeft ArrowRight 0", onkeydown: pressed,
+  }, picture.node());
   const detail = make("div", { id: "timeline-detail", role: "status" });
   const path = make("div", { id: "critical-path" });
   body.append(
     make("p", { class: "soft" }, "Each lane is a task. Above: when its operations ran. Below: its requests, while the sender still computed and while bytes travelled. The line is the critical path: what the end of the step has waited for."),
     make("div", { class: "tools" }, make("label", { class: "grow" }, "Step", choice),
-      make("div", { class: "range" }, make("span", { class: "ends" }, "1×", wider, "20×"))),
+      make("div", { class: "range" }, make("span", { class: "ends" }, "Zoom", slider, reset))),
+    make("p", { class: "soft" }, "Drag to move; pinch, or turn the wheel with Ctrl, to zoom (without Ctrl after a click). Keys: + and − zoom, ← and → move, 0 resets."),
     key(), view, detail, path, waits());
-  let from = 0;
-  let to = line.duration_us;
+  const zoom = d3.zoom()
+    .scaleExtent([1, mostTimes()])
+    .clickDistance(4)
+    .duration(matchMedia("(prefers-reduced-motion: reduce)").matches ? 0 : 250)
+    // The wheel and one finger scroll the page, until somebody has chosen the timeline.
+    .filter((event) => !event.button && (view.contains(document.activeElement) || event.ctrlKey || event.metaKey
+      || (event.type !== "wheel" && event.touches?.length !== 1)))
+    // (A pinch comes as a wheel with Ctrl and small numbers.)
+    .wheelDelta((event) => -event.deltaY * (event.deltaMode ? 0.05 : event.ctrlKey && Math.abs(event.deltaY) < 50 ? 0.02 : 0.002))
+    .on("zoom", ({ transform }) => {
+      shown = transform.rescaleX(scaleOf([first, last])).domain();
+      slider.value = Math.log2(transform.k);
+      paint();
+    });
+  picture.call(zoom);
 
   function key() {
     const box = (kind) => draw("svg", { width: 22, height: 12, "aria-hidden": "true" }, draw("rect", { class: kind, width: 22, height: 12, rx: 2 }));
@@ -47,100 +85,122 @@ function timelinePart() {
       make("li", {}, draw("svg", { width: 22, height: 12, "aria-hidden": "true" }, draw("line", { class: "critical", x1: 0, x2: 22, y1: 6, y2: 6 })), "critical path"));
   }
 
-  function zoom(index) {
-    const step = line.steps[index];
-    const margin = step ? (step.end_us - step.start_us) * 0.04 : 0;
-    from = step ? step.start_us - margin : 0;
-    to = step ? step.end_us + margin : line.duration_us;
-    selected = step ? index : null;
-    detail.replaceChildren();
-    paint();
-    showPath();
+  function mostTimes() {
+    return Math.max(1, (last - first) / LEAST_US);
   }
 
-  // Requests of one task that overlap lie below each other; returns [receive, its number, its level].
+  function scaleOf(window) {
+    return d3.scaleLinear(window, [NAME, Math.max(300, view.clientWidth) - RIGHT]);
+  }
+
+  function look([from, to]) {
+    const whole = scaleOf([first, last]);
+    const [left, right] = whole.range();
+    const times = (last - first) / (to - from);
+    zoom.extent([[left, 0], [right, height]]).translateExtent([[left, 0], [right, height]]);
+    picture.attr("width", right + RIGHT).call(zoom.transform, d3.zoomIdentity.translate(left - times * whole(from), 0).scale(times));
+  }
+
+  function showStep(index) {
+    selected = index;
+    chosen = null;
+    detail.replaceChildren();
+    showPath();
+    look(windows[index] ?? [first, last]);
+  }
+
+  function pressed(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const by = { "+": 2, "=": 2, "-": 0.5 }[event.key];
+    const to = { ArrowLeft: 1, ArrowRight: -1 }[event.key];
+    if (by) picture.call(zoom.scaleBy, by);
+    // (In pixels of what is not zoomed.)
+    else if (to) picture.call(zoom.translateBy, (to * 100 * (shown[1] - shown[0])) / (last - first), 0);
+    else if (event.key === "0") showStep(selected);
+    else return;
+    event.preventDefault();
+  }
+
+  // Requests of one task that overlap lie below each other.
   function stacked() {
     const until = new Map(lanes.map((task) => [task, []]));
-    return line.receives.map((receive, index) => [receive, index])
-      .filter(([receive]) => receive.end_us >= from && receive.start_us <= to && line.transfers[receive.transfer])
-      .sort(([a], [b]) => a.start_us - b.start_us)
-      .map(([receive, index]) => {
-        const ends = until.get(line.transfers[receive.transfer].receiver);
-        let level = ends.findIndex((end) => end <= receive.start_us);
+    return line.receives.map((receive, index) => ({ ...receive, index, transfer: line.transfers[receive.transfer] }))
+      .filter((one) => one.transfer)
+      .sort((a, b) => a.start_us - b.start_us)
+      .map((one) => {
+        const ends = until.get(one.transfer.receiver);
+        let level = ends.findIndex((end) => end <= one.start_us);
         if (level < 0) level = ends.length;
-        ends[level] = receive.end_us;
-        return [receive, index, level % MOST_LEVELS];
+        ends[level] = one.end_us;
+        return { ...one, level: level % MOST_LEVELS };
       });
   }
 
   function paint() {
-    const width = Math.max(300, view.clientWidth - 4 || 900) * Number(wider.value);
-    const span = Math.max(to - from, 1);
-    const x = (us) => NAME + ((us - from) / span) * (width - NAME - 12);
-    const shown = stacked();
-    const tops = new Map();
-    let height = TOP;
-    for (const task of lanes) {
-      const levels = Math.max(0, ...shown.filter(([receive]) => line.transfers[receive.transfer].receiver === task).map(([, , level]) => level + 1));
-      tops.set(task, height);
-      height += 42 + 8 * levels;
-    }
-    const top = (task) => tops.get(task);
-    const parts = [];
-    const zero = selected === null ? 0 : line.steps[selected].start_us;
-    const rough = (span / (width - NAME)) * 110;
-    const unit = 10 ** Math.floor(Math.log10(rough));
-    const tick = unit * steps.find((one) => one * unit >= rough);
-    const begin = Math.ceil((from - zero) / tick);
-    // (A damaged file may have times to which no tick can be added.)
-    for (let us = zero + begin * tick, count = 0; us <= to && count < 2000; us += tick, count += 1) {
-      parts.push(draw("line", { class: "axis", x1: x(us), x2: x(us), y1: 20, y2: height }),
-        draw("text", { class: "soft-text", x: x(us), y: 14, "text-anchor": "middle" }, FORMS.us(us - zero)));
-    }
-    lanes.forEach((task, index) => {
-      const end = index + 1 < lanes.length ? top(lanes[index + 1]) : height;
-      parts.push(draw("line", { class: "axis", x1: 0, x2: width, y1: end, y2: end }),
-        draw("text", { x: 6, y: top(task) + 24 }, short(task), draw("title", {}, task)));
-    });
-    for (const lane of line.lanes) {
-      for (const [begin, end] of lane.busy) {
-        if (end < from || begin > to) continue;
-        const left = x(Math.max(begin, from));
-        parts.push(draw("rect", { class: "busy", x: left, y: top(lane.task) + 8, width: Math.max(x(Math.min(end, to)) - left, 0.7), height: 18 }));
-      }
-    }
-    for (const [receive, index, level] of shown) {
-      const transfer = line.transfers[receive.transfer];
-      const y = top(transfer.receiver) + 31 + level * 8;
-      const begin = x(Math.max(receive.start_us, from));
-      const end = x(Math.min(receive.end_us, to));
-      const ready = x(Math.min(Math.max(receive.ready_us ?? receive.start_us, from), to));
-      const own = selected === null || receive.step === selected;
-      parts.push(draw("g", {
-        class: "receive", tabindex: own ? "0" : "-1", role: "button", "aria-pressed": "false", opacity: own ? 1 : 0.35, "data-receive": index,
-        "aria-label": `request of ${short(transfer.receiver)} to ${short(transfer.sender)}, ${FORMS.us(receive.end_us - receive.start_us)}`,
-        onclick: (event) => tell(index, event.currentTarget),
-        onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); tell(index, event.currentTarget); } },
-      },
-        draw("title", {}, `${short(transfer.receiver)} ← ${short(transfer.sender)}: ${plural(transfer.tensors.length, "tensor")}, ${FORMS.bytes(receive.bytes)}, ${FORMS.us(receive.end_us - receive.start_us)}`),
-        draw("rect", { class: "wait", x: begin, y, width: Math.max(ready - begin, 0), height: 7 }),
-        draw("rect", { class: "travel", x: ready, y, width: Math.max(end - ready, 1), height: 7 })));
-    }
-    const step = line.steps[selected];
-    if (step?.path.length) {
-      const points = step.path.flatMap((part) => {
-        const y = (task) => top(task) + 17;
-        const begin = part.kind === "request" ? part.peer : part.task;
-        const end = part.kind === "compute" ? part.task : part.peer;
-        return [[x(part.start_us), y(begin)], [x(part.end_us), y(end)]];
+    const x = scaleOf(shown);
+    const inside = scaleOf(shown).clamp(true);
+    const isShown = (from, to) => to >= shown[0] && from <= shown[1];
+    const zero = line.steps[selected]?.start_us ?? 0;
+    const width = x.range()[1] + RIGHT;
+    drawAxis(parts.axis, d3.axisTop, "us", shown.map((us) => us - zero), x.range(), width / 120, TOP - height);
+    d3.select(parts.lanes).selectAll("line").data(lanes).join("line").attr("class", "axis-line")
+      .attr("x2", width).attr("y1", (task) => tops.get(task)).attr("y2", (task) => tops.get(task));
+    d3.select(parts.busy).selectAll("path").data(line.lanes).join("path").attr("class", "busy")
+      .attr("d", ({ task, busy }) => {
+        let [text, drawn] = ["", -1];
+        for (const [from, to] of busy) {
+          if (!isShown(from, to)) continue;
+          const left = inside(from);
+          const right = Math.max(inside(to), left + 0.7);
+          // (Nobody sees half a pixel; there may be very many.)
+          if (right < drawn + 0.5) continue;
+          text += `M${left.toFixed(1)} ${tops.get(task) + 8}H${right.toFixed(1)}v18H${left.toFixed(1)}z`;
+          drawn = right;
+        }
+        return text;
       });
-      parts.push(draw("polyline", { class: "critical", points: points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" ") }));
-    }
-    view.replaceChildren(draw("svg", { width, height, role: "group", "aria-label": "Timeline", id: "timeline-picture" }, parts));
+    const hadFocus = parts.receives.contains(document.activeElement);
+    d3.select(parts.receives).selectAll("g").data(receives.filter((one) => isShown(one.start_us, one.end_us)), (one) => one.index)
+      .join((enter) => enter.append(receivePicture))
+      .attr("tabindex", (one) => (isOwn(one) ? 0 : -1)).attr("opacity", (one) => (isOwn(one) ? 1 : 0.35))
+      .attr("aria-pressed", (one) => String(one.index === chosen))
+      .each(function place(one) {
+        const [begin, ready, end] = [one.start_us, one.ready_us ?? one.start_us, one.end_us].map(inside);
+        const [wait, travel] = this.querySelectorAll("rect");
+        wait.setAttribute("x", begin);
+        wait.setAttribute("width", Math.max(ready - begin, 0));
+        travel.setAttribute("x", ready);
+        travel.setAttribute("width", Math.max(end - ready, 1));
+      });
+    // (The keys still zoom and move when the request that had the focus is out of sight.)
+    if (hadFocus && !parts.receives.contains(document.activeElement)) view.focus({ preventScroll: true });
+    const points = (line.steps[selected]?.path ?? []).flatMap((part) => {
+      const ends = [part.kind === "request" ? part.peer : part.task, part.kind === "compute" ? part.task : part.peer];
+      return [part.start_us, part.end_us].map((us, index) => `${x(us).toFixed(1)},${tops.get(ends[index]) + 17}`);
+    });
+    parts.path.setAttribute("points", points.join(" "));
   }
 
-  function tell(index, element) {
-    for (const one of view.querySelectorAll(".receive")) one.setAttribute("aria-pressed", String(one === element));
+  function isOwn(receive) {
+    return selected < 0 || receive.step === selected;
+  }
+
+  function receivePicture(one) {
+    const { transfer, index } = one;
+    const [to, from, took] = [short(transfer.receiver), short(transfer.sender), FORMS.us(one.end_us - one.start_us)];
+    const y = tops.get(transfer.receiver) + 31 + one.level * 8;
+    return draw("g", {
+      class: "receive", role: "button", "data-receive": index, "aria-label": `request of ${to} to ${from}, ${took}`,
+      onclick: () => tell(index),
+      onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); tell(index); } },
+    },
+      draw("title", {}, `${to} ← ${from}: ${plural(transfer.tensors.length, "tensor")}, ${FORMS.bytes(one.bytes)}, ${took}`),
+      draw("rect", { class: "wait", y, height: 7 }), draw("rect", { class: "travel", y, height: 7 }));
+  }
+
+  function tell(index) {
+    chosen = index;
+    paint();
     const receive = line.receives[index];
     const transfer = line.transfers[receive.transfer];
     const at = (key) => ["timeline", "receives", index, key];
@@ -179,16 +239,13 @@ function timelinePart() {
 
   // Of each group: how long it was waited for, and which tensor was the last one most often.
   function waits() {
-    const of = new Map();
-    for (const receive of line.receives) {
-      if (!of.has(receive.transfer)) of.set(receive.transfer, { count: 0, late: 0, whole: 0, last: new Map() });
-      const one = of.get(receive.transfer);
-      one.count += 1;
-      one.whole += receive.end_us - receive.start_us;
-      one.late += receive.ready_us === null ? 0 : receive.ready_us - receive.start_us;
-      if (receive.slowest) one.last.set(receive.slowest, (one.last.get(receive.slowest) ?? 0) + 1);
-    }
-    const rows = [...of].filter(([index]) => line.transfers[index]).sort(([, a], [, b]) => b.late - a.late);
+    const of = d3.rollups(line.receives, (ones) => ({
+      count: ones.length,
+      whole: d3.sum(ones, (one) => one.end_us - one.start_us),
+      late: d3.sum(ones, (one) => (one.ready_us === null ? 0 : one.ready_us - one.start_us)),
+      last: d3.rollups(ones.filter((one) => one.slowest), (last) => last.length, (one) => one.slowest).sort((a, b) => b[1] - a[1])[0],
+    }), (one) => one.transfer);
+    const rows = of.filter(([index]) => line.transfers[index]).sort(([, a], [, b]) => b.late - a.late);
     return table("Who waited for whom", [
       ["receiver", ([index]) => short(line.transfers[index].receiver)],
       ["sender", ([index]) => short(line.transfers[index].sender)],
@@ -196,16 +253,16 @@ function timelinePart() {
       ["times", ([index, one]) => sum(`receives of transfer ${index}`, one.count), "n"],
       ["mean wait", ([index, one]) => sum(`mean wait of transfer ${index}`, one.whole / one.count, "us"), "n"],
       ["of it the sender computed", ([index, one]) => sum(`mean late of transfer ${index}`, one.late / one.count, "us"), "n"],
-      ["slowest tensor", ([, one]) => {
-        const last = [...one.last].sort((a, b) => b[1] - a[1])[0];
-        return last ? `${calledTensor(last[0])}, ${plural(last[1], "time")} of ${one.count}` : "not known";
-      }, "wide"],
+      ["slowest tensor", ([, { last, count }]) => (last ? `${calledTensor(last[0])}, ${plural(last[1], "time")} of ${count}` : "not known"), "wide"],
     ], rows, 40);
   }
 
+  parts.names.append(draw("rect", { class: "lane-names", width: NAME - 4, height }),
+    ...lanes.map((task) => draw("text", { x: 6, y: tops.get(task) + 24 }, short(task), draw("title", {}, task))));
+  // The step of the middle length.
   const usual = line.steps.map((step, index) => [step.end_us - step.start_us, index]).sort((a, b) => a[0] - b[0]);
-  const first = usual.length ? usual[Math.floor(usual.length / 2)][1] : -1;
-  choice.value = String(first);
-  zoom(first);
-  window.addEventListener("resize", paint);
+  const middle = usual[Math.floor(usual.length / 2)]?.[1] ?? -1;
+  choice.value = String(middle);
+  showStep(middle);
+  window.addEventListener("resize", () => look(shown));
 }
