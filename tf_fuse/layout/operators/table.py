@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     Attributes:
       rules: the rule of each kind.
       splits: what can be split.
-      costs: what that costs.
+      costs: what that costs; "" if nothing.
     """
 
     rules: Mapping[str, RuleFunction]
