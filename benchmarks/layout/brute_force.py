@@ -49,6 +49,7 @@ def distances(
     joint: bool,
     price: Callable[[Sequence[str], int, int], int] = bytes_first,
     any_partial: bool = False,
+    exchange_price: Callable[[Sequence[str], int, int], int] | None = None,
 ) -> np.ndarray:
     """The price of the cheapest sequence of steps between any two layouts.
 
@@ -59,26 +60,29 @@ def distances(
         elements, and each one so many messages.
       any_partial: whether a tensor may become partial over any axis on the way; else only over
         those over which it is at the end.
+      exchange_price: of an all-to-all, if it is another one.
 
     Returns:
       A square matrix.
     """
+    prices = price, exchange_price or price
     if any_partial:
-        return _distances(nodes, joint, price, nodes[0].mesh.axes if nodes else ())
+        return _distances(nodes, joint, prices, nodes[0].mesh.axes if nodes else ())
     found = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     for partial in {one.partial for one in nodes}:
         ends = [i for i, one in enumerate(nodes) if one.partial == partial]
-        found[:, ends] = _distances(nodes, joint, price, partial)[:, ends]
+        found[:, ends] = _distances(nodes, joint, prices, partial)[:, ends]
     return found
 
 
 def _distances(
     nodes: Sequence[TensorLayout],
     joint: bool,
-    price: Callable[[Sequence[str], int, int], int],
+    prices: tuple[Callable[[Sequence[str], int, int], int], ...],
     partial: Sequence[str],
 ) -> np.ndarray:
     """The same, where tensors may become partial over some axes."""
+    price, exchange_price = prices
     best = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     at = {node: i for i, node in enumerate(nodes)}
     for node, i in at.items():
@@ -91,7 +95,7 @@ def _distances(
         if moved:
             held = before.bytes_per_device(1) * before.mesh.size
             p = math.prod(map(before.mesh.size_of, moved))
-            what = price(moved, held // p * (p - 1), p - 1)
+            what = exchange_price(moved, held // p * (p - 1), p - 1)
             best[at[before], at[after]] = min(best[at[before], at[after]], what)
     for k in range(len(nodes)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)

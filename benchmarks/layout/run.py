@@ -7,9 +7,10 @@
 
 `relayout` compares bytes over all pairs of layouts of a tensor (`relayout.py`), and `wire`
 counts those of some, and of whole training steps, on the network, in four processes
-(`wire.py`). `search` times searches of the strategies of models (`search.py`), and
-`step` training steps with layouts that were found and others (`steps.py`). The JSON has a
-key for each part that ran, with a list of rows.
+(`wire.py`). `search` times searches of the strategies of models (`search.py`),
+`matmul` computes what a layer costs in one, two and three dimensions (`matmul.py`), and `step`
+times training steps with layouts that were found and others (`steps.py`). The JSON has a key for
+each part that ran, with a list of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
 from benchmarks.common import output
+from benchmarks.layout import matmul as layout_matmul
 from benchmarks.layout import relayout as layout_relayout
 from benchmarks.layout import search as layout_search
 from benchmarks.layout import steps as layout_steps
@@ -36,6 +38,7 @@ PARTS: Mapping[str, Any] = {
     "relayout": layout_relayout,
     "wire": layout_wire,
     "search": layout_search,
+    "matmul": layout_matmul,
     "step": layout_steps,
 }
 

@@ -40,7 +40,7 @@ from tf_fuse.layout.planning.pipeline import (
     plan,
 )
 from tf_fuse.layout.planning.rates import assumed_rates
-from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.link_rates import Hosts, Link
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
 from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, ONE_AXIS, StepSet
 from tf_fuse.layout.types.dimension_rules import Dimension, LayoutRules
@@ -159,6 +159,7 @@ __all__ = [
     "Dimension",
     "FunctionPlan",
     "FunctionProblem",
+    "Hosts",
     "LayoutError",
     "LayoutRules",
     "Link",

@@ -97,7 +97,7 @@ def _bytes(plan: Any, layout: Any, wanted: Any, items: list[int]) -> int | None:
     if layout is None or wanted is None or not items:
         return None
     try:
-        steps = plan_relayout(layout, wanted, items[0], dict(plan.rates.links), plan.steps)
+        steps = plan_relayout(layout, wanted, items[0], plan.rates.links, plan.steps)
     except LayoutError:
         return None
     return round(steps.received_bytes_per_device)

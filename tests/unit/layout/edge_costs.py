@@ -60,7 +60,7 @@ def resharding_cost(
     """
     made, needed = maker[0].outputs[maker[1]], maker[0].output_gradients[maker[1]]
     read, given = reader[0].inputs[reader[1]], reader[0].input_gradients[reader[1]]
-    links = None if rates is None else dict(rates.links)
+    links = None if rates is None else rates.links
     back = None
     if training and given is not None and needed is not None:
         back = plan_relayout(given, needed, tensor.item_bytes, links, allowed)
@@ -103,7 +103,7 @@ def gradient_reductions(
       strategy: of the operation.
       rates: of the devices; without, relayouts take no time.
     """
-    links = None if rates is None else dict(rates.links)
+    links = None if rates is None else rates.links
     found = []
     for i, (tensor, gradient) in enumerate(
         zip(operation.inputs, strategy.input_gradients, strict=True)

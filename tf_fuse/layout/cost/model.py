@@ -20,13 +20,14 @@ is reduced; `Rates.overlap` is the share of this time that the backward pass hid
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
 from tf_fuse.layout.relayout import link_rates as link_module
-from tf_fuse.layout.relayout.link_rates import Link, slowest
+from tf_fuse.layout.relayout.link_rates import GroupLinks, Hosts, Link, Links
 from tf_fuse.layout.strategies.strategy import InnerAllReduce, Strategy
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
@@ -54,7 +55,7 @@ class Rates:
 
     Attributes:
       mesh: the devices.
-      links: (axis, link), sorted. A mapping will do.
+      links: (axis, link), sorted, for which a mapping will do; or `Hosts`, where the devices are.
       seconds_per_flop: of a device.
       seconds_per_byte: that an operation reads or writes in a device's memory.
       seconds_per_operation: for each, however small.
@@ -67,7 +68,7 @@ class Rates:
     """
 
     mesh: Mesh
-    links: tuple[tuple[str, Link], ...]
+    links: tuple[tuple[str, Link], ...] | Hosts
     seconds_per_flop: float
     seconds_per_byte: float = 0.0
     seconds_per_operation: float = 0.0
@@ -79,7 +80,7 @@ class Rates:
     def __init__(
         self,
         mesh: Mesh,
-        links: Mapping[str, Link] | Iterable[tuple[str, Link]],
+        links: Links,
         seconds_per_flop: float,
         seconds_per_byte: float = 0.0,
         seconds_per_operation: float = 0.0,
@@ -94,8 +95,10 @@ class Rates:
           LayoutError: an axis has no link, or there is none for it; a rate is negative or no finite
             number; the overlap is not between 0 and 1; a kind of contractions is unknown.
         """
-        by_axis, by_kind = dict(links), dict(contractions)
-        link_module.of_mesh(mesh, by_axis)
+        by_kind = dict(contractions)
+        if not isinstance(links, Hosts):
+            links = tuple(sorted(dict(links).items()))
+        link_module.of_mesh(mesh, links)
         seconds = {
             "seconds_per_flop": seconds_per_flop,
             "seconds_per_byte": seconds_per_byte,
@@ -120,11 +123,15 @@ class Rates:
             problems.append(f"overlap is a share, from 0 to 1, got {overlap!r}")
         raise_if(problems)
         rest = {
-            "mesh": mesh, "links": tuple(sorted(by_axis.items())), "overlap": overlap,
+            "mesh": mesh, "links": links, "overlap": overlap,
             "contractions": tuple(sorted(by_kind.items())), "alone": alone,
         }  # fmt: skip
         for name, value in {**seconds, **rest}.items():
             object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def _groups(self) -> GroupLinks:
+        return link_module.of_mesh(self.mesh, self.links)
 
     def of_one_device(self) -> Rates:
         """Return the rates of a device while the others do nothing, as far as they are known."""
@@ -160,8 +167,7 @@ class Rates:
 
     def collective(self, one: InnerAllReduce) -> float:
         """Return the seconds of an all-reduce within an operation."""
-        by_axis = dict(self.links)
-        link = slowest(by_axis[axis] for axis in one.axes)
+        link = self._groups.of(list(map(self.mesh.index, one.axes)))
         # As `steps.Space.handling` has it: a sum of what the members hold.
         members = math.prod(map(self.mesh.size_of, one.axes))
         touched = one.held_bytes * (1 + 1 / members)

@@ -305,7 +305,7 @@ class Execution:
             held = self._communicator.each(slices, lambda _, one: tf.identity(one))
             if of_parts == layout:
                 return held
-            links, steps = dict(self.plan.rates.links), self.plan.steps
+            links, steps = self.plan.rates.links, self.plan.steps
             item_bytes = self.plan.function.tensors[name].item_bytes
             path = plan_relayout(of_parts, layout, item_bytes, links, steps)
             return relayout(self._communicator, path, held)

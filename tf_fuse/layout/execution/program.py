@@ -147,7 +147,7 @@ def program_of(plan: FunctionPlan) -> Program:
         tensor, source = made[name]
         if source == layout:
             return Read(name, layout, None)
-        links = dict(plan.rates.links)
+        links = plan.rates.links
         return Read(
             name, layout, plan_relayout(source, layout, tensor.item_bytes, links, plan.steps)
         )

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     Attributes:
       rules: the rule of each kind.
       splits: what can be split.
-      costs: what that costs.
+      costs: what that costs; "" if nothing.
     """
 
     rules: Mapping[str, RuleFunction]
@@ -76,7 +76,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(contraction.batch_matmul, "BatchMatMulV2")
         | _all(contraction.einsum, "Einsum"),
         "every letter of the equation; either input may be partial",
-        "nothing; over a letter that the output has not, the output is partial",
+        "over a letter that the output has not, the output is partial",
     ),
     Entry(
         _all(_BOTH, "Add AddV2 Sub")
@@ -87,7 +87,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(_SELECT, "SelectV2")
         | _all(_MERGE, "Merge"),
         "every dimension; all terms may be partial at once",
-        "nothing",
+        "",
     ),
     Entry(
         _all(_PRODUCT, "Mul MulNoNan")
@@ -96,7 +96,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
                              "SoftsignGrad")
         | _all(_SLOPE_LAST, "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"),
         "every dimension; a factor (not a divisor) may be partial",
-        "nothing",
+        "",
     ),
     Entry(
         _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
@@ -109,14 +109,14 @@ ENTRIES: Final[tuple[Entry, ...]] = (
                          "OnesLike LoopCond")
         | _all(_STOP, "StopGradient"),
         "every dimension",
-        "nothing",
+        "",
     ),
     Entry(
         _all(reduction.reduction("sum", True), "Sum Mean")
         | _all(reduction.bias_add_grad, "BiasAddGrad")
         | _all(reduction.reduction("sum"), "L2Loss"),
         "every dimension; the input of a sum or mean may be partial",
-        "nothing; over a dimension that is gone, the output is partial",
+        "over a dimension that is gone, the output is partial",
     ),
     Entry(
         _all(reduction.reduction("max"), "Max")
@@ -147,12 +147,12 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         _all(gather.gather, "GatherV2 Gather ResourceGather"),
         "every dimension of table and row numbers; the table may be partial",
-        "nothing; over the vocabulary, the output is partial, and the table stays where it is",
+        "over the vocabulary, the output is partial, and the table stays where it is",
     ),
     Entry(
         _all(gather.segment_sum, "UnsortedSegmentSum"),
         "every dimension; the rows may be partial",
-        "nothing; over the rows, the output is partial",
+        "over the rows, the output is partial",
     ),
     Entry(
         _all(convolution.convolution, "Conv2D")
@@ -163,7 +163,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(convolution.depthwise_filter_gradient, "DepthwiseConv2dNativeBackpropFilter"),
         "batch, input and output channels (in groups: the batch); height and width where windows "
         "neither overlap nor leave gaps; either input may be partial",
-        "nothing; over what the output has not, the output is partial",
+        "over what the output has not, the output is partial",
     ),
     Entry(
         _all(convolution.pooling(True), "AvgPool")
@@ -171,7 +171,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(convolution.pooling(True, True), "AvgPoolGrad")
         | _all(convolution.pooling(False, True), "MaxPoolGrad"),
         "batch and channels; height and width where windows neither overlap nor leave gaps",
-        "nothing",
+        "",
     ),
     Entry(
         _all(gather.one_hot, "OneHot")
@@ -182,17 +182,17 @@ ENTRIES: Final[tuple[Entry, ...]] = (
                                         "RandomStandardNormal TruncatedNormal")
         | _all(random_numbers.seed, "StatelessRandomGetKeyCounter"),
         "every dimension of the output",
-        "nothing; random numbers, over others than the first: a device draws whole rows",
+        "random numbers, over others than the first: a device draws whole rows",
     ),
     Entry(
         _all(shaping.reshape, "Reshape ExpandDims Squeeze"),
         "dimensions that stay; of those that become one, or of one that becomes several, the first",
-        "nothing",
+        "",
     ),
     Entry(
         _all(shaping.transpose, "Transpose") | _all(shaping.broadcast_to, "BroadcastTo"),
         "every dimension of the output; the input may be partial",
-        "nothing",
+        "",
     ),
     Entry(
         _all(shaping.concat, "ConcatV2")
@@ -205,7 +205,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(shaping.along, "Cumsum ReverseV2 Roll"),
         "dimensions along which nothing is put together, taken apart, left out, added or moved; "
         "all inputs may be partial at once",
-        "nothing",
+        "",
     ),
     Entry(
         _all(lists.empty, "EmptyTensorList TensorListReserve")
@@ -217,12 +217,12 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(lists.pop_back, "TensorListPopBack")
         | _all(lists.length, "TensorListLength"),
         "dimensions of elements; elements may be partial",
-        "nothing",
+        "",
     ),
     Entry(
         _all(shaping.pick, "ArgMax ArgMin TopKV2"),
         "dimensions along which nothing is looked for",
-        "nothing",
+        "",
     ),
     Entry(
         _all(elementwise.update(1, 0), "AssignVariableOp")
@@ -235,7 +235,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
                                           "ResourceApplyAdadelta ResourceApplyFtrl "
                                           "ResourceApplyFtrlV2"),
         "every dimension, of the variable, its slots and the gradient alike",
-        "nothing; a partial gradient has to be reduced before",
+        "a partial gradient has to be reduced before",
     ),
     Entry(
         _all(gather.sparse_update(1, 2, 1, 1),
@@ -254,12 +254,12 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(gather.sparse_update(1, -2, -1, 4),
                "ResourceSparseApplyProximalGradientDescent"),
         "every dimension of the variable and its slots; of the updates those after the rows",
-        "nothing; over the vocabulary, each device takes the updates of its rows",
+        "over the vocabulary, each device takes the updates of its rows",
     ),
     Entry(
         _all(elementwise.source, "Variable VarHandleOp Placeholder Const"),
         "every dimension",
-        "nothing",
+        "",
     ),
 )  # fmt: skip
 
@@ -318,7 +318,7 @@ def _joined(kinds: Iterable[str]) -> list[str]:
 
 def markdown() -> str:
     """Return the table of operators, as docs/layout.md has it."""
-    lines = ["| operations | what can be split | what it costs |", "|---|---|---|"]
+    lines = ["| operations | what can be split | cost, if any |", "|---|---|---|"]
     for entry in ENTRIES:
         kinds = ", ".join(f"`{kind}`" for kind in _joined(entry.rules))
         lines.append(f"| {kinds} | {entry.splits} | {entry.costs} |")

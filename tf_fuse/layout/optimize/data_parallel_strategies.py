@@ -294,5 +294,5 @@ def _seconds(
         return 0.0
     if tensor.is_list or (local and not is_local(source, target)):
         return math.inf
-    links = dict(rates.links)
+    links = rates.links
     return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

@@ -294,7 +294,7 @@ class _Builder:
 
     def _relayouts(self, sources: _Numbered, targets: _Numbered, item_bytes: int) -> np.ndarray:
         """Return seconds by strategies' numbers; infinite where no sequence of steps leads."""
-        links = dict(self._rates.links)
+        links = self._rates.links
         found = relayout_seconds(sources.layouts, targets.layouts, item_bytes, links, self._steps)
         return found[np.ix_(sources.numbers, targets.numbers)]
 

@@ -18,7 +18,7 @@ from tf_fuse.layout.planning.pipeline import (
     FunctionProblem,
     function_problem,
 )
-from tf_fuse.layout.planning.rates import assumed_rates
+from tf_fuse.layout.relayout.link_rates import Hosts
 from tf_fuse.layout.types.mesh import Mesh
 
 
@@ -46,7 +46,8 @@ def plan_meshes(
     kwargs: Mapping[str, Any] | None = None,
     *,
     axes: str | Sequence[str] = AXES,
-    rates_on: Callable[[Mesh], Rates] = assumed_rates,
+    rates_on: Callable[[Mesh], Rates] | None = None,
+    links: Hosts | None = None,
     mode: str = AUTO,
     limits: Limits | None = None,
     **options: Any,
@@ -60,6 +61,7 @@ def plan_meshes(
       kwargs: as of `plan`.
       axes: names; as many as a mesh may have. The first ones are used where it has fewer.
       rates_on: gives the rates of a mesh, as those that were measured on it.
+      links: where the devices are, as of `plan`; only without rates.
       mode: "auto" or "data".
       limits: of each search.
       **options: of `function_problem`, but for rates and links.
@@ -73,7 +75,8 @@ def plan_meshes(
     problems: dict[Mesh, FunctionProblem] = {}
 
     def problem_on(mesh: Mesh) -> Problem:
-        problems[mesh] = function_problem(traced, mesh, rates=rates_on(mesh), **options)
+        rates = rates_on(mesh) if rates_on else None
+        problems[mesh] = function_problem(traced, mesh, rates=rates, links=links, **options)
         return problems[mesh].graph.problem
 
     found = search_meshes(devices, problem_on, axes, mode, None, limits)

@@ -40,7 +40,7 @@ from tf_fuse.layout.planning.sharding_constraints import (
     rule_constraints,
 )
 from tf_fuse.layout.planning.write_backs import with_write_backs
-from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.link_rates import Links
 from tf_fuse.layout.relayout.steps import StepSet
 from tf_fuse.layout.strategies.insert_forks import SUFFIX, with_forks
 from tf_fuse.layout.strategies.strategy import EVERYTHING, Allowed
@@ -257,7 +257,7 @@ def plan(
     batch: Mapping[str, int | None] | None = None,
     memory_limit_bytes: int | None = None,
     rates: Rates | None = None,
-    links: Mapping[str, Link] | None = None,
+    links: Links | None = None,
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,
@@ -294,7 +294,7 @@ def plan(
         default dimension 0 of those with dimensions.
       memory_limit_bytes: of a device.
       rates: of the devices; `assumed_rates` if there are none, which nobody measured.
-      links: of the axes, in place of those that are assumed; only without rates.
+      links: of the axes, or `Hosts`, in place of those that are assumed; only without rates.
       training: whether a forward pass also pays for the gradients of trained variables, which the
         function does not compute. A training step computes its gradients itself.
       slots: how many copies of each variable an optimizer outside of the function holds.
@@ -337,7 +337,7 @@ def function_problem(
     batch: Mapping[str, int | None] | None = None,
     memory_limit_bytes: int | None = None,
     rates: Rates | None = None,
-    links: Mapping[str, Link] | None = None,
+    links: Links | None = None,
     training: bool = False,
     slots: int = 0,
     allowed: Allowed = EVERYTHING,

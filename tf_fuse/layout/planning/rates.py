@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from tf_fuse.layout.cost.model import Rates
-from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.link_rates import Hosts, Link, Links
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
 
@@ -19,12 +18,13 @@ _SECONDS_PER_BYTE: Final = 1e-11
 _SECONDS_PER_OPERATION: Final = 1e-6
 
 
-def assumed_rates(mesh: Mesh, links: Mapping[str, Link] | None = None) -> Rates:
+def assumed_rates(mesh: Mesh, links: Links | None = None) -> Rates:
     """Return rates for a mesh that nobody measured: orders of magnitude of a server.
 
     Args:
       mesh: the devices.
-      links: of its axes; 10 microseconds for each message and 10 GB/s where there are none.
+      links: `Hosts`, where the devices are; or of the axes: 10 microseconds for each message and
+        10 GB/s where there are none.
 
     Returns:
       With 1e-12 seconds for each floating-point operation, 1e-11 for each byte of memory that is
@@ -33,11 +33,12 @@ def assumed_rates(mesh: Mesh, links: Mapping[str, Link] | None = None) -> Rates:
     Raises:
       LayoutError: there is a link for an unknown axis.
     """
-    by_axis = {axis: _LINK for axis in mesh.axes} | dict(links or {})
-    return Rates(mesh, by_axis, _SECONDS_PER_FLOP, _SECONDS_PER_BYTE, _SECONDS_PER_OPERATION)
+    if not isinstance(links, Hosts):
+        links = {axis: _LINK for axis in mesh.axes} | dict(links or {})
+    return Rates(mesh, links, _SECONDS_PER_FLOP, _SECONDS_PER_BYTE, _SECONDS_PER_OPERATION)
 
 
-def rates_for(mesh: Mesh, rates: Rates | None, links: Mapping[str, Link] | None) -> Rates:
+def rates_for(mesh: Mesh, rates: Rates | None, links: Links | None) -> Rates:
     """Return the rates of a plan: the given ones, or assumed ones with the given links.
 
     Raises:

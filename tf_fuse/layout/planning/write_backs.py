@@ -38,7 +38,7 @@ def with_write_backs(
         item_bytes = graph.operations[target].outputs[0].item_bytes
         made = [one.outputs[o] for one in graph.strategies[source]]
         kept = [one.outputs[0] for one in graph.strategies[target]]
-        seconds = relayout_seconds(made, kept, item_bytes, dict(rates.links), steps)
+        seconds = relayout_seconds(made, kept, item_bytes, rates.links, steps)
         ends = graph.operations[source].name, graph.operations[target].name
         edges.append(Edge(ends[0], ends[1], seconds, f"{tensor} kept"))
     for region in traced.control_flow.regions:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from tf_fuse.layout.cost.model import ContractionRates, Rates
 from tf_fuse.layout.optimize.plans.saved_plan import written
-from tf_fuse.layout.relayout.link_rates import Link
+from tf_fuse.layout.relayout.link_rates import Hosts, Link, Links
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.v1 import layout_pb2
@@ -37,10 +37,14 @@ def save_rates(rates: Rates, path: str | os.PathLike[str]) -> None:
 
 def _message(rates: Rates) -> Any:
     message = layout_pb2.LayoutRates(version=_VERSION)
-    links = dict(rates.links)
     for axis, size in rates.mesh.dims:
         message.mesh.add(name=axis, size=size)
-        message.links.add(**dataclasses.asdict(links[axis]))
+    if isinstance(rates.links, Hosts):
+        message.hosts.CopyFrom(layout_pb2.LayoutHosts(**dataclasses.asdict(rates.links)))
+    else:
+        links = dict(rates.links)
+        for axis in rates.mesh.axes:
+            message.links.add(**dataclasses.asdict(links[axis]))
     for name in _SCALARS:
         setattr(message, name, getattr(rates, name))
     for kind, one in rates.contractions:
@@ -74,15 +78,8 @@ def _rates(message: Any) -> Rates:
             f"the rates have version {message.version}, and this is for version {_VERSION}; "
             "measure again"
         )
-    if len(message.mesh) != len(message.links):
-        raise LayoutError(
-            f"there are {len(message.mesh)} axes and {len(message.links)} links; measure again"
-        )
+    links = _links(message)
     mesh = Mesh([(one.name, one.size) for one in message.mesh])
-    links = {
-        axis: Link(*(getattr(one, name) for name in _LINK))
-        for axis, one in zip(mesh.axes, message.links, strict=True)
-    }
     contractions = {
         one.kind: ContractionRates(*(getattr(one, name) for name in ContractionRates._fields))
         for one in message.contractions
@@ -90,3 +87,19 @@ def _rates(message: Any) -> Rates:
     alone = _rates(message.alone) if message.HasField("alone") else None
     scalars = {name: getattr(message, name) for name in _SCALARS}
     return Rates(mesh, links, **scalars, contractions=contractions, alone=alone)
+
+
+def _links(message: Any) -> Links:
+    if message.HasField("hosts"):
+        hosts = message.hosts
+        return Hosts(hosts.devices_per_host, _link(hosts.inside), _link(hosts.between))
+    if len(message.mesh) != len(message.links):
+        raise LayoutError(
+            f"there are {len(message.mesh)} axes and {len(message.links)} links; measure again"
+        )
+    axes = [one.name for one in message.mesh]
+    return dict(zip(axes, map(_link, message.links), strict=True))
+
+
+def _link(message: Any) -> Link:
+    return Link(*(getattr(message, name) for name in _LINK))

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from typing import NamedTuple
 
 import numpy as np
 
 from tf_fuse.layout.relayout.factor_dimensions import cut
-from tf_fuse.layout.relayout.link_rates import Link, slowest
+from tf_fuse.layout.relayout.link_rates import GroupLinks, Links, of_mesh
 from tf_fuse.layout.relayout.redistribution import default_steps, state_of
-from tf_fuse.layout.relayout.steps import MASK, PAD, RelayoutState, Space, StepSet
+from tf_fuse.layout.relayout.steps import ALL_TO_ALL, MASK, PAD, RelayoutState, Space, StepSet
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 _KEPT = 256
@@ -32,14 +32,13 @@ _KEPT_SIZES = 32
 _KEPT_PAIRS = 1 << 17
 # Numbers of an array that are worked on at once, so that it stays in a processor's cache.
 _AT_ONCE = 1 << 20
-_Links = tuple[Link, ...]
 
 
 def relayout_seconds(
     sources: Sequence[TensorLayout],
     targets: Sequence[TensorLayout],
     item_bytes: int,
-    links: Mapping[str, Link],
+    links: Links,
     allowed: StepSet | None = None,
 ) -> np.ndarray:
     """Return the seconds of the cheapest relayouts from some layouts of a tensor to others.
@@ -48,7 +47,7 @@ def relayout_seconds(
       sources: of one shape, on one mesh.
       targets: of the same shape and mesh.
       item_bytes: of one element.
-      links: of each axis of the mesh.
+      links: as of `plan_relayout`.
       allowed: as of `plan_relayout`.
 
     Returns:
@@ -59,19 +58,23 @@ def relayout_seconds(
         return found
     mesh, shape = sources[0].mesh, sources[0].shape
     steps = allowed or default_steps(mesh)
-    ordered = tuple(links[axis] for axis in mesh.axes)
+    of_groups = of_mesh(mesh, links)
     elements = math.prod(shape)
     # Only the common divisors matter: a dimension may be cut into factors, each split by some axes.
     alike = tuple(math.gcd(size, mesh.size**2) for size in shape)
     first, last = (tuple(map(_state, side)) for side in (sources, targets))
     for net, partial, (i, j, a, b) in _pairs(mesh.shape, alike, first, last, steps):
         rows, number = np.unique(a, return_inverse=True)
-        best = net.seconds(rows.tolist(), partial, elements * item_bytes, ordered)
+        best = net.seconds(rows.tolist(), partial, elements * item_bytes, of_groups)
         found[i, j] = best[number.ravel(), b]
     return found
 
 
 _state = functools.lru_cache(maxsize=_KEPT_PAIRS)(state_of)
+
+
+# Axes of groups, and whether their devices make an all-to-all.
+_Group = tuple[tuple[int, ...], bool]
 
 
 class _StepArrays(NamedTuple):
@@ -85,9 +88,9 @@ class _StepArrays(NamedTuple):
       messages: of a device.
       operations: of a device, beside sending.
       touched: elements that all devices read and write in these.
-      group: number of the axes of a step's groups.
+      group: number of a step's groups.
       makes: the axis over which a step makes the tensor partial; -1 if over none.
-      groups: axes of steps' groups, by number.
+      groups: (axes, whether it is an all-to-all) of steps' groups, by number.
     """
 
     begin: np.ndarray
@@ -99,7 +102,7 @@ class _StepArrays(NamedTuple):
     touched: np.ndarray
     group: np.ndarray
     makes: np.ndarray
-    groups: tuple[tuple[int, ...], ...]
+    groups: tuple[_Group, ...]
 
 
 class _Net:
@@ -110,8 +113,8 @@ class _Net:
         self._elements = math.prod(space.shape)
         self._number: dict[RelayoutState, int] = {}
         # From where, to where, elements, messages, operations, elements touched, axis that becomes
-        # partial, axes.
-        self._steps: list[tuple[int, int, int, int, int, int, int, tuple[int, ...]]] = []
+        # partial, groups.
+        self._steps: list[tuple[int, int, int, int, int, int, int, _Group]] = []
         self._edges: _StepArrays | None = None
         # Caches of edges' seconds and of least sums, by what they depend on.
         self._known: dict[tuple, tuple[np.ndarray, dict[int, np.ndarray]]] = {}
@@ -138,10 +141,11 @@ class _Net:
                 handling = self._space.handling(before, step)
                 makes = step.axes[0] if step.kind in (MASK, PAD) else -1
                 ends = self._number[before], self._number[after]
-                self._steps.append((*ends, *received, *handling, makes, step.axes))
+                group = step.axes, step.kind == ALL_TO_ALL
+                self._steps.append((*ends, *received, *handling, makes, group))
 
     def seconds(
-        self, sources: Sequence[int], partial: tuple[int, ...], whole_bytes: int, links: _Links
+        self, sources: Sequence[int], partial: tuple[int, ...], whole_bytes: int, links: GroupLinks
     ) -> np.ndarray:
         """Return the least seconds from some layouts to all.
 
@@ -149,14 +153,14 @@ class _Net:
           sources: their numbers.
           partial: axes over which a tensor may become partial on the way, if not over any.
           whole_bytes: of the tensor.
-          links: of each axis.
+          links: of the groups.
 
         Returns:
           [sources, layouts].
         """
         edges = self._edges = self._edges or self._sorted()
         if self._space.allowed.any_partial:
-            partial = tuple(range(len(links)))
+            partial = tuple(range(len(self._space.sizes)))
         key = partial, whole_bytes, links
         if key not in self._known:
             if len(self._known) == _KEPT_SIZES:
@@ -172,8 +176,8 @@ class _Net:
 
     def _sorted(self) -> _StepArrays:
         steps = sorted(self._steps, key=lambda one: one[1])
-        groups = {axes: i for i, axes in enumerate(dict.fromkeys(one[-1] for one in steps))}
-        rows = [(*numbers, groups[axes]) for *numbers, axes in steps]
+        groups = {group: i for i, group in enumerate(dict.fromkeys(one[-1] for one in steps))}
+        rows = [(*numbers, groups[group]) for *numbers, group in steps]
         columns = np.array(rows, np.int64).reshape(-1, 8).T
         begin, end, received, messages, operations, touched, makes, group = columns
         ends, starts = np.unique(end, return_index=True)
@@ -183,11 +187,11 @@ class _Net:
         )  # fmt: skip
 
     def _weights(
-        self, edges: _StepArrays, partial: tuple[int, ...], whole_bytes: int, links: _Links
+        self, edges: _StepArrays, partial: tuple[int, ...], whole_bytes: int, links: GroupLinks
     ) -> np.ndarray:
         """Return the seconds of each step, as `Router.cost` does; infinite if not allowed."""
-        slow = [slowest(links[axis] for axis in axes) for axes in edges.groups]
-        message, byte, operation, touched = np.reshape([astuple(one) for one in slow], (-1, 4)).T
+        slow = [astuple(links.of(*group)) for group in edges.groups]
+        message, byte, operation, touched = np.reshape(slow, (-1, 4)).T
         item_bytes, devices = whole_bytes // self._elements, math.prod(self._space.sizes)
         found = (
             message[edges.group] * edges.messages

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout import shortest_path as search
 from tf_fuse.layout.relayout.factor_dimensions import factored
 from tf_fuse.layout.relayout.factor_meshes import Refinement, refine, refined
-from tf_fuse.layout.relayout.link_rates import Link, slowest
+from tf_fuse.layout.relayout.link_rates import GroupLinks, Hosts, Links, slowest
 from tf_fuse.layout.relayout.steps import ALL_STEPS, MANY_AXES_STEPS, RelayoutState, StepSet
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.mesh import Mesh
@@ -156,7 +156,7 @@ def plan_relayout(
     source: TensorLayout,
     target: TensorLayout,
     item_bytes: int = 4,
-    links: Mapping[str, Link] | None = None,
+    links: Links | None = None,
     allowed: StepSet | None = None,
 ) -> RelayoutPlan:
     """Find the cheapest steps from one layout to another.
@@ -168,7 +168,8 @@ def plan_relayout(
       source: how the tensor lies.
       target: how it is to lie: the same shape and devices, on the same mesh or another one.
       item_bytes: of one element.
-      links: what connects the devices along each axis, by name, of both meshes if they differ.
+      links: what connects the devices along each axis, by name, of both meshes if they differ; or
+        `Hosts`, where the devices are.
       allowed: the steps to choose from. None for `ALL_STEPS` on meshes of up to three axes, and
         `MANY_AXES_STEPS` on others, where a search among all would take seconds to minutes.
 
@@ -186,13 +187,13 @@ def plan_relayout(
         )
     if item_bytes < 1:
         raise LayoutError(f"item_bytes is 1 or more, got {item_bytes}")
-    source, target, ordered = _unified(source, target, links)
+    source, target, of_groups = _unified(source, target, links)
     allowed = allowed or default_steps(source.mesh)
     first, last = factored(source, target) if allowed.strided else (source, target)
     mesh = source.mesh
     goal = state_of(last)
     partial = tuple(range(len(mesh.axes))) if allowed.any_partial else goal.partial
-    router = search.router(mesh.shape, first.shape, allowed, partial, item_bytes, ordered)
+    router = search.router(mesh.shape, first.shape, allowed, partial, item_bytes, of_groups)
     path = router.path(state_of(first), goal)
     if path is None:
         raise LayoutError(
@@ -262,9 +263,9 @@ def _steps(source: TensorLayout, path: Iterable[search.PricedStep]) -> Iterable[
 
 
 def _unified(
-    source: TensorLayout, target: TensorLayout, links: Mapping[str, Link] | None
-) -> tuple[TensorLayout, TensorLayout, tuple[Link, ...] | None]:
-    """Return both layouts on one mesh, and its link rates."""
+    source: TensorLayout, target: TensorLayout, links: Links | None
+) -> tuple[TensorLayout, TensorLayout, GroupLinks | None]:
+    """Return both layouts on one mesh, and the links of its groups."""
     if source.mesh == target.mesh:
         return source, target, None if links is None else link_module.of_mesh(source.mesh, links)
     common = refine(source.mesh, target.mesh)
@@ -275,10 +276,11 @@ def _unified(
     return *both, None if links is None else _refined_links(common, source.mesh, target.mesh, links)
 
 
-def _refined_links(
-    common: Refinement, first: Mesh, second: Mesh, links: Mapping[str, Link]
-) -> tuple[Link, ...]:
-    """Return the link of each axis of a refinement, that of the shorter original axis."""
+def _refined_links(common: Refinement, first: Mesh, second: Mesh, links: Links) -> GroupLinks:
+    """Return the links of a refinement; an axis has that of the shorter original axis."""
+    if isinstance(links, Hosts):
+        return GroupLinks(common.mesh, links)
+    links = dict(links)
     axes = dict(first.dims) | dict(second.dims)
     missing = Mesh(axes) if axes else first
     link_module.of_mesh(missing, links)
@@ -287,7 +289,8 @@ def _refined_links(
         for axis, parts in factors.items():
             for part in parts:
                 parents[part].append((mesh.size_of(axis), axis))
-    return tuple(
+    found = tuple(
         slowest(links[axis] for size, axis in parents[part] if size == min(parents[part])[0])
         for part in common.mesh.axes
     )
+    return GroupLinks(common.mesh, found)

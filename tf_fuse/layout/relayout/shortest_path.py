@@ -8,11 +8,10 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from tf_fuse.layout.relayout.link_rates import Link, slowest
-from tf_fuse.layout.relayout.steps import RelayoutState, Space, Step, StepSet
+from tf_fuse.layout.relayout.link_rates import GroupLinks
+from tf_fuse.layout.relayout.steps import ALL_TO_ALL, RelayoutState, Space, Step, StepSet
 
 # How many spaces are cached: a model has many tensors of one shape.
 _KEPT_SPACES = 64
@@ -66,13 +65,13 @@ class Router:
     It keeps the tree of paths from a layout, so that many paths from few layouts are quick.
     """
 
-    def __init__(self, space: Space, item_bytes: int, links: Sequence[Link] | None):
+    def __init__(self, space: Space, item_bytes: int, links: GroupLinks | None):
         """Take the space and what counts.
 
         Args:
           space: the layouts and steps.
           item_bytes: of one element.
-          links: of each axis; None if bytes count first and messages second.
+          links: of the groups; None if bytes count first and messages second.
         """
         self.space = space
         self._item_bytes = item_bytes
@@ -87,7 +86,7 @@ class Router:
         received, touched = elements * self._item_bytes, moved * self._item_bytes
         seconds = 0.0
         if self._links is not None:
-            link = slowest(self._links[axis] for axis in step.axes)
+            link = self._links.of(step.axes, step.kind == ALL_TO_ALL)
             devices = math.prod(self.space.sizes)
             seconds = link.seconds(received / devices, messages, operations, touched / devices)
         return PathCost(seconds, received, messages, 1, operations, touched)
@@ -158,7 +157,7 @@ def router(
     allowed: StepSet,
     partial: tuple[int, ...],
     item_bytes: int,
-    links: tuple[Link, ...] | None,
+    links: GroupLinks | None,
 ) -> Router:
     """Return a router, the same one for the same arguments."""
     return Router(Space(sizes, shape, allowed, partial), item_bytes, links)

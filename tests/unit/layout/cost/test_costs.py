@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.layout.edge_costs import gradient_reductions, resharding_cost
-from tf_fuse.layout import LayoutError, Link, Mesh
+from tf_fuse.layout import Hosts, LayoutError, Link, Mesh
 from tf_fuse.layout.cost.memory import memory
 from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.profile.calibration import (
@@ -69,6 +69,26 @@ def test_seconds_within_an_operation_are_those_of_the_slowest_link():
     assert cost.backward_communication == each
     assert cost.received_bytes == 3 * 2 * 7 * 32
     assert operation_cost(both, rates(SQUARE), training=False).backward_communication == 0
+
+
+def test_seconds_within_an_operation_are_those_of_the_groups_on_hosts():
+    """Groups over y share a card by two, since each host has half of each of two groups."""
+    softmax = Operation("p", "Softmax", [Tensor("x", (8, 32))], [Tensor("p", (8, 32))])
+    near, card = Link(ALPHA, BETA / 4), Link(4 * ALPHA, BETA)
+    for axis, devices_per_host, messages, received, link in (
+        ("x", 8, 2, 2 * 1 / 2 * 32, near),
+        ("x", 4, 2, 2 * 1 / 2 * 32, Link(4 * ALPHA, 4 * BETA)),
+        ("y", 4, 6, 2 * 3 / 4 * 32, near),
+        ("y", 2, 6, 2 * 3 / 4 * 32, card),
+    ):
+        words = [("replicate", "split d1")[axis == one] for one in SQUARE.axes]
+        cost = operation_cost(
+            choose(softmax, SQUARE, *words),
+            Rates(SQUARE, Hosts(devices_per_host, near, card), FLOP),
+            training=False,
+        )
+        each = messages * link.seconds_per_message + received * link.seconds_per_byte
+        assert cost.forward_communication == 2 * each
 
 
 def test_a_source_takes_no_time():

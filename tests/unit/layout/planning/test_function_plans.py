@@ -22,6 +22,7 @@ from tests.unit.layout.planning.planned_models import (
     wide_and_deep,
 )
 from tf_fuse.layout import (
+    Hosts,
     LayoutError,
     Link,
     Mesh,
@@ -183,6 +184,37 @@ def test_plans_over_meshes(axes):
         plan_meshes(step, 8, args, axes=axes, memory_limit_bytes=10)
     assert [one.partition(":")[0] for one in caught.value.problems] == ["mesh x"] * len(meshes)
     assert "mesh x:8: no plan fits into memory_limit_bytes=10" in str(caught.value)
+
+
+@pytest.mark.parametrize("devices_per_host", [1, 2, 4])
+def test_plans_on_hosts_are_the_best_of_all_choices(devices_per_host):
+    w = variable("w", 8, 8)
+
+    def f(x):
+        w.assign_sub(tf.matmul(x, w))
+
+    hosts = Hosts(devices_per_host, Link(1e-9, 1e-11), Link(1e-8, 1e-9))
+    problem = function_problem(f, Mesh({"x": 2, "y": 2}), [tf.TensorSpec([8, 8])], links=hosts)
+    found = problem.search().plan
+    assert found.optimal
+    tables = tables_of(problem.graph.problem)
+    assert exhaustive_search.cheapest(tables, found.picoseconds) == found.picoseconds
+
+
+def test_plans_over_meshes_know_the_hosts():
+    """On 2 x 4 and 4 x 2 the axis that communicates more lies inside the hosts."""
+    _, step, args = two_layers()
+    hosts = Hosts(4, Link(1e-9, 1e-11), Link(1e-9, 1e-9))
+    found = plan_meshes(step, 8, args, axes=("x", "y"), links=hosts)
+    alone = {one.mesh: plan(step, one.mesh, args, links=hosts) for one in found.search.tried}
+    assert [one.plan.picoseconds for one in found.search.tried] == [
+        one.plan.picoseconds for one in alone.values()
+    ]
+    seconds = {mesh.shape: one.seconds for mesh, one in alone.items()}
+    assert seconds[2, 4] < min(seconds[8,], seconds[4, 2])
+    assert found.best.graph.problem.mesh.shape == (2, 4)
+    with pytest.raises(LayoutError, match="give rates or links, not both"):
+        plan_meshes(step, 8, args, axes="x", links=hosts, rates_on=assumed_rates)
 
 
 def test_sparse_updates_of_an_embedding():

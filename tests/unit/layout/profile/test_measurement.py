@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from tf_fuse.layout import LayoutError, Link, Mesh, TensorLayout, plan_relayout
+from tf_fuse.layout import Hosts, LayoutError, Link, Mesh, TensorLayout, plan_relayout
 from tf_fuse.layout.cost.model import ContractionRates, Rates
 from tf_fuse.layout.profile.calibration import Calibration, LinkSample, fit_link
 from tf_fuse.layout.profile.measure_rates import Relayouted, measure
@@ -234,6 +234,9 @@ def test_rates_in_a_file(tmp_path):
         rates = Rates(MESH, LINKS, 1e-11, 2e-10, 4e-6, 0.5, FACTORS, 1e-4, alone)
         save_rates(rates, path)
         assert load_rates(path) == rates
+    hosts = Rates(MESH, Hosts(2, Link(1e-6, 1e-11), Link(1e-5, 1e-9, 2e-6, 3e-11)), 1e-11)
+    save_rates(hosts, path)
+    assert load_rates(path) == hosts
     assert [one.name for one in tmp_path.iterdir()] == ["mesh.rates"]
 
 
