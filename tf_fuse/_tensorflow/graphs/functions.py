@@ -47,8 +47,8 @@ MEMBERS = (
         "tensorflow.python.framework.ops:Operation",
         "_set_attr",
         Takes("self", "attr_name", "attr_value"),
-        "to mark a tensor with its layout",
-        (feature_names.LAYOUT,),
+        "to mark a tensor with its layout, and variables that are compressed",
+        (feature_names.LAYOUT, feature_names.COMPRESSION),
     ),
     Member(
         _CLASS,
