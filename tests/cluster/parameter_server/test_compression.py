@@ -138,6 +138,14 @@ def test_functions_have_no_mark_when_it_is_off(cases):
     assert set(on["attributes"]) - set(off["attributes"]) == {"_tf_fuse_compress"}
 
 
+def test_the_pattern_finds_layers_of_keras(cases):
+    # With rows gathered on servers, and updates that are one operation there.
+    rounded = [name for dtype, name in cases["keras"]["slots"] if dtype == "bfloat16"]
+    assert len(rounded) == 2
+    assert "ResourceGather" in rounded[0] and "/table" in rounded[1]
+    assert cases["keras"]["losses"][0] > cases["keras"]["losses"][-1]
+
+
 def _main(kind):
     import tempfile
 
@@ -279,6 +287,47 @@ def _main(kind):
             found[name] = definition()
         return found
 
+    def keras_model():
+        import keras
+
+        import tf_fuse
+
+        use("bfloat16", "table/")
+        tf.config.optimizer.set_experimental_options({"shard_weight_update": True})
+        strategy = tf.distribute.ParameterServerStrategy(job.cluster.resolver())
+        with strategy.scope():
+            table = keras.layers.Embedding(100, 8, name="table")
+            model = keras.Sequential(
+                [keras.Input([4]), table, keras.layers.Flatten(), keras.layers.Dense(1)]
+            )
+            optimizer = keras.optimizers.Adam(0.01)
+            optimizer.build(model.trainable_variables)
+
+        def update(ids):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(model(ids) - 1.0))
+            weights = model.trainable_variables
+            gradients = tape.gradient(loss, [weight.value for weight in weights])
+            optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return loss
+
+        @tf.function
+        def step(ids):
+            return strategy.run(update, (ids,))
+
+        loop = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        ids = tf.reshape(tf.range(64), [16, 4])
+        losses = []
+        for _ in range(4):
+            loss = loop.schedule(step, args=(ids,))
+            loop.join()
+            losses.append(float(loss.fetch()))
+        report = tf_fuse.cluster_reports()["/job:worker/replica:0/task:0"][-1]
+        slots = [slot for group in report["groups"] for slot in group["slots"]]
+        slots += [skip["slot"] for skip in report["skips"]]
+        found = sorted([slot["dtype"], slot["sender_node"]] for slot in slots)
+        return {"losses": losses, "slots": found}
+
     cases = {
         "rows": rows,
         "returned": returned,
@@ -288,7 +337,8 @@ def _main(kind):
         "assigned": assigned,
     }
     if kind == "all":
-        cases |= {"functions": functions, "bytes": bytes_of_steps}
+        # (The last one makes a strategy of its own.)
+        cases |= {"functions": functions, "bytes": bytes_of_steps, "keras": keras_model}
     coordinator.finish(cases)
 
 

@@ -37,7 +37,7 @@ _TRACE = Member(
         "add_control_dependencies", "arg_names", "op_return_value", "collections",
         "capture_by_value", "create_placeholders",
     ),
-    "The graph of a function is changed when the function has been traced, and no earlier.",
+    "Graphs of functions are changed after tracing.",
     _TRACE_FEATURES,
     AT_FIRST_USE,
 )  # fmt: skip
@@ -47,14 +47,14 @@ MEMBERS = (
         _OPERATION,
         "_update_input",
         Takes("self", "index", "tensor"),
-        "to redirect the consumers of a tensor",
+        "to redirect consumers",
         _FEATURES,
     ),
     Member(
         _OPERATION,
         "_get_control_flow_context",
         Takes("self"),
-        "to leave graphs with control flow of TensorFlow 1 alone",
+        "to leave TensorFlow 1's control flow alone",
         _FEATURES,
     ),
 )
