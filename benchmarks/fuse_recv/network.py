@@ -317,9 +317,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="default: netem where the kernel has it")  # fmt: skip
     for name in ("features", "workers", "ps", "batch"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument(
-        "--grouping", help="as in fuse_recv/run.py: one for `fused`, or several modes"
-    )
+    parser.add_argument("--grouping", help="as in fuse_recv/run.py: one value, or several modes")
     parser.add_argument("--modes", nargs="+", choices=options.MODES[1:-1], default=["fused"],
                         help="beside stock")  # fmt: skip
     parser.add_argument("--steps", type=int, default=20, help="per round and condition")
