@@ -42,7 +42,12 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
         return
     from tf_fuse.parameter_server import interception as parameter_server
     from tf_fuse.parameter_server import steps_in_flight
-    from tf_fuse.parameter_server.lookups import handle_packing, matmul, server_gather
+    from tf_fuse.parameter_server.lookups import (
+        handle_packing,
+        mark_compressed,
+        matmul,
+        server_gather,
+    )
     from tf_fuse.shard_update import interception as shard_update
 
     if on & _CALLS:
@@ -61,6 +66,11 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
         server_gather.install(options.reader("gather_on_servers"))
     if "steps_in_flight" in on and features.works(feature_names.STEPS_IN_FLIGHT):
         steps_in_flight.extend(options_set["steps_in_flight"])
+    if "compress" in on and features.works(feature_names.COMPRESSION):
+        mark_compressed.install(
+            options.reader("compress"),
+            lambda context: options.value_of(context, "compress_variables") or "",
+        )
     if "split_matmuls" in on and features.works(feature_names.MATMULS):
         matmul.install(options.reader("split_matmuls"))
 

@@ -239,6 +239,8 @@ def placed_graph(concrete_function: Any, device: str | None = None) -> Any:
     """
     import tensorflow as tf
 
+    from tf_fuse.parameter_server.lookups import mark_compressed
+
     graph = concrete_function.graph
     graph_def = graph.as_graph_def(add_shapes=True)
     by_name = {node.name: node for node in graph_def.node}
@@ -248,10 +250,15 @@ def placed_graph(concrete_function: Any, device: str | None = None) -> Any:
         external = captured.get(node.name)
         if external is not None and tensor.dtype == tf.resource:
             node.device = external.device or ""
-        shapes = node.attr["_output_shapes"]
+        kept = {
+            key: node.attr[key].SerializeToString()
+            for key in ("_output_shapes", mark_compressed.ATTRIBUTE)
+            if key in node.attr
+        }
         node.op = "_Arg"
         node.attr.clear()
-        node.attr["_output_shapes"].CopyFrom(shapes)
+        for key, value in kept.items():
+            node.attr[key].ParseFromString(value)
         node.attr["T"].type = tensor.dtype.as_datatype_enum
         node.attr["index"].i = index
     for index, tensor in enumerate(graph.outputs):

@@ -295,9 +295,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
                         help="default: netem where the kernel has it")  # fmt: skip
     for name in ("features", "workers", "ps", "batch"):
         parser.add_argument(f"--{name}", type=int)
-    parser.add_argument(
-        "--grouping", help="as in fuse_recv/run.py: one for `fused`, or several modes"
-    )
+    parser.add_argument("--grouping", help="as in fuse_recv/run.py: one value, or several modes")
+    parser.add_argument("--modes", nargs="+", choices=options.MODES[1:-1], default=["fused"],
+                        help="beside stock")  # fmt: skip
     parser.add_argument("--steps", type=int, default=20, help="per round and condition")
     parser.add_argument("--rounds", type=int, default=5, help="through all conditions")
     parser.add_argument("--json", type=Path, help="write all numbers here")
@@ -309,13 +309,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     args = parser.parse_args(argv)
     known = ["--workload", args.workload, "--steps", str(args.steps)]
-    known += ["--rounds", str(args.rounds), "--modes", "stock", "fused"]
+    known += ["--rounds", str(args.rounds), "--modes", "stock", *args.modes]
     known += ["--grouping", args.grouping] if args.grouping else []
     for name in ("features", "workers", "ps", "batch"):
         if (value := getattr(args, name)) is not None:
             known += [f"--{name}", str(value)]
     for key, value in vars(options.parse(known)).items():
-        if key == "grouping" or getattr(args, key, None) is None:
+        if key in ("grouping", "modes") or getattr(args, key, None) is None:
             setattr(args, key, value)
     if args.plot and not args.delays:
         parser.error("--plot draws over the delays: give --delays")

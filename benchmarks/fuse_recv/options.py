@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RECEIVES = "receives"  # fused receives, and no operations that run as one
-MODES = ("stock", RECEIVES, "fused", "all", "local")
+COMPRESSED = "compressed"  # fused, with rows and gradients of bfloat16
+MODES = ("stock", RECEIVES, "fused", COMPRESSED, "all", "local")
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
 GROUPINGS = ("level", "consumer", "cost", "dynamic")

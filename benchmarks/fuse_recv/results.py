@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.fuse_recv.options import IN_FLIGHT
+from benchmarks.fuse_recv.options import COMPRESSED, IN_FLIGHT
 from examples import compare
 
 
@@ -112,11 +112,12 @@ def comparison_of_losses(modes: Mapping[str, Mapping[str, Any]], in_order: bool)
 
     Returns:
       max_loss_difference (mode to the largest difference from the first mode's) and losses_equal
-      (of all modes on a cluster, to the last bit). Empty if the steps were not in order.
+      (of all modes on a cluster that keep all bits). Empty if the steps were not in order.
     """
     if not in_order or len(modes) < 2:
         return {}
-    modes = {mode: numbers for mode, numbers in modes.items() if not mode.startswith(IN_FLIGHT)}
+    compared = compared_modes(modes)
+    modes = {mode: one for mode, one in modes.items() if mode == "local" or mode in compared}
     out: dict[str, Any] = {"max_loss_difference": compare.max_loss_differences(modes)}
     first, *others = [modes[mode]["losses"] for mode in compared_modes(modes)] or [[]]
     if others:
@@ -204,8 +205,9 @@ def conclusion(result: Mapping[str, Any]) -> str:
 
 
 def compared_modes(modes: Iterable[str]) -> list[str]:
-    """The modes whose losses are compared."""
-    return [mode for mode in modes if mode != "local" and not mode.startswith(IN_FLIGHT)]
+    """The modes whose losses are compared: on a cluster, with all bits."""
+    others = ("local", COMPRESSED)
+    return [mode for mode in modes if mode not in others and not mode.startswith(IN_FLIGHT)]
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:

@@ -10,8 +10,8 @@
     python benchmarks/fuse_recv/run.py --modes stock fused all local --in-flight 2,4
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
-mode `all` has the option `tf_fuse`; each value of `--in-flight` is a mode that has the option
-`steps_in_flight`, too.
+mode `all` has the option `tf_fuse`; `compressed` has `compress="bfloat16"`, so its losses differ;
+each value of `--in-flight` is a mode that has the option `steps_in_flight`, too.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -34,7 +34,14 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from rich.progress import Progress
 
-from benchmarks.fuse_recv.options import FEATURES_FIELD, GROUPINGS, IN_FLIGHT, RECEIVES, parse
+from benchmarks.fuse_recv.options import (
+    COMPRESSED,
+    FEATURES_FIELD,
+    GROUPINGS,
+    IN_FLIGHT,
+    RECEIVES,
+    parse,
+)
 from benchmarks.fuse_recv.results import (
     compared_modes,
     comparison_of_groupings,
@@ -150,6 +157,8 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
         return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}
     if mode == RECEIVES:
         return {"mode": "fused", "fuse_options": {"fuse_operations": False}}
+    if mode == COMPRESSED:
+        return {"mode": "fused", "fuse_options": {"compress": "bfloat16"}}
     if mode in GROUPINGS:
         return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
     if mode != "fused" or len(args.grouping) != 1:

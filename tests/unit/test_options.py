@@ -216,6 +216,7 @@ def test_how_to_group_goes_with_the_fusing():
     ("key", "value", "text"),
     [
         ("fuse_grouping", "all", "is one of ['level', 'consumer', 'cost', 'dynamic'], got 'all'"),
+        ("compress", "float16", "is one of ['', 'bfloat16'], got 'float16'"),
         ("fuse_rpc_us", 0.0, "is a positive number, got 0.0"),
         ("fuse_rpc_us", float("nan"), "is a positive number, got nan"),
         ("fuse_gigabytes_per_s", float("inf"), "is a positive number, got inf"),

@@ -17,6 +17,7 @@ KERAS_FILES: Final = "Keras files of the chief"
 KERAS_BACKUPS: Final = "Keras backups within an epoch"
 GATHERS: Final = "gathers on servers"
 MATMULS: Final = "split matmuls"
+COMPRESSION: Final = "compression"
 COLLECTIVES: Final = "collectives"
 LAYOUT: Final = "layout execution"
 LOCAL_CLUSTER: Final = "local cluster"
@@ -40,6 +41,7 @@ WITHOUT: Final = {
     KERAS_FILES: "ModelCheckpoint and BackupAndRestore write files in every process",
     GATHERS: "variables on servers are read whole before rows are gathered",
     MATMULS: "split_matmuls has no effect",
+    COMPRESSION: "compress has no effect",
     COLLECTIVES: "collectives of one function run one after the other",
     LAYOUT: "layout plans cannot be executed",
     STEPS_IN_FLIGHT: "steps_in_flight has no effect",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +38,7 @@ REMOVED: dict[str, str] = {
 # option that has one of its words.
 _WORDS = {
     "compile_weight_update": {"compile", "compiled", "compiles"},
+    "compress": {"bf16", "bfloat16", "compress", "compressed", "compresses", "compression"},
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},
     "shard_weight_update": {"shard", "sharded", "sharding", "shards", "update", "updates"},
@@ -92,6 +94,14 @@ def validate(options: Mapping[str, Any]) -> None:
                 raise ValueError(
                     f"the option {key!r} of tf_fuse is one of {list(option.choices)}, got {value!r}"
                 )
+            if option.is_pattern:
+                try:
+                    re.compile(value)
+                except re.error as error:
+                    raise ValueError(
+                        f"the option {key!r} of tf_fuse is a regular expression, got {value!r}: "
+                        f"{error}"
+                    ) from error
             if option.type is float and not (math.isfinite(value) and value > 0):
                 raise ValueError(
                     f"the option {key!r} of tf_fuse is a positive number, got {value!r}"

@@ -21,6 +21,7 @@ class Option:
         calls functions uses it.
       none_of: ints that it does not take.
       sends_false: whether a process that needs it and finds no value takes it to be on.
+      is_pattern: whether its values are regular expressions.
     """
 
     key: str
@@ -31,6 +32,7 @@ class Option:
     in_config: bool = True
     none_of: tuple[int, ...] = ()
     sends_false: bool = False
+    is_pattern: bool = False
 
 
 OPTIONS: dict[str, Option] = {
@@ -91,6 +93,26 @@ OPTIONS: dict[str, Option] = {
             "fuse_gigabytes_per_s",
             float,
             "For 'cost': how fast a tensor travels, in 1e9 bytes per second; 1.0 unless given.",
+        ),
+        Option(
+            "compress",
+            str,
+            "'bfloat16': rows and gradients of trained float32 variables travel between workers "
+            "and parameter servers in that type, half the bytes, in functions that are traced from "
+            "then on. Each value is rounded; what a dense gradient loses is added to the next one. "
+            "Empty, the default: nothing is rounded.",
+            ("", "bfloat16"),
+            in_sessions=False,
+            in_config=False,
+        ),
+        Option(
+            "compress_variables",
+            str,
+            "Together with compress: a regular expression; only variables in whose name it is "
+            "found are compressed. Empty, the default: all.",
+            in_sessions=False,
+            in_config=False,
+            is_pattern=True,
         ),
         Option(
             "shard_weight_update",

@@ -40,7 +40,7 @@ bool IsGroupable(const std::string& op) {
       "ResourceApplyKerasMomentum", "ResourceApplyMomentum",
       "ResourceApplyRMSProp", "AssignAddVariableOp", "AssignSubVariableOp",
       "TfFuse>ElementwiseUpdate", "TfFuse>StagedUpdate", "TfFuse>JoinRows",
-      "TfFuse>UpdateCount"};
+      "TfFuse>RoundWithFeedback", "TfFuse>UpdateCount"};
   return kGroupable->count(op) > 0;
 }
 

@@ -27,6 +27,7 @@ _LAST = "_tf_fuse_last_changes"
 ELEMENTWISE = frozenset({"Cast", "Identity"})
 
 _FEATURES = (feature_names.GATHERS, feature_names.MATMULS)
+_TRACE_FEATURES = (*_FEATURES, feature_names.COMPRESSION)
 _OPERATION = "tensorflow.python.framework.ops:Operation"
 _TRACE = Member(
     "tensorflow.python.framework.func_graph",
@@ -36,8 +37,8 @@ _TRACE = Member(
         "add_control_dependencies", "arg_names", "op_return_value", "collections",
         "capture_by_value", "create_placeholders",
     ),
-    "The graph of a function is changed when the function has been traced, and no earlier.",
-    _FEATURES,
+    "Graphs of functions are changed after tracing.",
+    _TRACE_FEATURES,
     AT_FIRST_USE,
 )  # fmt: skip
 MEMBERS = (
@@ -46,17 +47,21 @@ MEMBERS = (
         _OPERATION,
         "_update_input",
         Takes("self", "index", "tensor"),
-        "to redirect the consumers of a tensor",
+        "to redirect consumers",
         _FEATURES,
     ),
     Member(
         _OPERATION,
         "_get_control_flow_context",
         Takes("self"),
-        "to leave graphs with control flow of TensorFlow 1 alone",
+        "to leave TensorFlow 1's control flow alone",
         _FEATURES,
     ),
 )
+
+
+# By name of the caller: is called with each traced graph, when its changes are made.
+_with_each: dict[str, Callable[[Any], None]] = {}
 
 
 def install() -> None:
@@ -76,9 +81,23 @@ def install() -> None:
         bound = signature.bind(*args, **kwargs).arguments
         if bound.get("add_control_dependencies", True):
             _change(graph)
+            for who, call in _with_each.items():
+                with _logging_errors(f"{who} leaves {graph.name} unchanged"):
+                    call(graph)
         return graph
 
     monkey_patch.replace(_TRACE, func_graph_from_py_func)
+
+
+def call_with_each(who: str, call: Callable[[Any], None]) -> None:
+    """Call a function with the graph of each function that is traced from now on.
+
+    Args:
+      who: a name of the caller; a later call replaces its function.
+      call: gets the graph when its changes are made.
+    """
+    install()
+    _with_each[who] = call
 
 
 def when_traced(op: Any, change: Callable[[Any], None]) -> None:
@@ -123,26 +142,27 @@ def _change(graph: Any) -> None:
         return
     setattr(graph, _CHANGES, None)
     for op, change in changes:
-        with _logging_errors(op), graph.as_default(), ops.device(op.device):
+        with _logging_errors(_stays(op)), graph.as_default(), ops.device(op.device):
             change(op)
     last = getattr(graph, _LAST, None) or {}
     setattr(graph, _LAST, None)
     for finish, noted in last.items():
-        with _logging_errors(next(iter(noted))):
+        with _logging_errors(_stays(next(iter(noted)))):
             finish(list(noted))
 
 
+def _stays(op: Any) -> str:
+    return f"the operation {op.name} of {op.graph.name} stays unchanged"
+
+
 @contextlib.contextmanager
-def _logging_errors(op: Any) -> Iterator[None]:
-    """Log errors: ours must not stop the training."""
+def _logging_errors(consequence: str) -> Iterator[None]:
+    """Log errors, and what follows from them: ours must not stop the training."""
     try:
         yield
     except Exception as error:
-        _log.debug("%s", op.name, exc_info=True)
-        _log.warning(
-            "the operation %s of %s stays unchanged: %s: %s",
-            op.name, op.graph.name, type(error).__name__, error,
-        )  # fmt: skip
+        _log.debug("%s", consequence, exc_info=True)
+        _log.warning("%s: %s: %s", consequence, type(error).__name__, error)
 
 
 def replace(old: Any, new: Any) -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -18,7 +19,12 @@ MEMBERS = (
         "_value",
         Stored(),
         "is TensorFlow's variable; a metric's holds a tensor while a step of `fit` is traced",
-        (feature_names.KERAS_IN_PIECES, feature_names.LAYOUT, feature_names.KERAS_FIT),
+        (
+            feature_names.KERAS_IN_PIECES,
+            feature_names.LAYOUT,
+            feature_names.KERAS_FIT,
+            feature_names.COMPRESSION,
+        ),
         ON_OBJECTS,
         _VERSIONS,
     ),
@@ -48,6 +54,15 @@ def value_of(variable: Any) -> Any:
     if cls is None or not isinstance(variable, cls):
         return variable
     return variable._value  # (`value` casts, where Keras's scopes say so.)
+
+
+def paths_of(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Find the variables of Keras 3; give the path of each, and what is inside."""
+    cls = getattr(sys.modules.get(_MODULE), "Variable", None)
+    if cls is not None:
+        for one in objects:
+            if issubclass(type(one), cls):  # (`isinstance` would ask proxies for their class.)
+                yield one.path, one._value
 
 
 def set_value(variable: Any, value: Any) -> None:

@@ -27,6 +27,7 @@ from tf_fuse._tensorflow.dtype_numbers import VARIANT
 from tf_fuse._tensorflow.eager import error_messages as tensorflow_errors
 from tf_fuse._tensorflow.eager.function_calls import Call, calling_task, extend, lacks_our_ops
 from tf_fuse._tensorflow.variables import resource_variable
+from tf_fuse.parameter_server.lookups import mark_compressed
 
 _log = logging.getLogger("tf_fuse")
 
@@ -265,11 +266,25 @@ def packed_definition(
         node_def.device = device
         node_def.input.append(argument.name)
         node_def.attr["N"].i = len(positions)
+        marks = [_mark_of(definition, position) for position in positions]
+        if any(marks):
+            node_def.attr[mark_compressed.ATTRIBUTE].list.s.extend(marks)
         for position in positions:
             dtype, shape = values[position]
             node_def.attr["dtypes"].list.type.append(dtype)
             node_def.attr["shapes"].list.shape.add().CopyFrom(shape)
     return made
+
+
+def _mark_of(definition: Any, position: int) -> bytes:
+    """Return what an argument's variable is marked with; empty if it is not."""
+    if position not in definition.arg_attr:
+        return b""
+    attributes = definition.arg_attr[position].attr
+    mark: bytes = (
+        attributes[mark_compressed.ATTRIBUTE].s if mark_compressed.ATTRIBUTE in attributes else b""
+    )
+    return mark
 
 
 def _rename_inputs(node_def: Any, renamed: dict[str, tuple[str, str]]) -> None:
