@@ -32,7 +32,8 @@ from examples.progress import open_console
 from examples.session import Session, SessionError
 from tf_fuse.cli.load import model as load_model
 from tf_fuse.scale.rates import Rates, load_rates
-from tf_fuse.scale.simulation.job import Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Setting
 
 _WARM_UP_STEPS = 20
 _ROUND_S = 1.0

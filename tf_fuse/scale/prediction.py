@@ -11,7 +11,8 @@ from typing import Any
 
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.rates import Rates
-from tf_fuse.scale.simulation.job import Prediction, Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Prediction, Setting
 from tf_fuse.scale.steps.step_graph import StepGraph
 from tf_fuse.scale.steps.trace import TracedStep
 

@@ -98,12 +98,12 @@ def test_rates_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("[]", "the costs have version None, and this is for version 1"),
-        ('{"version": 7}', "the costs have version 7, and this is for version 1"),
+        ("[]", "the costs have version None, and this is for version 2"),
+        ('{"version": 7}', "the costs have version 7, and this is for version 2"),
         ("{", "holds no costs"),
-        ('{"version": 1, "rates": {}}', "function_s, "),
+        ('{"version": 2, "rates": {}}', "function_s, "),
         (
-            json.dumps({"version": 1, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
+            json.dumps({"version": 2, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
             "hop_s is -1.0, must be 0 or more",
         ),
     ],

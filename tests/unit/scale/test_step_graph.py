@@ -39,8 +39,8 @@ def test_receives_are_those_of_the_partitions(features):
 def test_each_server_has_its_lookups_and_updates(features):
     stock, fused = features.on(2)
     # 150 gathers and 150 scatters; one server also reads and updates the layer's weights.
-    assert stock.work_of(["ps:0"]).operations == 302
-    assert stock.work_of(["ps:1"]).operations == 300
+    assert stock.work_of(["ps:0"]).variable_operations == 302
+    assert stock.work_of(["ps:1"]).variable_operations == 300
     assert fused.work_of(["ps:1"]).members == 300
     assert fused.work_of(["ps:1"]).operations == 2
     assert stock.handles_of("ps:1") == 150
@@ -53,6 +53,13 @@ def test_a_product_counts_its_operations():
     stock, _ = step.on(1)
     assert stock.work_of(["worker"]).flops == 2 * 16 * 8 * 4
     assert stock.bytes == 8 * 4 * 4
+
+
+def test_products_that_grappler_fuses_count():
+    traced = load_model.load("benchmarks.scale.models:dense", 64)
+    stock, _ = traced.on(1)
+    # Twelve layers of 512 units, forward and back, but for the gradient of the input; and the head.
+    assert stock.work_of(["worker"]).flops == 35 * 2 * 64 * 512 * 512 + 3 * 2 * 64 * 512
 
 
 def _inside(variable):

@@ -10,10 +10,12 @@ from typing import Any
 
 from tf_fuse.cli.load.program import ProgramError, named_function
 from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.replicas.step import ReplicaStep, measured_step
 from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
 _MEASURE_S = 1.5
 _WARM_UP_STEPS = 3
+_FUSED = "fuse_weight_update"
 
 
 def load(model: str, batch: int) -> TracedStep:
@@ -54,33 +56,82 @@ def _program(name: str, batch: int) -> TracedStep:
 
 def _keras(path: Path, batch: int) -> TracedStep:
     """Trace the training step of a saved Keras model, with its optimizer or Adam."""
-    import keras
     import tensorflow as tf
 
     with recorded_variables() as variables:
-        try:
-            model = keras.models.load_model(path)
-        except (ValueError, OSError, TypeError) as error:
-            raise ScaleError(f"Keras cannot load {path}: {error}") from error
-        optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
-        optimizer.build(model.trainable_variables)
-    inputs = tf.nest.map_structure(
-        lambda one: tf.zeros(_sized(one, batch), one.dtype), model.inputs
-    )
-    if len(inputs) == 1:
-        inputs = inputs[0]
-    loss = getattr(model, "loss", None)
+        model, optimizer, inputs = _loaded(path, batch)
 
     @tf.function
     def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
-            value = _loss(model, loss, x, outputs)
-        gradients = tape.gradient(value, model.trainable_variables)
+        value, gradients = _gradients(model, x)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
     return trace(path.name, step, (inputs,), variables, batch)
+
+
+def load_replica(file: str, batch: int) -> ReplicaStep:
+    """Measure the training step of a saved Keras model in this process.
+
+    Args:
+      file: a `.keras` file.
+      batch: examples of a step of a replica.
+
+    Raises:
+      ScaleError: it is something else, or cannot be loaded.
+    """
+    import tensorflow as tf
+
+    path = Path(file)
+    if not file.endswith(".keras"):
+        raise ScaleError(f"--replicas takes a .keras file as --model, got {file!r}")
+    if not path.is_file():
+        raise ScaleError(f"{file} does not exist")
+    model, optimizer, inputs = _loaded(path, batch)
+    weights = model.trainable_variables
+
+    def gradients() -> Any:
+        return _gradients(model, inputs)[1]
+
+    def step() -> None:
+        optimizer.apply_gradients(zip(gradients(), weights, strict=True))
+
+    plain = tf.function(step)
+    plain()  # Traced without the option.
+    before = tf.config.optimizer.get_experimental_options().get(_FUSED, False)
+    tf.config.optimizer.set_experimental_options({_FUSED: True})
+    try:
+        fused = tf.function(step)
+        return measured_step(path.name, weights, tf.function(gradients), plain, fused)
+    finally:
+        tf.config.optimizer.set_experimental_options({_FUSED: before})
+
+
+def _loaded(path: Path, batch: int) -> tuple[Any, Any, Any]:
+    """Return a saved Keras model, its optimizer or Adam, and inputs of zero."""
+    import keras
+    import tensorflow as tf
+
+    try:
+        model = keras.models.load_model(path)
+    except (ValueError, OSError, TypeError) as error:
+        raise ScaleError(f"Keras cannot load {path}: {error}") from error
+    optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    inputs = tf.nest.map_structure(
+        lambda one: tf.zeros(_sized(one, batch), one.dtype), model.inputs
+    )
+    return model, optimizer, inputs[0] if len(inputs) == 1 else inputs
+
+
+def _gradients(model: Any, x: Any) -> tuple[Any, Any]:
+    """Return the loss of a batch, and its gradients."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = model(x, training=True)
+        value = _loss(model, getattr(model, "loss", None), x, outputs)
+    return value, tape.gradient(value, model.trainable_variables)
 
 
 def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:
