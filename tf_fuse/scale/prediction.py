@@ -14,7 +14,7 @@ from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.simulation.job import simulate
 from tf_fuse.scale.simulation.setting import Prediction, Setting
 from tf_fuse.scale.steps.step_graph import StepGraph
-from tf_fuse.scale.steps.trace import TracedStep
+from tf_fuse.scale.steps.trace import MODES, TracedStep
 
 #: A job that has this share of the best rate needs no further servers.
 ENOUGH = 0.95
@@ -62,7 +62,7 @@ class Variant:
     """A mode of a job, and what it does.
 
     Attributes:
-      mode: "stock" or "fused".
+      mode: of `MODES`.
       graph: the step.
       prediction: of the job.
       bottleneck: a sentence.
@@ -76,7 +76,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All modes with one number of servers."""
+    """Modes with one number of servers."""
 
     servers: int
     variants: tuple[Variant, ...]
@@ -86,10 +86,16 @@ class Comparison:
         return next(v.prediction.steps_per_s for v in self.variants if v.mode == mode)
 
 
-def compare(traced: TracedStep, servers: int, rates: Rates, setting: Setting) -> Comparison:
-    """Predict both modes with one number of servers."""
+def compare(
+    traced: TracedStep,
+    servers: int,
+    rates: Rates,
+    setting: Setting,
+    modes: Sequence[str] = MODES,
+) -> Comparison:
+    """Predict some modes with one number of servers."""
     variants = []
-    for mode, graph in zip(("stock", "fused"), traced.on(servers, setting.one_host), strict=True):
+    for mode, graph in traced.variants(servers, setting.one_host, modes).items():
         found = simulate(graph, rates, setting)
         variants.append(Variant(mode, graph, found, bottleneck(found)))
     return Comparison(servers, tuple(variants))
@@ -117,10 +123,10 @@ def sweep(
     setting: Setting,
     on_done: Callable[[int], Any] = lambda _: None,
 ) -> list[Comparison]:
-    """Predict both modes with several numbers of servers."""
+    """Predict stock and fused with several numbers of servers."""
     found = []
     for number in servers:
-        found.append(compare(traced, number, rates, setting))
+        found.append(compare(traced, number, rates, setting, ("stock", "fused")))
         on_done(number)
     return found
 

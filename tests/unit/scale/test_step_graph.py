@@ -46,6 +46,25 @@ def test_each_server_has_its_lookups_and_updates(features):
     assert stock.handles_of("ps:1") == 150
 
 
+def test_modes_fuse_one_thing_after_the_other(features):
+    found = features.variants(2)
+    assert list(found) == ["stock", "receives", "fused", "sharded"]
+    assert found["receives"].rpcs == found["fused"].rpcs == 8
+    # Lookups and updates of a server are 300 operations, and in the next mode two.
+    assert found["receives"].work_of(["ps:1"]).variable_operations == 300
+    assert found["fused"].work_of(["ps:1"]).operations == 2
+
+
+def test_even_parts_have_the_same_bytes(features):
+    fused, sharded = (features.variants(3)[mode] for mode in ("fused", "sharded"))
+    assert sharded.bytes == pytest.approx(fused.bytes)
+    parts = [sharded.work_of([f"ps:{i}"]) for i in range(3)]
+    assert parts[0] == parts[1] == parts[2]
+    whole = [fused.work_of([f"ps:{i}"]) for i in range(3)]
+    assert parts[0].variable_bytes == pytest.approx(sum(one.variable_bytes for one in whole) / 3)
+    assert parts[0].members == sum(one.members for one in whole)
+
+
 def test_a_product_counts_its_operations():
     with recorded_variables() as variables:
         weight = tf.Variable(tf.ones([8, 4]))
