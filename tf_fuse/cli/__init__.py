@@ -132,9 +132,11 @@ def _add_scale(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     plan.add_argument(
         "--model",
         required=True,
-        metavar="FILE|MODULE:NAME",
-        help="a .keras file, or a Python function that returns (step, args); see docs/scale.md",
+        metavar="FILE|FOLDER|MODULE:NAME",
+        help="a .keras file, a SavedModel, or a Python function that returns (step, args); see "
+        "docs/scale.md",
     )
+    plan.add_argument("--signature", help="of a SavedModel, the training step; its only one")
     plan.add_argument("--workers", type=_positive, default=1, help="tasks that run steps; 1")
     plan.add_argument("--ps", type=_positive, default=1, help="parameter servers; 1")
     plan.add_argument("--replicas", type=_positive, help="predict these, and no servers")

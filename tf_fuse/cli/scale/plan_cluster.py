@@ -25,8 +25,8 @@ def run(args: Namespace) -> int:
     """Predict, print and write; return the exit status.
 
     Args:
-      args: model, workers, ps, replicas, hosts, link, cores, batch, rates, sweep, plot, json,
-        one_host.
+      args: model, signature, workers, ps, replicas, hosts, link, cores, batch, rates, sweep, plot,
+        json, one_host.
 
     Returns:
       0; or 1, with a message on standard error.
@@ -79,7 +79,7 @@ def _predict(args: Namespace) -> dict[str, Any]:
     link = prediction.Link.from_text(args.link)
     swept = numbers(args.sweep) if args.sweep else []
     console = open_console()
-    traced = load_model.load(args.model, args.batch)
+    traced = load_model.load(args.model, args.batch, args.signature)
     stock, _ = traced.on(1)
     cpu_s = load_model.measure_cpu_s(traced)
     scale = 1.0 if cpu_s is None else rates.compute_scale(stock, cpu_s)

@@ -25,9 +25,9 @@ _SHARED = {
     "core_share": (0.95, 1.0),
 }
 _ROUNDS = 3
-_TRIES = 7
+_TRIES = 5
 # That are simulated of each probe at least, and of one that several workers run, at most.
-_STEPS, _MOST_STEPS = 10, 40
+_STEPS, _MOST_STEPS = 10, 24
 # What probes cannot tell apart, such as what a message costs its sender and its receiver, stays in
 # this proportion: so much a rate is expected to be, and so much its distance from that counts.
 _EXPECTED = {

@@ -183,7 +183,7 @@ class _Job:
             for number in range(halves * (members - 1)):
                 yield from self._ring_step((*key, number), size / members)
             return
-        if size <= _AT_ONCE_BYTES:
+        if halves == 2 and size <= _AT_ONCE_BYTES:
             yield from self._exchange((*key, 0), size)
             return
         for half in range(halves):
