@@ -20,6 +20,8 @@ from tf_fuse.scale.steps.trace import MODES, TracedStep
 ENOUGH = 0.95
 # A resource that is used for less of the time is not what the steps wait for.
 _FULL = 0.75
+# With more pairs of a worker and a server, a mode takes half a minute to simulate.
+_PAIRS = 20_000
 _UNITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -91,9 +93,19 @@ def compare(
     servers: int,
     rates: Rates,
     setting: Setting,
-    modes: Sequence[str] = MODES,
+    modes: Sequence[str] | None = None,
 ) -> Comparison:
-    """Predict some modes with one number of servers."""
+    """Predict some modes with one number of servers.
+
+    Args:
+      traced: the step.
+      servers: how many.
+      rates: what things cost.
+      setting: workers, hosts and links.
+      modes: of `MODES`; None for all, or for stock and fused where all take minutes.
+    """
+    if modes is None:
+        modes = MODES if setting.workers * servers <= _PAIRS else ("stock", "fused")
     variants = []
     for mode, graph in traced.variants(servers, setting.one_host, modes).items():
         found = simulate(graph, rates, setting)

@@ -24,6 +24,8 @@ _PORTION_BYTES = 256 << 10
 # Steps of all workers that are simulated at least, and steps of each that are not counted, and that
 # are, in a job of many workers.
 _STEPS, _WARM_UP, _COUNTED = 80, 1, 2
+# With more workers, one step of each is counted.
+_MANY = 1000
 # With more pairs of a worker and a server, one server stands for several.
 _PAIRS = 2000
 
@@ -117,7 +119,7 @@ class _Job:
         else:
             self._left = math.inf
             self._warm = workers * _WARM_UP
-            self._to_count = max(workers * _COUNTED, steps)
+            self._to_count = max(workers * (_COUNTED if workers <= _MANY else 1), steps)
         for number in range(workers):
             env.process(self._worker(number))
         self._done = env.event()
