@@ -39,9 +39,9 @@ _NETWORK = "198.18.0"
 DEVICE = "link"  # in both namespaces
 EMULATORS = ("netem", "relay", "veth")
 _PINGS = 30
-# What a limited veth lets pass at once: a few of the largest packets. With fewer, a late timer of
+#: What a limited veth lets pass at once: a few of the largest packets. With fewer, a late timer of
 # the kernel costs a part of a high rate.
-_BURST_BYTES = 256 << 10
+BURST_BYTES = 256 << 10
 _STREAM_S = 0.5
 _numbers = itertools.count()
 
@@ -260,7 +260,7 @@ def _rate_alone(delay_ms: float, loss: float, mbit: float) -> list[str]:
         )
     if not mbit:
         return ["noqueue"]
-    return ["tbf", "rate", f"{mbit}mbit", "burst", str(_BURST_BYTES),
+    return ["tbf", "rate", f"{mbit}mbit", "burst", str(BURST_BYTES),
             "limit", str(tun_relay.QUEUE_BYTES)]  # fmt: skip
 
 

@@ -32,11 +32,14 @@ from examples.progress import open_console
 from examples.session import Session, SessionError
 from tf_fuse.cli.load import model as load_model
 from tf_fuse.scale.rates import Rates, load_rates
-from tf_fuse.scale.simulation.job import Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Setting
 
 _WARM_UP_STEPS = 20
 _ROUND_S = 1.0
 _ROUNDS = 3
+# Of each worker, that are simulated of a round at most.
+_MOST_STEPS = 20
 # Coordinator and workers on one side of an emulated link, servers on the other.
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 # Model, workers, servers, and megabits per second of a link; every one runs stock and fused.
@@ -118,6 +121,7 @@ def _measure(one: Configuration, more: dict[str, Any]) -> dict[str, Any]:
             for role in rounds[0]["cpu_ms_per_step"]
         },
         "recv_rpcs": rounds[0]["recv_rpcs_per_step"],
+        "round_steps": steps,
     }
 
 
@@ -129,18 +133,25 @@ class Predictor:
         self._rates, self._cores = rates, cores
         self._models: dict[str, tuple[Any, float]] = {}
 
-    def predict(self, one: Configuration) -> dict[str, Any]:
-        """Return what the planner says of a configuration."""
+    def predict(
+        self, one: Configuration, round_steps: int, cpu_s: float | None = None
+    ) -> dict[str, Any]:
+        """Return what the planner says of a configuration.
+
+        Args:
+          one: the configuration.
+          round_steps: that were measured at a time.
+          cpu_s: of the model's step in one process; None to measure it, once for each model.
+        """
         if one.model not in self._models:
             traced = load_model.load(
                 f"benchmarks.scale.models:{one.model}", models.SPECS[one.model]["options"]["batch"]
             )
-            cpu_s = load_model.measure_cpu_s(traced)
+            cpu_s = cpu_s or load_model.measure_cpu_s(traced)
             assert cpu_s is not None  # It has arguments, not specifications.
-            stock, _ = traced.on(1)
-            scale = self._rates.compute_scale(stock, cpu_s)
-            self._models[one.model] = traced, scale
-        traced, scale = self._models[one.model]
+            self._models[one.model] = traced, cpu_s
+        traced, cpu_s = self._models[one.model]
+        scale = self._rates.compute_scale(traced.on(1)[0], cpu_s)
         graph = traced.on(one.ps, one_host=not one.mbit)[one.mode == "fused"]
         setting = Setting(
             one.workers,
@@ -149,13 +160,16 @@ class Predictor:
             one_host=True,
             compute_scale=scale,
             sides={"coordinator": "a", "worker": "a", "ps": "b"} if one.mbit else None,
+            link_burst_bytes=two_hosts.BURST_BYTES if one.mbit else 0,
         )
-        found = simulate(graph, self._rates, setting)
+        steps = min(round_steps, _MOST_STEPS * one.workers)
+        found = simulate(graph, self._rates, setting, steps, whole_round=True)
         return {
             "steps_per_s": found.steps_per_s,
             "cpu_ms": {role: seconds * 1e3 for role, seconds in found.cpu_s.items()},
             "rpcs": graph.rpcs,
             "compute_scale": scale,
+            "cpu_s": cpu_s,
         }
 
 
@@ -250,7 +264,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (SessionError, two_hosts.TwoHostsError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
-        rows[one.name] = {"measured": measured, "predicted": predictor.predict(one)}
+        cpu_s = rows[one.name]["predicted"]["cpu_s"] if args.again else None
+        predicted = predictor.predict(one, measured["round_steps"], cpu_s)
+        rows[one.name] = {"measured": measured, "predicted": predicted}
         console.print(f"{one.name}: {errors({'': rows[one.name]})[0]:+.1%}", highlight=False)
         if args.json:
             args.json.write_text(json.dumps({"configurations": rows}, indent=1) + "\n")

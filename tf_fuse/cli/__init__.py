@@ -127,16 +127,20 @@ def _add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add_scale(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     plan = commands.add_parser(
-        "plan-cluster", help="predict steps per second and waiting of a job on parameter servers"
+        "plan-cluster", help="predict steps per second and waiting of a job on many machines"
     )
     plan.add_argument(
         "--model",
         required=True,
-        metavar="FILE|MODULE:NAME",
-        help="a .keras file, or a Python function that returns (step, args); see docs/scale.md",
+        metavar="FILE|FOLDER|MODULE:NAME",
+        help="a .keras file, a SavedModel, or a Python function that returns (step, args); see "
+        "docs/scale.md",
     )
+    plan.add_argument("--signature", help="of a SavedModel, the training step; its only one")
     plan.add_argument("--workers", type=_positive, default=1, help="tasks that run steps; 1")
     plan.add_argument("--ps", type=_positive, default=1, help="parameter servers; 1")
+    plan.add_argument("--replicas", type=_positive, help="predict these, and no servers")
+    plan.add_argument("--hosts", type=_positive, help="of the replicas; one for each")
     plan.add_argument(
         "--link", default="10Gbit,0.1ms", help="rate and delay between hosts; 10Gbit,0.1ms"
     )
@@ -148,7 +152,7 @@ def _add_scale(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     plan.add_argument("--rates", metavar="PATH", help="what tf-fuse calibrate wrote")
     plan.add_argument("--json", metavar="PATH", help="write all figures; - for standard output")
     calibrate = commands.add_parser(
-        "calibrate", help="measure what steps cost on this machine, for plan-cluster; four minutes"
+        "calibrate", help="measure what steps cost on this machine, for plan-cluster; seven minutes"
     )
     calibrate.add_argument("--out", metavar="PATH", help="the file to write")
 

@@ -11,14 +11,17 @@ from typing import Any
 
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.rates import Rates
-from tf_fuse.scale.simulation.job import Prediction, Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Prediction, Setting
 from tf_fuse.scale.steps.step_graph import StepGraph
-from tf_fuse.scale.steps.trace import TracedStep
+from tf_fuse.scale.steps.trace import MODES, TracedStep
 
 #: A job that has this share of the best rate needs no further servers.
 ENOUGH = 0.95
 # A resource that is used for less of the time is not what the steps wait for.
 _FULL = 0.75
+# With more pairs of a worker and a server, a mode takes half a minute to simulate.
+_PAIRS = 20_000
 _UNITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8}
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -61,7 +64,7 @@ class Variant:
     """A mode of a job, and what it does.
 
     Attributes:
-      mode: "stock" or "fused".
+      mode: of `MODES`.
       graph: the step.
       prediction: of the job.
       bottleneck: a sentence.
@@ -75,7 +78,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """All modes with one number of servers."""
+    """Modes with one number of servers."""
 
     servers: int
     variants: tuple[Variant, ...]
@@ -85,10 +88,26 @@ class Comparison:
         return next(v.prediction.steps_per_s for v in self.variants if v.mode == mode)
 
 
-def compare(traced: TracedStep, servers: int, rates: Rates, setting: Setting) -> Comparison:
-    """Predict both modes with one number of servers."""
+def compare(
+    traced: TracedStep,
+    servers: int,
+    rates: Rates,
+    setting: Setting,
+    modes: Sequence[str] | None = None,
+) -> Comparison:
+    """Predict some modes with one number of servers.
+
+    Args:
+      traced: the step.
+      servers: how many.
+      rates: what things cost.
+      setting: workers, hosts and links.
+      modes: of `MODES`; None for all, or for stock and fused where all take minutes.
+    """
+    if modes is None:
+        modes = MODES if setting.workers * servers <= _PAIRS else ("stock", "fused")
     variants = []
-    for mode, graph in zip(("stock", "fused"), traced.on(servers, setting.one_host), strict=True):
+    for mode, graph in traced.variants(servers, setting.one_host, modes).items():
         found = simulate(graph, rates, setting)
         variants.append(Variant(mode, graph, found, bottleneck(found)))
     return Comparison(servers, tuple(variants))
@@ -116,10 +135,10 @@ def sweep(
     setting: Setting,
     on_done: Callable[[int], Any] = lambda _: None,
 ) -> list[Comparison]:
-    """Predict both modes with several numbers of servers."""
+    """Predict stock and fused with several numbers of servers."""
     found = []
     for number in servers:
-        found.append(compare(traced, number, rates, setting))
+        found.append(compare(traced, number, rates, setting, ("stock", "fused")))
         on_done(number)
     return found
 

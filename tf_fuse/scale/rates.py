@@ -11,10 +11,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tf_fuse.scale.collective_rates import CollectiveRates
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, Work
 
-_VERSION = 1
+_VERSION = 2
+# A model's operations take so many times what the rates say at most, and such a part at least.
+_MOST_SCALE = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Rates:
     Attributes:
       function_s: to call a function in one process.
       operation_s: for an operation, beside what it computes.
+      variable_operation_s: for one that reads or changes a variable.
       byte_s: for a byte that an operation reads or writes.
       flop_s: for a floating-point operation of a product.
       worker_call_s: of the worker, for a step.
@@ -56,14 +60,17 @@ class Rates:
       path_share: of the seconds of calls (of functions, servers and the coordinator), what the step
         waits for; the rest is done beside it.
       hop_s: from the end of work to the beginning of the work that waits for it in another task.
-      step_threads: cores that the work of one segment can use at once.
-      contention: by how much CPU seconds grow where a core always goes on with another task than
-        before, whose data its caches lack; with T tasks on C cores, 1 - C / T of the time.
+      step_threads: cores that the operations of one segment use at once.
+      data_threads: cores that what they compute uses at once.
+      contention: by how much the CPU seconds of a worker grow where another worker's step always
+        runs between two of its own, so that the caches lack its data; with W workers on a host,
+        1 - 1 / W of the time.
       core_share: of the cores, what processes can use when all are busy.
     """
 
     function_s: float
     operation_s: float
+    variable_operation_s: float
     byte_s: float
     flop_s: float
     worker_call_s: float
@@ -95,6 +102,7 @@ class Rates:
     path_share: float
     hop_s: float
     step_threads: float
+    data_threads: float
     contention: float
     core_share: float
 
@@ -114,26 +122,44 @@ class Rates:
         """Return the CPU seconds that the coordinator takes for a step."""
         return self.dispatch_s + self.dispatch_handle_s * graph.handles_of(WORKER)
 
-    def slowdown(self, tasks: float, cores: float) -> float:
-        """Return by what CPU seconds grow where so many tasks share a host."""
-        return 1.0 + self.contention * max(0.0, 1.0 - cores / tasks) if tasks else 1.0
+    def slowdown(self, workers: int, tasks: int, cores: float) -> float:
+        """Return by what the CPU seconds of a worker grow.
+
+        Args:
+          workers: on its host.
+          tasks: on its host, in all.
+          cores: of the host.
+        """
+        return 1.0 + self.contention * (1.0 - 1.0 / workers) if tasks > cores else 1.0
 
     def compute_s(self, work: Work) -> float:
         """Return what operations take in one process, all of them by themselves."""
-        return self.operation_s * work.operations + self._data_s(work)
+        return self._plain_s(work) + self._variables_s(work)
 
-    def _data_s(self, work: Work) -> float:
-        return self.byte_s * work.bytes + self.flop_s * work.flops
+    def _plain_s(self, work: Work) -> float:
+        data = self.byte_s * work.bytes + self.flop_s * work.flops
+        return self.operation_s * work.operations + data
+
+    def _variables_s(self, work: Work) -> float:
+        own = self.variable_operation_s * work.variable_operations
+        return own + self.byte_s * work.variable_bytes
 
     def compute_scale(self, stock: StepGraph, cpu_s: float) -> float:
         """Return what a model's operations take, over what these rates say of them.
+
+        Those that use variables are the same few kinds in all models, so they take what the rates
+        say.
 
         Args:
           stock: its step, unfused.
           cpu_s: that the step takes in one process.
         """
-        expected = self.compute_s(stock.work_of(stock.tasks()))
-        return max(0.1, (cpu_s - self.function_s) / expected) if expected > 0 else 1.0
+        work = stock.work_of(stock.tasks())
+        expected = self._plain_s(work)
+        if expected <= 0:
+            return 1.0
+        scale = (cpu_s - self.function_s - self._variables_s(work)) / expected
+        return min(max(scale, 1 / _MOST_SCALE), _MOST_SCALE)
 
     def segment_s(self, work: Work, scale: float = 1.0) -> float:
         """Return the CPU seconds of a segment.
@@ -142,8 +168,26 @@ class Rates:
           work: its operations.
           scale: what the model's operations take, over what `compute_s` says.
         """
-        own = scale * (self.operation_s * work.operations + self._data_s(work))
-        return own + self.remote_operation_s * work.operations + self.member_s * work.members
+        return sum(self.segment_parts_s(work, scale))
+
+    def segment_parts_s(self, work: Work, scale: float = 1.0) -> tuple[float, float]:
+        """Return what the operations of a segment take, and what they compute.
+
+        Args:
+          work: its operations.
+          scale: as of `segment_s`.
+        """
+        operations = scale * self.operation_s * work.operations
+        operations += self.variable_operation_s * work.variable_operations
+        operations += self.remote_operation_s * (work.operations + work.variable_operations)
+        data = scale * (self.byte_s * work.bytes + self.flop_s * work.flops)
+        data += self.byte_s * work.variable_bytes
+        return operations + self.member_s * work.members, data
+
+    def threads(self, operations_s: float, data_s: float) -> float:
+        """Return the cores that a segment uses on average, of both parts of its CPU seconds."""
+        seconds = operations_s / self.step_threads + data_s / self.data_threads
+        return (operations_s + data_s) / seconds if seconds else 1.0
 
     def sender_s(self, transfer: Transfer) -> float:
         """Return the CPU seconds that the sending task takes for a transfer."""
@@ -172,9 +216,19 @@ class Rates:
         )
 
 
-def save_rates(rates: Rates, path: str | os.PathLike[str], machine: dict[str, Any]) -> None:
+def save_rates(
+    rates: Rates,
+    path: str | os.PathLike[str],
+    machine: dict[str, Any],
+    collectives: CollectiveRates | None = None,
+) -> None:
     """Write rates and the machine that they are of. A reader sees the old file or the new one."""
-    content = {"version": _VERSION, "machine": machine, "rates": dataclasses.asdict(rates)}
+    content = {
+        "version": _VERSION,
+        "machine": machine,
+        "rates": dataclasses.asdict(rates),
+        "collectives": collectives.as_dict() if collectives else None,
+    }
     temporary = Path(f"{path}.{os.getpid()}")
     temporary.parent.mkdir(parents=True, exist_ok=True)
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -187,6 +241,25 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
     Raises:
       ScaleError: the file does not exist, or holds no rates.
     """
+    given = _content(path).get("rates", {})
+    names = [field.name for field in dataclasses.fields(Rates)]
+    if missing := [name for name in names if not isinstance(given.get(name), (int, float))]:
+        raise ScaleError(f"{path}: {', '.join(missing)} is missing or not a number")
+    if wrong := [name for name in names if not 0 <= given[name] < float("inf")]:
+        raise ScaleError(f"{path}: {wrong[0]} is {given[wrong[0]]}, must be 0 or more")
+    return Rates(**{name: float(given[name]) for name in names})
+
+
+def load_collectives(path: str | os.PathLike[str]) -> CollectiveRates:
+    """Read what collectives cost from the same file.
+
+    Raises:
+      ScaleError: the file does not exist, or does not say so.
+    """
+    return CollectiveRates.from_dict(_content(path).get("collectives"), str(path))
+
+
+def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -202,10 +275,4 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
             f"{path}: the costs have version {version}, and this is for version {_VERSION}; "
             f"run: tf-fuse calibrate --out {path}"
         )
-    given = content.get("rates", {})
-    names = [field.name for field in dataclasses.fields(Rates)]
-    if missing := [name for name in names if not isinstance(given.get(name), (int, float))]:
-        raise ScaleError(f"{path}: {', '.join(missing)} is missing or not a number")
-    if wrong := [name for name in names if not 0 <= given[name] < float("inf")]:
-        raise ScaleError(f"{path}: {wrong[0]} is {given[wrong[0]]}, must be 0 or more")
-    return Rates(**{name: float(given[name]) for name in names})
+    return content

@@ -46,20 +46,21 @@ def test_each_page_with_such_blocks_is_here():
 
 
 def test_commands_of_scale_have_their_arguments(monkeypatch):
-    given = {}
-    for name in ("calibrate", "plan_cluster"):
+    given = {"calibrate": [], "plan_cluster": []}
+    for name in given:
         module = importlib.import_module(f"tf_fuse.cli.scale.{name}")
-        monkeypatch.setattr(module, "run", lambda args, name=name: given.update({name: args}) or 0)
+        monkeypatch.setattr(module, "run", lambda args, name=name: given[name].append(args) or 0)
     (block,) = _blocks("scale.md")
     commands = [line.partition("#")[0].split() for line in block.splitlines()]
     assert commands[0] == ["pip", "install", '"tf_fuse[scale]"']
-    assert [cli.main(words[1:]) for words in commands[1:]] == [0, 0]
-    plan = given["plan_cluster"]
+    assert [cli.main(words[1:]) for words in commands[1:]] == [0, 0, 0]
+    plan, replicas = given["plan_cluster"]
     assert (plan.model, plan.workers, plan.ps, plan.link) == (
         "model.keras", 400, 20, "10Gbit,0.1ms",
     )  # fmt: skip
     assert (plan.cores, plan.sweep) == (16, "ps=1..64")
-    assert "calibrate" in given
+    assert (replicas.model, replicas.replicas, replicas.hosts) == ("model.keras", 64, 8)
+    assert len(given["calibrate"]) == 1
 
 
 @pytest.mark.parametrize("page", ["collectives.md", "weight_update.md"])

@@ -10,4 +10,5 @@ from tf_fuse.scale.rates import Rates
 def rates(**given: float) -> Rates:
     """Return rates that are zero, except for those given and for factors of nothing."""
     zero = {field.name: 0.0 for field in dataclasses.fields(Rates)}
-    return Rates(**{**zero, "step_threads": 1.0, "core_share": 1.0, "path_share": 1.0, **given})
+    ones = dict.fromkeys(("step_threads", "data_threads", "core_share", "path_share"), 1.0)
+    return Rates(**{**zero, **ones, **given})

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calibration finds the rates by which probes were made up."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,8 @@ pytest.importorskip("scipy")
 
 from tests.unit.scale.rates import rates
 from tf_fuse.scale.calibration.fit import Measured, fit, local_rates, wall_errors
-from tf_fuse.scale.simulation.job import Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Setting
 from tf_fuse.scale.steps.step_graph import Segment, StepGraph, Transfer, Work
 
 _CORES = 2.0
@@ -31,8 +30,16 @@ def _graph(count, fused, servers=2, flops=0.0):
 
 
 def test_local_rates_are_those_of_the_probes():
-    given = rates(function_s=3e-4, operation_s=2e-6, byte_s=1e-10, flop_s=2e-11)
-    works = [Work(5), Work(90, 0, 1e5), Work(200, 0, 4e6), Work(30, 0, 1e6, 1e8)]
+    given = rates(
+        function_s=3e-4, operation_s=2e-6, variable_operation_s=8e-6, byte_s=1e-10, flop_s=2e-11
+    )
+    works = [
+        Work(5),
+        Work(90, 0, 1e5),
+        Work(200, 0, 4e6),
+        Work(30, 0, 1e6, 1e8),
+        Work(9, 0, 0, 0, 70),
+    ]
     graphs = [StepGraph((Segment("worker", 0, one),), (), 1) for one in works]
     found = local_rates(graphs, [given.function_s + given.compute_s(one) for one in works])
     assert found == pytest.approx({name: getattr(given, name) for name in found}, rel=1e-6)
@@ -48,10 +55,10 @@ def test_jobs_are_predicted_with_the_fitted_rates():
         for workers, servers in ((1, 2), (3, 2), (2, 4)):
             for count, flops in ((1, 0.0), (20, 0.0), (80, 0.0), (10, 2e8)):
                 graph = _graph(count, fused, servers, flops)
-                found = simulate(graph, given, Setting(workers, _CORES, one_host=True))
-                probes.append(
-                    Measured("", graph, workers, fused, 1.0, 1 / found.steps_per_s, found.cpu_s)
-                )
+                setting = Setting(workers, _CORES, one_host=True)
+                found = simulate(graph, given, setting, 30, whole_round=True)
+                seconds = 1 / found.steps_per_s
+                probes.append(Measured("", graph, workers, fused, 1.0, seconds, found.cpu_s, 30))
     local = {name: getattr(given, name) for name in ("function_s", "operation_s", "byte_s")}
     fitted = fit(probes, {**local, "flop_s": given.flop_s}, _CORES)
     assert np.median(np.abs(wall_errors(fitted, probes, _CORES))) < 0.05
@@ -59,7 +66,10 @@ def test_jobs_are_predicted_with_the_fitted_rates():
 
 
 def test_a_scale_is_what_the_model_takes_over_what_the_rates_say():
-    given = dataclasses.replace(rates(function_s=1e-3), operation_s=1e-4)
+    given = rates(function_s=1e-3, operation_s=1e-4, variable_operation_s=1e-3)
     graph = StepGraph((Segment("worker", 0, Work(10)),), (), 1)
     assert given.compute_scale(graph, 3e-3) == pytest.approx(2.0)
+    # What uses variables takes what the rates say.
+    graph = StepGraph((Segment("worker", 0, Work(10, variable_operations=1)),), (), 1)
+    assert given.compute_scale(graph, 4e-3) == pytest.approx(2.0)
     assert given.compute_scale(StepGraph((), (), 1), 3e-3) == 1.0

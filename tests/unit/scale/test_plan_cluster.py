@@ -7,12 +7,14 @@ import json
 
 import keras
 import pytest
+import tensorflow as tf
 
 pytest.importorskip("simpy")
 
 from tests.unit.scale.rates import rates
 from tf_fuse import cli
 from tf_fuse.cli.scale.plan_cluster import numbers
+from tf_fuse.scale.collective_rates import CollectiveRates, WayRates
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.prediction import Link, numbers_to_try
 from tf_fuse.scale.rates import load_rates, save_rates
@@ -68,8 +70,8 @@ def test_json_has_the_figures_of_the_tables(folder, capsys):
         ),
         (
             ["--model", "model.h5"],
-            "tf-fuse: error: 'model.h5' is neither a .keras file nor MODULE:NAME, as in "
-            "train:step_and_args\n",
+            "tf-fuse: error: 'model.h5' is neither a .keras file, nor the folder of a SavedModel, "
+            "nor MODULE:NAME, as in train:step_and_args\n",
         ),
         (["--model", "none.keras"], "tf-fuse: error: none.keras does not exist\n"),
         (
@@ -90,6 +92,62 @@ def test_errors_say_what_to_do(folder, monkeypatch, capsys, change, text):
     assert capsys.readouterr().err == text
 
 
+class _Saved(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 8])])
+    def train(self, x):
+        for weight in self.weights:
+            x = x @ weight
+        for weight in self.weights:
+            weight.assign_sub(tf.reduce_mean(x) * weight)
+        return {"loss": tf.reduce_mean(x)}
+
+
+def test_saved_model(folder, capsys):
+    program = _Saved()
+    tf.saved_model.save(program, folder / "saved", {"train": program.train})
+    chosen = ["--model", str(folder / "saved"), "--json", "-"]
+    assert cli.main(_arguments(folder, *chosen, "--batch", "16")) == 0
+    found = json.loads(capsys.readouterr().out)
+    # Each weight is read twice, and something is subtracted from it.
+    assert found["modes"]["stock"]["bytes_per_step"] == 3 * 3 * 8 * 8 * 4
+    assert cli.main(_arguments(folder, *chosen, "--signature", "no")) == 1
+    assert capsys.readouterr().err == (
+        f"tf-fuse: error: {folder / 'saved'} has the signatures train; name the training step's by "
+        "--signature, got no\n"
+    )
+
+
+def test_replicas(folder, capsys):
+    way = WayRates(1e-4, 1e-5, 1e-9)
+    save_rates(
+        _COSTS,
+        folder / "costs.json",
+        {},
+        CollectiveRates(dict.fromkeys(("stock", "shm", "grpc"), way)),
+    )
+    assert cli.main(_arguments(folder, "--replicas", "8", "--hosts", "2")) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "8 replicas on 2 hosts of 4 cores, 10Gbit,0.1ms" in text
+    for row in ("stock, ring", "fused, direct", "sharded, ring", "recommended: "):
+        assert row in text
+    assert cli.main(_arguments(folder, "--replicas", "8", "--json", "-")) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    size = 4 * (20 * 8 + 8 + 8 + 1)
+    sent = {name: one["sent_bytes"] for name, one in modes.items()}
+    # So little is sent to all at once; else all ways send as much, if each replica has a host.
+    assert sent.pop("fused, direct") == pytest.approx(7 * size)
+    assert list(sent.values()) == pytest.approx([2 * 7 / 8 * size] * 4)
+
+
+def test_replicas_need_costs_of_collectives(folder, capsys):
+    assert cli.main(_arguments(folder, "--replicas", "8")) == 1
+    assert "has no costs of collectives by stock; run: tf-fuse calibrate" in capsys.readouterr().err
+
+
 def test_rates_are_read_as_they_were_written(tmp_path):
     save_rates(_COSTS, tmp_path / "costs.json", {"cores": 2})
     assert load_rates(tmp_path / "costs.json") == _COSTS
@@ -98,12 +156,12 @@ def test_rates_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("[]", "the costs have version None, and this is for version 1"),
-        ('{"version": 7}', "the costs have version 7, and this is for version 1"),
+        ("[]", "the costs have version None, and this is for version 2"),
+        ('{"version": 7}', "the costs have version 7, and this is for version 2"),
         ("{", "holds no costs"),
-        ('{"version": 1, "rates": {}}', "function_s, "),
+        ('{"version": 2, "rates": {}}', "function_s, "),
         (
-            json.dumps({"version": 1, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
+            json.dumps({"version": 2, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
             "hop_s is -1.0, must be 0 or more",
         ),
     ],

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("simpy")
 
 from tests.unit.scale.rates import rates
-from tf_fuse.scale.simulation.job import Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
 from tf_fuse.scale.simulation.merge import merged
+from tf_fuse.scale.simulation.setting import Setting
 from tf_fuse.scale.steps.step_graph import Segment, StepGraph, Transfer, Work
 
 
@@ -70,13 +71,46 @@ def test_a_receive_waits_for_the_part_of_the_step_that_asks():
     assert found.steps_per_s == pytest.approx(1 / 61e-3)
 
 
-def test_tasks_of_one_host_slow_each_other_down():
-    costs = rates(worker_call_s=1e-3, contention=0.5)
-    # Six workers, a server and the coordinator: a core goes on with another one 3 times of 4.
-    crowded = simulate(_graph(), costs, Setting(workers=6, cores=2, one_host=True))
+def test_workers_of_one_host_slow_each_other_down():
+    costs = rates(worker_call_s=1e-3, server_call_s=1e-3, contention=0.5)
+    # Before three of four steps of a worker another one has run.
+    crowded = simulate(_graph(), costs, Setting(workers=4, cores=2, one_host=True))
     assert crowded.cpu_s["worker"] == pytest.approx(1.375e-3)
-    apart = simulate(_graph(), costs, Setting(workers=6, cores=2))
+    assert crowded.cpu_s["ps"] == pytest.approx(1e-3)
+    apart = simulate(_graph(), costs, Setting(workers=4, cores=2))
     assert apart.cpu_s["worker"] == pytest.approx(1e-3)
+
+
+def test_at_the_end_of_a_round_some_workers_have_no_step_left():
+    costs = rates(worker_call_s=1e-3)
+    setting = Setting(workers=2, cores=2)
+    assert simulate(_graph(), costs, setting).steps_per_s == pytest.approx(2000)
+    # Three steps of two workers take as long as four.
+    found = simulate(_graph(), costs, setting, 3, whole_round=True)
+    assert found.steps_per_s == pytest.approx(1500)
+
+
+def test_what_operations_compute_has_threads_of_its_own():
+    segments = (Segment("worker", 0, Work(10, flops=1e6)), Segment("ps:0", 0, Work()))
+    costs = rates(operation_s=1e-3, flop_s=1e-8, data_threads=4.0)
+    found = simulate(StepGraph(segments, (), 1), costs, Setting(workers=1, cores=4))
+    assert found.steps_per_s == pytest.approx(1 / (10e-3 + 10e-3 / 4))
+
+
+def test_a_large_frame_streams():
+    frame = Transfer("ps:0", "worker", 0, 0, 1, 1, 1, 4e6, 4e6)
+    costs = rates(frame_send_byte_s=1e-9, frame_receive_byte_s=1e-9)
+    found = simulate(_graph(frame), costs, Setting(workers=1, cores=1))
+    # Four portions of 1 ms: the receiver is one behind the sender.
+    assert found.steps_per_s == pytest.approx(1 / 5e-3)
+
+
+def test_a_link_that_was_idle_lets_a_burst_pass():
+    weights = Transfer("ps:0", "worker", 0, 0, 1, 1, 1, 2e5, 2e5)
+    setting = Setting(workers=1, cores=1, link_bytes_per_s=1e7, link_s=5e-3, link_burst_bytes=1.2e5)
+    # Of 20 ms, 12 are saved; four messages take 5 ms each, the weights among them.
+    found = simulate(_graph(weights), rates(), setting)
+    assert found.steps_per_s == pytest.approx(1 / 28e-3, rel=0.01)
 
 
 def test_one_server_stands_for_several_and_the_busiest_for_itself():

@@ -39,11 +39,30 @@ def test_receives_are_those_of_the_partitions(features):
 def test_each_server_has_its_lookups_and_updates(features):
     stock, fused = features.on(2)
     # 150 gathers and 150 scatters; one server also reads and updates the layer's weights.
-    assert stock.work_of(["ps:0"]).operations == 302
-    assert stock.work_of(["ps:1"]).operations == 300
+    assert stock.work_of(["ps:0"]).variable_operations == 302
+    assert stock.work_of(["ps:1"]).variable_operations == 300
     assert fused.work_of(["ps:1"]).members == 300
     assert fused.work_of(["ps:1"]).operations == 2
     assert stock.handles_of("ps:1") == 150
+
+
+def test_modes_fuse_one_thing_after_the_other(features):
+    found = features.variants(2)
+    assert list(found) == ["stock", "receives", "fused", "sharded"]
+    assert found["receives"].rpcs == found["fused"].rpcs == 8
+    # Lookups and updates of a server are 300 operations, and in the next mode two.
+    assert found["receives"].work_of(["ps:1"]).variable_operations == 300
+    assert found["fused"].work_of(["ps:1"]).operations == 2
+
+
+def test_even_parts_have_the_same_bytes(features):
+    fused, sharded = (features.variants(3)[mode] for mode in ("fused", "sharded"))
+    assert sharded.bytes == pytest.approx(fused.bytes)
+    parts = [sharded.work_of([f"ps:{i}"]) for i in range(3)]
+    assert parts[0] == parts[1] == parts[2]
+    whole = [fused.work_of([f"ps:{i}"]) for i in range(3)]
+    assert parts[0].variable_bytes == pytest.approx(sum(one.variable_bytes for one in whole) / 3)
+    assert parts[0].members == sum(one.members for one in whole)
 
 
 def test_a_product_counts_its_operations():
@@ -53,6 +72,13 @@ def test_a_product_counts_its_operations():
     stock, _ = step.on(1)
     assert stock.work_of(["worker"]).flops == 2 * 16 * 8 * 4
     assert stock.bytes == 8 * 4 * 4
+
+
+def test_products_that_grappler_fuses_count():
+    traced = load_model.load("benchmarks.scale.models:dense", 64)
+    stock, _ = traced.on(1)
+    # Twelve layers of 512 units, forward and back, but for the gradient of the input; and the head.
+    assert stock.work_of(["worker"]).flops == 35 * 2 * 64 * 512 * 512 + 3 * 2 * 64 * 512
 
 
 def _inside(variable):

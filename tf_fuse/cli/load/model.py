@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Make a `TracedStep` of what a user names: a Keras file, or a program."""
+"""Make a `TracedStep` of what a user names: a Keras file, a SavedModel, or a program."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any
 
 from tf_fuse.cli.load.program import ProgramError, named_function
 from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.replicas.step import ReplicaStep, measured_step
 from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
 _MEASURE_S = 1.5
 _WARM_UP_STEPS = 3
+_FUSED = "fuse_weight_update"
 
 
-def load(model: str, batch: int) -> TracedStep:
+def load(model: str, batch: int, signature: str | None = None) -> TracedStep:
     """Trace a model's training step.
 
     Args:
-      model: a `.keras` file; or MODULE:NAME of a Python function without parameters, which makes
-        the variables and returns (function, args): the training step, a `tf.function` or Python
-        function, and what it is called with.
+      model: a `.keras` file; the folder of a SavedModel; or MODULE:NAME of a Python function
+        without parameters, which makes the variables and returns (function, args): the training
+        step, a `tf.function` or Python function, and what it is called with.
       batch: examples of a step of a file; and what to take for sizes that a graph does not have.
+      signature: of a SavedModel, the training step; None for its only one.
 
     Raises:
       ScaleError: it is neither, or cannot be traced.
@@ -33,11 +36,42 @@ def load(model: str, batch: int) -> TracedStep:
         if not path.is_file():
             raise ScaleError(f"{model} does not exist")
         return _keras(path, batch)
+    if path.is_dir():
+        return _saved_model(path, batch, signature)
     if ":" in model:
         return _program(model, batch)
     raise ScaleError(
-        f"{model!r} is neither a .keras file nor MODULE:NAME, as in train:step_and_args"
+        f"{model!r} is neither a .keras file, nor the folder of a SavedModel, nor MODULE:NAME, as "
+        "in train:step_and_args"
     )
+
+
+def _saved_model(path: Path, batch: int, signature: str | None) -> TracedStep:
+    """Trace a signature of a SavedModel, with inputs of zero."""
+    import tensorflow as tf
+
+    with recorded_variables() as variables:
+        try:
+            loaded = tf.saved_model.load(str(path))
+        except (ValueError, OSError) as error:
+            raise ScaleError(f"TensorFlow cannot load {path}: {error}") from error
+    names = sorted(loaded.signatures)
+    if signature is None and len(names) == 1:
+        signature = names[0]
+    if signature not in names:
+        raise ScaleError(
+            f"{path} has the signatures {', '.join(names) or 'none'}; name the training step's by "
+            f"--signature, got {signature}"
+        )
+    specs = loaded.signatures[signature].structured_input_signature[1]
+    inputs = tuple(_zeros(one, batch) for one in specs.values())
+
+    def step(*args: Any) -> Any:
+        # Keeps all variables: a signature alone does not.
+        function = loaded.signatures[signature]
+        return function(**dict(zip(specs, args, strict=True)))
+
+    return trace(path.name, step, inputs, variables, batch)
 
 
 def _program(name: str, batch: int) -> TracedStep:
@@ -54,33 +88,80 @@ def _program(name: str, batch: int) -> TracedStep:
 
 def _keras(path: Path, batch: int) -> TracedStep:
     """Trace the training step of a saved Keras model, with its optimizer or Adam."""
-    import keras
     import tensorflow as tf
 
     with recorded_variables() as variables:
-        try:
-            model = keras.models.load_model(path)
-        except (ValueError, OSError, TypeError) as error:
-            raise ScaleError(f"Keras cannot load {path}: {error}") from error
-        optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
-        optimizer.build(model.trainable_variables)
-    inputs = tf.nest.map_structure(
-        lambda one: tf.zeros(_sized(one, batch), one.dtype), model.inputs
-    )
-    if len(inputs) == 1:
-        inputs = inputs[0]
-    loss = getattr(model, "loss", None)
+        model, optimizer, inputs = _loaded(path, batch)
 
     @tf.function
     def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            outputs = model(x, training=True)
-            value = _loss(model, loss, x, outputs)
-        gradients = tape.gradient(value, model.trainable_variables)
+        value, gradients = _gradients(model, x)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return value
 
     return trace(path.name, step, (inputs,), variables, batch)
+
+
+def load_replica(file: str, batch: int) -> ReplicaStep:
+    """Measure the training step of a saved Keras model in this process.
+
+    Args:
+      file: a `.keras` file.
+      batch: examples of a step of a replica.
+
+    Raises:
+      ScaleError: it is something else, or cannot be loaded.
+    """
+    import tensorflow as tf
+
+    path = Path(file)
+    if not file.endswith(".keras"):
+        raise ScaleError(f"--replicas takes a .keras file as --model, got {file!r}")
+    if not path.is_file():
+        raise ScaleError(f"{file} does not exist")
+    model, optimizer, inputs = _loaded(path, batch)
+    weights = model.trainable_variables
+
+    def gradients() -> Any:
+        return _gradients(model, inputs)[1]
+
+    def step() -> None:
+        optimizer.apply_gradients(zip(gradients(), weights, strict=True))
+
+    plain = tf.function(step)
+    plain()  # Traced without the option.
+    before = tf.config.optimizer.get_experimental_options().get(_FUSED, False)
+    tf.config.optimizer.set_experimental_options({_FUSED: True})
+    try:
+        fused = tf.function(step)
+        return measured_step(path.name, weights, tf.function(gradients), plain, fused)
+    finally:
+        tf.config.optimizer.set_experimental_options({_FUSED: before})
+
+
+def _loaded(path: Path, batch: int) -> tuple[Any, Any, Any]:
+    """Return a saved Keras model, its optimizer or Adam, and inputs of zero."""
+    import keras
+    import tensorflow as tf
+
+    try:
+        model = keras.models.load_model(path)
+    except (ValueError, OSError, TypeError) as error:
+        raise ScaleError(f"Keras cannot load {path}: {error}") from error
+    optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    inputs = tf.nest.map_structure(lambda one: _zeros(one, batch), model.inputs)
+    return model, optimizer, inputs[0] if len(inputs) == 1 else inputs
+
+
+def _gradients(model: Any, x: Any) -> tuple[Any, Any]:
+    """Return the loss of a batch, and its gradients."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        outputs = model(x, training=True)
+        value = _loss(model, getattr(model, "loss", None), x, outputs)
+    return value, tape.gradient(value, model.trainable_variables)
 
 
 def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:
@@ -96,10 +177,16 @@ def _loss(model: Any, loss: Any, x: Any, outputs: Any) -> Any:
     return model.compute_loss(x=x, y=labels, y_pred=outputs)
 
 
-def _sized(tensor: Any, batch: int) -> list[int]:
-    """Return a shape without unknown dimensions."""
-    rest = [1 if size is None else int(size) for size in tensor.shape[1:]]
-    return [batch, *rest]
+def _zeros(spec: Any, batch: int) -> Any:
+    """Return a tensor without unknown dimensions: the first is the batch's."""
+    import tensorflow as tf
+
+    if getattr(spec.shape, "rank", 0) is None:
+        raise ScaleError(f"the input {spec.name} has no rank; give the signature one")
+    sizes = list(spec.shape)
+    known = [batch if at == 0 else 1 for at in range(len(sizes))]
+    shape = [one if size is None else size for size, one in zip(sizes, known, strict=True)]
+    return tf.zeros(shape, spec.dtype)
 
 
 def measure_cpu_s(traced: TracedStep) -> float | None:

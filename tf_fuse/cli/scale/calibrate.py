@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
@@ -22,7 +23,7 @@ DEFAULT_PATH = "~/.cache/tf_fuse/costs.json"
 
 
 def run(out: str | None) -> int:
-    """Measure for about four minutes, and write a file; return the exit status.
+    """Measure for about seven minutes, and write a file; return the exit status.
 
     Args:
       out: the file; None for the usual place.
@@ -33,11 +34,11 @@ def run(out: str | None) -> int:
     if missing := packages.missing("simpy", "scipy"):
         print(f"tf-fuse: error: {missing}", file=sys.stderr)
         return 1
-    from tf_fuse.scale.calibration import measure
+    from tf_fuse.scale.calibration import measure, measure_replicas
     from tf_fuse.scale.rates import save_rates
 
     path = os.path.expanduser(out or DEFAULT_PATH)
-    total = sum(len(job.probes) for job in measure.JOBS)
+    total = sum(len(job.probes) for job in measure.JOBS) + len(measure_replicas.JOBS)
     console = open_console()
     try:
         with Progress(console=console) as progress:
@@ -47,9 +48,15 @@ def run(out: str | None) -> int:
                 progress.update(bar, advance=1, description=f"{job.name}: {probe}")
 
             results = measure.run_jobs(measure.JOBS, on_probe)
+            reduced = measure_replicas.run_jobs(
+                lambda job: progress.update(bar, advance=1, description=f"all-reduces: {job}")
+            )
         console.print("fitting the costs")
         rates, errors = measure.rates_of(results)
-        save_rates(rates, path, {**_machine(), "probes": results})
+        collectives, more = measure_replicas.rates_of(reduced)
+        errors += [math.log1p(one) for one in more]
+        probes = {"probes": results, "collectives": reduced}
+        save_rates(rates, path, {**_machine(), **probes}, collectives)
     except (ScaleError, OSError) as error:
         print(f"tf-fuse: error: {error}", file=sys.stderr)
         return 1

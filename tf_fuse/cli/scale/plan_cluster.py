@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tf_fuse._console import open_console
 from tf_fuse.cli import json_output
-from tf_fuse.cli.scale import packages
+from tf_fuse.cli.scale import packages, plan_replicas
 from tf_fuse.cli.scale.calibrate import DEFAULT_PATH
 from tf_fuse.scale.errors import ScaleError
 
@@ -25,7 +25,8 @@ def run(args: Namespace) -> int:
     """Predict, print and write; return the exit status.
 
     Args:
-      args: model, workers, ps, link, cores, batch, rates, sweep, plot, json, one_host.
+      args: model, signature, workers, ps, replicas, hosts, link, cores, batch, rates, sweep, plot,
+        json, one_host.
 
     Returns:
       0; or 1, with a message on standard error.
@@ -34,6 +35,9 @@ def run(args: Namespace) -> int:
         print(f"tf-fuse: error: {missing}", file=sys.stderr)
         return 1
     try:
+        if args.replicas:
+            plan_replicas.run(args)
+            return 0
         result = _predict(args)
     except (ScaleError, OSError) as error:
         print(f"tf-fuse: error: {error}", file=sys.stderr)
@@ -69,13 +73,13 @@ def _predict(args: Namespace) -> dict[str, Any]:
     from tf_fuse.cli.load import model as load_model
     from tf_fuse.scale import prediction
     from tf_fuse.scale.rates import load_rates
-    from tf_fuse.scale.simulation.job import Setting
+    from tf_fuse.scale.simulation.setting import Setting
 
     rates = load_rates(os.path.expanduser(args.rates or DEFAULT_PATH))
     link = prediction.Link.from_text(args.link)
     swept = numbers(args.sweep) if args.sweep else []
     console = open_console()
-    traced = load_model.load(args.model, args.batch)
+    traced = load_model.load(args.model, args.batch, args.signature)
     stock, _ = traced.on(1)
     cpu_s = load_model.measure_cpu_s(traced)
     scale = 1.0 if cpu_s is None else rates.compute_scale(stock, cpu_s)

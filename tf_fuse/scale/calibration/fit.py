@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tf_fuse.scale.rates import Rates
-from tf_fuse.scale.simulation.job import Setting, simulate
+from tf_fuse.scale.simulation.job import simulate
+from tf_fuse.scale.simulation.setting import Setting
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph
 
 # What the simulator finds beside CPU seconds: its range, and whether steps are ratios.
@@ -20,12 +21,41 @@ _SHARED = {
     "path_share": (0.1, 1.0),
     "hop_s": (0.0, 1e-3),
     "step_threads": (1.0, 2.0),
-    "core_share": (0.8, 1.0),
+    "data_threads": (1.0, 2.0),
+    "core_share": (0.95, 1.0),
 }
 _ROUNDS = 3
-_TRIES = 7
-# That are simulated of each probe.
-_STEPS = 10
+_TRIES = 5
+# That are simulated of each probe at least, and of one that several workers run, at most.
+_STEPS, _MOST_STEPS = 10, 24
+# What probes cannot tell apart, such as what a message costs its sender and its receiver, stays in
+# this proportion: so much a rate is expected to be, and so much its distance from that counts.
+_EXPECTED = {
+    "worker_call_s": 8e-4,
+    "server_request_s": 2e-4,
+    "server_call_s": 5e-4,
+    "worker_handle_s": 1e-6,
+    "server_handle_s": 5e-6,
+    "remote_operation_s": 1e-6,
+    "member_s": 2e-6,
+    "stream_receive_s": 2e-5,
+    "stream_send_s": 2e-5,
+    "receive_s": 4e-5,
+    "send_s": 3e-5,
+    "burst_receive_s": 1e-4,
+    "burst_send_s": 5e-5,
+    "frame_receive_s": 2e-4,
+    "frame_send_s": 1e-4,
+    "frame_tensor_receive_s": 2e-6,
+    "frame_tensor_send_s": 2e-6,
+    "receive_byte_s": 4e-10,
+    "send_byte_s": 4e-10,
+    "frame_receive_byte_s": 3e-10,
+    "frame_send_byte_s": 3e-10,
+    "large_receive_byte_s": 3e-10,
+    "large_send_byte_s": 3e-10,
+}
+_WEIGHT = 0.03
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +70,7 @@ class Measured:
       compute_scale: see `Rates.segment_s`.
       seconds: per step, of all workers together.
       cpu_s: per step, by role.
+      round_steps: how many were measured at a time.
     """
 
     name: str
@@ -49,6 +80,7 @@ class Measured:
     compute_scale: float
     seconds: float
     cpu_s: Mapping[str, float]
+    round_steps: int = _STEPS
 
 
 def local_rates(graphs: Sequence[StepGraph], cpu_s: Sequence[float]) -> dict[str, float]:
@@ -59,14 +91,15 @@ def local_rates(graphs: Sequence[StepGraph], cpu_s: Sequence[float]) -> dict[str
       cpu_s: that each takes per step without a cluster.
 
     Returns:
-      function_s, operation_s, byte_s and flop_s.
+      function_s, operation_s, variable_operation_s, byte_s and flop_s.
     """
     rows = []
     for graph in graphs:
         work = graph.work_of(graph.tasks())
-        rows.append([1.0, work.operations, work.bytes, work.flops])
-    names = ("function_s", "operation_s", "byte_s", "flop_s")
-    return dict(zip(names, _relative_fit(rows, cpu_s), strict=True))
+        touched = work.bytes + work.variable_bytes
+        rows.append([1.0, work.operations, work.variable_operations, touched, work.flops])
+    names = ("function_s", "operation_s", "variable_operation_s", "byte_s", "flop_s")
+    return dict(zip(names, relative_fit(rows, cpu_s), strict=True))
 
 
 def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) -> Rates:
@@ -81,17 +114,18 @@ def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) ->
       The rates.
     """
     zero = Rates(**{field.name: 0.0 for field in dataclasses.fields(Rates)})
-    base = dataclasses.replace(zero, **local, step_threads=1.0, core_share=1.0, path_share=1.0)
+    ones = dict.fromkeys(("step_threads", "data_threads", "core_share", "path_share"), 1.0)
+    base = dataclasses.replace(zero, **local, **ones)
     _, rates = min(
         (_fit_cpu(dataclasses.replace(base, contention=float(one)), probes, cores)
          for one in np.linspace(0.0, 1.0, 21)),
         key=lambda found: found[0],
     )  # fmt: skip
-    coordinator = _relative_fit(
+    coordinator = relative_fit(
         [
             [
-                slow := _slowdown(rates, probe, cores),
-                slow * probe.graph.handles_of(WORKER),
+                1.0,
+                probe.graph.handles_of(WORKER),
                 probe.seconds,
             ]
             for probe in probes
@@ -104,8 +138,8 @@ def fit(probes: Sequence[Measured], local: Mapping[str, float], cores: float) ->
 
 
 def _slowdown(rates: Rates, probe: Measured, cores: float) -> float:
-    """Return the slowdown of a probe, whose tasks and coordinator share this machine."""
-    return rates.slowdown(1 + probe.workers + probe.graph.servers, cores)
+    """Return the slowdown of a probe's workers; all tasks share this machine."""
+    return rates.slowdown(probe.workers, 1 + probe.workers + probe.graph.servers, cores)
 
 
 def _fit_cpu(base: Rates, probes: Sequence[Measured], cores: float) -> tuple[float, Rates]:
@@ -117,6 +151,8 @@ def _fit_cpu(base: Rates, probes: Sequence[Measured], cores: float) -> tuple[flo
         parts = [_features(probe.graph, role == "ps") for role in ("worker", "ps")]
         owns = [_own_s(base, probe, role == "ps") for role in ("worker", "ps")]
         cpus = [probe.cpu_s[role] for role in ("worker", "ps")]
+        parts[0] = {name: slow * count for name, count in parts[0].items()}
+        owns[0] *= slow
         both = {name: parts[0][name] + parts[1][name] for name in parts[0]}
         names = list(both)
         # Both roles together count as much as each: the sum decides the rate on one host.
@@ -124,10 +160,16 @@ def _fit_cpu(base: Rates, probes: Sequence[Measured], cores: float) -> tuple[flo
             [*parts, both], [*owns, sum(owns)], [*cpus, sum(cpus)], strict=True
         ):
             rows.append([*part.values(), own])
-            measured.append(cpu / slow)
+            measured.append(cpu)
     known = np.array([row[-1] for row in rows])
     features = np.array([row[:-1] for row in rows])
-    fitted = _relative_fit(features, np.array(measured), known)
+    # As if each rate had been measured alone, with little weight.
+    pulls = np.diag([_WEIGHT / _EXPECTED[name] for name in names])
+    fitted = relative_fit(
+        np.vstack([features, pulls]),
+        np.append(measured, np.ones(len(names))),
+        np.append(known, np.full(len(names), 1.0 - _WEIGHT)),
+    )
     error = (features @ fitted + known) / np.array(measured) - 1
     rates = dataclasses.replace(base, **dict(zip(names, fitted, strict=True)))
     return float(np.sum(np.square(error))), rates
@@ -159,7 +201,7 @@ def _features(graph: StepGraph, servers: bool) -> dict[str, float]:
         "server_call_s": float(involved) if servers else 0.0,
         "worker_handle_s": 0.0 if servers else float(graph.handles_of(WORKER)),
         "server_handle_s": float(sum(map(graph.handles_of, tasks))) if servers else 0.0,
-        "remote_operation_s": float(work.operations),
+        "remote_operation_s": float(work.operations + work.variable_operations),
         "member_s": float(work.members),
         "stream_receive_s": float(len(received)),
         "stream_send_s": float(len(sent)),
@@ -180,7 +222,7 @@ def _features(graph: StepGraph, servers: bool) -> dict[str, float]:
     }
 
 
-def _relative_fit(rows: Any, measured: Any, known: Any = 0.0) -> list[float]:
+def relative_fit(rows: Any, measured: Any, known: Any = 0.0) -> list[float]:
     """Return the factors, 0 or more, whose sums have the least squares of relative errors."""
     from scipy import optimize
 
@@ -197,7 +239,10 @@ def wall_errors(rates: Rates, probes: Sequence[Measured], cores: float) -> list[
     errors = []
     for probe in probes:
         setting = Setting(probe.workers, cores, one_host=True, compute_scale=probe.compute_scale)
-        predicted = 1 / simulate(probe.graph, rates, setting, _STEPS).steps_per_s
+        steps, is_round = _STEPS, probe.workers > 1
+        if is_round:
+            steps = min(max(probe.round_steps, _STEPS), _MOST_STEPS)
+        predicted = 1 / simulate(probe.graph, rates, setting, steps, is_round).steps_per_s
         errors.append(math.log(predicted / probe.seconds))
     return errors
 

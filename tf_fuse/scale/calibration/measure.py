@@ -16,6 +16,7 @@ from typing import Any
 
 from tf_fuse.scale.calibration import probe_programs
 from tf_fuse.scale.calibration.fit import Measured, fit, local_rates, wall_errors
+from tf_fuse.scale.calibration.probe_job import ROUNDS
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.steps.step_graph import StepGraph
@@ -153,6 +154,7 @@ def rates_of(results: dict[str, Any], jobs: Iterable[Job] = JOBS) -> tuple[Rates
                     base.compute_scale(stock, local_cpu[name]),
                     one["seconds"],
                     one["cpu_s"],
+                    one["steps"] // ROUNDS,
                 )
             )
     rates = fit(probes, local, cores)

@@ -11,15 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 _ROWS, _BATCH = 1000, 64
-# Name to (lookups, columns of each table, layers, units of each layer).
+# Name to (lookups, columns of each table, layers, units of each layer, operations of no variable).
 PROBES = {
-    "nothing": (1, 16, 0, 0),
-    "lookups_30": (30, 16, 0, 0),
-    "lookups_250": (250, 16, 0, 0),
-    "wide_lookups": (20, 512, 0, 0),
-    "layers": (0, 0, 10, 256),
-    "large_frames": (0, 0, 8, 448),
-    "large_layers": (0, 0, 4, 640),
+    "nothing": (1, 16, 0, 0, 0),
+    "operations": (1, 16, 0, 0, 500),
+    "lookups_30": (30, 16, 0, 0, 0),
+    "lookups_250": (250, 16, 0, 0, 0),
+    "wide_lookups": (20, 512, 0, 0, 0),
+    "layers": (0, 0, 10, 256, 0),
+    # With more weights than the caches hold, so that they cost as much in one process.
+    "large_frames": (0, 0, 16, 448, 0),
+    "large_layers": (0, 0, 8, 640, 0),
 }
 
 
@@ -34,7 +36,7 @@ def build(name: str) -> Callable[[Any], Any]:
     """
     import tensorflow as tf
 
-    lookups, columns, layers, units = PROBES[name]
+    lookups, columns, layers, units, operations = PROBES[name]
     tables = [tf.Variable(tf.ones([_ROWS, columns]), name=f"table_{i}") for i in range(lookups)]
     kernels = [tf.Variable(tf.eye(units) / units, name=f"kernel_{i}") for i in range(layers)]
 
@@ -52,6 +54,10 @@ def build(name: str) -> Callable[[Any], Any]:
             for value in values:
                 x = tf.nn.relu(tf.matmul(x, value))
             loss += tf.reduce_mean(x)
+        if operations:
+            x = tf.random.stateless_uniform([operations // 2, _BATCH], [number, 3])
+            parts = [tf.sigmoid(tf.tanh(one)) for one in tf.unstack(x)]
+            loss += tf.reduce_mean(tf.add_n(parts))
         gradients = tf.gradients(loss, [*rows, *values])
         for table, one, gradient in zip(tables, columns_of_ids, gradients, strict=False):
             table.scatter_sub(tf.IndexedSlices(0.01 * gradient, one))

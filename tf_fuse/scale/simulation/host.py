@@ -100,6 +100,7 @@ def arrival(
     sizes: tuple[float, float],
     rate: float,
     delay: float,
+    burst: float = 0.0,
 ) -> float:
     """Return when the last of some bytes arrives, and keep both links busy until then.
 
@@ -110,9 +111,11 @@ def arrival(
       sizes: bytes that leave the one, and that come to the other.
       rate: bytes per second of each link; 0 for no limit.
       delay: seconds on the way.
+      burst: bytes that an idle link lets pass at once.
     """
     if rate <= 0:
         return now + delay
-    source.out_free_at = max(now, source.out_free_at) + sizes[0] / rate
+    # A link that was idle is ahead of the time by a burst.
+    source.out_free_at = max(now - burst / rate, source.out_free_at) + sizes[0] / rate
     target.in_free_at = max(source.out_free_at + delay, target.in_free_at + sizes[1] / rate)
-    return target.in_free_at
+    return max(now + delay, target.in_free_at)

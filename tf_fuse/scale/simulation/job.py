@@ -5,85 +5,38 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from tf_fuse.scale.rates import Rates
 from tf_fuse.scale.simulation.host import Host, arrival
 from tf_fuse.scale.simulation.merge import merged
+from tf_fuse.scale.simulation.setting import Prediction, Setting
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, server_names
 
 COORDINATOR = "coordinator"
-# Messages of one transfer are sent while others of it are made: in so many portions.
+# Messages of one transfer are sent while others of it are made, and a large one streams: in so many
+# portions at most, of so many bytes at least.
 _PORTIONS = 4
+_PORTION_BYTES = 256 << 10
 # Steps of all workers that are simulated at least, and steps of each that are not counted, and that
 # are, in a job of many workers.
 _STEPS, _WARM_UP, _COUNTED = 80, 1, 2
+# With more workers, one step of each is counted.
+_MANY = 1000
 # With more pairs of a worker and a server, one server stands for several.
 _PAIRS = 2000
 
 
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """A job.
-
-    Attributes:
-      workers: tasks that run steps.
-      cores: of a host.
-      link_bytes_per_s: of a host's link, in each direction; 0 for no limit.
-      link_s: seconds on the way between two hosts.
-      one_host: whether all tasks are on one host.
-      host_of: host of a task ("worker:3", "ps:1", "coordinator"), where that is given; else each
-        task has its own.
-      compute_scale: what the model's operations take, over what the rates say.
-      sides: of tasks that share the cores of one host, and yet have links: the end of the link of
-        each job.
-    """
-
-    workers: int
-    cores: float
-    link_bytes_per_s: float = 0.0
-    link_s: float = 0.0
-    one_host: bool = False
-    host_of: Mapping[str, str] | None = None
-    compute_scale: float = 1.0
-    sides: Mapping[str, str] | None = None
-
-    def host(self, task: str) -> str:
-        """Return the name of a task's host."""
-        if self.one_host:
-            return "host"
-        if self.host_of is not None:
-            return self.host_of.get(task, self.host_of.get(task.partition(":")[0], task))
-        return task
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """What a simulated job does.
-
-    Attributes:
-      steps_per_s: of all workers together.
-      cpu_s: CPU seconds per step, of "coordinator", "worker" and "ps", each role together.
-      server_cpu_s: of each server, per step of any worker.
-      sent_bytes: per step, by task.
-      busy: share of its host's cores, by role and the busiest task of it.
-      link_busy: share of the time that the busiest link of a role's hosts is used.
-      coordinator_busy: share of the time that the coordinator dispatches steps.
-      waiting: share of a step in which its worker computes nothing.
-    """
-
-    steps_per_s: float
-    cpu_s: dict[str, float]
-    server_cpu_s: tuple[float, ...]
-    busy: dict[str, float]
-    link_busy: dict[str, float]
-    coordinator_busy: float
-    waiting: float
-
-
-def simulate(graph: StepGraph, rates: Rates, setting: Setting, steps: int = _STEPS) -> Prediction:
+def simulate(
+    graph: StepGraph,
+    rates: Rates,
+    setting: Setting,
+    steps: int = _STEPS,
+    whole_round: bool = False,
+) -> Prediction:
     """Run a job until its workers have a steady rate.
 
     Args:
@@ -91,11 +44,13 @@ def simulate(graph: StepGraph, rates: Rates, setting: Setting, steps: int = _STE
       rates: what things cost.
       setting: tasks, hosts and links.
       steps: of all workers, to simulate at least.
+      whole_round: make this number of steps, and count from the first one's beginning to the last
+        one's end, when some workers already have none: as who measures a job does.
 
     Returns:
       What it does per second and step.
     """
-    return _Job(graph, rates, setting).run(steps)
+    return _Job(graph, rates, setting).run(steps, whole_round)
 
 
 @dataclasses.dataclass
@@ -127,10 +82,10 @@ class _Job:
             self._copies |= copies
         self._servers = [task for task in graph.tasks() if task != WORKER]
         self._graph = graph
-        self._segments: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        self._segments: dict[str, list[tuple[int, tuple[float, float]]]] = defaultdict(list)
         for segment in graph.segments:
-            seconds = rates.segment_s(segment.work, setting.compute_scale)
-            self._segments[segment.task].append((segment.depth, seconds))
+            parts = rates.segment_parts_s(segment.work, setting.compute_scale)
+            self._segments[segment.task].append((segment.depth, parts))
         self._out: dict[tuple[str, int], list[Transfer]] = defaultdict(list)
         self._into: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for transfer in graph.transfers:
@@ -141,26 +96,32 @@ class _Job:
             depths |= self._into[task].keys()
             depths |= {depth for source, depth in self._out if source == task}
             own = dict(self._segments[task])
-            self._segments[task] = [(depth, own.get(depth, 0.0)) for depth in sorted(depths)]
+            self._segments[task] = [(depth, own.get(depth, (0.0, 0.0))) for depth in sorted(depths)]
 
         tasks: dict[str, int] = defaultdict(int)
-        for name in (
-            COORDINATOR,
-            *(f"worker:{number}" for number in range(setting.workers)),
-            *server_names(graph.servers),
-        ):
+        workers: dict[str, int] = defaultdict(int)
+        for number in range(setting.workers):
+            workers[setting.host(f"worker:{number}")] += 1
+        for name in (COORDINATOR, *server_names(graph.servers)):
             tasks[setting.host(name)] += 1
         self._slowdown = {
-            host: rates.slowdown(count, setting.cores) for host, count in tasks.items()
+            host: rates.slowdown(count, count + tasks[host], setting.cores)
+            for host, count in workers.items()
         }
 
-    def run(self, steps: int) -> Prediction:
+    def run(self, steps: int, whole_round: bool) -> Prediction:
         env = self._env
-        for number in range(self._setting.workers):
-            env.process(self._worker(number))
         workers = self._setting.workers
-        self._warm = workers * _WARM_UP
-        self._to_count = max(workers * _COUNTED, steps)
+        if whole_round:
+            self._left: float = steps
+            self._warm, self._to_count = 0, steps
+            self._counting_from = self._start = 0.0
+        else:
+            self._left = math.inf
+            self._warm = workers * _WARM_UP
+            self._to_count = max(workers * (_COUNTED if workers <= _MANY else 1), steps)
+        for number in range(workers):
+            env.process(self._worker(number))
         self._done = env.event()
         env.run(self._done)
         span = env.now - self._start
@@ -230,7 +191,8 @@ class _Job:
         return self._hosts[side]
 
     def _work(self, task: str, seconds: float, threads: float = 1.0) -> Any:
-        seconds *= self._slowdown[self._setting.host(task)]
+        if task.startswith("worker"):
+            seconds *= self._slowdown[self._setting.host(task)]
         if self._counting_from is not None:
             self._cpu[task] += seconds
         return self._host(task).run(seconds, min(threads, self._setting.cores))
@@ -250,12 +212,14 @@ class _Job:
             return self._env.timeout(delay)
         now = self._env.now
         sizes = size * self._copies.get(target, 1), size * self._copies.get(source, 1)
-        at = arrival(near, far, now, sizes, setting.link_bytes_per_s, setting.link_s + delay)
+        link = setting.link_bytes_per_s, setting.link_s + delay, setting.link_burst_bytes
+        at = arrival(near, far, now, sizes, *link)
         return self._env.timeout(at - now)
 
     def _worker(self, number: int) -> Iterator[Any]:
         env, task = self._env, f"worker:{number}"
-        while True:
+        while self._left > 0:
+            self._left -= 1
             share = self._rates.path_share
             yield env.process(self._dispatch(share))
             if share < 1:
@@ -263,8 +227,9 @@ class _Job:
             yield self._travel(COORDINATOR, task)
             begin = env.now
             yield env.process(self._step(task))
-            self._note(env.now - begin)
+            seconds = env.now - begin
             yield self._travel(task, COORDINATOR)
+            self._note(seconds)
 
     def _dispatch(self, share: float) -> Iterator[Any]:
         """Do a share of what the coordinator does for a step, in turn: Python runs one thread."""
@@ -276,15 +241,15 @@ class _Job:
                 self._dispatch_s += self._env.now - begin
 
     def _note(self, seconds: float) -> None:
-        self._warm -= 1
-        if self._warm == 0:
-            self._counting_from = self._start = self._env.now
+        if self._warm > 0:
+            self._warm -= 1
+            if self._warm == 0:
+                self._counting_from = self._start = self._env.now
             return
-        if self._warm < 0:
-            self._sums.steps += 1
-            self._sums.step_s += seconds
-            if self._sums.steps == self._to_count:
-                self._done.succeed()
+        self._sums.steps += 1
+        self._sums.step_s += seconds
+        if self._sums.steps == self._to_count:
+            self._done.succeed()
 
     def _step(self, worker: str) -> Iterator[Any]:
         env, rates = self._env, self._rates
@@ -293,9 +258,12 @@ class _Job:
         ends = [env.process(step.task(WORKER))]
         ends += [env.process(step.server(server)) for server in self._servers]
         yield env.all_of(ends)
-        own = sum(s for _, s in self._segments[WORKER]) + rates.worker_call_s
         if self._counting_from is not None:
-            self._sums.worker_s += own / min(rates.step_threads, self._setting.cores)
+            own = [sum(some) for some in zip(*(p for _, p in self._segments[WORKER]), strict=True)]
+            own = own or [0.0, 0.0]
+            own[0] += rates.worker_call_s
+            threads = min(rates.threads(*own), self._setting.cores)
+            self._sums.worker_s += sum(own) / threads
 
 
 class _Step:
@@ -326,11 +294,11 @@ class _Step:
         """Run the segments of a task, each when its tensors have arrived."""
         job, env = self._job, self._job._env
         self._started[task].succeed()
-        for depth, seconds in job._segments[task]:
+        for depth, parts in job._segments[task]:
             if arrivals := self._arrived.get((task, depth)):
                 yield env.all_of(arrivals)
-            if seconds:
-                yield job._work(self._name(task), seconds, job._rates.step_threads)
+            if any(parts):
+                yield job._work(self._name(task), sum(parts), job._rates.threads(*parts))
             for transfer, done in self._arrived.get((task, -1 - depth), ()):
                 env.process(self._send(transfer, done))
 
@@ -340,20 +308,36 @@ class _Step:
             # The receiver asks when its part of the step begins.
             yield self._started[transfer.target]
             yield job._travel(self._name(transfer.target), self._name(transfer.source))
-        portions = min(_PORTIONS, transfer.rpcs)
-        if portions <= 1:
-            yield env.process(self._portion(transfer, 1))
-        else:
+        portions = min(_PORTIONS, max(transfer.rpcs, int(transfer.bytes / _PORTION_BYTES)))
+        if portions <= transfer.rpcs:
             yield env.all_of(
                 [env.process(self._portion(transfer, portions)) for _ in range(portions)]
             )
+        else:  # A few large messages: each of their parts is sent after the one before.
+            received = None
+            for _ in range(portions):
+                yield self._send_part(transfer, portions)
+                received = env.process(self._receive_part(transfer, portions, received))
+            yield received
         done.succeed()
 
     def _portion(self, transfer: Transfer, of: int) -> Iterator[Any]:
-        job, rates = self._job, self._job._rates
-        source, target = self._name(transfer.source), self._name(transfer.target)
+        yield self._send_part(transfer, of)
+        yield self._job._env.process(self._receive_part(transfer, of, None))
+
+    def _send_part(self, transfer: Transfer, of: int) -> Any:
+        job = self._job
         # A worker does this for each server of a group.
-        to, by = job._copies.get(target, 1), job._copies.get(source, 1)
-        yield job._work(source, to * rates.sender_s(transfer) / of)
+        copies = job._copies.get(transfer.target, 1)
+        seconds = copies * job._rates.sender_s(transfer) / of
+        return job._work(self._name(transfer.source), seconds)
+
+    def _receive_part(self, transfer: Transfer, of: int, before: Any) -> Iterator[Any]:
+        """Receive what has left, and not before what was sent earlier."""
+        job = self._job
+        source, target = self._name(transfer.source), self._name(transfer.target)
         yield job._travel(source, target, transfer.bytes / of)
-        yield job._work(target, by * rates.receiver_s(transfer) / of)
+        if before is not None:
+            yield before
+        copies = job._copies.get(transfer.source, 1)
+        yield job._work(target, copies * job._rates.receiver_s(transfer) / of)

@@ -17,6 +17,8 @@ NOT_COUNTED = frozenset(
 )
 _MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "_FusedMatMul"})
 _CONVOLUTIONS = frozenset({"Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"})
+# Operations that read or change a variable.
+_OF_VARIABLES = ("Resource", "ReadVariableOp", "Assign")
 # These pass on a buffer, or its shape alone.
 _WITHOUT_BYTES = frozenset({"Reshape", "ExpandDims", "Squeeze", "Shape", "IteratorGetNext"})
 
@@ -35,7 +37,7 @@ def work_of(node: Any, nodes: Mapping[str, Any], received: Mapping[str, Any]) ->
     if node.op in NOT_COUNTED:
         return Work()
     ins = [_tensor(one, nodes, received) for one in node.input if not one.startswith("^")]
-    outs = _outputs(node)
+    outs = _outputs(node) or _product_outputs(node, ins)
     flops = 0.0
     if node.op in _MATRIX_PRODUCTS:
         flops = _product_flops(node, [shape for shape, _ in ins], [shape for shape, _ in outs])
@@ -52,6 +54,8 @@ def work_of(node: Any, nodes: Mapping[str, Any], received: Mapping[str, Any]) ->
         elif node.op.startswith(("Assign", "ResourceScatter")):
             written = 2 * read  # Read and written in place.
         touched = read + written
+    if node.op.startswith(_OF_VARIABLES):
+        return Work(variable_operations=1, variable_bytes=touched)
     return Work(1, 0, touched, flops)
 
 
@@ -67,6 +71,8 @@ def _tensor(name: str, nodes: Mapping[str, Any], received: Mapping[str, Any]) ->
     if node is None:
         return None, 0
     outs = _outputs(node)
+    if not outs and node.op in _MATRIX_PRODUCTS:
+        outs = _product_outputs(node, [_tensor(one, nodes, received) for one in node.input[:2]])
     index = int(output or 0)
     return outs[index] if index < len(outs) else (None, 0)
 
@@ -112,9 +118,25 @@ def tensor_bytes(tensor: Tensor) -> float:
     return _bytes(tensor)
 
 
+def _product_outputs(node: Any, ins: list[Tensor]) -> list[Tensor]:
+    """Return the output of a product without shapes, as Grappler's fused ones are."""
+    if node.op not in _MATRIX_PRODUCTS or len(ins) < 2:
+        return []
+    (first, size), (second, _) = ins[:2]
+    if not first or not second or len(first) != 2 or len(second) != 2:
+        return []
+    shape = []
+    for given, key, at in ((first, "transpose_a", 0), (second, "transpose_b", 1)):
+        swapped = key in node.attr and node.attr[key].b
+        shape.append(given[1 - at if swapped else at])
+    return [(tuple(shape), size)]
+
+
 def _product_flops(node: Any, ins: list[Any], outs: list[Any]) -> float:
-    if not ins or ins[0] is None or not ins[0]:
+    if not ins:
         return 0.0
+    if not ins[0]:
+        return _flops_by_second(node, ins, outs)
     transposed = any(node.attr[key].b for key in ("transpose_a", "adj_x") if key in node.attr)
     inner = ins[0][-2] if transposed and len(ins[0]) > 1 else ins[0][-1]
     if outs and outs[0] is not None:
@@ -124,6 +146,14 @@ def _product_flops(node: Any, ins: list[Any], outs: list[Any]) -> float:
         columns = ins[1][-2] if swapped and len(ins[1]) > 1 else ins[1][-1]
         return 2.0 * math.prod(ins[0]) * columns
     return 0.0
+
+
+def _flops_by_second(node: Any, ins: list[Any], outs: list[Any]) -> float:
+    """Return those of a product of a tensor of unknown shape, as what Grappler has made is."""
+    if len(ins) < 2 or not ins[1] or len(ins[1]) < 2 or not outs or outs[0] is None:
+        return 0.0
+    swapped = any(node.attr[key].b for key in ("transpose_b", "adj_y") if key in node.attr)
+    return 2.0 * math.prod(outs[0]) * ins[1][-1 if swapped else -2]
 
 
 def _convolution_flops(ins: list[Tensor], outs: list[Tensor]) -> float:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -62,7 +63,9 @@ def step_graph(rewrite: Any, servers: int, fused: bool, one_host: bool = False) 
                     (work_of(nodes[one.name], nodes, depths.received[device]) for one in inside),
                     start=Work(),
                 )
-                work[task, at] += Work(1, len(inside), total.bytes, total.flops)
+                work[task, at] += dataclasses.replace(
+                    total, operations=1, members=len(inside), variable_operations=0
+                )
             elif node.op not in NOT_COUNTED:
                 at = depths.of(device, node.name)
                 original = nodes.get(node.name, node)

@@ -28,7 +28,11 @@ def server_device(server: int) -> str:
 
 
 def place(
-    graph: Any, servers_of: Mapping[str, int], servers: Sequence[int], one_host: bool = False
+    graph: Any,
+    servers_of: Mapping[str, int],
+    servers: Sequence[int],
+    one_host: bool = False,
+    fuse_operations: bool = True,
 ) -> Any:
     """Put the variables of a graph on servers, optimize and partition it, and run the pass.
 
@@ -38,6 +42,7 @@ def place(
       servers: number of the server of each variable, whose device the graph has by the variable's
         number.
       one_host: whether all tasks are on one host.
+      fuse_operations: whether operations of a server, such as lookups, become one.
 
     Returns:
       The `tf_fuse.explain.Rewrite`.
@@ -65,7 +70,7 @@ def place(
             default_device=_WORKER,
             splitting="cost",
             addresses=dict.fromkeys(tasks, "localhost:1") if one_host else None,
-            fuse_operations=True,
+            fuse_operations=fuse_operations,
         )
     except ValueError as error:
         raise ScaleError(f"TensorFlow cannot partition the step: {error}") from error

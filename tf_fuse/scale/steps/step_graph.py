@@ -15,16 +15,20 @@ class Work:
     """Operations of one kind of place, counted.
 
     Attributes:
-      operations: that the executor schedules one by one.
+      operations: that the executor schedules one by one, and that use no variable.
       members: that run inside a group of operations.
-      bytes: that they read and write, where shapes are known.
+      bytes: that operations without a variable read and write, where shapes are known.
       flops: of products of matrices and of convolutions.
+      variable_operations: scheduled one by one, that read or change a variable.
+      variable_bytes: that all those read and write, also inside groups.
     """
 
     operations: int = 0
     members: int = 0
     bytes: float = 0.0
     flops: float = 0.0
+    variable_operations: int = 0
+    variable_bytes: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -32,6 +36,8 @@ class Work:
             self.members + other.members,
             self.bytes + other.bytes,
             self.flops + other.flops,
+            self.variable_operations + other.variable_operations,
+            self.variable_bytes + other.variable_bytes,
         )
 
 

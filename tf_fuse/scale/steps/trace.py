@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse import explain
@@ -14,7 +14,12 @@ from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras.optimizer import recorded_references
 from tf_fuse._tensorflow.variables.resource_variable import named_devices
 from tf_fuse.scale.steps import partition, placement
+from tf_fuse.scale.steps.even_parts import in_even_parts
 from tf_fuse.scale.steps.step_graph import StepGraph
+
+#: Stock; fused receives alone; lookups and updates of a server in one operation, too; and all that
+#: with variables in equal parts on all servers, as `shard_weight_update` puts dense ones.
+MODES = ("stock", "receives", "fused", "sharded")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +51,35 @@ class TracedStep:
           servers: how many.
           one_host: whether all tasks are on one host, which `fuse_grouping` takes into account.
         """
-        numbers = self.places(servers)
-        places = {handle: at for handle, at in zip(self.handles, numbers, strict=True) if handle}
-        rewrite = placement.place(self.graph, places, numbers, one_host)
+        rewrite = self._rewrite(servers, one_host)
         stock, fused = (
             partition.step_graph(rewrite, servers, fuse, one_host) for fuse in (False, True)
         )
         return stock, fused
+
+    def variants(
+        self, servers: int, one_host: bool = False, modes: Sequence[str] = MODES
+    ) -> dict[str, StepGraph]:
+        """Return the step in several modes; see `on`.
+
+        Args:
+          servers: how many.
+          one_host: whether all tasks are on one host.
+          modes: of `MODES`.
+        """
+        stock, fused = self.on(servers, one_host)
+        found = {"stock": stock, "fused": fused}
+        if "receives" in modes:
+            rewrite = self._rewrite(servers, one_host, fuse_operations=False)
+            found["receives"] = partition.step_graph(rewrite, servers, True, one_host)
+        if "sharded" in modes:
+            found["sharded"] = in_even_parts(fused)
+        return {mode: found[mode] for mode in modes}
+
+    def _rewrite(self, servers: int, one_host: bool, fuse_operations: bool = True) -> Any:
+        numbers = self.places(servers)
+        places = {handle: at for handle, at in zip(self.handles, numbers, strict=True) if handle}
+        return placement.place(self.graph, places, numbers, one_host, fuse_operations)
 
     def places(self, servers: int) -> list[int]:
         """Return the server of each variable: weights in turn, slots beside them."""
