@@ -57,7 +57,7 @@ def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) ->
     # The rows wait for what the reads waited for: earlier writes, or a check of the program.
     waits = list(dict.fromkeys(one for before in passed for one in before.control_inputs))
     # Grappler makes one sum of a chain of additions, whose terms it sorts by name: the order of the
-    # rows among them, and so the last bits of the sum, stay as they are.
+    # rows among them, and so the last bits of the sum, are unchanged.
     with ops.name_scope(f"{op.name}/"):
         rows = _rows(reads, ids, waits)
         rows.set_shape(ids.shape.concatenate(params.shape[1:]))
