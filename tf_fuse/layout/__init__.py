@@ -68,6 +68,7 @@ from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from tf_fuse.layout.by_size import SizedExecution
+    from tf_fuse.layout.execution.devices import Devices
     from tf_fuse.layout.execution.execute import Execution
     from tf_fuse.layout.keras.model import KerasExecution
     from tf_fuse.layout.trace.layout_marks import constrain
@@ -92,7 +93,8 @@ def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = Fa
     Args:
       plan: of `plan`.
       devices: local devices in the mesh's order, as ["CPU:0", "CPU:1"], which are logical CPUs by
-        default; or a `dtensor.Mesh` with the plan's axes, which may have several processes.
+        default; in several processes what `connect` returned, or a `dtensor.Mesh` with the plan's
+        axes.
       data_per_process: whether each process feeds its part of the batch (`num_shards` and
         `shard_id` of what is returned), and not all of them the same whole one. The parts, in the
         order of the processes, are the batch. What has no batch is fed whole.
@@ -107,6 +109,25 @@ def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = Fa
     from tf_fuse.layout.execution.execute import Execution
 
     return Execution(plan, devices, data_per_process)
+
+
+def connect(mesh: Mesh) -> Devices:
+    """Join the processes of TF_CONFIG, and return their devices for `execute` and `lay_out`.
+
+    Call it in each process before TensorFlow uses any device. Each starts a server, of the protocol
+    `grpc+fuse` if `rpc_layer` names no other one, and has as many logical CPUs as the others, which
+    lie next to each other in the mesh. Later calls return the devices of other meshes of that many.
+
+    Args:
+      mesh: of the devices of all processes.
+
+    Raises:
+      LayoutError: TF_CONFIG is missing or wrong; the mesh cannot be divided among its processes; or
+        TensorFlow has used devices already.
+    """
+    from tf_fuse.layout.execution import processes
+
+    return processes.connect(mesh)
 
 
 def lay_out(
@@ -173,6 +194,7 @@ __all__ = [
     "StepSet",
     "TensorLayout",
     "assumed_rates",
+    "connect",
     "constrain",
     "execute",
     "from_mindspore",
