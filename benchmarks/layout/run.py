@@ -10,8 +10,9 @@ counts those of some, and of whole training steps, on the network, in four proce
 (`wire.py`). `search` times searches of the strategies of models (`search.py`), and
 `step` training steps with layouts that were found and others (`steps.py`). `processes` times
 steps of Keras models in 2 and 4 processes, beside MultiWorkerMirroredStrategy (`processes.py`;
-`--models` and `--processes` take some of them). The JSON has a key for each part that ran, with a
-list of rows.
+`--models` and `--processes` take some of them), and `memory` trains a table that is larger than
+what a process may have (`large_table.py`). The JSON has a key for each part that ran, with a list
+of rows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
 from benchmarks.common import output
+from benchmarks.layout import large_table as layout_large_table
 from benchmarks.layout import processes as layout_processes
 from benchmarks.layout import relayout as layout_relayout
 from benchmarks.layout import search as layout_search
@@ -41,6 +43,7 @@ PARTS: Mapping[str, Any] = {
     "search": layout_search,
     "step": layout_steps,
     "processes": layout_processes,
+    "memory": layout_large_table,
 }
 
 

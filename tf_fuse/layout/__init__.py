@@ -29,6 +29,7 @@ Sources:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tf_fuse.layout.planning.by_rules import plan_by_rules
@@ -70,18 +71,23 @@ if TYPE_CHECKING:
     from tf_fuse.layout.by_size import SizedExecution
     from tf_fuse.layout.execution.devices import Devices
     from tf_fuse.layout.execution.execute import Execution
+    from tf_fuse.layout.execution.variables.made_in_parts import variable_in_parts
     from tf_fuse.layout.keras.model import KerasExecution
     from tf_fuse.layout.trace.layout_marks import constrain
+
+# What needs TensorFlow, and the modules that have it.
+_LAZY_NAMES = {
+    "constrain": "tf_fuse.layout.trace.layout_marks",
+    "variable_in_parts": "tf_fuse.layout.execution.variables.made_in_parts",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what runs in traced functions when it is first used, since it needs TensorFlow."""
-    if name != "constrain":
+    if name not in _LAZY_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tf_fuse.layout.trace.layout_marks import constrain
-
-    globals()[name] = constrain
-    return constrain
+    found = globals()[name] = getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    return found
 
 
 def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = False) -> Execution:
@@ -214,4 +220,5 @@ __all__ = [
     "to_rules",
     "to_sbp",
     "to_spec",
+    "variable_in_parts",
 ]

@@ -178,7 +178,7 @@ class ProcessCollectives:
                 given, back = wide(one)
                 large = given.shape.num_elements() * given.dtype.size > _AT_ONCE_BYTES
                 if self._devices.plugin and reduction == "sum" and large:
-                    (made,) = _native.load().tf_fuse_all_reduce(
+                    made = _surely(_native.load().tf_fuse_all_reduce)(
                         inputs=[given], **self._member(group, device, instance)
                     )
                 else:
@@ -216,7 +216,7 @@ class ProcessCollectives:
                 # Along the first dimension the blocks lie one after the other already.
                 as_is = dimension == 0 and ranked == blocks
                 whole = held[device] if as_is else tf.concat([_flat(b) for b in ranked], 0)
-                (made,) = _native.load().tf_fuse_reduce_scatter(
+                made = _surely(_native.load().tf_fuse_reduce_scatter)(
                     inputs=[_flat(whole)],
                     bounds=_bounds(blocks[0], len(group)),
                     **self._member(group, device, instance),
@@ -235,7 +235,7 @@ class ProcessCollectives:
                 given, back = carried(tf.expand_dims(one, 0))
                 shape = [len(group), *given.shape.as_list()[1:]]
                 if self._devices.plugin:
-                    (made,) = _native.load().tf_fuse_all_gather(
+                    made = _surely(_native.load().tf_fuse_all_gather)(
                         shards=[_flat(given)],
                         shapes=[tf.constant(shape, tf.int64)],
                         bounds=_bounds(given, len(group)),
@@ -273,7 +273,7 @@ class ProcessCollectives:
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
                 given, back = carried(tf.expand_dims(one, 0))
-                (made,) = _native.load().tf_fuse_permute(
+                made = _surely(_native.load().tf_fuse_permute)(
                     inputs=[given],
                     receivers=receivers,
                     rank=ranked.index(device),
@@ -381,3 +381,17 @@ def _flat(tensor: Any) -> Any:
 def _bounds(block: Any, members: int) -> list[int]:
     """Return where the blocks of all members begin, and where the last one ends."""
     return [i * block.shape.num_elements() for i in range(members + 1)]
+
+
+def _surely(operation: Any) -> Any:
+    """Return an operation of the plugin that a function runs even if nobody reads what it makes.
+
+    Other devices wait for it. Nothing else has to wait.
+    """
+
+    def run(**given: Any) -> Any:
+        (made,) = operation(**given)
+        made.graph.experimental_acd_manager.run_independently(made.op)
+        return made
+
+    return run
