@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -28,6 +28,7 @@ class Task:
       batch: inputs and targets, for all processes together.
       sums_alike: whether the loss of a batch is the mean of its parts' losses; not where the model
         normalizes over a batch.
+      layouts: that a plan is to have, by regular expressions for names of variables, on an axis x.
     """
 
     model: Any
@@ -35,6 +36,7 @@ class Task:
     loss: Any
     batch: tuple[np.ndarray, ...]
     sums_alike: bool = True
+    layouts: Mapping[str, Sequence[str | None]] = dataclasses.field(default_factory=dict)
 
     def loss_of(self, *batch: Any) -> Any:
         """Return the mean loss of a batch."""
@@ -74,7 +76,7 @@ def transformer(
 
 
 def wide_deep(batch: int = 2048, columns: int = 8, rows: int = 400_000, width: int = 32) -> Task:
-    """A table that is split by its rows: a wide part, and a deep one of dense layers."""
+    """Tables that are to be split by their rows: a wide part, and a deep one of dense layers."""
     ids = keras.Input((columns,), batch, dtype="int32")
     wide = keras.layers.Embedding(rows, 1, name="wide_table")(ids)
     deep = keras.layers.Embedding(rows, width, name="deep_table")(ids)
@@ -87,7 +89,8 @@ def wide_deep(batch: int = 2048, columns: int = 8, rows: int = 400_000, width: i
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     examples = rng.integers(0, rows, (batch, columns)).astype(np.int32)
     labels = rng.integers(0, 2, (batch, 1)).astype(np.float32)
-    return Task(model, keras.optimizers.SGD(0.1), loss, (examples, labels))
+    layouts = {".*_table/embeddings": ("x", None)}
+    return Task(model, keras.optimizers.SGD(0.1), loss, (examples, labels), layouts=layouts)
 
 
 def resnet18(batch: int = 32, side: int = 64, classes: int = 100) -> Task:

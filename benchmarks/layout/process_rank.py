@@ -108,7 +108,7 @@ class Plan:
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in batch]
         problem = layout.function_problem(step, mesh, specs, rates=rates)
         wanted = float(task.loss_of(*batch)) if rank == 0 and task.sums_alike else None
-        plan = _shared(problem, Path(spec["store"]), rank, spec["mode"])
+        plan = _shared(problem, Path(spec["store"]), rank, task.layouts)
         self._run = layout.execute(plan, devices)
         self.about = {
             "wanted": wanted,
@@ -126,11 +126,11 @@ class Plan:
         return float(made)
 
 
-def _shared(problem: Any, store: Path, rank: int, mode: str) -> Any:
+def _shared(problem: Any, store: Path, rank: int, layouts: Mapping[str, Any]) -> Any:
     """The plan that the first process finds, and saves for the others."""
     path = store.with_suffix(".plan")
     if rank == 0:
-        found = problem.search(mode)
+        found = problem.search(layouts=layouts or None)
         found.save(path.with_suffix(".new"))
         path.with_suffix(".new").rename(path)
         return found

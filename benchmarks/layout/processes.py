@@ -72,8 +72,7 @@ def _rows(
     with contextlib.ExitStack() as stack:
         groups = {}
         for way, protocol in WAYS.items():
-            spec = {"way": way, "model": model, "sizes": sizes, "mesh": f"x:{count}",
-                    "mode": "auto"}  # fmt: skip
+            spec = {"way": way, "model": model, "sizes": sizes, "mesh": f"x:{count}"}
             group = RankGroup(
                 Variant(way, protocol=protocol), count, TIMEOUT_S, program=_PROGRAM, spec=spec
             )
