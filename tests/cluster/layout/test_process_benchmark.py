@@ -12,7 +12,7 @@ from benchmarks.layout import processes
 
 @pytest.mark.slow
 def test_all_ways_begin_with_the_same_loss():
-    """A plan's is that of one device, and of both strategies; the tables are split by their rows."""
+    """A plan has the loss of one device, and of both strategies; tables are split by rows."""
     with Progress(disable=True) as progress:
         rows = processes.measure(progress, ["wide_deep"], [2], 1, {"batch": 64, "rows": 1000})
     assert [row["way"] for row in rows] == ["stock", "sharded", "plan"]
