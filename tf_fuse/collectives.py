@@ -337,5 +337,5 @@ def _all_reduce_gradient(op: Any, *gradients: Any) -> list[Any]:
 
 if features.works(feature_names.COLLECTIVES):
     control_dependencies.run_side_by_side(
-        ("TfFuse>ReduceScatter", "TfFuse>AllGather", "TfFuse>AllReduce")
+        ("TfFuse>ReduceScatter", "TfFuse>AllGather", "TfFuse>AllReduce", "TfFuse>Permute")
     )

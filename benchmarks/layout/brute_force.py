@@ -55,7 +55,8 @@ def distances(
 
     Args:
       nodes: all layouts of one tensor.
-      joint: whether all-to-all and all-reduce may take several axes as one group.
+      joint: whether all-to-all and all-reduce may take several axes as one group, and axes may
+        change places.
       price: of a step in groups over some axes, in which all devices together receive so many
         elements, and each one so many messages.
       any_partial: whether a tensor may become partial over any axis on the way; else only over
@@ -97,6 +98,15 @@ def _distances(
             p = math.prod(map(before.mesh.size_of, moved))
             what = exchange_price(moved, held // p * (p - 1), p - 1)
             best[at[before], at[after]] = min(best[at[before], at[after]], what)
+        if joint and _is_permuted(before, after):
+            devices = [
+                one
+                for one in range(before.mesh.size)
+                if before.slice_of(one) != after.slice_of(one)
+            ]
+            elements = before.bytes_per_device(1) * len(devices)
+            what = price(before.mesh.axes, elements, 1)
+            best[at[before], at[after]] = min(best[at[before], at[after]], what)
     for k in range(len(nodes)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)
     return best
@@ -113,6 +123,15 @@ def _exchanged(before: TensorLayout, after: TensorLayout, joint: bool) -> list[s
             return []
         moved += old[shorter:]
     return moved if joint or len(moved) == 1 else []
+
+
+def _is_permuted(before: TensorLayout, after: TensorLayout) -> bool:
+    """Whether all slices are as large, and cut alike, in another order of devices."""
+    size = before.mesh.size_of
+    return before.partial == after.partial and all(
+        list(map(size, old)) == list(map(size, new))
+        for old, new in zip(before.splits, after.splits, strict=True)
+    )
 
 
 def _steps(

@@ -7,10 +7,12 @@
 
 `relayout` compares bytes over all pairs of layouts of a tensor (`relayout.py`), and `wire`
 counts those of some, and of whole training steps, on the network, in four processes
-(`wire.py`). `search` times searches of the strategies of models (`search.py`),
-`matmul` computes what a layer costs in one, two and three dimensions (`matmul.py`), and `step`
-times training steps with layouts that were found and others (`steps.py`). The JSON has a key for
-each part that ran, with a list of rows.
+(`wire.py`). `search` times searches of the strategies of models (`search.py`), `matmul` computes
+what a layer costs in one, two and three dimensions (`matmul.py`), and `step` times training steps
+with layouts that were found and others (`steps.py`). `processes` times steps of Keras models in 2
+and 4 processes, beside MultiWorkerMirroredStrategy (`processes.py`; `--models` and `--processes`
+take some of them), and `memory` trains a table that is larger than what a process may have
+(`large_table.py`). The JSON has a key for each part that ran, with a list of rows.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 
 from benchmarks.common import output
+from benchmarks.layout import large_table as layout_large_table
 from benchmarks.layout import matmul as layout_matmul
+from benchmarks.layout import processes as layout_processes
 from benchmarks.layout import relayout as layout_relayout
 from benchmarks.layout import search as layout_search
 from benchmarks.layout import steps as layout_steps
@@ -40,6 +44,8 @@ PARTS: Mapping[str, Any] = {
     "search": layout_search,
     "matmul": layout_matmul,
     "step": layout_steps,
+    "processes": layout_processes,
+    "memory": layout_large_table,
 }
 
 
@@ -49,6 +55,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--parts", default=",".join(PARTS), help="separated by commas; all by default"
     )
+    parser.add_argument(
+        "--models", default=",".join(layout_processes.MODELS), help="of the part processes"
+    )
+    parser.add_argument(
+        "--processes", default=",".join(map(str, layout_processes.PROCESSES)), help="their numbers"
+    )
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="draw the bytes of relayouts here")
     args = parser.parse_args(argv)
@@ -56,6 +68,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = sorted(set(args.parts) - set(PARTS))
     if unknown or not args.parts:
         parser.error(f"--parts takes {', '.join(PARTS)}, got {', '.join(unknown) or 'nothing'}")
+    args.models = [one for one in args.models.split(",") if one]
+    unknown = sorted(set(args.models) - set(layout_processes.MODELS))
+    if unknown or not args.models:
+        known = ", ".join(layout_processes.MODELS)
+        parser.error(f"--models takes {known}, got {', '.join(unknown) or 'nothing'}")
+    numbers = args.processes.split(",")
+    if not all(one.isdecimal() and int(one) > 1 for one in numbers):
+        parser.error(f"--processes takes numbers from 2 on, as 2,4, got {args.processes!r}")
+    args.processes = [int(one) for one in numbers]
     if args.plot and "relayout" not in args.parts:
         parser.error("--plot draws the part relayout, which --parts leaves out")
     return args
@@ -73,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with display(console) as progress:
             for part in args.parts:
-                result[part] = PARTS[part].measure(progress)
+                chosen = (args.models, args.processes) if part == "processes" else ()
+                result[part] = PARTS[part].measure(progress, *chosen)
     except output.ProcessError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from tf_fuse.layout.relayout import steps as kinds
-from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, block_of
+from tf_fuse.layout.relayout.redistribution import (
+    RelayoutPlan,
+    RelayoutStep,
+    block_of,
+    sources_of,
+)
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
@@ -82,6 +87,8 @@ def run(plan: RelayoutPlan, pieces: Sequence[Array]) -> list[Array]:
 
 def run_step(step: RelayoutStep, pieces: Sequence[Array]) -> list[Array]:
     """Return what each device holds after one step."""
+    if step.kind == kinds.PERMUTE:
+        return [pieces[source] for source in sources_of(step)]
     found = list(pieces)
     for group in step.before.mesh.groups(step.axes):
         held = [pieces[device] for device in group]

@@ -3,10 +3,12 @@
 
 #include "kernels/shard_op.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "collectives/reduce/choose_algorithm.h"
 #include "collectives/remote_access/remote_access.h"
 #include "collectives/runtime/collective_executor.h"
@@ -89,6 +91,7 @@ ShardOp::ShardOp(OpKernelConstruction* c)
   OP_REQUIRES_OK(c, c->GetAttr("tag", &tag_));
   OP_REQUIRES_OK(c, c->GetAttr("timeout_seconds", &timeout_seconds_));
   if (c->HasAttr("groups")) OP_REQUIRES_OK(c, c->GetAttr("groups", &groups_));
+  if (c->HasAttr("bounds")) OP_REQUIRES_OK(c, c->GetAttr("bounds", &bounds_));
   tensorflow::NodeDef merge;
   merge.set_name(absl::StrCat(c->def().name(), "_merge"));
   merge.set_op("Add");
@@ -190,10 +193,41 @@ std::shared_ptr<CollectiveContext> ShardOp::ContextOf(
   return context;
 }
 
-ShardLayout ShardOp::LayoutOf(std::vector<int64_t> sizes,
-                              const CollectiveContext& context) const {
+absl::StatusOr<ShardLayout> ShardOp::LayoutOf(
+    std::vector<int64_t> sizes, const CollectiveContext& context) const {
+  if (!bounds_.empty()) {
+    const int members = context.col_params->group.group_size;
+    const absl::Status status = CheckBounds(sizes, members);
+    if (!status.ok()) return status;
+    return ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type_),
+                       members, bounds_);
+  }
   return ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type_),
                      context.col_params->group.group_size, packed_, groups_);
+}
+
+// Of each tensor, they go from 0 to its end, and never back.
+absl::Status ShardOp::CheckBounds(const std::vector<int64_t>& sizes,
+                                  int members) const {
+  if (bounds_.empty()) return absl::OkStatus();
+  const size_t each = static_cast<size_t>(members) + 1;
+  if (bounds_.size() != sizes.size() * each) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name(), ": there are ", bounds_.size(), " bounds; ", sizes.size(),
+        " tensors and ", members, " members have ", sizes.size() * each));
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const auto first = bounds_.begin() + i * each;
+    const auto last = first + members;
+    if (*first != 0 || *last != sizes[i] ||
+        !std::is_sorted(first, first + each)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), ": the bounds of tensor ", i, " of ", sizes[i],
+          " elements are [", absl::StrJoin(first, first + each, ", "),
+          "], which do not go from 0 to its end"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 int64_t ShardOp::OwnElements(const ShardLayout& layout, size_t tensor,

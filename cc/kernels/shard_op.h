@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/reduce/shard_layout.h"
 #include "tensorflow/core/framework/collective.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -35,8 +36,11 @@ class ShardOp : public tensorflow::AsyncOpKernel {
       tensorflow::OpKernelContext* c, tensorflow::CollectiveExecutor* executor,
       const tensorflow::CollectiveParams* params, const std::string& key);
 
-  ShardLayout LayoutOf(std::vector<int64_t> sizes,
-                       const tensorflow::CollectiveContext& context) const;
+  // By the attribute `bounds`, or as the ring cuts. Errors: InvalidArgument if
+  // the bounds of a tensor do not go from 0 to its end.
+  absl::StatusOr<ShardLayout> LayoutOf(
+      std::vector<int64_t> sizes,
+      const tensorflow::CollectiveContext& context) const;
   // Elements of a tensor that are this member's.
   static int64_t OwnElements(const ShardLayout& layout, size_t tensor,
                              const tensorflow::CollectiveContext& context);
@@ -50,12 +54,15 @@ class ShardOp : public tensorflow::AsyncOpKernel {
   // A member that never comes is an error, if there is a limit.
   void WatchGroup(const std::shared_ptr<Execution>& execution);
   absl::Status Run(Execution* execution);
+  absl::Status CheckBounds(const std::vector<int64_t>& sizes,
+                           int members) const;
 
   const tensorflow::DeviceType device_type_;
   int tensors_ = 0;
   tensorflow::DataType type_ = tensorflow::DT_INVALID;
   bool packed_ = false;
   int groups_ = 1;
+  std::vector<int64_t> bounds_;
   int rank_ = -1;
   std::string tag_;
   float timeout_seconds_ = 0;

@@ -1,8 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The definitions of TfFuse>ReduceScatter, TfFuse>AllGather and
-// TfFuse>AllReduce, and the shapes of what they return.
+// The definitions of TfFuse>ReduceScatter, TfFuse>AllGather, TfFuse>AllReduce
+// and TfFuse>Permute, and the shapes of what they return.
 
 #include "kernels/input_indices.h"
 #include "tensorflow/core/framework/op.h"
@@ -80,6 +80,7 @@ REGISTER_OP("TfFuse>ReduceScatter")
     .Input("inputs: N * T")
     .Output("shards: N * T")
     .Attr("groups: int >= 1 = 1")
+    .Attr("bounds: list(int) = []")
     .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferShards)
     .Doc(R"doc(
 Sums each tensor over the members of a group, and gives each member its shard.
@@ -94,6 +95,8 @@ packed: whether all tensors are cut as one, in which they follow each other; a
 groups: a divisor of group_size. With more than one, the members of each of so
   many groups of consecutive ranks get the whole sum together; each chunk is
   still summed once, in the ring's order, and handed to those that hold it too.
+bounds: if there are any, they say what is whose: of each tensor in turn, where
+  the members' shards begin, by rank, and where the last one ends.
 rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.
@@ -132,6 +135,23 @@ bounds: if there are any, they say what is whose: of each tensor in turn, where
 packed: as in the reduce-scatter.
 groups: as in the reduce-scatter; a member gathers what its group has.
 outputs: the whole tensors.
+rank: what the graph takes this member's rank to be; -1 if it does not matter.
+tag: tells collectives of the same instance key apart.
+timeout_seconds: until the operation fails; 0 waits for ever.
+)doc");
+
+REGISTER_OP("TfFuse>Permute")
+    .Input("inputs: N * T")
+    .Output("outputs: N * T")
+    .Attr("receivers: list(int) >= 1")
+    .TF_FUSE_MEMBER_OF_A_GROUP.SetShapeFn(InferReduced)
+    .Doc(R"doc(
+Sends each member's tensors to another member, which has nothing to add to them.
+
+inputs: tensors of any shape, equal in all members.
+outputs: those of the member that sends to this one.
+receivers: by rank, who receives what a member has; each member once.
+packed: has no effect.
 rank: what the graph takes this member's rank to be; -1 if it does not matter.
 tag: tells collectives of the same instance key apart.
 timeout_seconds: until the operation fails; 0 waits for ever.

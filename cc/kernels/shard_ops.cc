@@ -1,7 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of TfFuse>ReduceScatter, TfFuse>AllGather and TfFuse>AllReduce.
+// The kernels of TfFuse>ReduceScatter, TfFuse>AllGather, TfFuse>AllReduce and
+// TfFuse>Permute.
 // They resolve their group as TensorFlow's collectives do, and nothing else:
 // there is no instance to look up, so nothing stays of a call. One that fails
 // aborts the collectives of its process, as those of TensorFlow do: so other
@@ -13,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/borrowed_tensor.h"
 #include "base/recycled_memory.h"
+#include "collectives/reduce/permute.h"
 #include "collectives/reduce/shard_exchange.h"
 #include "collectives/remote_access/awaited_members.h"
 #include "kernels/shard_op.h"
@@ -66,7 +69,10 @@ class ReduceScatterOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
-    const ShardLayout layout = LayoutOf(SizesOf(inputs), *context);
+    const absl::StatusOr<ShardLayout> found =
+        LayoutOf(SizesOf(inputs), *context);
+    if (!found.ok()) return found.status();
+    const ShardLayout& layout = *found;
     std::vector<Tensor> shards(tensors());
     for (int i = 0; i < tensors(); ++i) {
       const int64_t own = OwnElements(layout, i, *context);
@@ -91,7 +97,10 @@ class AllReduceOp : public ShardOp {
       OpKernelContext* c,
       const std::shared_ptr<CollectiveContext>& context) override {
     const std::vector<Tensor> inputs = Flattened(c, 0, tensors());
-    const ShardLayout layout = LayoutOf(SizesOf(inputs), *context);
+    const absl::StatusOr<ShardLayout> found =
+        LayoutOf(SizesOf(inputs), *context);
+    if (!found.ok()) return found.status();
+    const ShardLayout& layout = *found;
     std::vector<Tensor> shards(tensors());
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
@@ -113,9 +122,7 @@ class AllReduceOp : public ShardOp {
 
 class AllGatherOp : public ShardOp {
  public:
-  explicit AllGatherOp(OpKernelConstruction* c) : ShardOp(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("bounds", &bounds_));
-  }
+  using ShardOp::ShardOp;
 
  protected:
   absl::Status Exchange(
@@ -129,13 +136,10 @@ class AllGatherOp : public ShardOp {
     for (const TensorShape& shape : shapes) {
       sizes.push_back(shape.num_elements());
     }
-    status = CheckBounds(sizes, context->col_params->group.group_size);
-    if (!status.ok()) return status;
-    const ShardLayout layout =
-        bounds_.empty()
-            ? LayoutOf(std::move(sizes), *context)
-            : ShardLayout(std::move(sizes), tensorflow::DataTypeSize(type()),
-                          context->col_params->group.group_size, bounds_);
+    const absl::StatusOr<ShardLayout> found =
+        LayoutOf(std::move(sizes), *context);
+    if (!found.ok()) return found.status();
+    const ShardLayout& layout = *found;
     std::vector<Tensor> outputs(tensors());
     for (int i = 0; i < tensors(); ++i) {
       const int64_t own = OwnElements(layout, i, *context);
@@ -169,32 +173,45 @@ class AllGatherOp : public ShardOp {
     }
     return absl::OkStatus();
   }
+};
 
-  // Of each tensor, they go from 0 to its end, and never back.
-  absl::Status CheckBounds(const std::vector<int64_t>& sizes,
-                           int members) const {
-    if (bounds_.empty()) return absl::OkStatus();
-    const size_t each = static_cast<size_t>(members) + 1;
-    if (bounds_.size() != sizes.size() * each) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name(), ": there are ", bounds_.size(), " bounds; ", sizes.size(),
-          " tensors and ", members, " members have ", sizes.size() * each));
-    }
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      const auto first = bounds_.begin() + i * each;
-      const auto last = first + members;
-      if (*first != 0 || *last != sizes[i] ||
-          !std::is_sorted(first, first + each)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name(), ": the bounds of tensor ", i, " of ", sizes[i],
-            " elements are [", absl::StrJoin(first, first + each, ", "),
-            "], which do not go from 0 to its end"));
-      }
-    }
-    return absl::OkStatus();
+// A member that keeps what it has returns its input.
+class PermuteOp : public ShardOp {
+ public:
+  explicit PermuteOp(OpKernelConstruction* c) : ShardOp(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("receivers", &receivers_));
   }
 
-  std::vector<int64_t> bounds_;
+ protected:
+  absl::Status Exchange(
+      OpKernelContext* c,
+      const std::shared_ptr<CollectiveContext>& context) override {
+    const int size = context->col_params->group.group_size;
+    std::vector<int> each = receivers_;
+    std::sort(each.begin(), each.end());
+    bool permutes = static_cast<int>(each.size()) == size;
+    for (int i = 0; permutes && i < size; ++i) permutes = each[i] == i;
+    if (!permutes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), ": receivers are [", absl::StrJoin(receivers_, ", "),
+          "]; each of the ", size, " members receives from exactly one"));
+    }
+    const int rank = context->col_params->default_rank;
+    if (receivers_[rank] == rank) {
+      for (int i = 0; i < tensors(); ++i) c->set_output(i, c->input(i));
+      return absl::OkStatus();
+    }
+    std::vector<Tensor> outputs(tensors());
+    for (int i = 0; i < tensors(); ++i) {
+      const absl::Status status =
+          AllocateOutput(c, i, c->input(i).shape(), &outputs[i]);
+      if (!status.ok()) return status;
+    }
+    return Permute(context, receivers_, Flattened(c, 0, tensors()), &outputs);
+  }
+
+ private:
+  std::vector<int> receivers_;
 };
 
 }  // namespace
@@ -206,5 +223,7 @@ REGISTER_KERNEL_BUILDER(Name("TfFuse>AllReduce").Device(tensorflow::DEVICE_CPU),
                         AllReduceOp);
 REGISTER_KERNEL_BUILDER(Name("TfFuse>AllGather").Device(tensorflow::DEVICE_CPU),
                         AllGatherOp);
+REGISTER_KERNEL_BUILDER(Name("TfFuse>Permute").Device(tensorflow::DEVICE_CPU),
+                        PermuteOp);
 
 }  // namespace tf_fuse

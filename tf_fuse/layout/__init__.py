@@ -29,6 +29,7 @@ Sources:
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from tf_fuse.layout.planning.by_rules import plan_by_rules
@@ -68,19 +69,25 @@ from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 if TYPE_CHECKING:
     from tf_fuse.layout.by_size import SizedExecution
+    from tf_fuse.layout.execution.devices import Devices
     from tf_fuse.layout.execution.execute import Execution
+    from tf_fuse.layout.execution.variables.made_in_parts import variable_in_parts
     from tf_fuse.layout.keras.model import KerasExecution
     from tf_fuse.layout.trace.layout_marks import constrain
+
+# What needs TensorFlow, and the modules that have it.
+_LAZY_NAMES = {
+    "constrain": "tf_fuse.layout.trace.layout_marks",
+    "variable_in_parts": "tf_fuse.layout.execution.variables.made_in_parts",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import what runs in traced functions when it is first used, since it needs TensorFlow."""
-    if name != "constrain":
+    if name not in _LAZY_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tf_fuse.layout.trace.layout_marks import constrain
-
-    globals()[name] = constrain
-    return constrain
+    found = globals()[name] = getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    return found
 
 
 def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = False) -> Execution:
@@ -92,7 +99,8 @@ def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = Fa
     Args:
       plan: of `plan`.
       devices: local devices in the mesh's order, as ["CPU:0", "CPU:1"], which are logical CPUs by
-        default; or a `dtensor.Mesh` with the plan's axes, which may have several processes.
+        default; in several processes what `connect` returned, or a `dtensor.Mesh` with the plan's
+        axes.
       data_per_process: whether each process feeds its part of the batch (`num_shards` and
         `shard_id` of what is returned), and not all of them the same whole one. The parts, in the
         order of the processes, are the batch. What has no batch is fed whole.
@@ -107,6 +115,25 @@ def execute(plan: FunctionPlan, devices: Any = None, data_per_process: bool = Fa
     from tf_fuse.layout.execution.execute import Execution
 
     return Execution(plan, devices, data_per_process)
+
+
+def connect(mesh: Mesh) -> Devices:
+    """Join the processes of TF_CONFIG, and return their devices for `execute` and `lay_out`.
+
+    Call it in each process before TensorFlow uses any device. Each starts a server, of the protocol
+    `grpc+fuse` if `rpc_layer` names no other one, and has as many logical CPUs as the others, which
+    lie next to each other in the mesh. Later calls return the devices of other meshes of that many.
+
+    Args:
+      mesh: of the devices of all processes.
+
+    Raises:
+      LayoutError: TF_CONFIG is missing or wrong; the mesh cannot be divided among its processes; or
+        TensorFlow has used devices already.
+    """
+    from tf_fuse.layout.execution import processes
+
+    return processes.connect(mesh)
 
 
 def lay_out(
@@ -174,6 +201,7 @@ __all__ = [
     "StepSet",
     "TensorLayout",
     "assumed_rates",
+    "connect",
     "constrain",
     "execute",
     "from_mindspore",
@@ -193,4 +221,5 @@ __all__ = [
     "to_rules",
     "to_sbp",
     "to_spec",
+    "variable_in_parts",
 ]

@@ -25,7 +25,7 @@ class Summing {
 
   // output = values[n-1] + (... (values[1] + values[0])), then the final
   // operation. `output` may be the memory of the last value, and no other.
-  // All begin at multiples of 64 bytes.
+  // All begin at multiples of an element's size.
   absl::Status Merge(const std::vector<const char*>& values, int64_t elements,
                      char* output);
 

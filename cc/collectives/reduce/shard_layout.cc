@@ -59,6 +59,7 @@ ShardRange ShardLayout::Of(size_t tensor, int member) const {
 }
 
 ShardRange ShardLayout::SummedBy(size_t tensor, int member) const {
+  if (!bounds_.empty()) return Of(tensor, member);
   const int chunk = FirstTermOf(member);
   return Chunks(tensor, chunk, chunk);
 }

@@ -221,7 +221,7 @@ def main() -> None:
     devices = layout_processes.begin(MESH, NUMBER, JOBS)
     parts = (functions, whole_batch, errors, chief_alone, keras_fit)
     found = {one.__name__: one(devices) for one in parts}
-    layout_processes.end(NUMBER, devices, found)
+    layout_processes.end(NUMBER, found)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ def main() -> None:
         }
         run.release()
     found["disagreement"] = disagreement(mesh, devices)
-    layout_processes.end(NUMBER, devices, found)
+    layout_processes.end(NUMBER, found)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
         run(tf.ones([4, 8]))
         weight.numpy()
     found["meetings"] = [len(meetings), len(set(meetings))]
-    layout_processes.end(NUMBER, devices, {**found, "said": said})
+    layout_processes.end(NUMBER, {**found, "said": said})
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
         "compute": [rates.seconds_per_flop, rates.seconds_per_byte, rates.seconds_per_operation],
         "overlap": rates.overlap,
     }
-    layout_processes.end(NUMBER, devices, found)
+    layout_processes.end(NUMBER, found)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests import scripted
+from tests.cluster.layout import processes as layout_processes
 from tf_fuse.cluster.ports import HeldPorts
 
 HERE = Path(__file__).resolve().parent
@@ -56,9 +57,43 @@ def results(program: str, processes: int, env: dict[str, str], folder: Path) -> 
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_plans_have_the_values_of_one_device(processes, isolated_env, tmp_path):
+def test_relayouts_take_the_data_paths_of_the_plugin(processes, isolated_env, tmp_path):
+    """Nothing comes by TensorFlow's transport; reduce-scatters and permutations are one operation.
+
+    In four processes all of a plan's bytes are received, in two those that cross them.
+    """
+    ranks = results("relayout_program.py", processes, isolated_env, tmp_path)
+    operations = {
+        "all_gather": "TfFuse>AllGather",
+        "all_reduce": "TfFuse>AllReduce",
+        "all_to_all": "CollectiveAllToAllV2",
+        "permute": "TfFuse>Permute",
+        "reduce_scatter": "TfFuse>ReduceScatter",
+    }
+    assert len(ranks[0]) == 36
+    for name in ranks[0]:
+        what, kind = name.partition(",")[0].partition(" ")[0], name.rpartition(" ")[2]
+        found = [rank[name] for rank in ranks]
+        assert all(one["right"] for one in found), name
+        assert {tuple(one["steps"]) for one in found} == {(what,)}, name
+        assert sum(one["received"]["stock"] for one in found) == 0, name
+        received = sum(sum(one["received"].values()) for one in found)
+        assert sum(one["traffic"] for one in found) == received, name
+        # TensorFlow and the plugin add up no bytes: they travel as int32.
+        wide = 4 if what == "all_reduce" and kind == "uint8" else 1
+        if processes == 4:
+            assert received == found[0]["planned"] * wide, name
+        crossing = [one["operations"] for one in found if one["operations"]]
+        if kind == "float32":
+            assert {one for some in crossing for one in some} <= {operations[what]}, name
+
+
+@pytest.mark.parametrize("way", ["connect", "dtensor"])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_plans_have_the_values_of_one_device(processes, way, isolated_env, tmp_path):
     """Of two processes each has two devices, so that groups lie within and across processes."""
-    found = results("execution_program.py", processes, isolated_env, tmp_path)[0]
+    env = isolated_env | {layout_processes.WAY: way}
+    found = results("execution_program.py", processes, env, tmp_path)[0]
     assert found.pop("disagreement") == (
         "the processes run different plans; save the plan in one of them, and load it in the others"
     )

@@ -79,7 +79,7 @@ def keras_fit(devices: Any) -> dict[str, Any]:
 def main() -> None:
     devices = layout_processes.begin(runs.MESH, NUMBER, JOBS)
     found = {"transformer": transformer(devices), "keras": keras_fit(devices)}
-    layout_processes.end(NUMBER, devices, found)
+    layout_processes.end(NUMBER, found)
 
 
 if __name__ == "__main__":

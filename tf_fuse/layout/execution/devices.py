@@ -22,11 +22,15 @@ class Devices:
       mesh: whose they are.
       names: of this process's devices, as TensorFlow has them, by their numbers in the mesh.
       mesh_on_dtensor: the `dtensor.Mesh` that they were taken from; None if from none.
+      processes: number of those that TensorFlow's coordination service knows.
+      plugin: whether all processes have servers of the protocol `grpc+fuse`.
     """
 
     mesh: Mesh
     names: dict[int, str]
     mesh_on_dtensor: Any = None
+    processes: int = 1
+    plugin: bool = False
 
     @property
     def local(self) -> tuple[int, ...]:
@@ -50,14 +54,21 @@ def devices_of(mesh: Mesh, given: Any = None) -> Devices:
     Args:
       mesh: that they form.
       given: names of local devices, as "CPU:0", in the mesh's order; or a `dtensor.Mesh` with the
-        same axes in the same order, for several processes too. None for the first logical CPUs of
-        this process.
+        same axes in the same order, for several processes too; or what `connect` returned. None
+        for the first logical CPUs of this process.
 
     Raises:
       LayoutError: there are not as many, or the other mesh has other axes.
     """
     if given is None:
         given = [f"CPU:{i}" for i in range(mesh.size)]
+    if isinstance(given, Devices):
+        if given.mesh != mesh:
+            raise LayoutError(
+                f"the plan is for mesh {str(mesh)!r}, but the devices were connected for "
+                f"{str(given.mesh)!r}; call connect with the plan's mesh, also a second time"
+            )
+        return given
     if hasattr(given, "dim_names"):
         return _of_dtensor(mesh, given)
     return _named(mesh, given)
@@ -96,4 +107,7 @@ def _of_dtensor(mesh: Mesh, given: Any) -> Devices:
     places = {int(one): i for i, one in enumerate(given.global_device_ids().flatten())}
     local = zip(given.local_device_ids(), given.local_devices(), strict=True)
     names = {places[int(number)]: name for number, name in local}
-    return Devices(mesh, {number: names[number] for number in sorted(names)}, given)
+    from tensorflow.dtensor.python import config
+
+    own = {number: names[number] for number in sorted(names)}
+    return Devices(mesh, own, given, config.num_clients())

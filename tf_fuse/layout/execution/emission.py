@@ -18,6 +18,7 @@ from tf_fuse.layout.execution.communication.relayouts import Relayouts
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, Seed, own_state
 from tf_fuse.layout.execution.program import Instruction, Program, Read
+from tf_fuse.layout.execution.tables_in_place import NOT_IN_PLACE, TablesInPlace
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.strategies.strategy import InnerAllReduce
 from tf_fuse.layout.trace.records import Sources
@@ -54,6 +55,7 @@ class Emission:
         communicator: Communicator,
         given: Mapping,
         seed: Seed | None = None,
+        in_place: TablesInPlace = NOT_IN_PLACE,
     ):
         """Write all instructions.
 
@@ -63,6 +65,7 @@ class Emission:
           communicator: between the devices.
           given: by name of a tensor that is fed, or of a variable, what the devices hold of it.
           seed: of random numbers in this call; None if the program draws none.
+          in_place: variables that are given as such, and not by their values.
         """
         self.held: MutableMapping[str, PerDevice] = dict(given)
         self._program = program
@@ -71,6 +74,9 @@ class Emission:
         self._seed = seed
         self._relayouts = Relayouts(communicator)
         self._devices = communicator.devices.local
+        self._in_place = in_place
+        # Updates in place, which come last: instruction and inputs.
+        self._last: list[tuple[Instruction, list[PerDevice]]] = []
         self._write(OUTSIDE)
 
     def _write(self, block: str) -> None:
@@ -155,8 +161,17 @@ class Emission:
         return {name: self.held[one.tensor] for name, one in self._program.observed.items()}
 
     def writes(self) -> dict[str, PerDevice]:
-        """Return what the devices finally hold of each written variable."""
-        return {name: self._read(one) for name, one in self._program.writes.items()}
+        """Update variables in place, and return what the devices finally hold of the others."""
+        found = {
+            name: self._read(one)
+            for name, one in self._program.writes.items()
+            if name not in self._in_place.variables
+        }
+        for one, read in self._last:
+            for device, (local, inputs) in self._given(one, read).items():
+                with tf.device(self._communicator.devices.names[device]):
+                    KERNELS.get(one.operation.kind, same)(local, *inputs)
+        return found
 
     def _source(self, one: Instruction) -> None:
         name = one.operation.outputs[0].name
@@ -178,29 +193,37 @@ class Emission:
 
     def _run(self, one: Instruction) -> None:
         read = [self._read(each) for each in one.reads]
-        origin = self._sources.origins.get(one.operation.name)
+        if one.operation.name in self._in_place.updates:
+            self._last.append((one, read))
+            return
         kernel = KERNELS.get(one.operation.kind, same)
+        made = _in_step(self._communicator, one, kernel, self._given(one, read))
+        for o, tensor in enumerate(one.operation.outputs):
+            self.held[tensor.name] = {
+                device: _checked(one, o, mine[o]) for device, mine in made.items()
+            }
+
+    def _given(
+        self, one: Instruction, read: Sequence[PerDevice]
+    ) -> dict[int, tuple[LocalOperation, list[Any]]]:
+        """Return, for each device, its part of an operation, and its inputs."""
+        origin = self._sources.origins.get(one.operation.name)
         _check_state(one, origin)
         mesh = self._program.mesh
-        given = {
+        return {
             device: (
                 LocalOperation(one, origin, mesh, device, self._seed),
                 [each[device] for each in read],
             )
             for device in self._devices
         }
-        made = _in_step(self._communicator, one, kernel, given)
-        for o, tensor in enumerate(one.operation.outputs):
-            self.held[tensor.name] = {
-                device: _checked(one, o, mine[o]) for device, mine in made.items()
-            }
 
 
 def _in_step(
     communicator: Communicator,
     one: Instruction,
     kernel: Any,
-    given: Mapping[int, tuple[LocalOperation, Sequence[Any]]],
+    given: Mapping[int, tuple[LocalOperation, list[Any]]],
 ) -> dict[int, Sequence[Any]]:
     """Run a kernel on all devices in step, so that they exchange together where it asks."""
     left = list(one.strategy.forward)
@@ -239,7 +262,7 @@ def _in_step(
 def _reduced(
     communicator: Communicator,
     one: Instruction,
-    given: Mapping[int, tuple[LocalOperation, Sequence[Any]]],
+    given: Mapping[int, tuple[LocalOperation, list[Any]]],
     asked: Mapping[int, Any],
     left: list[InnerAllReduce],
 ) -> dict[int, Any]:

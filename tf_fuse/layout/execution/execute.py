@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import function_type_utils
 from tensorflow.python.ops import resource_variable_ops
 
 from tf_fuse._tensorflow import feature_names, features
-from tf_fuse.layout.execution import run_side_effects, traffic
+from tf_fuse.layout.execution import run_side_effects, tables_in_place, traffic
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
 from tf_fuse.layout.execution.communication.relayouts import relayout
@@ -80,6 +80,7 @@ class Execution:
         self._parts = ProcessParts(self._communicator) if data_per_process else None
         self._part_layouts = self._layouts_of_parts()
         self._sources = plan.function.sources
+        self._in_place = tables_in_place.find(self.program, self._sources.origins)
         self._check_variables()
         if rings is not None:
             rings.check_same(str(self.program))
@@ -276,8 +277,13 @@ class Execution:
             for name, tensor in zip(self.plan.function.inputs, fed, strict=True):
                 given[name] = self._cut(name, tensor, layouts[name])
         for name, shards in self._shards.items():
+            if name in self._in_place.variables:
+                given[name] = shards.variables
+                continue
             given[name] = self._communicator.each(shards.variables, lambda _, one: one.read_value())
-        emission = Emission(self.program, self._sources, self._communicator, given, seed)
+        emission = Emission(
+            self.program, self._sources, self._communicator, given, seed, self._in_place
+        )
         with tf.name_scope(traffic.EFFECTS):
             whole = {
                 name: self._whole(held, self.program.observed[name].layout)

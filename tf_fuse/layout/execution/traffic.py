@@ -20,8 +20,16 @@ _RECEIVED: Final = {
     "CollectiveReduceV2": lambda v, p: 2 * (p - 1) * v / p,
     "CollectiveGatherV2": lambda v, p: (p - 1) * v,
     "CollectiveAllToAllV2": lambda v, p: (p - 1) * v / p,
+    "TfFuse>AllReduce": lambda v, p: 2 * (p - 1) * v / p,
+    "TfFuse>AllGather": lambda v, p: (p - 1) * v,
+    "TfFuse>ReduceScatter": lambda v, p: (p - 1) * v / p,
+    "TfFuse>Permute": lambda v, p: v,
 }
-_KEYS: Final = 1  # The input of a collective that is the group's size.
+_OURS: Final = "TfFuse>"
+_PERMUTE: Final = "TfFuse>Permute"
+# The input of a collective that is the group's size: after the tensor; of ours, before two keys.
+_KEYS: Final = 1
+_OUR_KEYS: Final = -3
 
 
 # Scopes of names: of what is fed, of results that are put together, and of what checks, prints and
@@ -64,6 +72,8 @@ def traffic_of(graph: Any) -> Traffic:
     for one in graph.get_operations():
         if one.type in _RECEIVED:
             size = _RECEIVED[one.type](_bytes(one.inputs[0]), _group_size(one))
+            if one.type == _PERMUTE and _keeps(one):
+                size = 0
             received[_scope(one)] += size
             collectives[one.type] = collectives.get(one.type, 0) + 1
         elif one.type.startswith("Collective"):
@@ -91,8 +101,15 @@ def _crosses(tensor: Any, reader: Any) -> bool:
 def _group_size(operation: Any) -> int:
     import tensorflow as tf
 
-    size = tf.get_static_value(operation.inputs[_KEYS])
+    ours = operation.type.startswith(_OURS)
+    size = tf.get_static_value(operation.inputs[_OUR_KEYS if ours else _KEYS])
     return int(size)
+
+
+def _keeps(permutation: Any) -> bool:
+    """Return whether this member of a permutation keeps its own tensor."""
+    rank = permutation.get_attr("rank")
+    return bool(permutation.get_attr("receivers")[rank] == rank)
 
 
 def _bytes(tensor: Any) -> int:

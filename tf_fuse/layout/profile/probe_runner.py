@@ -105,10 +105,10 @@ class ExecutionBench:
 
         def gathered(mine: Any) -> Any:
             held = dict.fromkeys(self._devices.local, mine)
-            return self._communicator.all_gather(held, axes)[self._devices.first]
+            return self._communicator.all_gather(held, axes, 0)[self._devices.first]
 
-        every = tf.function(gathered)(tf.constant(list(seconds), tf.float64))
-        return [float(max(column)) for column in zip(*(one.numpy() for one in every), strict=True)]
+        every = tf.function(gathered)(tf.constant([list(seconds)], tf.float64))
+        return [float(one) for one in tf.reduce_max(every, 0).numpy()]
 
     def _compute(self, what: Callable[[Any], Any], shapes: Any, alone: bool) -> Callable[[], None]:
         # The mesh's first device may be another process's.

@@ -23,7 +23,7 @@ import numpy as np
 from tf_fuse.layout.relayout.factor_dimensions import cut
 from tf_fuse.layout.relayout.link_rates import GroupLinks, Links, of_mesh
 from tf_fuse.layout.relayout.redistribution import default_steps, state_of
-from tf_fuse.layout.relayout.steps import ALL_TO_ALL, MASK, PAD, RelayoutState, Space, StepSet
+from tf_fuse.layout.relayout.steps import EXCHANGES, MASK, PAD, RelayoutState, Space, StepSet
 from tf_fuse.layout.types.tensor_layout import TensorLayout
 
 _KEPT = 256
@@ -141,7 +141,7 @@ class _Net:
                 handling = self._space.handling(before, step)
                 makes = step.axes[0] if step.kind in (MASK, PAD) else -1
                 ends = self._number[before], self._number[after]
-                group = step.axes, step.kind == ALL_TO_ALL
+                group = step.axes, step.kind in EXCHANGES
                 self._steps.append((*ends, *received, *handling, makes, group))
 
     def seconds(

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tf_fuse.layout.relayout import axis_permutations
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout import shortest_path as search
 from tf_fuse.layout.relayout.factor_dimensions import factored
@@ -34,7 +35,8 @@ class RelayoutStep:
     """One step of a plan.
 
     Attributes:
-      kind: "slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter" or "all_reduce".
+      kind: "slice", "mask", "pad", "all_gather", "all_to_all", "reduce_scatter", "all_reduce" or
+        "permute".
       axes: whose devices form the groups; those that begin to split the same dimension in the order
         in which they do.
       sources: for each of the axes the dimension that it split; empty if none did.
@@ -229,6 +231,13 @@ def block_of(
         length = cut.slice_shape[i]
         block[i] = slice(number * length, (number + 1) * length)
     return tuple(block)
+
+
+def sources_of(step: RelayoutStep) -> list[int]:
+    """Return, for each device, the one that it receives from in a permutation."""
+    sizes = step.before.mesh.shape
+    splits = state_of(step.before).splits, state_of(step.after).splits
+    return axis_permutations.sources(axis_permutations.between(*splits, len(sizes)), sizes)
 
 
 def default_steps(mesh: Mesh) -> StepSet:

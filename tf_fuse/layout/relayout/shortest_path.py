@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from tf_fuse.layout.relayout.link_rates import GroupLinks
-from tf_fuse.layout.relayout.steps import ALL_TO_ALL, RelayoutState, Space, Step, StepSet
+from tf_fuse.layout.relayout.steps import EXCHANGES, RelayoutState, Space, Step, StepSet
 
 # How many spaces are cached: a model has many tensors of one shape.
 _KEPT_SPACES = 64
@@ -86,7 +86,7 @@ class Router:
         received, touched = elements * self._item_bytes, moved * self._item_bytes
         seconds = 0.0
         if self._links is not None:
-            link = self._links.of(step.axes, step.kind == ALL_TO_ALL)
+            link = self._links.of(step.axes, step.kind in EXCHANGES)
             devices = math.prod(self.space.sizes)
             seconds = link.seconds(received / devices, messages, operations, touched / devices)
         return PathCost(seconds, received, messages, 1, operations, touched)

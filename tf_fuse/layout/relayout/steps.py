@@ -13,9 +13,11 @@ With V bytes on a device before the step and p devices in each group, a device r
 | all_to_all | S(i), S(j) | (p - 1) / p V | p - 1 |
 | reduce_scatter | P, S(i) | (p - 1) / p V | p - 1 |
 | all_reduce | P, B | 2 (p - 1) / p V | 2 (p - 1) |
+| permute | axes of one size change places | V, or 0 where nothing changes | 1 |
 
 These are the costs of the OneFlow paper (Yuan et al., 2021, table 2), per device, and the rounds of
-a ring. Besides, a device runs operations that cut what it sends and put together what it received:
+a ring; the paper has no permutation. Besides, a device runs operations that cut what it sends and
+put together what it received:
 
 | step | operations | bytes that they read and write |
 |---|---|---|
@@ -26,6 +28,7 @@ a ring. Besides, a device runs operations that cut what it sends and put togethe
 | all_to_all | p + 1, slices and a concatenation | 4 V |
 | reduce_scatter | 2, a split and a sum | 3 V + V / p |
 | all_reduce | 1, a sum | V + V / p |
+| permute | 1, without work | 0 |
 
 A device keeps slices that are contiguous, so only the last of the axes that split a
 dimension can be gathered, moved or padded, and a new one becomes the last. An all-to-all over
@@ -40,6 +43,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from tf_fuse.layout.relayout import axis_permutations
 from tf_fuse.layout.types.errors import raise_if
 from tf_fuse.layout.types.mesh import problem_of_names
 
@@ -50,9 +54,12 @@ ALL_GATHER: Final = "all_gather"
 ALL_TO_ALL: Final = "all_to_all"
 REDUCE_SCATTER: Final = "reduce_scatter"
 ALL_REDUCE: Final = "all_reduce"
+PERMUTE: Final = "permute"
 # Kinds that may take several axes as one group.
-_JOINT: Final = (ALL_TO_ALL, ALL_REDUCE)
-KINDS: Final = (SLICE, MASK, PAD, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, ALL_REDUCE)
+# Each device receives from others directly, not by a ring.
+EXCHANGES: Final = (ALL_TO_ALL, PERMUTE)
+_JOINT: Final = (ALL_TO_ALL, ALL_REDUCE, PERMUTE)
+KINDS: Final = (SLICE, MASK, PAD, ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER, ALL_REDUCE, PERMUTE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +67,9 @@ class StepSet:
     """Which steps a relayout may have.
 
     Attributes:
-      joint: kinds that may take several axes at once, as one group. Others gain nothing by it: one
-        axis after the other moves the same bytes, with fewer messages.
+      joint: kinds that may take several axes at once, as one group; a permutation always does.
+        Others gain nothing by it: one axis after the other moves the same bytes, with fewer
+        messages.
       mixed: whether an all-to-all over several axes may take them from and to several dimensions,
         and change their order.
       stacked: whether a dimension may be split over several axes on the way.
@@ -73,7 +81,7 @@ class StepSet:
         factors, so that on the way what a device holds may be strided (`factor_dimensions.py`).
     """
 
-    joint: frozenset[str] = frozenset({ALL_TO_ALL, ALL_REDUCE})
+    joint: frozenset[str] = frozenset(_JOINT)
     mixed: bool = True
     stacked: bool = True
     pad: bool = True
@@ -129,12 +137,14 @@ class Step(NamedTuple):
         same dimension in the order in which they do.
       sources: for each of the axes the dimension that it split; empty if none did.
       targets: for each of the axes the dimension that it splits then; empty if none does.
+      moved_devices: of a permutation, how many devices receive another one's slice.
     """
 
     kind: str
     axes: tuple[int, ...]
     sources: tuple[int, ...] = ()
     targets: tuple[int, ...] = ()
+    moved_devices: int = 0
 
 
 class Space:
@@ -184,6 +194,8 @@ class Space:
           not be), and messages of a device, one after the other.
         """
         members = self.members(step.axes)
+        if step.kind == PERMUTE:
+            return self.elements(state) * step.moved_devices, 1
         held = self.elements(state) * self._devices
         if step.kind == ALL_GATHER:
             return held * (members - 1), members - 1
@@ -209,6 +221,7 @@ class Space:
             ALL_TO_ALL: (members + 1, 4 * held),
             REDUCE_SCATTER: (2, 3 * held + held // members),
             ALL_REDUCE: (1, held + held // members),
+            PERMUTE: (1, 0),
         }[step.kind]
 
     def edges(self, state: RelayoutState) -> list[tuple[Step, RelayoutState]]:
@@ -220,6 +233,7 @@ class Space:
                 *self._gathers(state),
                 *self._exchanges(state),
                 *self._reductions(state),
+                *self._permutations(state),
             ]
         return found
 
@@ -309,6 +323,21 @@ class Space:
         for count in range(1, most + 1):
             for axes in itertools.combinations(state.partial, count):
                 yield Step(ALL_REDUCE, axes), _with(state, {}, set(state.partial) - set(axes))
+
+    def _permutations(self, state: RelayoutState) -> Iterator[tuple[Step, RelayoutState]]:
+        """Yield the exchanges of axes, of those that split the tensor with any but partial ones."""
+        if PERMUTE not in self.allowed.joint:
+            return
+        seen = {state.splits}
+        for one in axis_permutations.of_sizes(self.sizes):
+            splits = tuple(tuple(one[axis] for axis in axes) for axes in state.splits)
+            if splits in seen or any(one[axis] != axis for axis in state.partial):
+                continue
+            seen.add(splits)
+            least = axis_permutations.between(state.splits, splits, len(self.sizes))
+            axes = tuple(axis for axis, other in enumerate(least) if axis != other)
+            moved = axis_permutations.moved_devices(least, self.sizes)
+            yield Step(PERMUTE, axes, moved_devices=moved), state._replace(splits=splits)
 
 
 def _with(

@@ -18,14 +18,13 @@ def test_calls_of_some_processes_do_not_count_where_all_meet(monkeypatch):
         coordination_service=True, wait_at_barrier=lambda name, limit: met.append(name)
     )
     monkeypatch.setattr(process_collectives.context, "context", lambda: service)
-    monkeypatch.setattr(process_collectives.config, "num_clients", lambda: 3)
 
     def begun(size: int) -> process_collectives.ProcessCollectives:
         # Of this process's device alone, without asking the others.
         found = process_collectives.ProcessCollectives.__new__(
             process_collectives.ProcessCollectives
         )
-        found._devices = Devices(Mesh({"x": size}), {0: "CPU:0"})
+        found._devices = Devices(Mesh({"x": size}), {0: "CPU:0"}, processes=3)
         return found
 
     whole, some = begun(3), begun(2)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from benchmarks.layout import brute_force as layout_brute_force
 from tests.unit.layout.relayout.relayout_checks import ANY_PARTIAL, CONTIGUOUS, XY, check_values
 from tf_fuse.layout import (
+    ALL_STEPS,
     MANY_AXES_STEPS,
     ONE_AXIS,
     LayoutError,
@@ -23,6 +25,7 @@ from tf_fuse.layout import (
     plan_relayout,
 )
 from tf_fuse.layout.relayout import shortest_path
+from tf_fuse.layout.relayout.redistribution import sources_of
 
 
 def test_a_plan_in_words_and_numbers():
@@ -49,16 +52,54 @@ def test_a_plan_in_words_and_numbers():
 
 
 def test_strided_slices_save_bytes():
-    """The axis in front of another one is gathered first; else both would have to be."""
+    """The axis in front of another one changes places with it; else both would be gathered."""
     mesh = Mesh({"x": 2, "y": 2})
     source, target = TensorLayout(mesh, (8,), [["x", "y"]]), TensorLayout(mesh, (8,), [["y"]])
     plan = plan_relayout(source, target, 1)
     assert plan.shape == (2, 2, 2)
     assert str(plan).endswith(
-        "(as [2, 2, 2]): all_gather over x, dimension 0; all_to_all over y, dimension 1 to 0; "
-        "16 bytes in all"
+        "(as [2, 2, 2]): permute over x+y; all_gather over x, dimension 1; 12 bytes in all"
     )
-    assert plan_relayout(source, target, 1, allowed=CONTIGUOUS).received_bytes == 24
+    one_by_one = dataclasses.replace(ALL_STEPS, joint=ALL_STEPS.joint - {"permute"})
+    assert plan_relayout(source, target, 1, allowed=one_by_one).received_bytes == 16
+    assert plan_relayout(source, target, 1, allowed=CONTIGUOUS).received_bytes == 12
+
+
+def swapped(mesh: Mesh) -> tuple[TensorLayout, TensorLayout]:
+    """Both axes split a dimension each, and then each the other one."""
+    first, last = [["x"], ["y"]], [["y"], ["x"]]
+    return TensorLayout(mesh, (8, 8), first), TensorLayout(mesh, (8, 8), last)
+
+
+def test_axes_change_places_in_one_step():
+    """Two of four devices exchange their slices; each slice has 64 bytes."""
+    mesh = Mesh({"x": 2, "y": 2})
+    source, target = swapped(mesh)
+    plan = plan_relayout(source, target)
+    assert str(plan).endswith("permute over x+y; 128 bytes in all")
+    assert plan.messages == 1
+    assert sources_of(plan.steps[0]) == [0, 2, 1, 3]
+    one_by_one = dataclasses.replace(ALL_STEPS, joint=ALL_STEPS.joint - {"permute"})
+    assert plan_relayout(source, target, allowed=one_by_one).received_bytes == 448
+
+
+def test_three_axes_change_places_in_one_step():
+    mesh = Mesh({"x": 2, "y": 2, "z": 2})
+    source = TensorLayout(mesh, (2, 2, 2), [["x"], ["y"], ["z"]])
+    plan = plan_relayout(source, TensorLayout(mesh, (2, 2, 2), [["z"], ["x"], ["y"]]), 1)
+    assert [step.kind for step in plan.steps] == ["permute"]
+    # All but the devices at three equal coordinates receive another slice, of one byte.
+    assert plan.received_bytes == 6
+    # An axis that splits nothing takes the place of one that does.
+    source = TensorLayout(mesh, (2, 4), [["z"], ["y"]])
+    plan = plan_relayout(source, TensorLayout(mesh, (2, 4), [["x"], ["y"]]), 1)
+    assert str(plan).endswith("permute over x+z; 8 bytes in all")
+
+
+def test_axes_of_other_sizes_do_not_change_places():
+    mesh = Mesh({"x": 2, "y": 4})
+    source, target = swapped(mesh)
+    assert "permute" not in {step.kind for step in plan_relayout(source, target).steps}
 
 
 def test_latency_decides_where_bytes_are_few():
@@ -139,7 +180,7 @@ def test_plans_do_not_depend_on_what_was_asked_before():
                 StepSet(stacked=False, strided=False),
             ),
             "no sequence of allowed steps leads from [8] on x:2;y:4 to [8/x+y] on x:2;y:4: over "
-            "several axes: all_reduce, all_to_all; mixed; not stacked; pad; not "
+            "several axes: all_reduce, all_to_all, permute; mixed; not stacked; pad; not "
             "any_partial; not strided",
         ),
     ],

@@ -236,7 +236,8 @@ _MATMUL = Operation("y", "MatMul", _GIVEN, [Tensor("y", (8, 4))])
         (lambda: StepSet(joint="all_to_all"), _text_for("joint", "all_to_all")),
         (
             lambda: StepSet(joint=["all_reduce", "all2all"]),
-            "joint: 'all2all' cannot take several axes at once; these can: all_to_all, all_reduce",
+            "joint: 'all2all' cannot take several axes at once; these can: all_to_all, all_reduce, "
+            "permute",
         ),
     ],
 )  # fmt: skip

@@ -103,14 +103,52 @@ class Communicator:
             found.update(made)
         return found
 
-    def all_gather(self, held: PerDevice, axes: Sequence[str]) -> dict[int, list[Any]]:
-        """Return the tensors of all members of each device's group, in their order."""
-        found: dict[int, list[Any]] = {}
+    def all_gather(self, held: PerDevice, axes: Sequence[str], dimension: int) -> dict[int, Any]:
+        """Return the tensors of each group's members, one after the other along a dimension."""
+        found: dict[int, Any] = {}
         for group in self._groups(axes):
             if self._is_here(group):
-                found.update({device: [held[one] for one in group] for device in group})
+                parts = [held[one] for one in group]
+                both = self.each(
+                    dict.fromkeys(group, parts), lambda _, some: tf.concat(some, dimension)
+                )
+                found.update(both)
             else:
-                found.update(self._ring().all_gather(group, self._own(group, held)))
+                found.update(self._ring().all_gather(group, self._own(group, held), dimension))
+        return found
+
+    def reduce_scatter(
+        self, held: PerDevice, axes: Sequence[str], dimension: int
+    ) -> dict[int, Any]:
+        """Return each device's part of its group's sum, cut along a dimension in their order."""
+        found: dict[int, Any] = {}
+        for group in self._groups(axes):
+            if self._is_here(group):
+                found.update(self._reduce_scatter_here(group, held, dimension))
+            else:
+                own = self._own(group, held)
+                found.update(self._ring().reduce_scatter(group, own, dimension))
+        return found
+
+    def permute(
+        self, held: PerDevice, axes: Sequence[str], sources: Sequence[int]
+    ) -> dict[int, Any]:
+        """Return, for each device, what another one holds.
+
+        Args:
+          held: a tensor for each device.
+          axes: whose devices form the groups, in which they exchange.
+          sources: by device, from which one it receives.
+        """
+        found: dict[int, Any] = {}
+        for group in self._groups(axes):
+            if self._is_here(group):
+                taken = {device: held[sources[device]] for device in group}
+                found.update(self.each(taken, lambda _, one: tf.identity(one)))
+            else:
+                own = self._own(group, held)
+                given = {device: sources[device] for device in group}
+                found.update(self._ring().permute(group, own, given))
         return found
 
     def exchange(self, held: PerDevice, axes: Sequence[str]) -> dict[int, list[Any]]:
@@ -129,6 +167,14 @@ class Communicator:
             else:
                 found.update(self._ring().all_to_all(group, self._own(group, held)))
         return found
+
+    def _reduce_scatter_here(
+        self, group: Sequence[int], held: PerDevice, dimension: int
+    ) -> dict[int, Any]:
+        own = {one: held[one] for one in group}
+        parts = self.each(own, lambda _, one: tf.split(one, len(group), dimension))
+        terms = {device: [parts[one][i] for one in group] for i, device in enumerate(group)}
+        return self.each(terms, lambda _, some: tf.add_n(some))
 
     def _reduce_here(self, group: Sequence[int], held: PerDevice, reduction: str) -> dict[int, Any]:
         with tf.device(self.devices.names[group[0]]):

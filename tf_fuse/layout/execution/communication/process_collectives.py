@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Run TensorFlow's collectives among devices of several processes.
+"""Run collectives among devices of several processes: the plugin's, or else TensorFlow's.
 
 Keys are assigned in the order of the calls, which all processes must share. TensorFlow numbers the
 members of a group by itself; this module asks for the numbers once, when it creates a group.
@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.dtensor.python import config
 from tensorflow.python.eager import context
 
+from tf_fuse import _native
+from tf_fuse.layout.execution.communication.carried_types import (
+    as_integers,
+    carried,
+    is_summed,
+    shaped,
+    wide,
+)
 from tf_fuse.layout.execution.devices import Devices
+from tf_fuse.layout.relayout import axis_permutations
 from tf_fuse.layout.types.errors import LayoutError
 
 # Far from the keys of tf.distribute and DTensor, which count from small numbers.
@@ -36,16 +43,10 @@ _TRIALS: Final = 100
 _group_keys = itertools.count(_FIRST_GROUP)
 _instance_keys = itertools.count(_FIRST_INSTANCE)
 
+# What the plugin's CollectiveReduceV2 exchanges in one round; larger sums take its own operation,
+# which need not wait for those before it.
+_AT_ONCE_BYTES: Final = 16 << 10
 _MERGES: Final = {"max": "Max", "min": "Min", "prod": "Mul", "sum": "Add"}
-# Types that gathers and all-to-alls take; others travel as bits or as wider numbers.
-_CARRIED: Final = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
-_BITS: Final = {
-    tf.bfloat16: tf.float16,
-    tf.complex64: tf.float32,
-    tf.complex128: tf.float64,
-    tf.uint32: tf.int32,
-    tf.uint64: tf.int64,
-}
 
 
 class ProcessCollectives:
@@ -68,6 +69,12 @@ class ProcessCollectives:
             for some in itertools.combinations(axes, count):
                 for group in devices.mesh.groups(some):
                     self._keys.setdefault(tuple(sorted(group)), next(_group_keys))
+        if not devices.plugin:
+            sizes = devices.mesh.shape
+            for one in axis_permutations.of_sizes(sizes):
+                sources = axis_permutations.sources(one, sizes)
+                for cycle in axis_permutations.cycles_of(dict(enumerate(sources))):
+                    self._keys.setdefault(cycle, next(_group_keys))
         # Orders the collectives of a device, in all processes alike.
         self._tokens: dict[int, Any] = {}
         for device, name in devices.names.items():
@@ -84,7 +91,7 @@ class ProcessCollectives:
     def _all_meet(self) -> bool:
         """Whether all processes that have a coordination service have devices of the mesh."""
         processes = self._devices.mesh.size // len(self._devices.names)
-        return bool(context.context().coordination_service) and config.num_clients() == processes
+        return bool(context.context().coordination_service) and self._devices.processes == processes
 
     def meet(self, to_do: str) -> None:
         """Wait, for a limited time, until all processes are at the same place.
@@ -114,9 +121,9 @@ class ProcessCollectives:
                 again = isinstance(error, tf.errors.DeadlineExceededError | tf.errors.InternalError)
                 if not again or trial == _TRIALS or time.monotonic() >= end:
                     raise LayoutError(
-                        f"to {to_do} takes all {config.num_clients()} processes, and they did not "
-                        f"all do it within {MEETING_LIMIT_S} s ({error.message}); do it in all of "
-                        "them, as with a ModelCheckpoint in each, and in the same order"
+                        f"to {to_do} takes all {self._devices.processes} processes, and they did "
+                        f"not all do it within {MEETING_LIMIT_S} s ({error.message}); do it in all "
+                        "of them, as with a ModelCheckpoint in each, and in the same order"
                     ) from error
 
     def check_same(self, text: str) -> None:
@@ -139,8 +146,8 @@ class ProcessCollectives:
 
             @tf.function
             def ask(mine: Any) -> list[Any]:
-                held = dict.fromkeys(self._devices.local, mine)
-                return self.all_gather(group, held)[self._devices.first]
+                held = dict.fromkeys(self._devices.local, tf.expand_dims(mine, 0))
+                return tf.unstack(self.all_gather(group, held, 0)[self._devices.first])
 
             self._ask = ask
         return [int(one) for one in self._ask(tf.constant(number, tf.int64))]
@@ -151,7 +158,7 @@ class ProcessCollectives:
 
         @tf.function
         def add(one: Any) -> Any:
-            bits, back = _as_integers(one)
+            bits, back = as_integers(one)
             held = {}
             for device, name in self._devices.names.items():
                 with tf.device(name):
@@ -168,30 +175,132 @@ class ProcessCollectives:
         found = {}
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
-                carried, back = _wide(one)
-                made = tf.raw_ops.CollectiveReduceV2(
-                    input=carried,
-                    merge_op=_MERGES[reduction],
-                    final_op="Id",
-                    communication_hint="ring",
-                    **self._where(group, device, instance),
-                )
-                found[device] = _shaped(back(made), one.shape)
+                given, back = wide(one)
+                large = given.shape.num_elements() * given.dtype.size > _AT_ONCE_BYTES
+                if self._devices.plugin and reduction == "sum" and large:
+                    made = _surely(_native.load().tf_fuse_all_reduce)(
+                        inputs=[given], **self._member(group, device, instance)
+                    )
+                else:
+                    made = tf.raw_ops.CollectiveReduceV2(
+                        input=given,
+                        merge_op=_MERGES[reduction],
+                        final_op="Id",
+                        communication_hint="ring",
+                        **self._where(group, device, instance),
+                    )
+                found[device] = shaped(back(made), one.shape)
         return found
 
-    def all_gather(self, group: Sequence[int], held: Mapping[int, Any]) -> dict[int, list[Any]]:
-        """Return the tensors of all members, in the group's order."""
+    def reduce_scatter(
+        self, group: Sequence[int], held: Mapping[int, Any], dimension: int
+    ) -> dict[int, Any]:
+        """Return each member's part of the sum, along a dimension, in the group's order."""
+        ours = self._devices.plugin and is_summed(next(iter(held.values())).dtype)
+        parts = {}
+        for device, one in held.items():
+            with tf.device(self._devices.names[device]):
+                parts[device] = tf.split(one, len(group), dimension)
+        if not ours:
+            taken = self.all_to_all(group, parts)
+            found = {}
+            for device, terms in taken.items():
+                with tf.device(self._devices.names[device]):
+                    found[device] = tf.add_n(terms)
+            return found
+        instance = next(_instance_keys)
+        found = {}
+        for device, blocks in parts.items():
+            with tf.device(self._devices.names[device]):
+                ranked = self._by_rank(group, blocks)
+                # Along the first dimension the blocks lie one after the other already.
+                as_is = dimension == 0 and ranked == blocks
+                whole = held[device] if as_is else tf.concat([_flat(b) for b in ranked], 0)
+                made = _surely(_native.load().tf_fuse_reduce_scatter)(
+                    inputs=[_flat(whole)],
+                    bounds=_bounds(blocks[0], len(group)),
+                    **self._member(group, device, instance),
+                )
+                found[device] = tf.reshape(made, blocks[0].shape)
+        return found
+
+    def all_gather(
+        self, group: Sequence[int], held: Mapping[int, Any], dimension: int
+    ) -> dict[int, Any]:
+        """Return the tensors of all members, along a dimension, in the group's order."""
         instance = next(_instance_keys)
         found = {}
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
-                carried, back = _carried(tf.expand_dims(one, 0))
-                made = tf.raw_ops.CollectiveGatherV2(
-                    input=carried, **self._where(group, device, instance)
+                given, back = carried(tf.expand_dims(one, 0))
+                shape = [len(group), *given.shape.as_list()[1:]]
+                if self._devices.plugin:
+                    made = _surely(_native.load().tf_fuse_all_gather)(
+                        shards=[_flat(given)],
+                        shapes=[tf.constant(shape, tf.int64)],
+                        bounds=_bounds(given, len(group)),
+                        **self._member(group, device, instance),
+                    )
+                else:
+                    made = tf.raw_ops.CollectiveGatherV2(
+                        input=given, **self._where(group, device, instance)
+                    )
+                rows = back(shaped(made, shape))
+                if dimension == 0 and one.shape.rank and self._ranked(group) == list(group):
+                    # The rows lie one after the other already.
+                    found[device] = tf.reshape(rows, [-1, *one.shape.as_list()[1:]])
+                else:
+                    found[device] = tf.concat(self._in_order(group, rows), dimension)
+        return found
+
+    def permute(
+        self, group: Sequence[int], held: Mapping[int, Any], sources: Mapping[int, int]
+    ) -> dict[int, Any]:
+        """Return, for each device, what another one holds.
+
+        Args:
+          group: that all of them are in.
+          held: the tensors of this process's devices, of one shape.
+          sources: by member, from whom it receives; each sends to one, perhaps to itself.
+        """
+        if not self._devices.plugin:
+            return self._permute_by_gathers(held, sources)
+        ranked = self._ranked(group)
+        sends_to = {source: device for device, source in sources.items()}
+        receivers = [ranked.index(sends_to[member]) for member in ranked]
+        instance = next(_instance_keys)
+        found = {}
+        for device, one in held.items():
+            with tf.device(self._devices.names[device]):
+                given, back = carried(tf.expand_dims(one, 0))
+                made = _surely(_native.load().tf_fuse_permute)(
+                    inputs=[given],
+                    receivers=receivers,
+                    rank=ranked.index(device),
+                    **self._member(group, device, instance),
                 )
-                shape = [len(group), *carried.shape.as_list()[1:]]
-                rows = back(_shaped(made, shape))
-                found[device] = self._in_order(group, rows)
+                found[device] = back(shaped(made, given.shape))[0]
+        return found
+
+    def _permute_by_gathers(
+        self, held: Mapping[int, Any], sources: Mapping[int, int]
+    ) -> dict[int, Any]:
+        """Permute in each cycle of members; pairs receive no more than what they need."""
+        found = {device: held[device] for device in held if sources[device] == device}
+        for cycle in axis_permutations.cycles_of(sources):
+            own = {device: held[device] for device in cycle if device in held}
+            if len(own) == len(cycle):
+                found.update((device, held[sources[device]]) for device in cycle)
+                continue
+            instance = next(_instance_keys)
+            for device, one in own.items():
+                with tf.device(self._devices.names[device]):
+                    given, back = carried(tf.expand_dims(one, 0))
+                    made = tf.raw_ops.CollectiveGatherV2(
+                        input=given, **self._where(cycle, device, instance)
+                    )
+                    rows = back(shaped(made, [len(cycle), *given.shape.as_list()[1:]]))
+                    found[device] = rows[self._ranked(cycle).index(sources[device])]
         return found
 
     def all_to_all(
@@ -199,23 +308,35 @@ class ProcessCollectives:
     ) -> dict[int, list[Any]]:
         """Return, for each device, the tensors that the members send it, in the group's order."""
         instance = next(_instance_keys)
-        orders = self._orders[tuple(sorted(group))]
         found = {}
         for device, blocks in held.items():
             with tf.device(self._devices.names[device]):
-                ranked = [blocks[list(group).index(member)] for member in orders]
-                carried, back = _carried(tf.stack(ranked))
+                given, back = carried(tf.stack(self._by_rank(group, blocks)))
                 made = tf.raw_ops.CollectiveAllToAllV2(
-                    input=carried, **self._where(group, device, instance)
+                    input=given, **self._where(group, device, instance)
                 )
-                found[device] = self._in_order(group, back(_shaped(made, carried.shape)))
+                found[device] = self._in_order(group, back(shaped(made, given.shape)))
         return found
 
     def _in_order(self, group: Sequence[int], rows: Any) -> list[Any]:
         """Sort rows from the members' numbers into the group's order."""
-        orders = self._orders[tuple(sorted(group))]
+        ranked = self._ranked(group)
         parts = tf.unstack(rows)
-        return [parts[orders.index(member)] for member in group]
+        return [parts[ranked.index(member)] for member in group]
+
+    def _by_rank(self, group: Sequence[int], blocks: Sequence[Any]) -> list[Any]:
+        """Sort blocks from the group's order into that of the members' numbers."""
+        return [blocks[list(group).index(member)] for member in self._ranked(group)]
+
+    def _ranked(self, group: Sequence[int]) -> list[int]:
+        """Return the members of a group by their numbers in it."""
+        return self._orders[tuple(sorted(group))]
+
+    def _member(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+        """Return what the plugin's operations take beside tensors. They need no order."""
+        where = self._where(group, device, instance)
+        del where["ordering_token"]
+        return {**where, "timeout_seconds": 0.0}
 
     def _where(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
         return {
@@ -253,58 +374,24 @@ class ProcessCollectives:
         return [int(one) for one in answers[0]]
 
 
-def _shaped(tensor: Any, shape: Any) -> Any:
-    tensor.set_shape(shape)
-    return tensor
+def _flat(tensor: Any) -> Any:
+    return tf.reshape(tensor, [-1])
 
 
-def _wide(tensor: Any) -> tuple[Any, Any]:
-    """Return a tensor of a type that can be reduced, and the way back."""
-    kind = tensor.dtype
-    if kind in _CARRIED or kind == tf.bfloat16:
-        return tensor, lambda one: one
-    if kind.is_complex or kind in (tf.uint32, tf.uint64):
-        raise LayoutError(
-            f"TensorFlow has no all-reduce of {kind.name} between processes; use a plan in which "
-            "it is not partial, or another type"
-        )
-    return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
+def _bounds(block: Any, members: int) -> list[int]:
+    """Return where the blocks of all members begin, and where the last one ends."""
+    return [i * block.shape.num_elements() for i in range(members + 1)]
 
 
-def _carried(tensor: Any) -> tuple[Any, Any]:
-    """Return a tensor of a type that collectives carry, with the same bits, and the way back."""
-    kind = tensor.dtype
-    if kind in _CARRIED:
-        return tensor, lambda one: one
-    if kind in _BITS:
-        return tf.bitcast(tensor, _BITS[kind]), lambda one: tf.bitcast(one, kind)
-    # Numbers of one or two bytes: several in one of four, where they fill it.
-    row = math.prod(tensor.shape.as_list()[1:])
-    narrow = tf.cast(tensor, tf.uint8) if kind == tf.bool else tensor
-    fits = 4 // narrow.dtype.size
-    if row % fits:
-        return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
-    shape = tensor.shape.as_list()
-    packed = tf.bitcast(tf.reshape(narrow, [shape[0], row // fits, fits]), tf.int32)
+def _surely(operation: Any) -> Any:
+    """Return an operation of the plugin that a function runs even if nobody reads what it makes.
 
-    def back(one: Any) -> Any:
-        return tf.cast(tf.reshape(tf.bitcast(one, narrow.dtype), shape_of(one)), kind)
+    Other devices wait for it. Nothing else has to wait.
+    """
 
-    def shape_of(one: Any) -> list[int]:
-        return [one.shape[0], *shape[1:]]
+    def run(**given: Any) -> Any:
+        (made,) = operation(**given)
+        made.graph.experimental_acd_manager.run_independently(made.op)
+        return made
 
-    return packed, back
-
-
-def _as_integers(tensor: Any) -> tuple[Any, Any]:
-    """Return the bits of a tensor as integers that can be added up, and the way back."""
-    kind = tensor.dtype
-    if kind == tf.bool:
-        return tf.cast(tensor, tf.int32), lambda one: tf.cast(one, kind)
-    if kind.size >= 4:
-        return tf.bitcast(tensor, tf.int32), lambda one: tf.bitcast(one, kind)
-    narrow = tf.uint8 if kind.size == 1 else tf.uint16
-    return (
-        tf.cast(tf.bitcast(tensor, narrow), tf.int32),
-        lambda one: tf.bitcast(tf.cast(one, narrow), kind),
-    )
+    return run

@@ -15,7 +15,12 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.relayout import steps as kinds
-from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, block_of
+from tf_fuse.layout.relayout.redistribution import (
+    RelayoutPlan,
+    RelayoutStep,
+    block_of,
+    sources_of,
+)
 
 
 class Relayouts:
@@ -71,12 +76,11 @@ def _run(communicator: Communicator, steps: Sequence[RelayoutStep], held: PerDev
     if step.kind == kinds.ALL_REDUCE:
         return communicator.all_reduce(held, step.axes, "sum")
     if step.kind == kinds.ALL_GATHER:
-        parts = communicator.all_gather(held, step.axes)
-        return communicator.each(parts, lambda _, one: tf.concat(one, step.sources[0]))
+        return communicator.all_gather(held, step.axes, step.sources[0])
     if step.kind == kinds.REDUCE_SCATTER:
-        blocks = communicator.each(held, lambda _, one: _cut(step, one))
-        taken = communicator.exchange(blocks, step.axes)
-        return communicator.each(taken, lambda _, one: one[0] if len(one) == 1 else tf.add_n(one))
+        return communicator.reduce_scatter(held, step.axes, step.targets[0])
+    if step.kind == kinds.PERMUTE:
+        return communicator.permute(held, step.axes, sources_of(step))
     if step.kind == kinds.ALL_TO_ALL:
         taken = communicator.exchange(
             communicator.each(held, lambda _, one: _blocks(step, one)), step.axes
@@ -109,12 +113,6 @@ def _part(
         shape[dimension] //= communicator.members(step.axes)
         begin[dimension] += communicator.place(device, step.axes) * shape[dimension]
     return tf.slice(tensor, begin, shape)
-
-
-def _cut(step: RelayoutStep, tensor: Any) -> list[Any]:
-    """Split a tensor along the target dimension, one part for each member of a group."""
-    count = step.before.mesh.size_of(step.axes[0])
-    return list(tf.split(tensor, count, step.targets[0]))
 
 
 def _members(step: RelayoutStep) -> list[tuple[int, ...]]:

@@ -43,9 +43,9 @@ def same(device: LocalOperation, *inputs: Any) -> list[Any]:
 
 
 def identity(device: LocalOperation, x: Any) -> list[Any]:
-    """Run `Identity`, and what is one for a plan."""
+    """Run `Identity`, and what is one for a plan. A variable in place is passed on."""
     del device
-    return [tf.identity(x)]
+    return [x if isinstance(x, tf.Variable) else tf.identity(x)]
 
 
 def assign(device: LocalOperation, value: Any) -> list[Any]:

@@ -123,18 +123,21 @@ class LocalOperation:
           constants: inputs of TensorFlow's operation that are others here, by their numbers.
 
         Returns:
-          Its outputs, and then the values of variables that it wrote.
+          Its outputs, and then the values of variables that it wrote, but for those in place.
         """
         origin = self.origin
         assert origin is not None
         given = dict(zip(origin.numbers, inputs, strict=True))
         handles: dict[str, Any] = {}
+        held = []
         flat = []
         for number, one in enumerate(origin.operation.inputs):
             if number in origin.handles:
                 variable = origin.handles[number]
                 if variable not in handles:
                     handles[variable] = holder(given[number])
+                    if not isinstance(given[number], tf.Variable):
+                        held.append(variable)
                 flat.append(handles[variable])
             elif constants is not None and number in constants:
                 flat.append(tf.constant(constants[number], one.dtype))
@@ -147,7 +150,7 @@ class LocalOperation:
         outputs = [one for one in made.outputs if one.dtype != tf.resource]
         if not handles:
             return outputs
-        return [*outputs, *_taken_out(made, [handles[one] for one in origin.written])]
+        return [*outputs, *_taken_out(made, [handles[v] for v in origin.written if v in held])]
 
 
 def own_state(operation: Any) -> Any:
@@ -182,7 +185,12 @@ def create(operation: Any, inputs: Sequence[Any]) -> Any:
 
 
 def holder(value: Any) -> Any:
-    """Return the handle of a temporary variable for an operation's update, new in each call."""
+    """Return the handle of a temporary variable for an operation's update, new in each call.
+
+    A variable that is updated in place has its own.
+    """
+    if isinstance(value, tf.Variable):
+        return value.handle
     handle = tf.raw_ops.VarHandleOp(
         dtype=value.dtype, shape=value.shape, shared_name=context.anonymous_name()
     )

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.communication.communicator import Communicator
 from tf_fuse.layout.execution.communication.relayouts import relayout
+from tf_fuse.layout.execution.variables.made_in_parts import VariableInParts
 from tf_fuse.layout.execution.variables.read_write_lock import LOCK
 from tf_fuse.layout.relayout.redistribution import plan_relayout
 from tf_fuse.layout.types.errors import LayoutError
@@ -35,7 +36,8 @@ class VariableShards:
           name: of the variable.
           layout: of its value.
           communicator: between the devices.
-          value: the whole one; that of the first device's process counts.
+          value: the whole one, where that of the first device's process counts; or a variable in
+            parts.
         """
         self.name = name
         self.layout = layout
@@ -44,12 +46,16 @@ class VariableShards:
         # True between two slices of an assignment, and after an interrupted one.
         self._half_assigned = False
         self.variables: dict[int, Any] = {}
-        value = communicator.of_first(value)
+        in_parts = isinstance(value, VariableInParts)
+        if not in_parts:
+            value = communicator.of_first(value)
         for device, place in communicator.devices.names.items():
             with tf.init_scope(), tf.device(place):
+                part = value.part(layout, device) if in_parts else _slice(value, layout, device)
                 self.variables[device] = tf.Variable(
-                    _slice(value, layout, device), trainable=False, name=f"{short_name(name)}_part"
+                    part, trainable=False, name=f"{short_name(name)}_part"
                 )
+                del part  # It would be a second copy, once rows of the variable change.
 
     @property
     def communicator(self) -> Communicator:

@@ -28,6 +28,7 @@ from tf_fuse._tensorflow.variables import resource_variable
 from tf_fuse.layout.execution.communication.communicator import Communicator
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.execution.variables.local_shards import VariableShards, short_name
+from tf_fuse.layout.execution.variables.made_in_parts import VariableInParts
 from tf_fuse.layout.execution.variables.read_write_lock import LOCK
 from tf_fuse.layout.trace.records import tracing_for_a_plan
 from tf_fuse.layout.types.errors import LayoutError
@@ -228,16 +229,21 @@ def adopt(
             f"variable {name!r} is a {type(variable).__name__}, which cannot be laid out; make it "
             "a tf.Variable outside of a strategy's scope"
         )
-    value = variable.read_value()
+    in_parts = isinstance(variable, VariableInParts) and not variable.is_initialized()
+    value = variable if in_parts else variable.read_value()
     shards = VariableShards(name, layout, communicator, value)
     try:
+        if in_parts:
+            variable.hold_nothing()
         _be_laid_out(name, variable, shards)
         _close(name, variable)
     except BaseException:
         # A variable whose buffer other handles reach was not closed, and cannot be opened.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
-            _open(variable, value)
+            _open(variable, tf.zeros([0], variable.dtype) if in_parts else value)
         _be_itself(variable)
+        if in_parts:
+            tf.raw_ops.DestroyResourceOp(resource=variable.handle)
         raise
     return shards
 
