@@ -50,6 +50,7 @@ def distances(
     price: Callable[[Sequence[str], int, int], int] = bytes_first,
     any_partial: bool = False,
     exchange_price: Callable[[Sequence[str], int, int], int] | None = None,
+    permute_price: Callable[[Sequence[str], int, int], int] | None = None,
 ) -> np.ndarray:
     """The price of the cheapest sequence of steps between any two layouts.
 
@@ -62,11 +63,12 @@ def distances(
       any_partial: whether a tensor may become partial over any axis on the way; else only over
         those over which it is at the end.
       exchange_price: of an all-to-all, if it is another one.
+      permute_price: of a step in which devices change places, if it is another one.
 
     Returns:
       A square matrix.
     """
-    prices = price, exchange_price or price
+    prices = price, exchange_price or price, permute_price or price
     if any_partial:
         return _distances(nodes, joint, prices, nodes[0].mesh.axes if nodes else ())
     found = np.full((len(nodes), len(nodes)), _FAR, np.int64)
@@ -83,7 +85,7 @@ def _distances(
     partial: Sequence[str],
 ) -> np.ndarray:
     """The same, where tensors may become partial over some axes."""
-    price, exchange_price = prices
+    price, exchange_price, permute_price = prices
     best = np.full((len(nodes), len(nodes)), _FAR, np.int64)
     at = {node: i for i, node in enumerate(nodes)}
     for node, i in at.items():
@@ -105,7 +107,7 @@ def _distances(
                 if before.slice_of(one) != after.slice_of(one)
             ]
             elements = before.bytes_per_device(1) * len(devices)
-            what = price(before.mesh.axes, elements, 1)
+            what = permute_price(before.mesh.axes, elements, 1)
             best[at[before], at[after]] = min(best[at[before], at[after]], what)
     for k in range(len(nodes)):
         np.minimum(best, best[:, k : k + 1] + best[k : k + 1, :], out=best)

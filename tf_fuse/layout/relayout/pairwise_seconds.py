@@ -137,7 +137,7 @@ class _Net:
                 if after not in self._number:
                     self._number[after] = len(self._number)
                     waiting.append(after)
-                received = self._space.received(before, step)
+                received = self._space.awaited(before, step), self._space.received(before, step)[1]
                 handling = self._space.handling(before, step)
                 makes = step.axes[0] if step.kind in (MASK, PAD) else -1
                 ends = self._number[before], self._number[after]

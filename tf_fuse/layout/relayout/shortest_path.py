@@ -88,7 +88,8 @@ class Router:
         if self._links is not None:
             link = self._links.of(step.axes, step.kind in EXCHANGES)
             devices = math.prod(self.space.sizes)
-            seconds = link.seconds(received / devices, messages, operations, touched / devices)
+            awaited = self.space.awaited(state, step) * self._item_bytes
+            seconds = link.seconds(awaited / devices, messages, operations, touched / devices)
         return PathCost(seconds, received, messages, 1, operations, touched)
 
     def edges(self, state: RelayoutState) -> list[PricedStep]:

@@ -205,6 +205,15 @@ class Space:
             return 2 * (held // members) * (members - 1), 2 * (members - 1)
         return 0, 0
 
+    def awaited(self, state: RelayoutState, step: Step) -> int:
+        """Return the elements of `received` if all devices received what the busiest one does.
+
+        A step ends with that device. In a permutation some devices receive nothing.
+        """
+        if step.kind == PERMUTE:
+            return self.elements(state) * self._devices
+        return self.received(state, step)[0]
+
     def handling(self, state: RelayoutState, step: Step) -> tuple[int, int]:
         """Return what a device does for a step from a state, beside sending.
 
