@@ -81,7 +81,8 @@ def _print(args: Namespace, hosts: int, step: Any, found: dict[tuple[str, str], 
     table = Table()
     for name in ("", "ms per step", "over stock", "exchanging", "CPU ms", "MB a host sends",
                  "stops at"):  # fmt: skip
-        table.add_column(name, justify="left" if name in ("", "stops at") else "right")
+        is_text = name in ("", "stops at")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=not name)
     stock = found["stock", "ring"].step_s
     for (mode, algorithm), one in found.items():
         table.add_row(
