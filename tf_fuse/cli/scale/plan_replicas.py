@@ -64,11 +64,15 @@ _ALGORITHMS = ("ring", "direct")
 
 def bottleneck(found: Any) -> str:
     """Return what keeps steps from being faster."""
-    shares = {"the cores": found.cores_busy, "the link": found.link_busy}
-    name, share = max(shares.items(), key=lambda one: one[1])
+    name, share = _busiest(found)
     if share >= _FULL:
-        return f"{name} of a host ({share:.0%} busy)"
-    return f"nothing is full: the path of a step ({name} {share:.0%} busy)"
+        return f"the {name} of a host ({share:.0%} busy)"
+    return f"nothing is full: the path of a step (the {name} {share:.0%} busy)"
+
+
+def _busiest(found: Any) -> tuple[str, float]:
+    """Return what is busiest of a host, and how much of the time."""
+    return max((("cores", found.cores_busy), ("link", found.link_busy)), key=lambda one: one[1])
 
 
 def _print(args: Namespace, hosts: int, step: Any, found: dict[tuple[str, str], Any]) -> None:
@@ -80,8 +84,8 @@ def _print(args: Namespace, hosts: int, step: Any, found: dict[tuple[str, str], 
     )
     table = Table()
     for name in ("", "ms per step", "over stock", "exchanging", "CPU ms", "MB a host sends",
-                 "stops at"):  # fmt: skip
-        is_text = name in ("", "stops at")
+                 "busiest"):  # fmt: skip
+        is_text = name in ("", "busiest")
         table.add_column(name, justify="left" if is_text else "right", no_wrap=not name)
     stock = found["stock", "ring"].step_s
     for (mode, algorithm), one in found.items():
@@ -92,10 +96,12 @@ def _print(args: Namespace, hosts: int, step: Any, found: dict[tuple[str, str], 
             f"{one.collective_share:.0%}",
             f"{1e3 * one.cpu_s:.2f}",
             f"{one.sent_bytes / 1e6:.2f}",
-            bottleneck(one),
+            "{0} {1:.0%}".format(*_busiest(one)),
         )
     console.print(table)
     (mode, algorithm), best = min(found.items(), key=lambda one: one[1].step_s)
     console.print(
-        f"recommended: {mode}, {algorithm}: {1e3 * best.step_s:.2f} ms per step", highlight=False
+        f"recommended: {mode}, {algorithm}: {1e3 * best.step_s:.2f} ms per step; what stops it: "
+        f"{bottleneck(best)}",
+        highlight=False,
     )
