@@ -96,12 +96,12 @@ def _print(args: Namespace, hosts: int, step: Any, found: dict[tuple[str, str], 
             f"{one.collective_share:.0%}",
             f"{1e3 * one.cpu_s:.2f}",
             f"{one.sent_bytes / 1e6:.2f}",
-            "{0} {1:.0%}".format(*_busiest(one)),
+            "{} {:.0%}".format(*_busiest(one)),
         )
     console.print(table)
     (mode, algorithm), best = min(found.items(), key=lambda one: one[1].step_s)
     console.print(
-        f"recommended: {mode}, {algorithm}: {1e3 * best.step_s:.2f} ms per step; what stops it: "
+        f"recommended: {mode}, {algorithm}: {1e3 * best.step_s:.2f} ms per step; limit: "
         f"{bottleneck(best)}",
         highlight=False,
     )
