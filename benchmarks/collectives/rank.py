@@ -144,7 +144,7 @@ class Rank:
         """Does one command, and returns its event.
 
         Raises:
-          ValueError: there is no such command.
+          ValueError: the command is unknown.
           WrongValueError: an op returned other values than it must.
         """
         match command["do"]:

@@ -97,7 +97,7 @@ def joined(
 
     Args:
       args: the command line.
-      say: is told of what the link was measured to do.
+      say: prints a line for people.
 
     Yields:
       The hosts, and what `--json` writes of the link; None and nothing for loopback.

@@ -117,7 +117,7 @@ class Replica:
         """Trains.
 
         Raises:
-          ValueError: there is no such command.
+          ValueError: the command is unknown.
         """
         import time
 

@@ -106,7 +106,7 @@ def measure(args: argparse.Namespace, say: Any, advance: Any) -> dict[str, Any]:
 
     Args:
       args: the command line.
-      say: is told what runs.
+      say: shows what runs.
       advance: is called after each.
 
     Returns:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -153,6 +154,19 @@ def settled(ask: Callable[[], _Answer], is_settled: Callable[[_Answer], bool]) -
 
     wait_until(has_settled)
     return answers[-1]
+
+
+def logged_messages() -> list[str]:
+    """Returns a list to which tf_fuse's messages of level INFO and above are added from now on."""
+    messages: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            messages.append(record.getMessage())
+
+    logging.getLogger("tf_fuse").addHandler(Handler())
+    logging.getLogger("tf_fuse").setLevel(logging.INFO)
+    return messages
 
 
 def training_step(variables: list[Any]) -> Any:

@@ -35,9 +35,8 @@ def compared(
 
     Returns:
       How many losses differ from each other; whether all have the same bits in both trainings;
-      the shapes of vectors of which more than half is as it began (a few elements come back to
-      that, such as slots that hold a last gradient of 0); by how much variables differ, and which
-      of them do.
+      the shapes of vectors whose elements mostly ended as they began (a few may, such as slots that
+      hold a last gradient of 0); by how much variables differ, and which of them do.
     """
     # (Slots that the step gets as handles are not among the variables of its graph.)
     with made_variables() as variables:

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fit` and `evaluate` of a `tf.data.Dataset` whose `auto_shard_policy` asks for parts."""
 
-import logging
 import sys
 from pathlib import Path
 
@@ -107,14 +106,7 @@ def _main(folder):
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True})
     job = coordinator.Job("off", 2, 1)
-    explained = []
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            explained.append(record.getMessage())
-
-    logging.getLogger("tf_fuse").addHandler(Handler())
-    logging.getLogger("tf_fuse").setLevel(logging.INFO)
+    explained = coordinator.logged_messages()
 
     class Weigher(RowCounter):
         """Its "ids" are the sums of weights."""

@@ -19,7 +19,7 @@ def named_function(text: str) -> Callable[[], Any]:
     """Return the function that MODULE:NAME names; modules of the current folder are found.
 
     Raises:
-      ProgramError: the text has another form, or there is no such module or function.
+      ProgramError: the text is not MODULE:NAME, or the module or function does not exist.
     """
     module_name, _, name = text.partition(":")
     if not module_name or not name:

@@ -137,23 +137,28 @@ def _product_flops(node: Any, ins: list[Any], outs: list[Any]) -> float:
         return 0.0
     if not ins[0]:
         return _flops_by_second(node, ins, outs)
-    transposed = any(node.attr[key].b for key in ("transpose_a", "adj_x") if key in node.attr)
-    inner = ins[0][-2] if transposed and len(ins[0]) > 1 else ins[0][-1]
+    inner = ins[0][-2] if _is_set(node, "transpose_a", "adj_x") and len(ins[0]) > 1 else ins[0][-1]
     if outs and outs[0] is not None:
         return 2.0 * math.prod(outs[0]) * inner
     if len(ins) > 1 and ins[1] is not None and ins[1]:
-        swapped = any(node.attr[key].b for key in ("transpose_b", "adj_y") if key in node.attr)
-        columns = ins[1][-2] if swapped and len(ins[1]) > 1 else ins[1][-1]
+        columns = (
+            ins[1][-2] if _is_set(node, "transpose_b", "adj_y") and len(ins[1]) > 1 else ins[1][-1]
+        )
         return 2.0 * math.prod(ins[0]) * columns
     return 0.0
 
 
 def _flops_by_second(node: Any, ins: list[Any], outs: list[Any]) -> float:
-    """Return those of a product of a tensor of unknown shape, as what Grappler has made is."""
+    """Return the flops of a product whose first factor's shape Grappler no longer has."""
     if len(ins) < 2 or not ins[1] or len(ins[1]) < 2 or not outs or outs[0] is None:
         return 0.0
-    swapped = any(node.attr[key].b for key in ("transpose_b", "adj_y") if key in node.attr)
+    swapped = _is_set(node, "transpose_b", "adj_y")
     return 2.0 * math.prod(outs[0]) * ins[1][-1 if swapped else -2]
+
+
+def _is_set(node: Any, *attributes: str) -> bool:
+    """Return whether a node has one of some boolean attributes, and it is true."""
+    return any(node.attr[key].b for key in attributes if key in node.attr)
 
 
 def _convolution_flops(ins: list[Tensor], outs: list[Tensor]) -> float:
