@@ -43,13 +43,13 @@ _MOST_STEPS = 20
 # Coordinator and workers on one side of an emulated link, servers on the other.
 _SIDES = {"chief": 0, "worker": 0, "ps": 1}
 # Model, workers, servers, and megabits per second of a link; every one runs stock and fused.
-_LINKS = (("features", 1, 2, 400.0), ("rfc", 3, 2, 100.0), ("dense", 2, 2, 2000.0))
+_LINKS = (("features", 2, 3, 200.0), ("rfc", 4, 1, 400.0), ("dense", 1, 4, 1000.0))
 # Workers and servers of each model without such a link; every one runs stock and fused.
 _TASKS = {
-    "features": ((1, 1), (2, 2), (3, 3), (8, 2)),
-    "rfc": ((1, 1), (5, 1), (2, 3), (16, 2)),
-    "dense": ((1, 1), (1, 6), (3, 2), (8, 4)),
-    "mixed": ((1, 2), (2, 1), (4, 3), (6, 2)),
+    "features": ((2, 1), (1, 4), (4, 2), (6, 3)),
+    "rfc": ((2, 1), (1, 2), (4, 2), (16, 3)),
+    "dense": ((2, 1), (1, 2), (4, 3), (6, 6)),
+    "mixed": ((1, 1), (2, 4), (3, 2), (12, 1)),
 }
 
 
