@@ -65,16 +65,10 @@ def step_of(model: str) -> ReplicaStep:
         found = tape.gradient(loss, [weight.value for weight in weights])
         return [tf.convert_to_tensor(one) for one in found]
 
-    def step() -> None:
-        optimizer.apply_gradients(zip(gradients(), weights, strict=True))
+    def update(found: list[Any]) -> None:
+        optimizer.apply_gradients(zip(found, weights, strict=True))
 
-    plain = tf.function(step)
-    plain()  # Traced without the option.
-    tf.config.optimizer.set_experimental_options({"fuse_weight_update": True})
-    fused = tf.function(step)
-    found = measured_step(model, weights, tf.function(gradients), plain, fused)
-    tf.config.optimizer.set_experimental_options({"fuse_weight_update": False})
-    return found
+    return measured_step(model, weights, gradients, update)
 
 
 def measure(model: str, replicas: int) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ from tf_fuse.scale.collective_rates import CollectiveRates
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, Work
 
-_VERSION = 2
+_VERSION = 3
 # A model's operations take so many times what the rates say at most, and such a part at least.
 _MOST_SCALE = 4.0
 
@@ -44,6 +44,8 @@ class Rates:
       burst_receive_s: of the receiver, times the square root of how many such RPCs come from one
         task at one depth: those that are under way together share wake-ups.
       burst_send_s: of their sender.
+      neighbour_s: of a server, for such an RPC and each other server of its host: the more of them
+        a step involves, the fewer of its messages wait when one of them gets a core.
       frame_receive_s: of the receiver, for a fused RPC.
       frame_send_s: of its sender.
       frame_tensor_receive_s: of the receiver, for a tensor in it.
@@ -86,6 +88,7 @@ class Rates:
     send_s: float
     burst_receive_s: float
     burst_send_s: float
+    neighbour_s: float
     frame_receive_s: float
     frame_send_s: float
     frame_tensor_receive_s: float
@@ -189,11 +192,16 @@ class Rates:
         seconds = operations_s / self.step_threads + data_s / self.data_threads
         return (operations_s + data_s) / seconds if seconds else 1.0
 
-    def sender_s(self, transfer: Transfer) -> float:
-        """Return the CPU seconds that the sending task takes for a transfer."""
+    def sender_s(self, transfer: Transfer, neighbours: int = 0) -> float:
+        """Return the CPU seconds that the sending task takes for a transfer.
+
+        Args:
+          transfer: what is sent.
+          neighbours: of a server that sends, the other servers of its host.
+        """
         return (
             self.stream_send_s
-            + self.send_s * transfer.calls
+            + (self.send_s + self.neighbour_s * neighbours) * transfer.calls
             + self.burst_send_s * math.sqrt(transfer.calls)
             + self.frame_send_s * transfer.fused_calls
             + self.frame_tensor_send_s * transfer.fused_tensors
@@ -202,11 +210,16 @@ class Rates:
             + self.large_send_byte_s * transfer.large_bytes
         )
 
-    def receiver_s(self, transfer: Transfer) -> float:
-        """Return the CPU seconds that the receiving task takes for a transfer."""
+    def receiver_s(self, transfer: Transfer, neighbours: int = 0) -> float:
+        """Return the CPU seconds that the receiving task takes for a transfer.
+
+        Args:
+          transfer: what is received.
+          neighbours: of a server that receives, the other servers of its host.
+        """
         return (
             self.stream_receive_s
-            + self.receive_s * transfer.calls
+            + (self.receive_s + self.neighbour_s * neighbours) * transfer.calls
             + self.burst_receive_s * math.sqrt(transfer.calls)
             + self.frame_receive_s * transfer.fused_calls
             + self.frame_tensor_receive_s * transfer.fused_tensors

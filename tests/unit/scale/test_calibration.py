@@ -48,7 +48,8 @@ def test_local_rates_are_those_of_the_probes():
 def test_jobs_are_predicted_with_the_fitted_rates():
     given = rates(
         operation_s=2e-6, flop_s=2e-11, worker_call_s=8e-4, server_call_s=6e-4, receive_s=5e-5,
-        send_s=3e-5, frame_receive_s=3e-4, dispatch_s=1e-3, path_share=0.6, contention=0.1,
+        send_s=3e-5, neighbour_s=2e-5, frame_receive_s=3e-4, dispatch_s=1e-3, path_share=0.6,
+        contention=0.1,
     )  # fmt: skip
     probes = []
     for fused in (False, True):
@@ -63,6 +64,7 @@ def test_jobs_are_predicted_with_the_fitted_rates():
     fitted = fit(probes, {**local, "flop_s": given.flop_s}, _CORES)
     assert np.median(np.abs(wall_errors(fitted, probes, _CORES))) < 0.05
     assert fitted.receive_s + fitted.send_s == pytest.approx(8e-5, rel=0.25)
+    assert fitted.neighbour_s == pytest.approx(2e-5, rel=0.25)
 
 
 def test_a_scale_is_what_the_model_takes_over_what_the_rates_say():

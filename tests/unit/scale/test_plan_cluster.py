@@ -121,14 +121,13 @@ def test_saved_model(folder, capsys):
     )
 
 
+def _with_collectives(folder):
+    ways = dict.fromkeys(("stock", "shm", "grpc"), WayRates(1e-4, 1e-5, 1e-9))
+    save_rates(_COSTS, folder / "costs.json", {}, CollectiveRates(ways))
+
+
 def test_replicas(folder, capsys):
-    way = WayRates(1e-4, 1e-5, 1e-9)
-    save_rates(
-        _COSTS,
-        folder / "costs.json",
-        {},
-        CollectiveRates(dict.fromkeys(("stock", "shm", "grpc"), way)),
-    )
+    _with_collectives(folder)
     assert cli.main(_arguments(folder, "--replicas", "8", "--hosts", "2")) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "8 replicas on 2 hosts of 4 cores, 10Gbit,0.1ms" in text
@@ -141,6 +140,19 @@ def test_replicas(folder, capsys):
     # So little is sent to all at once; else all ways send as much, if each replica has a host.
     assert sent.pop("fused, direct") == pytest.approx(7 * size)
     assert list(sent.values()) == pytest.approx([2 * 7 / 8 * size] * 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sweep", "ps=1,2"), "--sweep and --plot try numbers of servers, and --replicas have"),
+        (("--one-host", "--hosts", "2"), "--one-host is one host, and --hosts 2 are more"),
+    ],
+)
+def test_what_does_not_go_with_replicas_is_refused(folder, capsys, arguments, message):
+    _with_collectives(folder)
+    assert cli.main(_arguments(folder, "--replicas", "8", *arguments)) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_replicas_need_costs_of_collectives(folder, capsys):
@@ -156,12 +168,12 @@ def test_rates_are_read_as_they_were_written(tmp_path):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("[]", "the costs have version None, and this is for version 2"),
-        ('{"version": 7}', "the costs have version 7, and this is for version 2"),
+        ("[]", "the costs have version None, and this is for version 3"),
+        ('{"version": 7}', "the costs have version 7, and this is for version 3"),
         ("{", "holds no costs"),
-        ('{"version": 2, "rates": {}}', "function_s, "),
+        ('{"version": 3, "rates": {}}', "function_s, "),
         (
-            json.dumps({"version": 2, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
+            json.dumps({"version": 3, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
             "hop_s is -1.0, must be 0 or more",
         ),
     ],

@@ -12,8 +12,9 @@ pytest.importorskip("scipy")
 from tf_fuse.scale.calibration import measure_replicas
 from tf_fuse.scale.collective_rates import GRPC, SHARED, STOCK, CollectiveRates, WayRates
 from tf_fuse.scale.errors import ScaleError
+from tf_fuse.scale.replicas import step as replica_step
 from tf_fuse.scale.replicas.job import DIRECT, RING, Setting, simulate
-from tf_fuse.scale.replicas.step import Part, ReplicaStep
+from tf_fuse.scale.replicas.step import Part, ReplicaStep, measured_step
 from tf_fuse.shard_update.cost_figures import UpdateCosts
 
 _NOTHING = UpdateCosts(gradient_us=0.0, collective_us=0.0)
@@ -30,6 +31,26 @@ def test_a_shard_of_the_update_is_what_a_replica_does(mode, ms):
     found = simulate(_STEP, mode, _rates(), Setting(4, 4, 1.0), _NOTHING)
     assert found.step_s == pytest.approx(1e-3 * ms)
     assert found.cpu_s == pytest.approx(1e-3 * ms)
+
+
+def test_stock_updates_are_measured_without_the_option(monkeypatch):
+    import tensorflow as tf
+
+    def is_on():
+        return tf.config.optimizer.get_experimental_options().get("fuse_weight_update", False)
+
+    seen = []
+
+    def measure(run):
+        seen.append((is_on(), float(run())))
+        return 1.0 + len(seen), 1.0
+
+    monkeypatch.setattr(replica_step, "_measure", measure)
+    found = measured_step("net", [], lambda: tf.constant(1.0), lambda one: one + 1.0)
+    # (The last two are whole steps, without and with it.)
+    assert seen == [(False, 1.0), (False, 2.0), (True, 2.0)]
+    assert (found.update.cpu_s, found.fused_update.cpu_s) == (1.0, 2.0)
+    assert not is_on()
 
 
 def test_a_sharded_update_takes_more_for_each_gradient():

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated jobs against times that are added up by hand."""
 
+import dataclasses
+
 import pytest
 
 pytest.importorskip("simpy")
@@ -79,6 +81,18 @@ def test_workers_of_one_host_slow_each_other_down():
     assert crowded.cpu_s["ps"] == pytest.approx(1e-3)
     apart = simulate(_graph(), costs, Setting(workers=4, cores=2))
     assert apart.cpu_s["worker"] == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("one_host", "servers", "cpu_ms"), [(True, 1, 8), (True, 3, 24), (False, 3, 8)]
+)
+def test_servers_of_one_host_slow_each_other_down(one_host, servers, cpu_ms):
+    ids = Transfer("worker", "ps:0", 0, 4, 0, 4, 0, 0.0, 0.0)
+    calls = ids, dataclasses.replace(ids, source="ps:0", target="worker", depth=1)
+    graph = _graph(*calls, servers=servers, operations={f"ps:{i}": 0 for i in range(servers)})
+    costs = rates(receive_s=1e-3, send_s=1e-3, neighbour_s=1e-3)
+    found = simulate(graph, costs, Setting(workers=1, cores=4, one_host=one_host))
+    assert found.cpu_s["ps"] == pytest.approx(cpu_ms * 1e-3)
 
 
 def test_at_the_end_of_a_round_some_workers_have_no_step_left():

@@ -15,7 +15,6 @@ from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
 _MEASURE_S = 1.5
 _WARM_UP_STEPS = 3
-_FUSED = "fuse_weight_update"
 
 
 def load(model: str, batch: int, signature: str | None = None) -> TracedStep:
@@ -112,8 +111,6 @@ def load_replica(file: str, batch: int) -> ReplicaStep:
     Raises:
       ScaleError: it is something else, or cannot be loaded.
     """
-    import tensorflow as tf
-
     path = Path(file)
     if not file.endswith(".keras"):
         raise ScaleError(f"--replicas takes a .keras file as --model, got {file!r}")
@@ -125,18 +122,10 @@ def load_replica(file: str, batch: int) -> ReplicaStep:
     def gradients() -> Any:
         return _gradients(model, inputs)[1]
 
-    def step() -> None:
-        optimizer.apply_gradients(zip(gradients(), weights, strict=True))
+    def update(found: Any) -> None:
+        optimizer.apply_gradients(zip(found, weights, strict=True))
 
-    plain = tf.function(step)
-    plain()  # Traced without the option.
-    before = tf.config.optimizer.get_experimental_options().get(_FUSED, False)
-    tf.config.optimizer.set_experimental_options({_FUSED: True})
-    try:
-        fused = tf.function(step)
-        return measured_step(path.name, weights, tf.function(gradients), plain, fused)
-    finally:
-        tf.config.optimizer.set_experimental_options({_FUSED: before})
+    return measured_step(path.name, weights, gradients, update)
 
 
 def _loaded(path: Path, batch: int) -> tuple[Any, Any, Any]:

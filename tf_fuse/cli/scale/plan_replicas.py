@@ -23,19 +23,25 @@ def run(args: Namespace) -> None:
     """Predict, print and write.
 
     Args:
-      args: model, replicas, hosts, link, cores, batch, rates, json.
+      args: model, replicas, hosts, one_host, link, cores, batch, rates, json; sweep and plot have
+        to be empty.
 
     Raises:
       ScaleError: an argument cannot be used.
     """
     from tf_fuse.cli.load import model as load_model
     from tf_fuse.scale import prediction
+    from tf_fuse.scale.errors import ScaleError
     from tf_fuse.scale.rates import load_collectives
     from tf_fuse.scale.replicas import job
 
     rates = load_collectives(os.path.expanduser(args.rates or DEFAULT_PATH))
     link = prediction.Link.from_text(args.link)
-    hosts = args.hosts or args.replicas
+    if args.sweep or args.plot:
+        raise ScaleError("--sweep and --plot try numbers of servers, and --replicas have none")
+    if args.one_host and args.hosts not in (None, 1):
+        raise ScaleError(f"--one-host is one host, and --hosts {args.hosts} are more")
+    hosts = 1 if args.one_host else args.hosts or args.replicas
     setting = job.Setting(args.replicas, hosts, args.cores, link.bytes_per_s, link.seconds)
     step = load_model.load_replica(args.model, args.batch)
     rows = [(job.RING, "stock"), *((one, mode) for mode in job.MODES[1:] for one in _ALGORITHMS)]

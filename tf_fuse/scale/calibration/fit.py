@@ -44,6 +44,7 @@ _EXPECTED = {
     "send_s": 3e-5,
     "burst_receive_s": 1e-4,
     "burst_send_s": 5e-5,
+    "neighbour_s": 1e-5,
     "frame_receive_s": 2e-4,
     "frame_send_s": 1e-4,
     "frame_tensor_receive_s": 2e-6,
@@ -209,6 +210,9 @@ def _features(graph: StepGraph, servers: bool) -> dict[str, float]:
         "send_s": total(sent, lambda one: one.calls),
         "burst_receive_s": total(received, lambda one: math.sqrt(one.calls)),
         "burst_send_s": total(sent, lambda one: math.sqrt(one.calls)),
+        "neighbour_s": (len(tasks) - 1) * total([*received, *sent], lambda one: one.calls)
+        if servers
+        else 0.0,
         "frame_receive_s": total(received, lambda one: one.fused_calls),
         "frame_send_s": total(sent, lambda one: one.fused_calls),
         "frame_tensor_receive_s": total(received, lambda one: one.fused_tensors),

@@ -260,7 +260,9 @@ class _Job:
         if leaves:
             yield self._travel(chunk)
         self._events["sent", step, rank, half].succeed()
-        yield self._events["sent", step, (rank - 1) % setting.here, half]
+        before = "sent", step, (rank - 1) % setting.here, half
+        yield self._events[before]
+        del self._events[before]  # (Large rings have millions.)
         receives = self._way(not comes)
         yield env.timeout(receives.wake_s)
         yield self._half(receives, 1, chunk)

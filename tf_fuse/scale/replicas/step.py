@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _WARM_UP, _LEAST, _SECONDS = 2, 3, 1.0
+_OPTION = "fuse_weight_update"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +51,7 @@ def measured_step(
     name: str,
     weights: Sequence[Any],
     gradients: Callable[[], Any],
-    step: Callable[[], Any],
-    fused_step: Callable[[], Any],
+    update: Callable[[Any], Any],
 ) -> ReplicaStep:
     """Run the parts of a step in this process, about a second each.
 
@@ -59,10 +59,23 @@ def measured_step(
       name: of the model.
       weights: its trainable variables.
       gradients: computes the gradients of a batch.
-      step: that, and updates the weights.
-      fused_step: the same with `fuse_weight_update`.
+      update: updates the weights with them.
     """
-    compute, whole, fused = (_measure(one) for one in (gradients, step, fused_step))
+    import tensorflow as tf
+
+    def step() -> Any:
+        return update(gradients())
+
+    set_options = tf.config.optimizer.set_experimental_options
+    before = tf.config.optimizer.get_experimental_options().get(_OPTION, False)
+    try:
+        # (The option acts when a function is called, on those that were traced before, too.)
+        set_options({_OPTION: False})
+        compute, whole = (_measure(tf.function(one)) for one in (gradients, step))
+        set_options({_OPTION: True})
+        fused = _measure(tf.function(step))
+    finally:
+        set_options({_OPTION: before})
     return ReplicaStep(
         name,
         float(sum(_elements(one) * _width(one) for one in weights)),

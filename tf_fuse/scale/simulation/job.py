@@ -190,6 +190,13 @@ class _Job:
             self._hosts[side] = Host(self._env, 1.0)
         return self._hosts[side]
 
+    def _neighbours(self, task: str) -> int:
+        """Return how many other servers a server's host has."""
+        if task not in self._servers:
+            return 0
+        host = self._setting.host(task)
+        return sum(self._setting.host(one) == host for one in self._servers) - 1
+
     def _work(self, task: str, seconds: float, threads: float = 1.0) -> Any:
         if task.startswith("worker"):
             seconds *= self._slowdown[self._setting.host(task)]
@@ -329,8 +336,9 @@ class _Step:
         job = self._job
         # A worker does this for each server of a group.
         copies = job._copies.get(transfer.target, 1)
-        seconds = copies * job._rates.sender_s(transfer) / of
-        return job._work(self._name(transfer.source), seconds)
+        source = self._name(transfer.source)
+        seconds = copies * job._rates.sender_s(transfer, job._neighbours(source)) / of
+        return job._work(source, seconds)
 
     def _receive_part(self, transfer: Transfer, of: int, before: Any) -> Iterator[Any]:
         """Receive what has left, and not before what was sent earlier."""
@@ -340,4 +348,5 @@ class _Step:
         if before is not None:
             yield before
         copies = job._copies.get(transfer.source, 1)
-        yield job._work(target, copies * job._rates.receiver_s(transfer) / of)
+        seconds = job._rates.receiver_s(transfer, job._neighbours(target))
+        yield job._work(target, copies * seconds / of)
