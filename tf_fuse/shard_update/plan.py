@@ -26,7 +26,7 @@ REASONS = {
     "unknown_shape": "the shape of a tensor is not known when the function is traced",
     "no_update": "no variable is updated from it, as from a loss or a metric",
     "not_elementwise": "an operation that is not elementwise reads a tensor of the update",
-    "not_exact": "a sum over the update's elements would be added in another order",
+    "not_exact": "a sum, or a product of single numbers, would be taken in another order",
     "not_redundant": "the update reads a tensor that may differ from replica to replica",
     "other_type": "the weight has another type than the gradients that are reduced",
     "returned": "the function returns a tensor of the update",

@@ -27,6 +27,7 @@ class ShardUpdateEverySizeCases:
         name: str,
         options: Mapping[str, Any],
         sizes: Sequence[int] = (),
+        exact: bool = False,
     ) -> dict[str, Any]:
         """Trains a model with whole updates, and again with sharded ones.
 
@@ -35,6 +36,7 @@ class ShardUpdateEverySizeCases:
           name: likewise.
           options: likewise.
           sizes: of biases that are the model; none for DLRM.
+          exact: whether updates stay whole whose bits may change.
 
         Returns:
           As `every_size.compared`, and what was decided.
@@ -55,10 +57,13 @@ class ShardUpdateEverySizeCases:
             # (Each replica has numbers of its own.)
             return strategy.experimental_local_results(step(x + float(self.rank), y))[0]
 
-        found = every_size.compared(make, call, _switch)
+        def switch(on: bool) -> None:
+            matrix.switch(
+                shard_weight_update=on,
+                fuse_weight_update=on,
+                shard_weight_update_exact=on and exact,
+            )
+
+        found = every_size.compared(make, call, switch)
         found["decided"] = [matrix.told(one) for one in matrix.decisions()[before:]]
         return found
-
-
-def _switch(on: bool) -> None:
-    matrix.switch(shard_weight_update=on, fuse_weight_update=on)

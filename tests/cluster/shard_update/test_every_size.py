@@ -44,6 +44,7 @@ def _trained(workers, row, sizes=()):
     """What each worker found, and what it decided; the values are as the row says."""
     library, name, options, slots = row
     args = {"library": library, "name": name, "options": options, "sizes": sizes}
+    args["exact"] = row not in INEXACT
     workers.start("trained_twice", **args)
     results = workers.wait(seconds=_SECONDS)
     for rank, one in enumerate(results):
@@ -54,30 +55,34 @@ def _trained(workers, row, sizes=()):
         if row in INEXACT:
             assert one["largest"] <= LIMIT, one
         else:
-            differ = one["differ"]
-            if "weight_decay" in options:
-                # Grappler multiplies weight, rate and decay in the order of their names where all
-                # have one element.
-                assert one["largest"] <= LIMIT, one
-                differ = [found for found in differ if tuple(found[1]) != (1,)]
-            assert (differ, one["same_losses"], decided["inexact"]) == ([], True, 0), one
+            assert (one["differ"], one["same_losses"], decided["inexact"]) == ([], True, 0), one
     return [(one, one["decided"][0]) for one in results]
+
+
+def _leaves_numbers_whole(row):
+    """Whether weights of one element stay whole: the order of products of numbers is unknown."""
+    return row not in INEXACT and (row[1] == "AdamW" or "weight_decay" in row[2])
 
 
 @_rows(_DLRM)
 def test_dlrm(workers, row):
     expected = ("nothing_to_cut", ["not_redundant"]) if row == _WHOLE_DLRM else ("", [])
+    whole = _leaves_numbers_whole(row)
+    if whole:
+        expected = ("", ["not_exact"])
     for _, decided in _trained(workers, row):
         assert (decided["reason"], decided["reasons"]) == expected, decided
         # (Keras 3 makes a whole tensor of a sparse gradient for the norm of all.)
-        assert decided["cut"] in ([0] if row == _WHOLE_DLRM else [10, 13]), decided
+        assert decided["cut"] in ([0] if row == _WHOLE_DLRM else [10 - whole, 13 - whole]), decided
 
 
 @pytest.mark.parametrize("part", range(bias_sizes.PARTS))
 @_rows(_ROWS)
 def test_every_size(workers, row, part):
     for sizes in bias_sizes.sizes_of_models(part):
+        whole = 1 in sizes and _leaves_numbers_whole(row)
         for found, decided in _trained(workers, row, sizes):
-            assert (decided["reason"], decided["reasons"]) == ("", []), decided
-            assert decided["cut"] == len(sizes), decided
+            reasons = ["not_exact"] if whole else []
+            assert (decided["reason"], decided["reasons"]) == ("", reasons), decided
+            assert decided["cut"] == len(sizes) - whole, decided
             assert found["still"] == [], found

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.shard_update.update_jobs import PREFIX, Job, nodes_of
+from tests.unit.shard_update.update_jobs import PREFIX, Job, nodes_of, reduce_over
 from tf_fuse.sharded_variable.shard_spec import window
 
 
@@ -216,6 +216,24 @@ def test_which_reductions_keep_bits(reduce, is_exact):
     assert (cluster.reason, cluster.exact) == (None, is_exact)
     cluster = job.plan(exact=True).buckets[0].clusters[0]
     assert cluster.reason == (None if is_exact else "not_exact")
+
+
+@pytest.mark.parametrize(("size", "reason"), [(1, "not_exact"), (2, None)])
+def test_a_product_of_three_numbers_does_not_keep_bits(size, reason):
+    """Grappler multiplies numbers, which have one element each, in the order of their names."""
+    weight, rate = tf.Variable(tf.ones([size])), tf.Variable(0.1)
+
+    def body(job, dw, dv):
+        reduced = reduce_over(tf.concat([tf.reshape(dw, [-1]), dv[:size]], 0))
+        a, b = tf.split(reduced, [12, size])
+        job.w.assign_sub(tf.reshape(a, [4, 3]))
+        weight.assign_sub(weight * 0.004 * rate)
+        weight.assign_sub(b * rate)
+
+    job = Job(body)
+    for exact, expected in ((False, None), (True, reason)):
+        (bucket,) = job.plan(exact=exact).buckets
+        assert [cluster.reason for cluster in bucket.clusters] == [None, expected]
 
 
 def test_a_sum_that_is_returned_does_not_keep_bits():

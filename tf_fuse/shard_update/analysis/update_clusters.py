@@ -74,6 +74,7 @@ class ClusterFinder:
         self._known = FunctionFacts(view, shapes, found, outside, carried)
         self._weights = WeightAssignments(self._known, program)
         self._reductions = Reductions(view, shapes, exact)
+        self._exact = exact
 
     # --- Packs -----------------------------------------------------------------------------------
 
@@ -134,9 +135,29 @@ class ClusterFinder:
           dtype: number of the type of what is reduced.
         """
         cluster = self._cluster(root, dtype)
+        if self._exact and cluster.reason is None and cluster.size == 1:
+            product = self._reordered(cluster)
+            if product is not None:
+                return cluster.leave("not_exact", f"{product} (Mul)")
         if cluster.reason is not None and not self._leads_to_update(root):
             return cluster.leave("no_update", root)
         return cluster
+
+    def _reordered(self, cluster: UpdateCluster) -> str | None:
+        """Return a product of three factors of one element each.
+
+        Grappler (MinimizeBroadcasts) multiplies those in the order of their names, which are others
+        in a sharded update.
+        """
+        nodes = self._view.nodes
+        assigned = [one for sink in cluster.sinks for one in data_inputs(nodes[sink])[1:]]
+        made = [nodes[name] for name in sorted(cluster.nodes)]
+        made += filter(None, map(self._view.producer, assigned))
+        for node in made:
+            factors = map(self._view.producer, data_inputs(node))
+            if node.op == "Mul" and any(one is not None and one.op == "Mul" for one in factors):
+                return str(node.name)
+        return None
 
     def _leads_to_update(self, tensor: str) -> bool:
         return leads_to_update(self._view, self._program, [tensor], self._updating)
