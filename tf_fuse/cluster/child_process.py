@@ -172,7 +172,7 @@ class PipedProcess(ChildProcess):
           answers: whether this process reads its standard output, which else goes to the log.
         """
         pipe = subprocess.PIPE
-        pipes = {"stdin": pipe, "stdout": pipe} if answers else {"stdin": pipe}
+        pipes: dict[str, Any] = {"stdin": pipe, "stdout": pipe} if answers else {"stdin": pipe}
         self._start(command, env, log, cwd=folder, text=True, errors="replace", **pipes)
 
     def send(self, line: str) -> None:

@@ -53,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     with Guardian() as guardian, interruptible():
         try:
             with contextlib.ExitStack() as stack:
-                ready, passed = -1, ()
+                ready = -1
+                passed: tuple[int, ...] = ()
                 if command[:1] == [READY]:
                     ready, child = os.pipe()
                     stack.callback(os.close, ready)
