@@ -241,7 +241,7 @@ sys.exit(0 if "again" in sys.argv else 5)
 
 
 def test_a_task_that_starts_again_adds_to_its_log(tmp_path):
-    """Its lines are shown as they are: the platform shows whose they are."""
+    """Its lines are shown without a mark: the platform shows whose they are."""
     program = tmp_path / "program.py"
     program.write_text(_COUNTS)
     for arguments, status in (([], 5), (["again"], 0)):
