@@ -4,6 +4,7 @@
 #   make demo     train the main job twice, stock and fused, side by side
 #   make test     run the tests
 #   make slow     run the other tests, which show more cases of the same
+#   make quickstarts  run the quickstarts unchanged: here, under the stand-in for Slurm, in a container
 #   make lint     what .ci/run checks besides the tests
 #   make docs     build the documentation site into build/site
 #   make internals  renew the tables of private members in docs/internals.md
@@ -63,7 +64,7 @@ BIN := $(VENV)/bin
 export TENSORFLOW PYTHON ARCH
 
 .DEFAULT_GOAL := help
-.PHONY: help environment native demo test slow format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
+.PHONY: help environment native demo test slow quickstarts format fuzz fuzz-requests fuzz-channels fuzz-updates tsan
 .PHONY: wheel test-wheel test-keras sbom random dynamic faults collectives updates soak network two-hosts bench clean
 .PHONY: large-tables large-workers large-counts
 .PHONY: docs internals lint lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes
@@ -93,6 +94,10 @@ test: environment
 
 slow: environment
 	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 -m slow $(ARGS)
+
+quickstarts: environment
+	$(BIN)/python -m pytest -v -m '' -k unchanged tests/cluster/cli/test_launch_quickstarts.py \
+	  tests/cluster/cli/test_launch_platforms.py $(ARGS)
 
 # Targets of their own, so that --keep-going shows the findings of all.
 lint: lint-ruff lint-format lint-mypy lint-imports lint-clang-format lint-english lint-includes

@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a Keras model by `fit` in several workers together (`MultiWorkerMirroredStrategy`).
 
-Without TF_CONFIG the program starts two workers on this machine. On a cluster, start it in each
-task with its TF_CONFIG ("rpc_layer": "grpc+fuse") and the folder where worker 0 writes files.
+Without TF_CONFIG the program starts two workers on this machine by `tf-fuse launch`. On a cluster,
+start it in each task with its TF_CONFIG ("rpc_layer": "grpc+fuse") and the folder where worker 0
+writes files.
 """
 
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import tensorflow as tf
 
 import tf_fuse.keras  # noqa: F401  (makes `fit` work in several processes)
 
-WORKERS, ROWS, BATCH, EPOCHS = 2, 512, 64, 6  # A batch is that of all workers together.
+ROWS, BATCH, EPOCHS = 512, 64, 6  # A batch is that of all workers together.
 
 
 def pictures():
@@ -86,24 +85,10 @@ def work(folder):
         print(f"accuracy of the checkpoint: {found['accuracy']:.4f}", flush=True)
 
 
-def start_workers(folder):
-    """Starts workers on this machine, and waits for them; returns whether one has failed."""
-    probes = [socket.create_server(("localhost", 0)) for _ in range(WORKERS)]
-    addresses = [f"localhost:{probe.getsockname()[1]}" for probe in probes]
-    for probe in probes:
-        probe.close()
-    workers = []
-    for index in range(WORKERS):
-        task = {"type": "worker", "index": index}
-        config = {"cluster": {"worker": addresses}, "task": task, "rpc_layer": "grpc+fuse"}
-        env = {**os.environ, "TF_CONFIG": json.dumps(config)}
-        workers.append(subprocess.Popen([sys.executable, __file__, folder], env=env))
-    return any([worker.wait() for worker in workers])
-
-
 if __name__ == "__main__":
     if "TF_CONFIG" in os.environ:
         work(sys.argv[1])
     else:
         with tempfile.TemporaryDirectory() as made:
-            sys.exit(start_workers(made))
+            launch = [sys.executable, "-m", "tf_fuse", "launch", "--workers", "2"]
+            sys.exit(subprocess.run([*launch, __file__, made], check=False).returncode)

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains on two workers of `MultiWorkerMirroredStrategy`, without and with tf_fuse.
 
-Without TF_CONFIG the program starts its two workers on this machine, first with the protocol
-"grpc", then with "grpc+fuse". On a cluster, start it in each task with that task's TF_CONFIG.
+Without TF_CONFIG the program starts its two workers on this machine by `tf-fuse launch`, first with
+the protocol "grpc", then with "grpc+fuse". On a cluster, start it in each task with that task's
+TF_CONFIG.
 """
 
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -52,28 +52,17 @@ def work():
         step(x)
     rate = STEPS / (time.perf_counter() - began)
     print(f"{rate:.1f} steps/s")
-    for result in sys.argv[1:]:
-        pathlib.Path(result).write_text(json.dumps(rate))
+    if sys.argv[1:] and config["task"]["index"] == 0:
+        pathlib.Path(sys.argv[1]).write_text(json.dumps(rate))
 
 
 def start_workers(protocol):
     """Runs two workers; returns the steps per second of the first."""
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("localhost", 0))
-        addresses = [f"localhost:{probe.getsockname()[1]}" for probe in (one, two)]
     with tempfile.TemporaryDirectory() as folder:
-        results = [pathlib.Path(folder) / f"{index}.json" for index in range(2)]
-        workers = []
-        for index, result in enumerate(results):
-            task = {"type": "worker", "index": index}
-            config = {"cluster": {"worker": addresses}, "task": task, "rpc_layer": protocol}
-            env = {**os.environ, "TF_CONFIG": json.dumps(config)}
-            command = [sys.executable, __file__, os.fspath(result)]
-            workers.append(subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL))
-        if any([worker.wait() for worker in workers]):
-            sys.exit(f"a worker with the protocol {protocol} failed")
-        return json.loads(results[0].read_text())
+        result = pathlib.Path(folder) / "rate.json"
+        launch = [sys.executable, "-m", "tf_fuse", "launch", "--workers", "2"]
+        subprocess.run([*launch, "--protocol", protocol, __file__, result], check=True)
+        return json.loads(result.read_text())
 
 
 if "TF_CONFIG" in os.environ:

@@ -8,10 +8,8 @@ comparison can be warm at the same time and run in turn: A B A B.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections import deque
@@ -20,6 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from examples import standalone
+
+_GRACE_S = 20.0
+_LAST_WORDS_S = 5.0
 _ROOT = Path(__file__).resolve().parent.parent
 OnEvent = Callable[[dict[str, Any]], None]
 
@@ -51,16 +53,16 @@ class Session:
         """
         self.mode = spec["mode"]
         self._on_event = on_event
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._stderr = tempfile.NamedTemporaryFile()  # noqa: SIM115 (closed by close)
+        self._children = standalone.cluster_package().child_process
+        self._process = self._children.PipedProcess(f"mode {self.mode}")
         prefix = spec.get("hosts", {}).get("chief", {}).get("command", [])
-        self._process = subprocess.Popen(
-            [*prefix, sys.executable, str(_ROOT / "examples" / "job.py"), json.dumps(dict(spec))],
-            cwd=_ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            env={**os.environ, **(env or {})},
+        program = str(_ROOT / "examples" / "job.py")
+        self._process.start(
+            [*prefix, sys.executable, program, json.dumps(dict(spec))],
+            {**os.environ, **(env or {})},
+            Path(self._stderr.name),
+            _ROOT,
         )
 
     def __enter__(self) -> Session:
@@ -127,29 +129,17 @@ class Session:
 
     def close(self) -> None:
         """Ends the process, and with it the cluster; may be repeated."""
-        if self._process.stdin and not self._process.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-        try:
-            self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.stdout:
-            self._process.stdout.close()
+        self._children.end_all([self._process], _GRACE_S)
         self._stderr.close()
 
     def _send(self, command: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None  # opened as a pipe
         try:
-            self._process.stdin.write(json.dumps(command) + "\n")
-            self._process.stdin.flush()
+            self._process.send(json.dumps(command))
         except BrokenPipeError:
             raise self._failure(None) from None
 
     def _await(self, wanted: str) -> dict[str, Any]:
-        assert self._process.stdout is not None  # opened as a pipe
-        for line in self._process.stdout:
+        for line in self._process.lines():
             if not line.startswith('{"event": '):
                 continue  # something a library printed
             event = json.loads(line)
@@ -163,12 +153,10 @@ class Session:
 
     def _failure(self, event: Mapping[str, Any] | None) -> SessionError:
         said = f": {event['text']}" if event else ""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=5)
+        ended = self._children.first_to_end([self._process.pid], _LAST_WORDS_S) != 0
+        status = self._process.wait() if ended else None
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").splitlines()
         tail = "\n".join(deque(lines, maxlen=30))
         trace = event["traceback"] if event else ""
-        return SessionError(
-            f"mode {self.mode} failed (exit status {self._process.poll()}){said}\n{trace}{tail}"
-        )
+        return SessionError(f"mode {self.mode} failed (exit status {status}){said}\n{trace}{tail}")

@@ -203,6 +203,7 @@ class TwoHosts:
 
     def _join_by_relay(self) -> None:
         a, b = self._names
+        # Not a task of a cluster but a part of its network: it ends when the network does.
         self._relay = subprocess.Popen(
             [sys.executable, str(_RELAY), a, DEVICE, b, DEVICE],
             stdin=subprocess.PIPE,

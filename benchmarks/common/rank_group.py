@@ -10,7 +10,6 @@ and run in turn. No process outlives the caller: each ends when its stdin does.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -24,7 +23,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from examples import standalone
 
@@ -172,8 +171,7 @@ class RankGroup:
         self.variant, self._ranks, self._timeout_s = variant, ranks, timeout_s
         self._network, self._program, self._spec = network, program or _RANK_PROGRAM, spec or {}
         self._folder = tempfile.TemporaryDirectory(prefix="tf_fuse_ranks_")
-        self._processes: list[subprocess.Popen[str]] = []
-        self._logs: list[IO[bytes]] = []
+        self._processes: list[Any] = []
         self._ports: Any = None  # held while processes start and run
         self._attempts = 0
         try:
@@ -187,7 +185,8 @@ class RankGroup:
         # A new one: ranks of the attempt before may still have something to say.
         self._events: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         # Free in this namespace; whether they are in another one shows when the ranks start.
-        self._ports = standalone.cluster_package().ports.HeldPorts(self._ranks)
+        cluster = standalone.cluster_package()
+        self._ports = cluster.ports.HeldPorts(self._ranks)
         hosts = [self._network.host(rank, self._ranks) for rank in range(self._ranks)]
         spec = {
             **self._spec,
@@ -202,17 +201,10 @@ class RankGroup:
             "store": str(Path(self._folder.name) / f"store-{self._attempts}"),
         }
         for rank in range(self._ranks):
-            log = open(Path(self._folder.name) / f"{rank}.log", "w+b")  # noqa: SIM115 (see close)
-            self._logs.append(log)
             command = [self.variant.python, str(self._program), json.dumps({**spec, "rank": rank})]
-            process = subprocess.Popen(
-                [*self._network.commands[hosts[rank]], *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=self.variant.env(),
-            )
+            command = [*self._network.commands[hosts[rank]], *command]
+            process = cluster.child_process.PipedProcess(f"rank {rank}")
+            process.start(command, self.variant.env(), self._log(rank))
             self._processes.append(process)
             threading.Thread(
                 target=_read_events, args=(rank, process, self._events), daemon=True
@@ -316,31 +308,22 @@ class RankGroup:
         self._folder.cleanup()
 
     def _end_processes(self) -> None:
-        for process in self._processes:
-            assert process.stdin is not None  # opened as a pipe
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        deadline = time.monotonic() + _GRACE_S
-        for process in self._processes:
-            try:
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for log in self._logs:
-            log.close()
+        if self._processes:
+            standalone.cluster_package().child_process.end_all(self._processes, _GRACE_S)
+        for rank in range(len(self._processes)):
+            self._log(rank).unlink()
         self._processes.clear()
-        self._logs.clear()
         if self._ports is not None:
             self._ports.close()
 
+    def _log(self, rank: int) -> Path:
+        return Path(self._folder.name) / f"{rank}.log"
+
     def _send(self, command: Mapping[str, Any]) -> None:
-        line = json.dumps(command) + "\n"
+        line = json.dumps(command)
         for rank, process in enumerate(self._processes):
-            assert process.stdin is not None  # opened as a pipe
             try:
-                process.stdin.write(line)
-                process.stdin.flush()
+                process.send(line)
             except BrokenPipeError:
                 raise self._failure(rank, "its process has ended") from None
 
@@ -369,10 +352,8 @@ class RankGroup:
         raise self._failure(rank, f"the process sent {event['event']!r}, expected {wanted!r}")
 
     def _failure(self, rank: int, text: str, kind: type[RankError] = RankError) -> RankError:
-        log = self._logs[rank]
-        log.flush()
-        log.seek(0)
-        lines = deque(log.read().decode(errors="replace").splitlines(), maxlen=_LOG_TAIL_LINES)
+        text_of_log = self._log(rank).read_text(errors="replace")
+        lines = deque(text_of_log.splitlines(), maxlen=_LOG_TAIL_LINES)
         tail = "\n".join(lines) or "(it wrote nothing)"
         return kind(
             f"variant {self.variant.name}, rank {rank} of {self._ranks}: {text}\n"
@@ -382,13 +363,11 @@ class RankGroup:
 
 def _read_events(
     rank: int,
-    process: subprocess.Popen[str],
+    process: Any,
     events: queue.Queue[tuple[int, dict[str, Any]]],
 ) -> None:
-    assert process.stdout is not None  # opened as a pipe
-    with process.stdout:
-        for line in process.stdout:
-            events.put((rank, json.loads(line)))
+    for line in process.lines():
+        events.put((rank, json.loads(line)))
     status = process.wait()
     events.put((rank, {"event": "error", "kind": "Ended",
                        "text": f"the process ended with status {status}"}))  # fmt: skip

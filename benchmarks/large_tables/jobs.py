@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.output import ProcessError
+from examples import standalone
 
 # What a mode is to `variant.py`: whether the plugin and its options are there, and whether the
 # program itself gathers on servers.
@@ -44,17 +44,15 @@ def run(settings: Mapping[str, Any], on_phase: Callable[[str], None]) -> dict[st
     """
     phases: dict[str, Any] = {}
     error = ""
-    with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(
+    with tempfile.NamedTemporaryFile() as stderr:
+        process = standalone.cluster_package().child_process.PipedProcess(settings["mode"])
+        process.start(
             [sys.executable, str(_VARIANT), json.dumps(dict(settings))],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"},
+            {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"},
+            Path(stderr.name),
         )
-        assert process.stdout is not None  # opened as a pipe
         try:
-            for line in process.stdout:
+            for line in process.lines():
                 if not line.startswith('{"event": '):
                     continue  # something a library printed
                 event = json.loads(line)
@@ -67,7 +65,7 @@ def run(settings: Mapping[str, Any], on_phase: Callable[[str], None]) -> dict[st
                     error = event["text"] + "\n" + event.get("traceback", "")
         finally:
             # (Where this process is interrupted, too: its tasks end with it.)
-            if process.poll() is None and sys.exc_info()[0] is not None:
+            if sys.exc_info()[0] is not None:
                 process.kill()
             status = process.wait()
         if status == NO_MEMORY:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,53 +60,47 @@ def start(program: str) -> int:
     """
     # Up in a new network namespace only after this; elsewhere it is, and asking does no harm.
     subprocess.run(["ip", "link", "set", "lo", "up"], check=False, capture_output=True)
-    held = standalone.cluster_package().ports.HeldPorts(RANKS)
+    cluster = standalone.cluster_package()
+    children, held = cluster.child_process, cluster.ports.HeldPorts(RANKS)
     jobs = ",".join(sorted(f"localhost:{port}" for port in held.numbers))
     with tempfile.TemporaryDirectory() as folder, held:
         logs = [Path(folder) / f"{rank}.log" for rank in range(RANKS)]
-        ranks = []
-        for rank, log in enumerate(logs):
-            environment = {
-                **os.environ,
-                "CUDA_VISIBLE_DEVICES": "-1",
-                "DTENSOR_CLIENT_ID": str(rank),
-                "DTENSOR_JOB_NAME": "worker",
-                "DTENSOR_JOBS": jobs,
-                "LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2": "1",
-            }
-            with log.open("w") as file:
+        ranks = [children.PipedProcess(f"rank {rank}") for rank in range(RANKS)]
+        try:
+            for rank, log in enumerate(logs):
+                environment = {
+                    **os.environ,
+                    "CUDA_VISIBLE_DEVICES": "-1",
+                    "DTENSOR_CLIENT_ID": str(rank),
+                    "DTENSOR_JOB_NAME": "worker",
+                    "DTENSOR_JOBS": jobs,
+                    "LOWER_DTENSOR_GATHER_TO_COLLECTIVE_GATHER_V2": "1",
+                }
                 command = [sys.executable, program, sys.argv[1], str(rank)]
-                ranks.append(
-                    subprocess.Popen(
-                        command,
-                        env=environment,
-                        stdin=subprocess.PIPE,
-                        stdout=file,
-                        stderr=file,
-                    )
-                )
-        failed = _wait(ranks)
-        for rank in failed:
-            print(f"rank {rank} ended with {ranks[rank].returncode}:", file=sys.stderr)
+                ranks[rank].start(command, environment, log, answers=False)
+            failed = _wait(children, ranks)
+        finally:
+            children.end_all(ranks, 0.0)
+        for rank, status in failed.items():
+            print(f"rank {rank} {status}:", file=sys.stderr)
             print(logs[rank].read_text()[-2000:], file=sys.stderr)
     return 1 if failed else 0
 
 
-def _wait(ranks: list[subprocess.Popen[Any]]) -> list[int]:
-    """The ranks that failed; one that fails takes the others along."""
+def _wait(children: Any, ranks: Sequence[Any]) -> dict[int, str]:
+    """What became of the ranks that failed: the first one, or all that took too long."""
     end = time.monotonic() + TIMEOUT_S
-    while any(one.poll() is None for one in ranks):
-        if time.monotonic() > end or any(one.poll() for one in ranks):
-            failed = [i for i, one in enumerate(ranks) if one.poll() is None or one.returncode]
-            first = [i for i in failed if ranks[i].returncode] or failed
-            for one in ranks:
-                one.kill()
-                one.wait()
-            return first
-        if all(one.poll() == 0 for one in ranks[1:]):
-            ranks[0].stdin.close()  # type: ignore[union-attr]  # opened as a pipe
-        time.sleep(0.05)
-    return [i for i, one in enumerate(ranks) if one.returncode]
+    running = {one.pid: rank for rank, one in enumerate(ranks)}
+    while running:
+        ended = children.first_to_end(list(running), max(0.0, end - time.monotonic()))
+        if not ended:
+            return {rank: f"did not end in {TIMEOUT_S} s" for rank in running.values()}
+        rank = running.pop(ended)
+        if status := ranks[rank].wait():
+            return {rank: f"ended with {status}"}
+        if list(running.values()) == [0]:
+            ranks[0].ask_to_end()
+    return {}
 
 
 def _rank(rank: int) -> int:

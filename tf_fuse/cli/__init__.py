@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,11 @@ _EXAMPLES = ("cond", "dense", "features", "loop", "rfc", "wide_deep")
 _GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What `tf_fuse.layout.plan` takes.
 _MODES = ("auto", "data", "propagate")
+_FUSED_PROTOCOL = "grpc+fuse"
+# What `launch --hosts` runs here and there, for each task: command, module.
+_OF_HOSTS = {
+    f"{name}-task": f"tf_fuse.cluster.launcher.hosts.{name}_task" for name in ("ssh", "host")
+}
 # Settings of `bench`: name, default, meaning.
 _BENCH_SETTINGS = (
     ("tables", 100, "embedding tables of the model"),
@@ -75,7 +81,12 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="FILE",
         help="start servers and workers on these hosts by ssh, in this folder; one on each line",
     )
-    launch.add_argument("--log-dir", metavar="DIR", help="of the tasks' logs; a temporary folder")
+    launch.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="of the tasks' logs; a temporary folder, or, if Slurm or Kubernetes has started this "
+        "process, none",
+    )
     launch.add_argument(
         "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
     )
@@ -96,7 +107,18 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="where to listen for that; this machine alone, or, if Slurm or Kubernetes has started "
         "this process, all of its addresses",
     )
-    launch.add_argument("--lifeline-fd", type=int, help=argparse.SUPPRESS)
+    launch.add_argument(
+        "--grace",
+        type=float,
+        metavar="SECONDS",
+        help="that the program has to end after SIGTERM; 4, in a container 1",
+    )
+    launch.add_argument(
+        "--protocol",
+        default=_FUSED_PROTOCOL,
+        help=f"of the tasks' servers; {_FUSED_PROTOCOL}, or grpc for stock TensorFlow's, which "
+        "listen on all addresses",
+    )
     launch.add_argument("program", help="a Python file")
     launch.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
 
@@ -202,6 +224,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_report(commands)
     _add_scale(commands)
     commands.add_parser("run", help="run one task of a cluster, as TF_CONFIG says", add_help=False)
+    if arguments and arguments[0] in _OF_HOSTS:
+        module = importlib.import_module(_OF_HOSTS[arguments[0]])
+        status: int = module.main(arguments[1:])
+        return status
     if arguments[:1] == ["run"]:
         tf_fuse._start()
         from tf_fuse.cluster import serve

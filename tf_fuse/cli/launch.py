@@ -8,23 +8,23 @@ import argparse
 import errno
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import tf_fuse
-from tf_fuse.cluster import serve
-from tf_fuse.cluster.launcher import local_job, platform_task, platforms
+from tf_fuse.cluster import end_limits, serve
+from tf_fuse.cluster.launcher import local_job, platforms
+from tf_fuse.cluster.launcher.platforms import task as platform_task
 from tf_fuse.cluster.task_process import tf_config
 
 _MAX_PORT = 65535
-_OF_WHOLE_JOBS = ("hosts", "log_dir", "max_restarts")
+_OF_WHOLE_JOBS = ("hosts", "max_restarts")
 
 
 def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Launch what the command line says; return the exit status."""
-    for name in ("port", "health_port", "ps", "max_restarts"):
+    for name in ("port", "health_port", "ps", "max_restarts", "grace"):
         number, option = getattr(args, name), "--" + name.replace("_", "-")
         if number is not None and number < 0:
             parser.error(f"{option} must be 0 or more, got {number}")
@@ -32,6 +32,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             parser.error(f"{option} must be at most {_MAX_PORT}, got {number}")
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
+    if args.grace is not None:
+        end_limits.use(end_limits.current().with_program(args.grace))
     command = [args.program, *args.arguments]
     try:
         place = platforms.find_place(os.environ, args.workers, args.ps, args.port)
@@ -44,9 +46,10 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     f"--{name.replace('_', '-')} is for a job that launch starts itself; "
                     f"{place.platform} says that this is one task of a job"
                 )
-        return _run_task(place, command, args)
-    hosts = _read_hosts(args.hosts, parser) if args.hosts else ()
     log_dir = _make_log_dir(args.log_dir, parser) if args.log_dir else None
+    if place is not None:
+        return _run_task(place, command, args, log_dir)
+    hosts = _read_hosts(args.hosts, parser) if args.hosts else ()
     job = local_job.Job(
         command=command,
         workers=args.workers or 1,
@@ -55,6 +58,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         max_restarts=args.max_restarts,
         hosts=hosts,
         health=_health(args, "127.0.0.1"),
+        protocol=args.protocol,
     )
     return _run(lambda: local_job.launch(job))
 
@@ -105,22 +109,29 @@ def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
     return hosts
 
 
-def _run_task(place: platforms.Place, command: Sequence[str], args: argparse.Namespace) -> int:
+def _run_task(
+    place: platforms.Place,
+    command: Sequence[str],
+    args: argparse.Namespace,
+    log_dir: Path | None,
+) -> int:
     """Run one task of a job that a platform has started, and restarts."""
-    said = f"task {place.job}:{place.index} of {place.cluster}, by {place.platform}"
+    name = f"{place.job}:{place.index}"
+    said = f"task {name} of {place.cluster}, by {place.platform}"
     print(f"tf-fuse launch: {said}", flush=True)
-    config = tf_config(place.cluster, place.job, place.index, serve.FUSED_PROTOCOL)
-    if args.lifeline_fd is not None:
-        serve.watch_lifeline(args.lifeline_fd, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    config = tf_config(place.cluster, place.job, place.index, args.protocol)
     health = _health(args, "0.0.0.0")
     if not place.is_server:
-        name = f"{place.job}:{place.index}"
         return _run(
-            lambda: platform_task.run_program(name, command, config, place.is_replica, health)
+            lambda: platform_task.run_program(
+                name, command, config, place.is_replica, health, log_dir
+            )
         )
-    os.environ["TF_CONFIG"] = config
     options = []
     if health is not None:
         options = ["--health-address", health[0], "--health-port", str(health[1])]
+    if log_dir is not None:
+        return _run(lambda: platform_task.run_server(name, options, config, log_dir))
+    os.environ["TF_CONFIG"] = config
     tf_fuse._start()
     return serve.main(options)

@@ -1,6 +1,11 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Start, watch and end processes: the tasks of a cluster, and programs."""
+"""Start, watch and end processes: the tasks of a cluster, and programs.
+
+Whatever starts a task of a cluster does it by these classes: `LocalCluster`, `tf-fuse launch` here
+and by ssh, calibration, the examples and the benchmarks. (`tf-fuse bench` and `doctor` run a
+program to its end by `subprocess.run`: the tasks are those of the program's `LocalCluster`.)
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,7 @@ class ChildProcess:
     def __init__(self, name: str):
         self.name = name
         self._process: subprocess.Popen | None = None
+        self._ends = threading.Lock()
 
     @property
     def process(self) -> subprocess.Popen:
@@ -62,16 +69,22 @@ class ChildProcess:
           log: file to add its output to; None for the output of this process.
           pass_fds: file descriptors that it inherits.
         """
+        self._start(command, env, log, pass_fds, stdin=subprocess.DEVNULL)
+
+    def _start(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path | None,
+        pass_fds: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
+        """Start the process; standard output goes to the log, unless `options` say more."""
         with contextlib.ExitStack() as stack:
             output = None if log is None else stack.enter_context(log.open("ab"))
+            files: dict[str, Any] = {"stdout": output, "stderr": output, **options}
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output and subprocess.STDOUT,
-                env=env,
-                pass_fds=pass_fds,
-                **_OWN_GROUP,
+                command, env=env, pass_fds=pass_fds, **files, **_OWN_GROUP
             )
 
     def has_ended(self) -> bool:
@@ -79,13 +92,18 @@ class ChildProcess:
         return self.process.returncode is not None or first_to_end([self.pid], 0.0) != 0
 
     def wait(self) -> int:
-        """Wait for the end of the process; kill what is left of its group; return its status."""
+        """Wait for the end of the process; kill what is left of its group; return its status.
+
+        Several threads may wait.
+        """
         if self.process.returncode is None:
             first_to_end([self.pid])
-            # Before its status is asked for, the number of its group cannot be another's.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        return self.process.wait()
+        with self._ends:
+            if self.process.returncode is None:
+                # Before its status is asked for, the number of its group cannot be another's.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+            return self.process.wait()
 
     def ask_to_end(self) -> None:
         """Send SIGTERM, unless the process has ended."""
@@ -128,6 +146,66 @@ class ChildProcess:
             return psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
         except psutil.NoSuchProcess:
             return False
+
+
+class PipedProcess(ChildProcess):
+    """A process that reads lines of this one, and answers by lines.
+
+    It ends when its standard input does: also when this process has ended, however that was.
+    """
+
+    def start(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path | None,
+        folder: str | os.PathLike[str] | None = None,
+        answers: bool = True,
+    ) -> None:
+        """Start the process.
+
+        Args:
+          command: its command line.
+          env: its whole environment.
+          log: file to add its standard error to; None for that of this process.
+          folder: where it runs; None for that of this process.
+          answers: whether this process reads its standard output, which else goes to the log.
+        """
+        pipe = subprocess.PIPE
+        pipes: dict[str, Any] = {"stdin": pipe, "stdout": pipe} if answers else {"stdin": pipe}
+        self._start(command, env, log, cwd=folder, text=True, errors="replace", **pipes)
+
+    def send(self, line: str) -> None:
+        """Write a line to the process.
+
+        Raises:
+          BrokenPipeError: it has ended, or reads no more.
+        """
+        pipe = self.process.stdin
+        assert pipe is not None  # opened as a pipe
+        if pipe.closed:
+            raise BrokenPipeError(f"the standard input of {self.name} is closed")
+        pipe.write(line + "\n")
+        pipe.flush()
+
+    def receive(self) -> str:
+        """Return the next line that the process writes, with its end; "" after the last one."""
+        pipe = self.process.stdout
+        assert pipe is not None  # opened as a pipe
+        line = "" if pipe.closed else pipe.readline()
+        if not line:
+            pipe.close()
+        return line
+
+    def lines(self) -> Iterator[str]:
+        """Yield all lines that `receive` returns from now on."""
+        return iter(self.receive, "")
+
+    def ask_to_end(self) -> None:
+        """Close the standard input of the process."""
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
 
 def first_to_end(pids: Sequence[int], seconds: float | None = None) -> int:

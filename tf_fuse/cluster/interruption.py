@@ -10,6 +10,8 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+from . import end_limits
+
 
 class Interrupted(BaseException):
     """A signal came that ends the job.
@@ -28,13 +30,16 @@ class Interrupted(BaseException):
 def interruptible() -> Iterator[None]:
     """Raise `Interrupted` in this thread, the main one, when the first SIGINT or SIGTERM comes.
 
-    The next one ends this process at once; the tasks end with it, since they watch its pipes.
+    The next one ends this process at once; the tasks end with it, since they watch its pipes. So
+    does an alarm, if the end takes longer than `end_limits` allow: also after this block.
     """
 
     def first(number: int, frame: FrameType | None) -> None:
         del frame
         for one in (signal.SIGINT, signal.SIGTERM):
             signal.signal(one, second)
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
+        signal.setitimer(signal.ITIMER_REAL, end_limits.current().total_s)
         raise Interrupted(number)
 
     def second(number: int, frame: FrameType | None) -> None:

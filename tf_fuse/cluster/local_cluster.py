@@ -260,10 +260,14 @@ class LocalCluster:
         process.start(self._cluster, self._env[task])
         process.wait_ready(time.monotonic() + self._start_timeout_s)
 
-    def close(self) -> None:
-        """End every task, also a stopped one, and remove temporary logs; may be repeated."""
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End every task, also a stopped one, and remove temporary logs; may be repeated.
+
+        Args:
+          grace_s: seconds that the tasks have to end by themselves.
+        """
         _forget_tasks({address for tasks in self._cluster.values() for address in tasks})
-        end_all(list(self._tasks.values()), GRACE_S)
+        end_all(list(self._tasks.values()), grace_s)
         self._ports.close()
         if not self._keep_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)

@@ -195,7 +195,8 @@ def start_server(
     """Start the task's TensorFlow server; import tf_fuse first if the protocol needs it.
 
     Args:
-      config: the task.
+      config: the task, as `parse_tf_config` has found it in this process's environment. There
+        TensorFlow's own resolver reads it once more, for the server.
       inter_op: threads that run operations; None for TensorFlow's default, as for the next two.
       intra_op: threads that one operation may use.
       cpus: logical CPU devices.
@@ -232,12 +233,14 @@ def start_server(
         session_config.intra_op_parallelism_threads = intra_op
     if cpus is not None:
         session_config.device_count["CPU"] = cpus
+    # TF_CONFIG of a TFJob has no "rpc_layer".
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver(rpc_layer=config.protocol)
     try:
         return tf.distribute.Server(
-            tf.train.ClusterSpec(config.cluster),
-            job_name=config.job,
-            task_index=config.index,
-            protocol=config.protocol,
+            resolver.cluster_spec(),
+            job_name=resolver.task_type,
+            task_index=resolver.task_id,
+            protocol=resolver.rpc_layer,
             config=session_config,
         )
     except tf.errors.OpError:

@@ -71,6 +71,34 @@ def test_a_signal_ends_it_while_it_starts():
         assert outside.wait(timeout=100) == 128 + signal.SIGTERM
 
 
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+@pytest.mark.parametrize("platform", ["task", "job"])
+def test_a_signal_ends_a_program_that_ignores_it(tmp_path, platform):
+    """By the limits of a container, which are in `test_end_limits`: a program may have more."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('waits', flush=True)\nwhile True:\n    signal.pause()\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    if platform == "task":
+        config = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "chief", "index": 0}}
+        env["TF_CONFIG"] = json.dumps(config)
+    outside = subprocess.Popen(
+        [*pid_namespaces.COMMAND, sys.executable, "-m", "tf_fuse", "launch", program],
+        env={**env, "PYTHONPATH": str(_ROOT), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert any("waits" in line for line in outside.stdout)
+    (first,) = psutil.Process(outside.pid).children()
+    processes = first.children(recursive=True)
+    first.send_signal(signal.SIGTERM)
+    outside.communicate(timeout=100)
+    assert outside.returncode == 128 + signal.SIGTERM
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+
+
 # A shell leaves a process behind, whose parent is then the first process.
 _LEAVES = '(sleep 0.1 &); exec "$@"'
 

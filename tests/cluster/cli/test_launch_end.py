@@ -94,6 +94,29 @@ def test_a_guardian_that_is_killed_does_not_end_the_job(tmp_path):
     assert launcher.returncode == 0, output
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
+def test_a_guardian_that_does_not_answer_does_not_keep_a_signal_waiting(tmp_path, reads):
+    """Nor a program that ignores the signal, whose output nobody reads."""
+    program = f"""
+        import signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("x" * {300 if reads else 300_000}, flush=True)
+        while True:
+            signal.pause()
+    """
+    launcher = start(tmp_path, program)
+    log = tmp_path / "logs" / "worker-0.log"
+    wait_until(lambda: log.exists() and log.stat().st_size > 300)
+    processes = psutil.Process(launcher.pid).children(recursive=True)
+    (guardian,) = [one for one in processes if "guardian.py" in " ".join(one.cmdline())]
+    guardian.suspend()
+    launcher.send_signal(signal.SIGTERM)
+    if reads:
+        launcher.communicate(timeout=200)
+    assert launcher.wait(timeout=200) == 128 + signal.SIGTERM
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+
+
 # A child in its group, one in a session of its own, and one that has no environment either.
 _CHILDREN = """
     import os, subprocess, sys

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.cli import ssh
 from tf_fuse.cluster.launcher import step_counts
 from tf_fuse.cluster.ports import HeldPorts
 
@@ -72,6 +73,23 @@ _ON_REPLICAS = """
 """
 
 
+# As `_ON_SERVERS`, but hosts say their counts each second.
+_ON_HOSTS = """
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        count = tf.Variable(0)
+    step = tf.function(lambda: count.assign_add(1))
+    for _ in range(20):
+        coordinator.schedule(step)
+    coordinator.join()
+    while sum(steps().values()) < 20:
+        pass
+    print("tasks", sorted(steps()), flush=True)
+    os._exit(0)
+"""
+
+
 def _env(**variables):
     env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     return {**env, "PYTHONPATH": os.fspath(_ROOT), **variables}
@@ -106,6 +124,15 @@ def test_steps_of_workers(tmp_path):
     assert "[chief:0] steps 20\n" in output
     assert "[chief:0] # TYPE tf_fuse_steps_total counter\n" in output
     assert "[chief:0] answers ok\n[chief:0] ok\n" in output
+
+
+def test_steps_of_workers_on_hosts(tmp_path):
+    ssh.install(tmp_path)
+    (tmp_path / "hosts").write_text("localhost\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    options = ["--workers", "2", "--ps", "1", "--hosts", str(tmp_path / "hosts")]
+    output = _launch(tmp_path, _ON_HOSTS, *options, PATH=path)
+    assert "[chief:0] tasks ['worker:0', 'worker:1']\n" in output
 
 
 def test_steps_of_replicas(tmp_path):

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tf-fuse launch --hosts`: tasks that ssh starts; a program stands for it, on this machine."""
 
+import contextlib
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -26,7 +28,7 @@ def start(tmp_path):
     """A function that starts a job on hosts; notes of the hosts are in the file `notes`."""
     ssh.install(tmp_path)
 
-    def run(hosts, *arguments):
+    def run(hosts, *arguments, output=subprocess.PIPE, **variables):
         (tmp_path / "hosts").write_text("# of the test\n" + "".join(f"{one}\n" for one in hosts))
         env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
         command = [sys.executable, "-m", "tf_fuse", "launch", "--hosts", tmp_path / "hosts"]
@@ -36,8 +38,9 @@ def start(tmp_path):
             | {
                 "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
                 "PYTHONPATH": os.fspath(_ROOT),
+                **variables,
             },
-            stdout=subprocess.PIPE,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -66,7 +69,6 @@ def test_programs_of_replicas_run_on_the_hosts(start, tmp_path):
     output, _ = job.communicate(timeout=250)
     assert job.returncode == 0, output
     assert _notes(tmp_path) == ["localhost"] * 2
-    assert "[worker:1] tf-fuse launch: task worker:1 of" in output
     assert len(re.findall(r"^\[worker:\d\] [\d.]+ steps/s$", output, re.MULTILINE)) == 2
 
 
@@ -91,6 +93,54 @@ def test_programs_on_hosts_end_with_the_launcher(start, tmp_path, number):
     job.communicate(timeout=100)
     assert job.returncode == (128 + number if number == signal.SIGTERM else -number)
     wait_until(lambda: not psutil.pid_exists(int(line.split()[-1])))
+
+
+def test_a_terminal_shows_what_tasks_on_hosts_do(start, tmp_path):
+    """With the memory that they use there; steps are counted in `test_launch_health`."""
+    program = tmp_path / "program.py"
+    program.write_text("import signal\nsignal.pause()\n")
+    screen, terminal = pty.openpty()
+    job = start(
+        ["localhost"], "--workers", "2", program, output=terminal, TERM="xterm", COLUMNS="100"
+    )
+    os.close(terminal)
+    seen, task = "", r"worker:{} runs, 0\.0 steps/s, \d+ %, [1-9]\d* MB"
+    while not re.search(f"{task.format(0)} · {task.format(1)}", seen):
+        seen += os.read(screen, 4096).decode(errors="replace")
+    job.send_signal(signal.SIGTERM)
+    with contextlib.suppress(OSError):  # EIO: nobody has the terminal any more.
+        while os.read(screen, 4096):
+            pass
+    assert job.wait(timeout=60) == 128 + signal.SIGTERM
+    os.close(screen)
+
+
+@pytest.mark.parametrize("ends", ["connection", "task"])
+def test_a_task_ends_with_its_connection_and_with_the_process_there(start, tmp_path, ends):
+    """Also what it has started in a session of its own; what the shell there says is shown."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal, subprocess\n"
+        "child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+        "print('waits', os.getpid(), child.pid, os.getppid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    job = start(["localhost"], program)
+    line = next(line for line in job.stdout if "waits" in line)
+    task, child, there = (psutil.Process(int(pid)) for pid in line.split()[-3:])
+    assert "host-task" in there.cmdline()
+    if ends == "task":
+        there.kill()
+    else:
+        (here,) = [
+            one
+            for one in psutil.Process(job.pid).children(recursive=True)
+            if "ssh-task" in one.cmdline()
+        ]
+        here.kill()
+    output, _ = job.communicate(timeout=100)
+    assert job.returncode == 128 + signal.SIGKILL, output
+    assert psutil.wait_procs([task, child, there], timeout=60)[1] == []
 
 
 def test_a_host_that_cannot_be_reached(start, tmp_path):

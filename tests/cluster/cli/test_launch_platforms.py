@@ -18,7 +18,6 @@ import pytest
 from examples import two_hosts
 from tests import slurm
 from tests.cluster.examples import quickstarts
-from tests.slow_cases import slow_but
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -82,9 +81,9 @@ def sbatch(tmp_path):
     return run
 
 
-def test_the_recipe_for_slurm_trains_on_servers(sbatch):
-    """Its step ends with the program, whose status it has."""
-    status, output = sbatch(4, 1, _EXAMPLES / "keras_ps.py")
+def test_the_recipe_for_slurm_trains_on_servers(sbatch, tmp_path):
+    """Its step ends with the program, whose status it has; each task has a log, too."""
+    status, output = sbatch(4, 1, _EXAMPLES / "keras_ps.py", LOGS="of/job")
     assert status == 0, output
     tasks = [line for line in output.splitlines() if " by Slurm" in line]
     assert sorted(line.partition(" of {")[0] for line in tasks) == [
@@ -94,15 +93,22 @@ def test_the_recipe_for_slurm_trains_on_servers(sbatch):
         "3: tf-fuse launch: task worker:1",
     ]
     assert "0: " in output and "loss" in output
+    logs = {path.stem: path.read_text() for path in (tmp_path / "of" / "job").iterdir()}
+    assert sorted(logs) == ["chief-0", "ps-0", "worker-0", "worker-1"]
+    assert logs.pop("chief-0").count("accuracy after the loop: ") == 1
+    assert output.count("0: accuracy after the loop: ") == 1
+    for name, text in logs.items():
+        assert text.count(f"ready task={name.replace('-', ':')} ") == 1
+    assert output.count(": tf_fuse serve: ready task=") == 3
 
 
-@pytest.mark.parametrize(
-    "name", slow_but(quickstarts.NAMES, lambda name: name == "quickstart_mwms.py")
-)
-def test_the_recipe_for_slurm_runs_each_quickstart(sbatch, tmp_path, name):
+@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_mwms.py"))
+def test_the_recipe_for_slurm_runs_each_quickstart(sbatch, tmp_path, name, unchanged):
     """As replicas: both tasks run the program; all but one start clusters of their own."""
-    program = tmp_path / name
-    program.write_text(quickstarts.shortened(name), encoding="utf-8")
+    program = _EXAMPLES / name
+    if not unchanged:
+        program = tmp_path / name
+        program.write_text(quickstarts.shortened(name), encoding="utf-8")
     status, output = sbatch(2, 0, program)
     assert status == 0, output
     assert "1: tf-fuse launch: task worker:1 of" in output
@@ -225,7 +231,64 @@ def _task_config(job, port):
     return json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
 
 
-@pytest.mark.parametrize("option", ["--hosts", "--log-dir", "--max-restarts"])
+# Says so by its number of runs, and fails at the first one.
+_COUNTS = """
+import sys
+print("run", 1 + sys.argv.count("again"), flush=True)
+sys.stdout.write("last")
+sys.exit(0 if "again" in sys.argv else 5)
+"""
+
+
+def test_a_task_that_starts_again_adds_to_its_log(tmp_path):
+    """Its lines are shown without a mark: the platform shows whose they are."""
+    program = tmp_path / "program.py"
+    program.write_text(_COUNTS)
+    for arguments, status in (([], 5), (["again"], 0)):
+        done = subprocess.run(
+            [*_LAUNCH, "--log-dir", tmp_path / "logs", program, *arguments],
+            env={**_ENV, "TF_CONFIG": _task_config("chief", 3)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status
+        assert done.stdout.splitlines()[1:] == [f"run {1 + len(arguments)}", "last"]
+    (log,) = (tmp_path / "logs").iterdir()
+    assert (log.name, log.read_text()) == ("chief-0.log", "run 1\nlastrun 2\nlast")
+
+
+def test_a_server_with_a_log_ends_by_a_signal(tmp_path):
+    with HeldPorts(1) as ports:
+        task = subprocess.Popen(
+            [*_LAUNCH, "--log-dir", tmp_path / "logs", __file__],
+            env={**_ENV, "TF_CONFIG": _task_config("ps", ports.numbers[0])},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ready = next(line for line in task.stdout if "serve: ready" in line)
+        processes = psutil.Process(task.pid).children(recursive=True)
+        task.send_signal(signal.SIGTERM)
+        task.communicate(timeout=100)
+    assert task.returncode == 128 + signal.SIGTERM
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+    assert ready in (tmp_path / "logs" / "ps-0.log").read_text()
+
+
+def test_a_container_has_no_file_of_a_log(tmp_path):
+    """Unless somebody names a folder: its platform keeps what it writes."""
+    program = tmp_path / "program.py"
+    program.write_text("print('x')\n")
+    subprocess.run(
+        [*_LAUNCH, program],
+        env={**_ENV, "TF_CONFIG": _task_config("chief", 3), "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        check=True,
+    )
+    assert list(tmp_path.iterdir()) == [program]
+
+
+@pytest.mark.parametrize("option", ["--hosts", "--max-restarts"])
 def test_options_of_whole_jobs_are_refused(tmp_path, option):
     """A task would ignore them."""
     program = tmp_path / "program.py"

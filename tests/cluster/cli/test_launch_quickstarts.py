@@ -18,7 +18,6 @@ import pytest
 from examples import two_hosts
 from tests import pid_namespaces
 from tests.cluster.examples import quickstarts
-from tests.slow_cases import slow_but
 from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -59,14 +58,17 @@ def _run(command, **variables):
     return process.returncode, output
 
 
-@pytest.fixture(params=slow_but(quickstarts.NAMES, lambda name: name == "quickstart_ps.py"))
-def quickstart(request, tmp_path):
-    """A quickstart's file."""
-    path = tmp_path / request.param
-    path.write_text(quickstarts.shortened(request.param), encoding="utf-8")
+@pytest.fixture
+def quickstart(name, unchanged, tmp_path):
+    """A quickstart's file: its own, or one with fewer steps."""
+    if unchanged:
+        return _ROOT / "examples" / name
+    path = tmp_path / name
+    path.write_text(quickstarts.shortened(name), encoding="utf-8")
     return path
 
 
+@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_ps.py"))
 def test_here(quickstart):
     """The task is in a cluster of one, whose TF_CONFIG a program need not use."""
     status, output = _run([sys.executable, "-m", "tf_fuse", "launch", quickstart])
@@ -76,6 +78,7 @@ def test_here(quickstart):
 
 
 @_NEEDS_CONTAINERS
+@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_ps.py"))
 @pytest.mark.parametrize("platform", ["TFJob", "none"])
 def test_as_the_command_of_a_container(quickstart, platform):
     """As the first process of a PID namespace: one task of a TFJob, or the whole job."""

@@ -4,7 +4,9 @@
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 _FOLDER = Path(__file__).resolve().parents[3] / "examples"
 NAMES: Final = sorted(path.name for path in _FOLDER.glob("quickstart_*.py"))
@@ -16,6 +18,26 @@ SPEED_UP: Final = r"steps/s: [\d.]+ without, [\d.]+ with tf_fuse: [\d.]+ times"
 def text(name: str) -> str:
     """Return the text of a program."""
     return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def cases(default: str) -> list[Any]:
+    """Return names with whether the program is unchanged; all but one short one are slow.
+
+    `make quickstarts` runs those that are unchanged.
+
+    Args:
+      default: the name of that one.
+    """
+    return [
+        pytest.param(
+            name,
+            unchanged,
+            id=f"{name}-{'unchanged' if unchanged else 'short'}",
+            marks=() if (name, unchanged) == (default, False) else pytest.mark.slow,
+        )
+        for unchanged in (False, True)
+        for name in NAMES
+    ]
 
 
 def shortened(name: str) -> str:

@@ -13,7 +13,9 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_both_workers_learn_the_same(run_program):
-    printed = run_program(_ROOT / "examples" / "keras_mwms.py")
+    """Whose lines begin with them, as `tf-fuse launch` shows logs."""
+    lines = run_program(_ROOT / "examples" / "keras_mwms.py")
+    printed = re.sub(r"^\[worker:\d\] ", "", lines, flags=re.MULTILINE)
     one, other = re.findall(r"^accuracy: (.*)$", printed, re.MULTILINE)
     assert one == other
     assert 0.9 < float(one) <= 1.0

@@ -145,7 +145,7 @@ def test_a_measurement_is_that_of_all_ranks(actors):
         group.wait_ready()
         assert group.prepare(["all_reduce"], 4096) == {}
         measurement = group.measure("all_reduce", 5)
-        processes = list(group._processes)
+        processes = [one.process for one in group._processes]
     assert measurement.calls == 5
     assert measurement.seconds == 1.5  # the slowest
     assert measurement.cpu_s == 0.5

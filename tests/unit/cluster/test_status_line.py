@@ -11,6 +11,7 @@ import pytest
 
 from tf_fuse.cluster.launcher import status_line
 from tf_fuse.cluster.launcher.status_line import StatusLine, Task
+from tf_fuse.cluster.launcher.step_counts import Usage
 
 
 def _text(tasks, width=1000, height=24):
@@ -43,7 +44,28 @@ def test_steps_per_second(monkeypatch):
     line.render(80, 24)
     now[0], steps[0] = 102.0, 32
     assert line.render(80, 24).plain == "worker:0 runs, 12.5 steps/s"
-    assert line.render(80, 24).plain == "worker:0 runs, 0.0 steps/s"  # at the same moment
+    assert line.render(80, 24).plain == "worker:0 runs, 12.5 steps/s"  # at the same moment
+
+
+def test_what_a_host_says_of_a_task(monkeypatch):
+    """Its clock counts: it reports when it likes."""
+    now, task = [100.0], [Task(os.getpid(), 7, False)]
+    monkeypatch.setattr(status_line.time, "monotonic", lambda: now[0])
+    line = StatusLine(lambda: {"worker:0": task[0]})
+
+    def at(second, steps, *usage):
+        now[0] = second
+        if usage:
+            task[0] = Task(os.getpid(), steps, False, Usage(*usage))
+        return line.render(80, 24).plain
+
+    assert at(100.0, 7) == "worker:0 runs, 0.0 steps/s"
+    assert at(101.0, 7, 5000.0, 2.0, 3_000_000) == "worker:0 runs, 0.0 steps/s, 0 %, 3 MB"
+    assert at(102.0, 17, 5002.0, 3.0, 4_000_000) == "worker:0 runs, 5.0 steps/s, 50 %, 4 MB"
+    assert at(103.0, 17) == "worker:0 runs, 5.0 steps/s, 50 %, 4 MB"
+    assert at(108.0, 17) == "worker:0 runs, 0.0 steps/s, 0 %, 4 MB"  # It says no more.
+    # It has started again.
+    assert at(109.0, 17, 3.0, 0.5, 2_000_000) == "worker:0 runs, 0.0 steps/s, 0 %, 2 MB"
 
 
 def test_a_task_that_is_stopped_or_has_ended(child):

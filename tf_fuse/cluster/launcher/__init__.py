@@ -4,10 +4,10 @@
 
 | module | does |
 |---|---|
-| `local_job` | starts a job's tasks here and by ssh, watches them, ends them |
-| `platforms`, `platform_task` | find and run the one task that Slurm or Kubernetes has started |
+| `local_job`, `program` | starts a job's tasks here and by ssh, watches them, ends them |
+| `platforms` | finds and runs the one task that Slurm or Kubernetes has started |
+| `hosts` | runs tasks on other hosts by ssh |
 | `first_process` | reaps and passes on signals as the first process of a container |
 | `guardian` | ends everything if the launcher is killed |
 | `log_follower`, `status_line`, `job_health`, `step_counts` | show what the tasks do |
-| `ssh_hosts`, `ssh_task` | run tasks on other hosts |
 """

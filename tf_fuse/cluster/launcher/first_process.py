@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 
+from .. import end_limits
+
 _PASSED_ON = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -26,6 +28,9 @@ _PASSED_ON = (
 def leave_to_child() -> None:
     """Go on in a child; this process waits for it, passes signals on, and has its status.
 
+    The child gets the limits of a container: `end_limits` bounds its end, and with this process
+    the kernel ends all that is left.
+
     Call it before the first thread. Does not return in the calling process.
     """
     signals = {*_PASSED_ON, signal.SIGCHLD}
@@ -34,6 +39,7 @@ def leave_to_child() -> None:
     if child == 0:
         _take_terminal()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        end_limits.use(end_limits.CONTAINER)
         return
     while (status := _reap(child)) is None:  # Some may have ended before the signals were blocked.
         number = signal.sigwait(signals)

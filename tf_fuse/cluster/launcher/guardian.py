@@ -9,7 +9,8 @@ of the programs, and each process with the job's name in its environment: those 
 started in a session of their own, too. Then it removes the job's temporary folder, unless the
 launcher has asked it to keep the folder.
 
-Only the standard library is imported: this file runs outside of its package.
+Only the standard library is imported: this file runs outside of its package. It is not started as
+a `ChildProcess`, which ends before the process that starts it: this one ends after that.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _KEEP = b"keep\n"
 _VARIABLE = "TF_FUSE_JOBS"  # the jobs that a process belongs to; a job may launch another one
-_SECONDS = 2.0  # for the kernel to end what was killed
+_SECONDS = 2.0  # for the kernel to end what was killed, if the launcher does not wait
 
 
 class Guardian:
@@ -68,7 +70,10 @@ class Guardian:
         assert self._process.stdin is not None  # opened as a pipe
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(_limits().guardian_s)
+        except subprocess.TimeoutExpired:  # It is stopped, or waits for a disk.
+            self._process.kill()
         if self._folder:  # Somebody may have killed the guardian.
             _remove(self._folder, self._keeps_folder)
 
@@ -87,7 +92,7 @@ class Guardian:
 
     def end_processes(self) -> None:
         """Kill all processes with the job's mark, after the programs have ended."""
-        _kill_marked(self._job)
+        _kill_marked(self._job, _limits().left_s)
 
     def _tell(self, line: bytes) -> None:
         assert self._process.stdin is not None  # opened as a pipe
@@ -106,9 +111,16 @@ def _marked(job: bytes) -> Iterator[int]:
                     yield int(folder.name)
 
 
-def _kill_marked(job: str) -> None:
+def _limits() -> Any:
+    """Return the limits of the launcher; its own process has none of this package."""
+    from .. import end_limits
+
+    return end_limits.current()
+
+
+def _kill_marked(job: str, seconds: float = _SECONDS) -> None:
     """Kill the processes that a job's mark is on, and those that they start meanwhile."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + seconds
     while marked := list(_marked(job.encode())):
         for pid in marked:
             with contextlib.suppress(OSError):

@@ -23,17 +23,19 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .. import end_limits
 from ..child_process import end_all, first_to_end
 from ..interruption import Interrupted, interruptible
 from ..local_cluster import LocalCluster
 from ..ports import HeldPorts
 from ..serve import FUSED_PROTOCOL
 from ..task_process import ONE_HOST, ClusterStartError, Host, tf_config
-from . import ssh_hosts, status_line
+from . import status_line
 from .guardian import Guardian
+from .hosts.deal import deal
 from .job_health import JobHealth
 from .log_follower import LogFollower
-from .program import GRACE_S, Program, exit_status
+from .program import Program, exit_status
 from .step_counts import StepCount
 
 EXIT_FAILED = 1
@@ -65,9 +67,10 @@ class Job:
         a folder "restart-1" there, and so on. None for a temporary folder, which stays for the user
         only if the job has failed, or a first signal has ended it.
       max_restarts: how often lost processes start again, together.
-      hosts: as of `ssh_hosts.deal`; none for this machine. The program of a job with servers runs
+      hosts: as of `hosts.deal`; none for this machine. The program of a job with servers runs
         here.
       health: address and port where probes are answered; None for nowhere.
+      protocol: of the tasks' servers.
     """
 
     command: Sequence[str]
@@ -77,14 +80,15 @@ class Job:
     max_restarts: int = 0
     hosts: Sequence[str] = ()
     health: tuple[str, int] | None = None
+    protocol: str = FUSED_PROTOCOL
 
 
 def launch(job: Job) -> int:
     """Run a job until its program ends.
 
-    SIGINT and SIGTERM end the program, and then the tasks, within ten seconds; a second one at
-    once. A lost worker of a job with servers starts again and takes part; if another process is
-    lost, all of the job starts again, and the program goes on from its last checkpoint.
+    SIGINT and SIGTERM end the program, and then the tasks, as `end_limits` say; a second one ends
+    all at once. A lost worker of a job with servers starts again and takes part; if another process
+    is lost, all of the job starts again, and the program goes on from its last checkpoint.
 
     The logs' lines go to standard output, each with its task; on a terminal, a line below them says
     what each task does.
@@ -102,21 +106,21 @@ def launch(job: Job) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log_dir = job.log_dir or Path(tempfile.gettempdir(), f"tf_fuse_launch_{uuid.uuid4().hex}")
+    follower = LogFollower(log_dir, sys.stdout)
     try:
         with Guardian(None if job.log_dir else log_dir) as guardian, interruptible():
             if not job.log_dir:
                 log_dir.mkdir(mode=0o700)
             launcher = _Launcher(job, log_dir, guardian)
-            with (
-                status_line.shown(launcher.tasks),
-                LogFollower(log_dir, sys.stdout) as follower,
-            ):
+            with status_line.shown(launcher.tasks), follower:
                 status = launcher.run(follower.say)
+                if launcher.is_interrupted:
+                    follower.wait_at_most(end_limits.current().output_s)
                 if status and not job.log_dir:
                     guardian.keep_folder()
                     follower.say(f"tf-fuse launch: the logs stay in {log_dir}")
-    except Interrupted as interrupted:  # before the job ran
-        return interrupted.status
+    except Interrupted as interrupted:  # before the job ran, or after that
+        status = interrupted.status
     if follower.is_stuck():  # Python would wait, too.
         os._exit(status)
     return status
@@ -133,11 +137,14 @@ class _Launcher:
         self._restarts = 0
         self._cluster: LocalCluster | None = None
         self._programs: dict[str, int] = {}
-        # Servers take part in the steps of workers; hosts do not share memory.
+        self.is_interrupted = False
         counter = "steps" if job.ps else "collective_steps"
+        # Servers take part in the steps of workers; those on hosts say what memory they use.
+        sizes = {"worker": job.workers, "ps": job.ps if job.hosts else 0}
         self._counts = {
-            f"worker:{index}": StepCount(counter)
-            for index in range(0 if job.hosts else job.workers)
+            f"{kind}:{index}": StepCount(counter)
+            for kind, size in sizes.items()
+            for index in range(size)
         }
         self._health = job.health and JobHealth(*job.health, counter, self._steps)
 
@@ -148,14 +155,19 @@ class _Launcher:
         steps = self._steps()
         if self._job.ps and steps:  # The program's steps are calls of workers.
             steps[_CHIEF] = sum(steps.values())
+        far = self._counts if self._job.hosts else {}
         return {
-            name: status_line.Task(pid, steps.get(name), name == _CHIEF or not self._job.hosts)
+            name: status_line.Task(
+                pid, steps.get(name), name not in far, far[name].usage() if name in far else None
+            )
             for name, pid in pids.items()
         }
 
     def _steps(self) -> dict[str, int]:
-        """Return the steps so far of each task on this machine; any thread may ask."""
-        return {name: count.read() for name, count in self._counts.items()}
+        """Return the steps so far of each worker; any thread may ask."""
+        return {
+            name: count.read() for name, count in self._counts.items() if name.startswith("worker")
+        }
 
     def run(self, say: Callable[[str], None]) -> int:
         """Run the job, again if it may; return the exit status.
@@ -168,6 +180,7 @@ class _Launcher:
             try:
                 return self._run_once()
             except Interrupted as interrupted:
+                self.is_interrupted = True
                 self._say(f"ended by {interrupted.name}")
                 return interrupted.status
             except OSError as error:  # The disk may be full.
@@ -195,7 +208,7 @@ class _Launcher:
             cluster = LocalCluster(
                 self._job.workers,
                 self._job.ps,
-                FUSED_PROTOCOL,
+                self._job.protocol,
                 self._log_dir,
                 # What servers log at the level INFO is TensorFlow's alone.
                 env={
@@ -203,14 +216,14 @@ class _Launcher:
                     **self._guardian.variables,
                 },
                 task_env={name: count.variable for name, count in self._counts.items()},
-                hosts=ssh_hosts.deal(self._job.hosts, self._job.workers, self._job.ps),
+                hosts=deal(self._job.hosts, self._job.workers, self._job.ps),
             )
-            stack.callback(cluster.close)
+            stack.callback(cluster.close, end_limits.current().tasks_s)
             self._cluster = cluster
             self._say_ready()
             addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
             program = self._start_program(_CHIEF, addresses)
-            stack.callback(end_all, [program], GRACE_S)
+            stack.callback(end_all, [program], end_limits.current().program_s)
             while True:
                 ended = first_to_end([program.pid, *cluster.pids.values()])
                 if ended == program.pid:
@@ -230,14 +243,14 @@ class _Launcher:
     def _run_workers(self) -> int:
         with contextlib.ExitStack() as stack:
             ports = stack.enter_context(HeldPorts(self._job.workers))
-            hosts = ssh_hosts.deal(self._job.hosts, self._job.workers, servers=0)
+            hosts = deal(self._job.hosts, self._job.workers, servers=0)
             names = [f"worker:{index}" for index in range(self._job.workers)]
             places = [hosts.get(name, Host()) for name in names]
             pairs = zip(places, ports.numbers, strict=True)
             addresses = {"worker": [f"{host.address}:{port}" for host, port in pairs]}
             running: dict[int, Program] = {}
             started: list[Program] = []
-            stack.callback(end_all, started, GRACE_S)
+            stack.callback(end_all, started, end_limits.current().program_s)
             for name, host in zip(names, places, strict=True):
                 program = self._start_program(name, addresses, host)
                 started.append(program)
@@ -253,12 +266,9 @@ class _Launcher:
         self, name: str, cluster: Mapping[str, Sequence[str]], host: Host = _HERE
     ) -> Program:
         kind, index = name.split(":")
-        config = tf_config(cluster, kind, int(index), FUSED_PROTOCOL)
+        config = tf_config(cluster, kind, int(index), self._job.protocol)
         log = self._log_dir / f"{kind}-{index}.log"
-        command = [sys.executable, "-u", *self._job.command]
-        if host.command:  # There it is a task of a job that somebody else has started.
-            command = [*host.command, sys.executable, "-m", "tf_fuse", "launch"]
-            command += ["--lifeline-fd", "0", *self._job.command]
+        command = [*host.command, sys.executable, "-u", *self._job.command]
         variables = {"TF_CONFIG": config}
         if not self._job.hosts:
             variables |= ONE_HOST

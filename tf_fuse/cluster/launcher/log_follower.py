@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 _LOOK_S = 0.2  # between two looks at the logs
-_END_S = 3.0  # for whoever reads the output
+_END_S = 3.0  # for whoever reads the output, unless `wait_at_most` says less
 _PIECE = 1 << 16  # bytes of a log that are read at once
 _LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 
@@ -22,13 +22,21 @@ _LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
 class LogFollower:
     """Writes each line of the tasks' logs with its task, while they grow."""
 
-    def __init__(self, folder: Path, out: TextIO | None):
-        self._folder, self._out = folder, out
+    def __init__(self, folder: Path, out: TextIO | None, only: Path | None = None):
+        """Follow nothing yet.
+
+        Args:
+          folder: of the logs.
+          out: takes the lines; None for none.
+          only: the one log to follow, whose lines are written without its task; None for all.
+        """
+        self._folder, self._out, self._only = folder, out, only
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._read: dict[Path, int] = {}
         self._tails: dict[Path, bytes] = {}
         for path in self._logs():  # of an earlier job
             self._read[path] = path.stat().st_size
+        self._end_s = _END_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -38,7 +46,11 @@ class LogFollower:
 
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
-        self._thread.join(_END_S)
+        self._thread.join(self._end_s)
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Wait no longer for whoever reads the output when this ends."""
+        self._end_s = seconds
 
     def say(self, text: str) -> None:
         """Write a line; does not wait for whoever reads the output."""
@@ -56,7 +68,7 @@ class LogFollower:
     def _logs(self) -> list[Path]:
         """Return the logs of tasks, the one first that was written to before the others."""
         found = []
-        for path in self._folder.rglob("*-*.log"):
+        for path in [self._only] if self._only else self._folder.rglob("*-*.log"):
             with contextlib.suppress(OSError):
                 if _LOG.fullmatch(str(path.relative_to(self._folder))) and path.is_file():
                     found.append((path.stat().st_mtime_ns, path))
@@ -95,11 +107,11 @@ class LogFollower:
             self._write_lines(path, [tail])
 
     def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
-        task = path.stem.replace("-", ":")
+        task = "" if self._only else f"[{path.stem.replace('-', ':')}] "
         for line in lines:
             # A line that was written over several times, as by progress bars: how it looked last.
             last = line.rstrip(b"\r").rpartition(b"\r")[2]
-            self._print(f"[{task}] {last.decode(errors='replace')}")
+            self._print(task + last.decode(errors="replace"))
 
     def _print(self, line: str) -> None:
         if self._out is None:

@@ -7,12 +7,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from ..child_process import ChildProcess
 from .guardian import Guardian
-
-GRACE_S: Final = 4.0  # after SIGTERM; then the tasks have five seconds
 
 
 class Program(ChildProcess):
@@ -25,6 +22,7 @@ class Program(ChildProcess):
         variables: Mapping[str, str],
         log: Path | None,
         guardian: Guardian,
+        pass_fds: Sequence[int] = (),
     ):
         """Start it.
 
@@ -34,10 +32,11 @@ class Program(ChildProcess):
           variables: what is added to the environment of this process.
           log: takes its output; None for that of this process.
           guardian: of the job.
+          pass_fds: file descriptors that it inherits.
         """
         super().__init__(name)
         self._guardian = guardian
-        self.run(command, {**os.environ, **guardian.variables, **variables}, log)
+        self.run(command, {**os.environ, **guardian.variables, **variables}, log, pass_fds)
         guardian.watch(self.pid)
 
     def wait(self) -> int:

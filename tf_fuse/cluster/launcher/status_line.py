@@ -12,8 +12,11 @@ from typing import Any
 
 import psutil
 
+from .step_counts import Usage
+
 _REFRESHES_PER_S = 1.0
 _MOST_OF_HEIGHT = 1 / 3  # of the terminal; the rest is for the logs
+_OLD_S = 5.0  # A host that has said nothing for so long may be gone.
 _BETWEEN = " · "
 
 
@@ -25,11 +28,13 @@ class Task:
       pid: its process, or the one that stands for it.
       steps: how many it has done; None if that is not known.
       is_here: whether the process is the task's own.
+      usage: what its host has said of it; None if it is here, or that has said nothing.
     """
 
     pid: int
     steps: int | None
     is_here: bool
+    usage: Usage | None = None
 
 
 @contextlib.contextmanager
@@ -62,10 +67,12 @@ class StatusLine:
     def __init__(self, tasks: Callable[[], Mapping[str, Task]]):
         self._tasks = tasks
         self._processes: dict[str, psutil.Process] = {}
-        self._steps: dict[str, tuple[float, int]] = {}
+        self._rates: dict[tuple[str, str], _Rate] = {}
 
     def render(self, width: int, height: int) -> Any:
         """Return each task with its state, steps/s, processor time in percent of a core, memory.
+
+        Of a task on another host, rates are those between the host's last two reports.
 
         Args:
           width: of the terminal, in columns.
@@ -88,20 +95,49 @@ class StatusLine:
                 if state == psutil.STATUS_ZOMBIE:
                     return f"{name} ended"
                 parts = [f"{name} {'stopped' if state == psutil.STATUS_STOPPED else 'runs'}"]
+                at_s = task.usage.at_s if task.usage else time.monotonic()
                 if task.steps is not None:
-                    parts.append(f"{self._steps_per_s(name, task.steps):.1f} steps/s")
+                    rate = self._rate(name, "steps", at_s, task.steps)
+                    parts.append(f"{rate:.1f} steps/s")
                 if task.is_here:
                     parts.append(f"{known.cpu_percent():.0f} %")
                     parts.append(f"{known.memory_info().rss / 1e6:.0f} MB")
+                elif task.usage:
+                    rate = self._rate(name, "cpu_s", at_s, task.usage.cpu_s)
+                    parts.append(f"{100 * rate:.0f} %")
+                    parts.append(f"{task.usage.memory_bytes / 1e6:.0f} MB")
                 return ", ".join(parts)
         except psutil.NoSuchProcess:
             return f"{name} ended"
 
-    def _steps_per_s(self, name: str, steps: int) -> float:
+    def _rate(self, name: str, what: str, at_s: float, number: float) -> float:
+        """Return by how much a number of a task grows in a second; 0.0 before that is known.
+
+        Args:
+          name: of the task.
+          what: is counted.
+          at_s: when, on the clock of whoever counts.
+          number: so far.
+        """
         now = time.monotonic()
-        before, done = self._steps.get(name, (now, steps))
-        self._steps[name] = now, steps
-        return (steps - done) / (now - before) if now > before else 0.0
+        last = self._rates.get((name, what))
+        if last is not None and at_s == last.at_s:  # The host has said nothing new.
+            return last.rate if now - last.seen_s <= _OLD_S else 0.0
+        rate = 0.0
+        if last is not None and at_s > last.at_s:
+            rate = max(0.0, (number - last.number) / (at_s - last.at_s))
+        self._rates[name, what] = _Rate(at_s, now, number, rate)
+        return rate
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rate:
+    """A number when it was looked at last, and its growth since it was before."""
+
+    at_s: float
+    seen_s: float
+    number: float
+    rate: float
 
 
 def _order(name: str) -> tuple[str, int]:

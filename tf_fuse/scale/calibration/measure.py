@@ -7,13 +7,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tf_fuse.cluster.child_process import PipedProcess
 from tf_fuse.scale.calibration import probe_programs
 from tf_fuse.scale.calibration.fit import Measured, fit, local_rates, wall_errors
 from tf_fuse.scale.calibration.probe_job import ROUNDS
@@ -88,23 +88,18 @@ def _run_job(job: Job, on_probe: Callable[[Job, str], None]) -> dict[str, Any]:
     settings = dataclasses.asdict(job)
     with tempfile.TemporaryDirectory(prefix="tf_fuse_calibrate_") as folder:
         result, errors = Path(folder) / "result.json", Path(folder) / "stderr"
-        with errors.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, str(_JOB), json.dumps(settings), str(result)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-            assert process.stdout is not None  # Opened as a pipe.
-            with process:
-                for line in process.stdout:
-                    on_probe(job, line.strip())
-        if process.returncode != 0:
+        process = PipedProcess(job.name)
+        command = [sys.executable, str(_JOB), json.dumps(settings), str(result)]
+        process.start(command, os.environ, errors)
+        try:
+            for line in process.lines():
+                on_probe(job, line.strip())
+            status = process.wait()
+        finally:
+            process.kill()
+        if status != 0:
             text = errors.read_text(errors="replace")[-1500:]
-            raise ScaleError(
-                f"the job {job.name} ended with exit status {process.returncode}: {text}"
-            )
+            raise ScaleError(f"the job {job.name} ended with exit status {status}: {text}")
         found: dict[str, Any] = json.loads(result.read_text())
         return found
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tf_fuse.cluster import ports
+from tf_fuse.cluster.child_process import PipedProcess, end_all
 from tf_fuse.scale.calibration.fit import relative_fit
 from tf_fuse.scale.collective_rates import STOCK, WAYS, CollectiveRates, WayRates
 from tf_fuse.scale.errors import ScaleError
@@ -72,35 +73,23 @@ def run_jobs(on_job: Callable[[str], None]) -> dict[str, list[dict[str, Any]]]:
 
 def _run_job(way: str, replicas: int) -> list[list[dict[str, Any]]]:
     held = ports.HeldPorts(replicas)
-    processes: list[subprocess.Popen[str]] = []
+    processes = [PipedProcess(f"replica {rank}") for rank in range(replicas)]
     with tempfile.TemporaryDirectory(prefix="tf_fuse_calibrate_") as folder:
         try:
             addresses = [f"localhost:{port}" for port in held.numbers]
-            for rank in range(replicas):
+            for rank, process in enumerate(processes):
                 settings = {"rank": rank, "addresses": addresses, "way": way, "sizes": _SIZES}
-                with (Path(folder) / f"{rank}").open("wb") as log:
-                    processes.append(
-                        subprocess.Popen(
-                            [sys.executable, str(_JOB), json.dumps(settings)],
-                            stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE,
-                            stderr=log,
-                            text=True,
-                        )
-                    )
+                command = [sys.executable, str(_JOB), json.dumps(settings)]
+                process.start(command, os.environ, Path(folder) / f"{rank}")
             lines = []
             for rank, process in enumerate(processes):
-                assert process.stdout is not None  # Opened as a pipe.
-                line = process.stdout.readline()
-                if not line:
+                if not (line := process.receive()):
                     text = (Path(folder) / f"{rank}").read_text(errors="replace")[-1500:]
                     raise ScaleError(f"replica {rank} of {replicas} ({way}) failed: {text}")
                 lines.append(json.loads(line))
             return lines
         finally:
-            for process in processes:
-                process.kill()
-                process.communicate()
+            end_all(processes, 0.0)
             held.close()
 
 
@@ -113,8 +102,6 @@ def rates_of(results: dict[str, list[dict[str, Any]]]) -> tuple[CollectiveRates,
     Returns:
       The rates; and how far each all-reduce's predicted time is from the measured one, as a share.
     """
-    import os
-
     cores = float(os.cpu_count() or 1)
     ways, errors = {}, []
     for way, rows in results.items():

@@ -8,7 +8,7 @@ import itertools
 import socket
 from collections.abc import Sequence
 
-from ..task_process import ClusterStartError, Host
+from ...task_process import ClusterStartError, Host
 from . import ssh_task
 
 
