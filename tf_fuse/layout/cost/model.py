@@ -171,8 +171,8 @@ class Rates:
         link = self._groups.of(list(map(self.mesh.index, one.axes)))
         if isinstance(one, InnerHalo):
             # Slices of what is sent, and a concatenation.
-            touched = 2 * (one.awaited_bytes + one.joined_bytes)
-            return link.seconds(one.awaited_bytes, one.messages, 1 + one.messages, touched)
+            handled = 2 * (one.awaited_bytes + one.joined_bytes)
+            return link.seconds(one.awaited_bytes, one.messages, 1 + one.messages, handled)
         # As `steps.Space.handling` has it: a sum of what the members hold.
         members = math.prod(map(self.mesh.size_of, one.axes))
         touched = one.held_bytes * (1 + 1 / members)

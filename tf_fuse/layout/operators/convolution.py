@@ -18,7 +18,6 @@ from tf_fuse.layout.operators.rule import Halo, Rule, Work, Written, expect, mak
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.operation import Operation
 
-
 _NAMES: Final = ("height", "width")
 
 

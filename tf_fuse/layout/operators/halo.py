@@ -9,6 +9,7 @@ needs of the neighbours is its *halo*. Columns are rows here, too.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Final, NamedTuple
 
@@ -19,7 +20,8 @@ WINDOWS: Final = "windows"
 AROUND: Final = "rows around"
 
 
-class Windows(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Windows:
     """The windows of a convolution or pooling along one dimension.
 
     Attributes:

@@ -204,7 +204,7 @@ def residual() -> dict[str, Any]:
         if mode == "pins":
             both = zip(problem.graph.operations, problem.graph.strategies, strict=True)
             pins = {one.name: ROWS for one, mine in both if ROWS in map(str, mine)}
-        plan = problem.search("propagate", pins=pins)
+        plan = problem.search("propagate" if pins else "auto", pins=pins)
         run = layout.execute(plan)
         got = [float(run(x, label)) for _ in range(4)]
         chosen = zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True)

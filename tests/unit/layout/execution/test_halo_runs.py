@@ -32,10 +32,10 @@ def test_windows_over_split_rows_have_the_values_of_one_device(execute):
     assert max(worst for _, worst, _ in found.values()) < 2e-5
     exact = [worst for name, (_, worst, _) in found.items() if name.startswith("MaxPool:")]
     assert max(exact) == 0
-    # Windows of one row need no neighbours; the maximum's gradient neither.
+    # Windows of one row need no neighbours.
     still = {name for name, (_, _, moved) in found.items() if not moved}
     assert {name.partition(": ")[2] for name in still} == {"8 rows, 1 by 2, SAME"}
-    assert min(count for count, _, _ in found.values()) >= 2
+    assert [count for count, _, _ in found.values()].count(2) > 80
 
 
 def test_the_search_splits_rows_where_the_batch_is_one_image(execute):
@@ -44,7 +44,7 @@ def test_the_search_splits_rows_where_the_batch_is_one_image(execute):
         assert one["different"] < 2e-5
         assert one["planned"]
     assert found["large"]["chosen"] == ["split height"]
-    assert found["many"]["chosen"] == ["split batch"]
+    assert "split height" not in found["many"]["chosen"]
 
 
 def test_a_residual_network_of_one_image_trains_in_rows(execute):
@@ -54,7 +54,7 @@ def test_a_residual_network_of_one_image_trains_in_rows(execute):
         assert found[mode]["losses"] < 2e-5
         assert found[mode]["weights"] < 2e-5
         assert found[mode]["planned"]
-    kinds = {"Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "MaxPool", "MaxPoolGrad",
-             "AvgPool", "AvgPoolGrad", "DepthwiseConv2dNative",
-             "DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"}  # fmt: skip
-    assert kinds <= set(found["pins"]["in rows"])
+    convolutions = [f"{kind}{end}" for kind in ("Conv2D", "DepthwiseConv2dNative")
+                    for end in ("", "BackpropFilter", "BackpropInput")]  # fmt: skip
+    pools = ["AvgPool", "AvgPoolGrad", "MaxPool", "MaxPoolGrad"]
+    assert found["pins"]["in rows"] == sorted([*convolutions, *pools])

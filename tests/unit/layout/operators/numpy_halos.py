@@ -42,7 +42,7 @@ def with_neighbours(device, halo, x, shape, fill):
             x = np.concatenate([before, x, after], dimension)
             begin -= part.before
         kept = range(part.begin - begin, part.end - begin)
-        assert 0 <= kept.start and kept.stop <= x.shape[dimension]
+        assert kept.start >= 0 and kept.stop <= x.shape[dimension]
         x = x.take(kept, dimension)
         begins.append(part.begin)
     return _embedded(device, x, begins, shape, fill)

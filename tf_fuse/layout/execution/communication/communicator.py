@@ -196,12 +196,11 @@ class Communicator:
             own = [one for one in pair if one in held]
             if not any(counts) or not own:
                 continue
-            sent = self.each(
-                {one: held[one] for one in own},
-                lambda device, one, pair=pair, counts=counts: _rows(
-                    one, dimension, counts[pair.index(device)], last=device == pair[0]
-                ),
-            )
+            sent = {}
+            for device in own:
+                with tf.device(self.devices.names[device]):
+                    count = counts[pair.index(device)]
+                    sent[device] = _rows(held[device], dimension, count, device == pair[0])
             for device in own:
                 place = pair.index(device)
                 shape = held[device].shape.as_list()
@@ -210,9 +209,7 @@ class Communicator:
                     got = sent[pair[1 - place]]
                 else:
                     with tf.device(self.devices.names[device]):
-                        got = neighbours.swap(
-                            self._ring(), pair, device, sent[device], shape, key
-                        )
+                        got = neighbours.swap(self._ring(), pair, device, sent[device], shape, key)
                 if shape[dimension]:
                     found[device][1 - place] = got
         return {device: (before, after) for device, (before, after) in found.items()}

@@ -358,6 +358,7 @@ class ProcessCollectives:
         return {**where, "timeout_seconds": 0.0}
 
     def where(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+        """Return what TensorFlow's collectives take beside tensors."""
         return {
             "group_size": len(group),
             "group_key": self._keys[tuple(sorted(group))],

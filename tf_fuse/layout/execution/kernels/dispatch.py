@@ -247,9 +247,7 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     **dict.fromkeys(["GatherV2", "Gather", "ResourceGather"], gather),
     **dict.fromkeys(["Slice", "StridedSlice"], cut),
     **dict.fromkeys(["Softmax", "LogSoftmax"], softmax),
-    **dict.fromkeys(
-        ["Conv2D", "DepthwiseConv2dNative"], halo.or_whole(halo.convolution, same)
-    ),
+    **dict.fromkeys(["Conv2D", "DepthwiseConv2dNative"], halo.or_whole(halo.convolution, same)),
     **dict.fromkeys(
         ["Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"],
         halo.or_whole(halo.input_gradient, with_input_shape(0)),

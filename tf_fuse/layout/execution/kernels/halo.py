@@ -112,9 +112,7 @@ def _sides(device: LocalOperation) -> list[_Side]:
     ]
 
 
-def _extended(
-    device: LocalOperation, number: int, tensor: Any
-) -> Generator[Neighbours, Any, Any]:
+def _extended(device: LocalOperation, number: int, tensor: Any) -> Generator[Neighbours, Any, Any]:
     """Return an image with the rows of neighbours that a device needs, and no others.
 
     Args:

@@ -182,9 +182,7 @@ def own_state(operation: Any) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def create(
-    operation: Any, inputs: Sequence[Any], others: Mapping[str, Any] | None = None
-) -> Any:
+def create(operation: Any, inputs: Sequence[Any], others: Mapping[str, Any] | None = None) -> Any:
     """Rebuild TensorFlow's operation with other inputs, and perhaps other attributes."""
     graph = ops.get_default_graph()
     for function in functions_of(operation):
