@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from tests.unit.layout.operators import cases, numpy_halos
 from tests.unit.layout.operators.checks import SQUARE, check, check_gradients
-from tf_fuse.layout import Mesh
+from tf_fuse.layout import LayoutRules, Link, Mesh
+from tf_fuse.layout.cost.model import Rates
 from tf_fuse.layout.operators.halo import AROUND, ROWS, WINDOWS, Windows, parts_of
+from tf_fuse.layout.strategies.by_name import named_strategy
+from tf_fuse.layout.strategies.name_propagation import propagate
 from tf_fuse.layout.strategies.strategy import strategies
 
 FOUR = Mesh({"x": 4})
@@ -186,3 +189,20 @@ def test_parts_are_the_least_that_is_needed(data, need, count):
         assert found is None
         return
     assert [(one.begin, one.end) for one in found] == spans
+
+
+def test_seconds_of_a_halo_are_those_of_the_device_in_the_middle():
+    """Two messages, the bytes of both borders, and the operations that cut and join rows."""
+    found = image("Conv2D", 16, 16, 5, 1)
+    row, link = 8 * 2 * 8, Link(1e-6, 1e-9, 1e-3, 1e-12)
+    seconds = Rates(FOUR, {"x": link}, 1e-9).collective(found.forward[0])
+    received, joined = 4 * row, (4 + 4) * row
+    assert seconds == pytest.approx(2e-6 + received * 1e-9 + 3e-3 + 2 * (received + joined) * 1e-12)
+
+
+@pytest.mark.parametrize(("length", "choice"), [(3, "split height"), (11, "replicate")])
+def test_names_split_rows_where_neighbours_have_all_that_is_needed(length, choice):
+    one = cases.operation("Conv2D", [(1, 16, 8, 1), (length, 1, 1, 1)], [(1, 16, 8, 1)])
+    names = propagate([one], {"a": (None, "rows", None, None)})
+    assert names.made["y0"] == (None, "rows", None, None)
+    assert str(named_strategy(one, names, LayoutRules.from_text("rows:x"), FOUR)) == choice
