@@ -112,6 +112,25 @@ def test_plans_have_the_values_of_one_device(processes, way, isolated_env, tmp_p
     assert sum(found["batch"]["collectives"].values()) > 0
 
 
+@pytest.mark.parametrize("way", ["connect", pytest.param("dtensor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_neighbours_in_other_processes_send_rows(processes, way, isolated_env, tmp_path):
+    """All processes together receive the plan's bytes, also where neighbours send unequal rows."""
+    env = isolated_env | {layout_processes.WAY: way}
+    found = results("halo_program.py", processes, env, tmp_path)
+    for one in found:
+        assert one["losses"] < 5e-6
+        assert one["weights"] < 5e-6
+        assert one["exchanges"] >= 9
+        assert sum(one["collectives"].values()) > 0
+    received = sum(one["received"] for one in found)
+    if way == "connect":
+        assert received == found[0]["planned"] > 0
+    else:
+        # TensorFlow's gather has blocks of one length.
+        assert received >= found[0]["planned"] > 0
+
+
 @pytest.mark.slow
 def test_training_in_four_processes_has_the_losses_of_one_device(isolated_env, tmp_path):
     """A Transformer by its own step, and a Keras model by fit, evaluate and predict."""

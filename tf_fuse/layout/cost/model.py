@@ -28,6 +28,7 @@ from typing import NamedTuple
 from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout.link_rates import GroupLinks, Hosts, Link, Links
+from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.strategy import InnerAllReduce, Strategy
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
@@ -165,9 +166,13 @@ class Rates:
             + rates.seconds_per_transposed_byte * transposed_bytes
         )
 
-    def collective(self, one: InnerAllReduce) -> float:
-        """Return the seconds of an all-reduce within an operation."""
+    def collective(self, one: InnerAllReduce | InnerHalo) -> float:
+        """Return the seconds of an all-reduce, or of a halo exchange, within an operation."""
         link = self._groups.of(list(map(self.mesh.index, one.axes)))
+        if isinstance(one, InnerHalo):
+            # Slices of what is sent, and a concatenation.
+            handled = 2 * (one.awaited_bytes + one.joined_bytes)
+            return link.seconds(one.awaited_bytes, one.messages, 1 + one.messages, handled)
         # As `steps.Space.handling` has it: a sum of what the members hold.
         members = math.prod(map(self.mesh.size_of, one.axes))
         touched = one.held_bytes * (1 + 1 / members)

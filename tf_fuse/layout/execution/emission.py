@@ -16,10 +16,12 @@ import tensorflow as tf
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.relayouts import Relayouts
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
+from tf_fuse.layout.execution.kernels.halo import Neighbours
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation, Seed, own_state
 from tf_fuse.layout.execution.program import Instruction, Program, Read
 from tf_fuse.layout.execution.tables_in_place import NOT_IN_PLACE, TablesInPlace
 from tf_fuse.layout.operators.random_numbers import STATELESS
+from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.strategy import InnerAllReduce
 from tf_fuse.layout.trace.records import Sources
 from tf_fuse.layout.types.control_flow import MERGE, OUTSIDE, Region
@@ -247,7 +249,7 @@ def _in_step(
         else:
             made[device] = found
     while asked:
-        answers = _reduced(communicator, one, given, asked, left)
+        answers = _exchanged(communicator, one, given, asked, left)
         asked.clear()
         for device, answer in answers.items():
             go(device, lambda g=running[device], a=answer: g.send(a))
@@ -259,21 +261,33 @@ def _in_step(
     return made
 
 
-def _reduced(
+def _exchanged(
     communicator: Communicator,
     one: Instruction,
     given: Mapping[int, tuple[LocalOperation, list[Any]]],
     asked: Mapping[int, Any],
-    left: list[InnerAllReduce],
+    left: list[InnerAllReduce | InnerHalo],
 ) -> dict[int, Any]:
-    factor, reduction, _ = next(iter(asked.values()))
-    axes = next(iter(given.values()))[0].axes(factor)
+    """Return what each device asked for: a reduced tensor, or rows of its neighbours."""
+    request = next(iter(asked.values()))
+    axes = next(iter(given.values()))[0].axes(request[0])
     charged = left.pop(0) if left else None
-    if charged is None or (charged.reduction, charged.axes) != (reduction, axes):
+    if isinstance(request, Neighbours):
+        fits = isinstance(charged, InnerHalo) and charged.axes == axes
+        does = "exchanges rows"
+    else:
+        reduction = request[1]
+        both = reduction, axes
+        fits = isinstance(charged, InnerAllReduce) and (charged.reduction, charged.axes) == both
+        does = f"reduces {reduction}"
+    if not fits:
         raise LayoutError(
-            f"{one.operation} as {one.strategy} reduces {reduction} over {axes}, and its plan has "
+            f"{one.operation} as {one.strategy} {does} over {axes}, and its plan has "
             f"{charged}; this is an error of tf_fuse, please report it"
         )
+    if isinstance(charged, InnerHalo):
+        held = {device: each.tensor for device, each in asked.items()}
+        return communicator.neighbours(held, axes, request.dimension, charged.borders)
     tensors = {device: each[2] for device, each in asked.items()}
     return communicator.all_reduce(tensors, axes, reduction)
 

@@ -84,6 +84,8 @@ class Execution:
         self._check_variables()
         if rings is not None:
             rings.check_same(str(self.program))
+            for axes in self.program.halo_axes:
+                rings.add_pairs(axes)
         self._shards: dict[str, VariableShards] = {}
         # What random numbers begin with, and the number of the next call, which seeds them.
         self._base = 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, plan_relayout
+from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.strategy import Strategy
 from tf_fuse.layout.types.control_flow import NO_CONTROL_FLOW, ControlFlow
@@ -103,6 +104,12 @@ class Program:
     def draws(self) -> bool:
         """Whether it draws random numbers that the number of the call seeds."""
         return any(one.operation.kind in STATELESS for one in self.instructions)
+
+    @property
+    def halo_axes(self) -> list[tuple[str, ...]]:
+        """The axes over which neighbours exchange rows within operations, sorted."""
+        inner = (each for one in self.instructions for each in one.strategy.forward)
+        return sorted({one.axes for one in inner if isinstance(one, InnerHalo)})
 
     def received_bytes_by_operation(self) -> dict[str, int]:
         """Return the same by operations, and by variables that are written; without zeros.

@@ -21,11 +21,11 @@ _RECEIVED: Final = {
     "CollectiveGatherV2": lambda v, p: (p - 1) * v,
     "CollectiveAllToAllV2": lambda v, p: (p - 1) * v / p,
     "TfFuse>AllReduce": lambda v, p: 2 * (p - 1) * v / p,
-    "TfFuse>AllGather": lambda v, p: (p - 1) * v,
     "TfFuse>ReduceScatter": lambda v, p: (p - 1) * v / p,
     "TfFuse>Permute": lambda v, p: v,
 }
 _OURS: Final = "TfFuse>"
+_ALL_GATHER: Final = "TfFuse>AllGather"
 _PERMUTE: Final = "TfFuse>Permute"
 # The input of a collective that is the group's size: after the tensor; of ours, before two keys.
 _KEYS: Final = 1
@@ -70,8 +70,12 @@ def traffic_of(graph: Any) -> Traffic:
     collectives: dict[str, int] = {}
     sent = set()
     for one in graph.get_operations():
-        if one.type in _RECEIVED:
-            size = _RECEIVED[one.type](_bytes(one.inputs[0]), _group_size(one))
+        if one.type in _RECEIVED or one.type == _ALL_GATHER:
+            if one.type == _ALL_GATHER:
+                # Members may have shards of several sizes.
+                size = _bytes(one.outputs[0]) - _bytes(one.inputs[0])
+            else:
+                size = _RECEIVED[one.type](_bytes(one.inputs[0]), _group_size(one))
             if one.type == _PERMUTE and _keeps(one):
                 size = 0
             received[_scope(one)] += size

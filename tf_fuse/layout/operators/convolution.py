@@ -2,19 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Define the rules of convolution and pooling.
 
-Images and channels can be split. Height and width can where windows neither overlap nor leave gaps,
-as in the first layer of a vision transformer; other windows would need rows of the neighbours.
+Images and channels can be split, and height and width, too. Where windows neither overlap nor leave
+gaps, as in the first layer of a vision transformer, that costs nothing; others need rows of the
+neighbours (`halo.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
-from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
+from tf_fuse.layout.operators.halo import AROUND, ROWS, WINDOWS, Windows
+from tf_fuse.layout.operators.rule import Halo, Rule, Work, Written, expect, make
 from tf_fuse.layout.types.errors import LayoutError
 from tf_fuse.layout.types.operation import Operation
+
+_NAMES: Final = ("height", "width")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +28,28 @@ class _Space:
     Attributes:
       big: of the image before, each.
       small: of the output image, each.
+      windows: over the image before, along each.
       sizes: of the factors that are not a dimension alone.
       fixed: those that are not split.
+      uneven: those after which a dimension is not a product.
     """
 
     big: tuple[Written, Written]
-    small: tuple[Written, Written]
+    small: tuple[str, str]
+    windows: tuple[Windows, Windows]
     sizes: dict[str, int]
     fixed: tuple[str, ...]
+    uneven: tuple[str, ...]
+
+    def halo(self, need: str, rest: Work, backward: bool = False) -> Halo:
+        """Return what neighbours exchange of an image.
+
+        Args:
+          need: what a device needs of it.
+          rest: elements of a pixel of all images.
+          backward: whether it is for the gradient.
+        """
+        return Halo(self.small, self.windows, need, rest, backward)
 
 
 def _first(operation: Operation) -> bool:
@@ -61,23 +79,33 @@ def _space(
     at = slice(2, 4) if _first(operation) else slice(1, 3)
     strides = _numbers(operation, "strides", (1, 1, 1, 1))
     dilations = _numbers(operation, "dilations", (1, 1, 1, 1))
+    explicit = operation.attribute("explicit_paddings")
     before: list[Written] = []
-    after: list[Written] = []
+    windows: list[Windows] = []
     sizes: dict[str, int] = {}
     fixed: list[str] = []
-    for i, name in enumerate(("height", "width")):
-        size, count, length = big[at][i], small[at][i], window[i]
-        cell = f"cell_{name}"
-        fixed.append(cell)
-        sizes |= {name: count, cell: length}
-        after.append(name)
-        if strides[i] == length and size == count * length and dilations[i] == 1:
+    uneven: list[str] = []
+    for i, name in enumerate(_NAMES):
+        size, count, length, stride = big[at][i], small[at][i], window[i], strides[i]
+        reach = (length - 1) * dilations[i] + 1
+        # Without explicit padding, windows are centred if they reach over the image.
+        missing = max(0, (count - 1) * stride + reach - size)
+        padding = explicit[2 * (at.start + i)] if explicit else missing // 2
+        windows.append(Windows(size, count, reach, stride, padding))
+        cell, step, edge = f"cell_{name}", f"step_{name}", f"edge_{name}"
+        fixed += [cell, step, edge]
+        sizes |= {name: count, cell: length, step: stride, edge: 1}
+        if size == count * stride and stride == reach == length and not padding:
             before.append((name, cell) if length > 1 else name)
-            continue
-        # The same name where windows are centred around each place; nothing otherwise.
-        before.append(name if size == count else None)
-        fixed.append(name)
-    return _Space((before[0], before[1]), (after[0], after[1]), sizes, tuple(fixed))
+        elif size == count * stride:
+            before.append((name, step) if stride > 1 else name)
+        else:
+            before.append((name, edge))
+            uneven.append(edge)
+    return _Space(
+        (before[0], before[1]), _NAMES, (windows[0], windows[1]), sizes, tuple(fixed),
+        tuple(uneven),
+    )  # fmt: skip
 
 
 def _convolution(
@@ -94,16 +122,30 @@ def _convolution(
     }
     # In groups, an output channel belongs to some of the input's: neither is split.
     fixed = space.fixed if whole else (*space.fixed, "out")
-    factors = ("batch", *map(str, space.small), "out", "cell_height", "cell_width")
+    factors = ("batch", *space.small, "out", "cell_height", "cell_width")
     work = Work(2, (*factors, "in")) if whole else Work(2 * kernel[2], factors)
-    return space, dims | {"fixed": fixed, "work": [work]}
+    pixel = Work(1, ("batch", "in")) if whole else Work(x[c], ("batch",))
+    return space, dims | {
+        "fixed": fixed, "work": [work], "x pixel": pixel, "y pixel": Work(1, ("batch", "out")),
+    }  # fmt: skip
+
+
+def _halos(space: _Space, operation: Operation, x: Work, y: Work) -> list[Halo]:
+    """Return what neighbours exchange for a convolution and its gradients."""
+    image, kernel = operation.inputs
+    found = [space.halo(ROWS, x)]
+    if image.has_gradient:
+        found.append(space.halo(WINDOWS, y, backward=True))
+    if kernel.has_gradient:
+        found.append(space.halo(ROWS, x, backward=True))
+    return found
 
 
 def convolution(operation: Operation) -> Rule:
     """Return the rule of `Conv2D`, with `strides`, `dilations` and `data_format`.
 
     Splitting images or output channels costs nothing; over split input channels the result is
-    partial.
+    partial; over height and width neighbours exchange rows of the images.
     """
     expect(operation, [4, 4], [4])
     x, kernel = (one.shape for one in operation.inputs)
@@ -113,6 +155,8 @@ def convolution(operation: Operation) -> Rule:
         [known["x"], known["filter"]],
         [known["y"]],
         sizes=space.sizes,
+        uneven=space.uneven,
+        halos=_halos(space, operation, known["x pixel"], known["y pixel"]),
         fixed=known["fixed"],
         sums=["in"],
         linear=[(0,), (1,)],
@@ -130,6 +174,8 @@ def input_gradient(operation: Operation) -> Rule:
         [known["filter"], known["y"]],
         [known["x"]],
         sizes=space.sizes,
+        uneven=space.uneven,
+        halos=[space.halo(WINDOWS, known["y pixel"])],
         fixed=known["fixed"],
         sums=["out"],
         linear=[(0,), (1,)],
@@ -147,8 +193,10 @@ def filter_gradient(operation: Operation) -> Rule:
         [known["x"], known["y"]],
         [known["filter"]],
         sizes=space.sizes,
+        uneven=space.uneven,
+        halos=[space.halo(ROWS, known["x pixel"])],
         fixed=known["fixed"],
-        sums=["batch", *(one for one in space.sizes if not one.startswith("cell_"))],
+        sums=["batch", *space.small],
         linear=[(0,), (1,)],
         work=known["work"],
     )
@@ -179,7 +227,13 @@ def _depthwise(operation: Operation, x: Any, kernel: Any, y: Any, inputs: str, o
     """Return the rule of a depthwise convolution or gradient, by names of inputs and output."""
     space = _space(operation, x, y, kernel[:2])
     pair = ("channels", "multiplier") if kernel[3] > 1 else "channels"
-    factors = ("batch", *map(str, space.small), "channels", "multiplier")
+    factors = ("batch", *space.small, "channels", "multiplier")
+    x_pixel, y_pixel = Work(1, ("batch", "channels")), Work(1, ("batch", "channels", "multiplier"))
+    halos = {
+        "y": lambda: _halos(space, operation, x_pixel, y_pixel),
+        "x": lambda: [space.halo(WINDOWS, y_pixel)],
+        "filter": lambda: [space.halo(ROWS, x_pixel)],
+    }
     dims: dict[str, Sequence[Written]] = {
         "x": _image(operation, space.big, "channels"),
         "filter": ["cell_height", "cell_width", "channels", "multiplier"],
@@ -190,9 +244,11 @@ def _depthwise(operation: Operation, x: Any, kernel: Any, y: Any, inputs: str, o
         [dims[one] for one in inputs.split()],
         [dims[output]],
         sizes={**space.sizes, "channels": kernel[2], "multiplier": kernel[3]},
+        uneven=space.uneven,
+        halos=halos[output](),
         # After the channels it would be strided.
         fixed=[*space.fixed, "multiplier"],
-        sums=["batch", *map(str, space.small)] if output == "filter" else (),
+        sums=["batch", *space.small] if output == "filter" else (),
         linear=[(0,), (1,)],
         work=[Work(2, (*factors, "cell_height", "cell_width"))],
     )
@@ -216,14 +272,20 @@ def pooling(linear: bool, gradient: bool = False) -> Callable[[Operation], Rule]
         x = _image(operation, space.big, "channels")
         y = _image(operation, space.small, "channels")
         count = window[0] * window[1]
+        pixel = Work(1, ("batch", "channels"))
+        # The gradient of a maximum looks for it again.
+        needs = [WINDOWS] if linear else [AROUND, WINDOWS, WINDOWS]
+        back = [space.halo(one, pixel, backward=not gradient) for one in needs]
         return make(
             operation,
             ([y] if linear else [x, y, y]) if gradient else [x],
             [x] if gradient else [y],
             sizes=space.sizes,
+            uneven=space.uneven,
+            halos=back if gradient else [space.halo(ROWS, pixel), *back],
             fixed=space.fixed,
             linear=[(len(operation.inputs) - 1,)] if linear or gradient else (),
-            work=[Work(count, ("batch", *map(str, space.small), "channels"))],
+            work=[Work(count, ("batch", *space.small, "channels"))],
             saved_inputs=() if linear else None,
             saved_outputs=() if linear else (0,),
         )

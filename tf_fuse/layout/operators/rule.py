@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tf_fuse.layout.operators.halo import Windows
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.operation import Operation
 
@@ -53,6 +54,24 @@ class Inner(NamedTuple):
     backward: bool = False
 
 
+class Halo(NamedTuple):
+    """What neighbours send each other of an image, where axes split its height or width.
+
+    Attributes:
+      factors: height and width.
+      windows: over the image, along each.
+      need: what a device needs along each, as of `tf_fuse.layout.operators.halo`.
+      rest: elements of a pixel of all images.
+      backward: whether it is one of the gradient's.
+    """
+
+    factors: tuple[str, str]
+    windows: tuple[Windows, Windows]
+    need: str
+    rest: Work
+    backward: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """The rule of one operation.
@@ -67,6 +86,7 @@ class Rule:
       linear: sets of inputs in which the operation is linear: all of a set may be partial at once,
         and so are the outputs then.
       inner: all-reduces within the operation.
+      halos: what neighbours send each other within the operation, in the order of the inputs.
       work: floating-point operations of the forward pass.
       backward_work: those of the gradient.
       shared: (factor, input): the gradient of an input without the factor is the same on all
@@ -92,6 +112,7 @@ class Rule:
     same: frozenset[str] = frozenset()
     linear: tuple[tuple[int, ...], ...] = ()
     inner: tuple[Inner, ...] = ()
+    halos: tuple[Halo, ...] = ()
     work: tuple[Work, ...] = ()
     backward_work: tuple[Work, ...] = ()
     shared: frozenset[tuple[str, int]] = frozenset()
@@ -117,6 +138,7 @@ def make(
     outputs: Sequence[Sequence[Written]],
     *,
     sizes: Mapping[str, int] | None = None,
+    uneven: Iterable[str] = (),
     backward_work: Iterable[Work] | None = None,
     saved_inputs: Iterable[int] | None = None,
     **others: Any,
@@ -128,6 +150,8 @@ def make(
       inputs: for each input the factor of each dimension; None where it is never split.
       outputs: for each output the same.
       sizes: of factors that are not a dimension alone.
+      uneven: second factors of dimensions that are not a product: each has as many slices as its
+        first factor, and any size.
       backward_work: as much as forward for each input with a gradient, if None.
       saved_inputs: all, if None.
       **others: fields of the rule.
@@ -141,7 +165,7 @@ def make(
     given = {key: value for key, value in others.items() if key != "known"}
     for name in ("fixed", "sums", "same", "shared", "constants", "loose"):
         given[name] = frozenset(given.get(name, ()))
-    for name in ("linear", "inner", "work", "saved_outputs", "aliases", "extra"):
+    for name in ("linear", "inner", "halos", "work", "saved_outputs", "aliases", "extra"):
         given[name] = tuple(given.get(name, ()))
     work = given["work"]
     if backward_work is None:
@@ -151,7 +175,7 @@ def make(
         )
         backward_work = [Work(one.times * count, one.factors) for one in work]
     rule = Rule(
-        _sizes(operation, ins, outs, dict(sizes or {})),
+        _sizes(operation, ins, outs, dict(sizes or {}), frozenset(uneven)),
         ins,
         outs,
         backward_work=tuple(backward_work),
@@ -244,6 +268,7 @@ def _sizes(
     inputs: tuple[Dims, ...],
     outputs: tuple[Dims, ...],
     given: dict[str, int],
+    uneven: frozenset[str],
 ) -> tuple[tuple[str, int], ...]:
     """Return the sizes of the factors, in the order in which they occur."""
     expect(operation, list(map(len, inputs)), list(map(len, outputs)))
@@ -260,7 +285,7 @@ def _sizes(
                     where = f"dimension {i} of {what} {t}"
                     found.setdefault(factor, {}).setdefault(value, where)
                 product = math.prod(given[one] for one in factors) if len(factors) > 1 else size
-                if product != size:
+                if product != size and uneven.isdisjoint(factors):
                     words = " x ".join(f"{one!r} ({given[one]})" for one in factors)
                     problems.append(
                         f"{operation}: dimension {i} of {what} {t} has {size} elements, but it is "

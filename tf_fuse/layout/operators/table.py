@@ -161,17 +161,18 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         | _all(convolution.depthwise, "DepthwiseConv2dNative")
         | _all(convolution.depthwise_input_gradient, "DepthwiseConv2dNativeBackpropInput")
         | _all(convolution.depthwise_filter_gradient, "DepthwiseConv2dNativeBackpropFilter"),
-        "batch, input and output channels (in groups: the batch); height and width where windows "
-        "neither overlap nor leave gaps; either input may be partial",
-        "over what the output has not, the output is partial",
+        "batch, input and output channels (in groups: the batch), height and width; either input "
+        "may be partial",
+        "over what the output has not, the output is partial; over height and width, neighbours "
+        "exchange rows",
     ),
     Entry(
         _all(convolution.pooling(True), "AvgPool")
         | _all(convolution.pooling(False), "MaxPool")
         | _all(convolution.pooling(True, True), "AvgPoolGrad")
         | _all(convolution.pooling(False, True), "MaxPoolGrad"),
-        "batch and channels; height and width where windows neither overlap nor leave gaps",
-        "",
+        "batch, channels, height and width",
+        "over height and width, as of convolutions",
     ),
     Entry(
         _all(gather.one_hot, "OneHot")

@@ -71,9 +71,13 @@ def named_strategy(
         first = next((one for one, _ in rule.sizes if one in factors), None)
         choices.append(Choice() if first is None or count == 1 else Choice(SPLIT, first))
     raise_if(problems)
-    for one in strategies(operation, mesh):
-        if one.choices == tuple(choices):
-            return one
+    # Height and width of images are split only where neighbours have all rows that are needed.
+    space = {factor for halo in rule.halos for factor in halo.factors}
+    whole = [Choice() if one.factor in space else one for one in choices]
+    by_choices = {one.choices: one for one in strategies(operation, mesh)}
+    for wanted in (tuple(choices), tuple(whole)):
+        if wanted in by_choices:
+            return by_choices[wanted]
     words = ", ".join(map(str, choices))
     raise LayoutError(f"{operation} has no strategy ({words}) on mesh {str(mesh)!r}")
 

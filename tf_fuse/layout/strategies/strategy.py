@@ -7,7 +7,8 @@ signatures are. Left out are:
 
 * along an axis of one device, all choices but the one to split nothing;
 * another order than the mesh's for axes that split the same factor, which costs the same;
-* splits into uneven slices, and into slices that are not contiguous;
+* splits into uneven slices, into slices that are not contiguous, and into such small ones that
+  more than the next device's rows are needed;
 * of strategies with the same layouts of all tensors and gradients, all but the first one of those
   with the fewest floating-point operations, and then the fewest bytes that are received;
 * and what `Allowed` forbids.
@@ -27,6 +28,7 @@ from typing import Final
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.operators.contraction import kind_of, transposed_inputs
 from tf_fuse.layout.operators.rule import Dims, Rule, Work
+from tf_fuse.layout.strategies.inner_halos import InnerHalo, inner_halos
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.operation import Operation, Tensor
 from tf_fuse.layout.types.tensor_layout import TensorLayout
@@ -135,8 +137,8 @@ class Strategy:
     outputs: tuple[TensorLayout, ...]
     input_gradients: tuple[TensorLayout | None, ...]
     output_gradients: tuple[TensorLayout | None, ...]
-    forward: tuple[InnerAllReduce, ...]
-    backward: tuple[InnerAllReduce, ...]
+    forward: tuple[InnerAllReduce | InnerHalo, ...]
+    backward: tuple[InnerAllReduce | InnerHalo, ...]
     flops: int
     backward_flops: int
     input_bytes: int
@@ -248,9 +250,10 @@ class _Assignment:
         """Return the strategy; None if it is not legal."""
         rule, operation = self._rule, self._operation
         dims = [*rule.inputs, *rule.outputs]
-        if not self._even or not all(self._legal(one, allowed) for one in dims):
-            return None
         tensors = [*operation.inputs, *operation.outputs]
+        shapes = [one.shape for one in tensors]
+        if not self._even or not all(map(self._legal, dims, shapes, [allowed] * len(dims))):
+            return None
         count = len(operation.inputs)
         splits = [tuple(map(self._split, one)) for one in dims]
         partial = [self._partial(i, i - count if i >= count else None) for i in range(len(dims))]
@@ -272,14 +275,18 @@ class _Assignment:
             for layout, tensor in zip(layouts, tensors, strict=True)
         ]
         placed = {output for output, _ in rule.aliases}
+        forward = self._collectives(False)
+        backward = self._collectives(True) if any(gradients[:count]) else []
+        if forward is None or backward is None:
+            return None
         return Strategy(
             self._choices,
             tuple(layouts[:count]),
             tuple(layouts[count:]),
             tuple(gradients[:count]),
             tuple(gradients[count:]),
-            tuple(self._collectives(False)),
-            tuple(self._collectives(True)) if any(gradients[:count]) else (),
+            tuple(forward),
+            tuple(backward),
             self._sum(rule.work),
             self._sum(rule.backward_work) if any(gradients[:count]) else 0,
             sum(held[:count]),
@@ -293,9 +300,11 @@ class _Assignment:
             sum(held[number] for number in transposed_inputs(operation)),
         )
 
-    def _legal(self, dims: Dims, allowed: Allowed) -> bool:
-        """Return whether what each device holds of a tensor is one slice of it."""
-        for factors in dims:
+    def _legal(self, dims: Dims, shape: Sequence[int], allowed: Allowed) -> bool:
+        """Return whether what each device holds of a tensor is one slice of it, all of one size."""
+        for factors, size in zip(dims, shape, strict=True):
+            if size % math.prod(self._counts.get(factor, 1) for factor in factors):
+                return False
             whole = False
             used = 0
             for factor in factors:
@@ -344,16 +353,27 @@ class _Assignment:
                 found.append(axis)
         return tuple(found)
 
-    def _collectives(self, backward: bool) -> Iterator[InnerAllReduce]:
+    def _collectives(self, backward: bool) -> list[InnerAllReduce | InnerHalo] | None:
+        """Return what devices exchange within the operation; None if neighbours do not suffice."""
+        item_bytes = self._operation.inputs[0].item_bytes if self._operation.inputs else 0
+        found: list[InnerAllReduce | InnerHalo] = []
         for inner in self._rule.inner:
             axes = self._axes.get(inner.factor)
             if inner.backward != backward or not axes:
                 continue
-            held = self._sum([inner.elements]) * self._operation.inputs[0].item_bytes
+            held = self._sum([inner.elements]) * item_bytes
             members = self._counts[inner.factor]
             # As `steps.Space.received` has it; a device's share is not always a whole number.
             received = 2 * held * self._mesh.size // members * (members - 1)
-            yield InnerAllReduce(inner.reduction, axes, held, received, 2 * (members - 1))
+            found.append(InnerAllReduce(inner.reduction, axes, held, received, 2 * (members - 1)))
+        for halo in self._rule.halos:
+            if halo.backward == backward:
+                pixel = self._sum([halo.rest]) * item_bytes
+                some = inner_halos(halo, self._axes, self._counts, pixel, self._mesh.size)
+                if some is None:
+                    return None
+                found += some
+        return found
 
     def _sum(self, works: Sequence[Work]) -> int:
         return sum(

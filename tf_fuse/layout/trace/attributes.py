@@ -108,7 +108,7 @@ def describe(operation: Any, value_of: ValueOf, shapes: Sequence[Any]) -> Descri
     count = len(operation.inputs)
     numbers = {at % count: name for at, name in _INPUTS.get(kind, {}).items()}
     attributes: dict[str, Any] = {name: _attribute(operation, name) for name in _KEPT.get(kind, ())}
-    attributes |= mark_of(operation)
+    attributes |= mark_of(operation) | _paddings(operation)
     for at, name in numbers.items():
         if not name:
             continue
@@ -140,6 +140,13 @@ def spare_outputs(operation: Any) -> range:
     """Return outputs that only TensorFlow's GPU gradient reads, and that are empty on CPUs."""
     first = {"FusedBatchNormGradV3": 3, "FusedBatchNormV3": 5}.get(operation.type)
     return range(first if first is not None else len(operation.outputs), len(operation.outputs))
+
+
+def _paddings(operation: Any) -> dict[str, Any]:
+    """Return the explicit paddings of a convolution or pooling, if it has any."""
+    name = "explicit_paddings"
+    value = operation.get_attr(name) if name in operation.node_def.attr else ()
+    return {name: list(value)} if value else {}
 
 
 def _attribute(operation: Any, name: str) -> Any:

@@ -9,12 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tests.unit.layout.operators import numpy_halos as halo_kernels
 from tests.unit.layout.operators import numpy_kernels as operator_kernels
 from tests.unit.layout.operators import numpy_shape_kernels as shape_kernels
 from tf_fuse.layout.operators import random_numbers
 from tf_fuse.layout.types.operation import Operation, Tensor
 
-KERNELS = {**operator_kernels.KERNELS, **shape_kernels.KERNELS}
+KERNELS = {**operator_kernels.KERNELS, **shape_kernels.KERNELS, **halo_kernels.KERNELS}
 SOURCES = ("Const", "Placeholder", "VarHandleOp", "Variable")
 
 
@@ -183,6 +184,38 @@ def _images():
     yield case("MaxPoolGrad", [big, small, small], [big], **pool)
 
 
+def _windows():
+    """Windows that overlap or leave gaps: rows of neighbours, of one side and of both."""
+    for size, small, length, step, more in (
+        (8, 8, 2, 1, {}),
+        (8, 8, 3, 1, {}),
+        (12, 12, 5, 1, {}),
+        (8, 4, 1, 2, {}),
+        (8, 4, 3, 2, {}),
+        (12, 6, 5, 2, {}),
+        (12, 8, 5, 1, {}),
+        (12, 6, 2, 2, {}),
+        (8, 4, 2, 2, {"explicit_paddings": (0, 0, 1, 0, 1, 0, 0, 0)}),
+        (8, 8, 3, 1, {"explicit_paddings": (0, 0, 2, 0, 2, 0, 0, 0)}),
+        (12, 12, 2, 1, {"explicit_paddings": (0, 0, 2, 2, 2, 2, 0, 0), "dilations": (1, 4, 4, 1)}),
+    ):
+        big, behind = (1, size, size, 2), (1, small, small, 2)
+        given = {"strides": (1, step, step, 1), **more}
+        for kind, kernel in (
+            ("Conv2D", (length, length, 2, 2)),
+            ("DepthwiseConv2dNative", (length, length, 2, 1)),
+        ):
+            yield case(kind, [big, kernel], [behind], **given)
+            yield case(f"{kind}BackpropInput", [kernel, behind], [big], **given)
+            yield case(f"{kind}BackpropFilter", [big, behind], [kernel], **given)
+        if not more:
+            pool = {"ksize": (1, length, length, 1), **given}
+            yield case("AvgPool", [big], [behind], **pool)
+            yield case("AvgPoolGrad", [behind], [big], **pool)
+            yield case("MaxPool", [big], [behind], **pool)
+            yield case("MaxPoolGrad", [big, behind, behind], [big], **pool)
+
+
 def _shapes():
     for before, behind in (
         ((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (6, 4)), ((4, 6, 8), (4, 48)),
@@ -277,5 +310,5 @@ KERNELS |= {kind: _sparse_kernel(kind) for kind in SPARSE}
 KERNELS |= dict.fromkeys(["AssignVariableOp", *UPDATES], operator_kernels.update)
 CASES = [
     *_contractions(), *_elementwise(), *_reductions(), *_normalizations(), *_gathers(), *_images(),
-    *_shapes(), *_updates(), *_sparse_updates(), *_control_flow(),
+    *_windows(), *_shapes(), *_updates(), *_sparse_updates(), *_control_flow(),
 ]  # fmt: skip

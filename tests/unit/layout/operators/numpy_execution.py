@@ -18,10 +18,13 @@ import numpy as np
 from benchmarks.layout import simulation
 from tf_fuse.layout import Mesh
 from tf_fuse.layout.operators import rule_of
+from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.strategy import SPLIT, Strategy
 from tf_fuse.layout.types.operation import Operation
 
 Exchange = Generator[tuple[str, str, np.ndarray], np.ndarray, Sequence[np.ndarray]]
+# Of the float64 that cases have.
+ITEM_BYTES = 8
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
@@ -34,12 +37,12 @@ class Device:
         self.number = number
         self.rule = rule_of(operation)
         self._at = dict(zip(mesh.axes, mesh.coordinates(number), strict=True))
-        self._mesh = mesh
+        self.mesh = mesh
 
     def axes(self, factor: str) -> list[str]:
         return [
             axis
-            for axis, choice in zip(self._mesh.axes, self.strategy.choices, strict=True)
+            for axis, choice in zip(self.mesh.axes, self.strategy.choices, strict=True)
             if choice.kind == SPLIT and choice.factor == factor
         ]
 
@@ -47,7 +50,7 @@ class Device:
         """The first index of a device's slice of a factor, of some length."""
         number = 0
         for axis in self.axes(factor):
-            number = number * self._mesh.size_of(axis) + self._at[axis]
+            number = number * self.mesh.size_of(axis) + self._at[axis]
         return number * length
 
     def size(self, factor: str) -> int:
@@ -106,6 +109,8 @@ def _reduce(mesh, devices, asked, left) -> list:
     assert all(one is not None for one in asked), "some devices exchange, and some do not"
     factor, reduction, array = asked[0]
     axes = tuple(devices[0].axes(factor))
+    if isinstance(reduction, tuple):
+        return _neighbours(mesh, axes, reduction[1], [one[2] for one in asked], left)
     if not axes:
         return [one[2] for one in asked]
     item = devices[0].operation.inputs[0].item_bytes
@@ -121,6 +126,30 @@ def _reduce(mesh, devices, asked, left) -> list:
         whole = functools.reduce(REDUCE[reduction], [asked[number][2] for number in group])
         for number in group:
             found[number] = whole
+    return found
+
+
+def _neighbours(mesh, axes, dimension, held, left) -> list:
+    """The rows before and after what each device has, as many as the strategy says."""
+    assert left, f"the strategy has no halo over {axes}"
+    charged = left.pop(0)
+    assert isinstance(charged, InnerHalo) and charged.axes == axes
+    found: list = [None] * mesh.size
+    counts = []
+    for group in mesh.groups(axes):
+        for place, number in enumerate(group):
+            own = held[number]
+            rows = [own.take(range(0), dimension)] * 2
+            before, after = charged.borders[place]
+            if before:
+                rows[0] = np.split(held[group[place - 1]], [-before], dimension)[1]
+            if after:
+                rows[1] = np.split(held[group[place + 1]], [after], dimension)[0]
+            assert [one.shape[dimension] for one in rows] == [before, after]
+            counts.append(rows[0].size + rows[1].size)
+            found[number] = rows
+    assert charged.received_bytes == sum(counts) * ITEM_BYTES
+    assert charged.awaited_bytes == max(counts) * ITEM_BYTES
     return found
 
 

@@ -31,6 +31,10 @@ def _windows(device, size, count, window):
     ]
     first = [one // 2 for one in pads]
     padding = [(first[i], pads[i] - first[i]) for i in (0, 1)]
+    explicit = device.attribute("explicit_paddings")
+    if explicit:
+        at = 4 if device.attribute("data_format", "NHWC") == "NCHW" else 2
+        padding = [tuple(explicit[at : at + 2]), tuple(explicit[at + 2 : at + 4])]
     for i in range(window[0]):
         for j in range(window[1]):
             at = i * dilations[0], j * dilations[1]
@@ -133,12 +137,15 @@ def pooling_gradient(device, *inputs):
     x, y, dy = (_nhwc(device, one) for one in inputs) if most else (None, None, inputs[0])
     dy = dy if most else _nhwc(device, dy)
     size, window = _shapes(device, 0), _pair(device, "ksize")
-    made = np.zeros((dy.shape[0], *size, dy.shape[3]))
+    made = None
     for _, rows, padding in _windows(device, size, dy.shape[1:3], window):
-        assert not any(map(any, padding))
+        if made is None:
+            made = _padded(np.zeros((dy.shape[0], *size, dy.shape[3])), padding)
+            inside = [slice(one[0], one[0] + n) for one, n in zip(padding, size, strict=True)]
+            x = _padded(x, padding, -(10**6)) if most else None
         share = (x[rows] == y) if most else 1 / (window[0] * window[1])
         made[rows] += dy * share
-    return [_back(device, made)]
+    return [_back(device, made[(slice(None), *inside)])]
 
 
 def reshape(device, x):
@@ -269,16 +276,6 @@ KERNELS = {
     "TensorListPushBack": push_back,
     "TensorListPopBack": pop_back,
     "TensorListLength": length,
-    "Conv2D": convolution,
-    "Conv2DBackpropInput": input_gradient,
-    "Conv2DBackpropFilter": filter_gradient,
-    "DepthwiseConv2dNativeBackpropInput": depthwise_input_gradient,
-    "DepthwiseConv2dNativeBackpropFilter": depthwise_filter_gradient,
-    "DepthwiseConv2dNative": depthwise,
-    "AvgPool": pooling,
-    "MaxPool": pooling,
-    "AvgPoolGrad": pooling_gradient,
-    "MaxPoolGrad": pooling_gradient,
     **dict.fromkeys(["Reshape", "ExpandDims", "Squeeze"], reshape),
     "Transpose": transpose,
     "BroadcastTo": broadcast_to,

@@ -50,6 +50,12 @@ KINDS = {
     "convolution": (lambda x: tf.nn.conv2d(x[None, :, :, None], tf.ones([3, 3, 1, 2]), 1, "SAME"),
                     "Conv2D", [(1, 8, 4, 1), (3, 3, 1, 2)],
                     {"data_format": "NHWC", "dilations": (1,) * 4, "strides": (1,) * 4}),
+    "padded convolution": (
+        lambda x: tf.nn.conv2d(x[None, :, :, None], tf.ones([3, 3, 1, 2]), 1,
+                               [[0, 0], [2, 0], [1, 1], [0, 0]]),
+        "Conv2D", [(1, 8, 4, 1), (3, 3, 1, 2)],
+        {"data_format": "NHWC", "dilations": (1,) * 4, "strides": (1,) * 4,
+         "explicit_paddings": (0, 0, 2, 0, 1, 1, 0, 0)}),
     "pooling": (lambda x: tf.nn.max_pool2d(x[None, :, :, None], 2, 2, "VALID"), "MaxPool",
                 [(1, 8, 4, 1)],
                 {"data_format": "NHWC", "ksize": (1, 2, 2, 1), "strides": (1, 2, 2, 1)}),

@@ -11,11 +11,13 @@ devices in each run. Groups over several processes use TensorFlow's collectives.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
+from tf_fuse.layout.execution.communication import neighbours
 from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
 from tf_fuse.layout.execution.devices import Devices
 
@@ -168,6 +170,50 @@ class Communicator:
                 found.update(self._ring().all_to_all(group, self._own(group, held)))
         return found
 
+    def neighbours(
+        self, held: PerDevice, axes: Sequence[str], dimension: int,
+        borders: Sequence[tuple[int, int]],
+    ) -> dict[int, tuple[Any, Any]]:  # fmt: skip
+        """Return, for each device, rows of the one before it in its group, and of the one after.
+
+        Args:
+          held: a tensor for each device.
+          axes: whose devices form the groups.
+          dimension: of the rows.
+          borders: for each place in a group, how many rows it gets of the one before and after it;
+            or None for none.
+        """
+        groups = self.devices.mesh.groups(axes)
+        pairs = [
+            (pair, (borders[i + 1][0], borders[i][1]))
+            for group in groups
+            for i, pair in enumerate(itertools.pairwise(group))
+        ]
+        # All processes count all pairs, also those that they have no part in.
+        keys = self._rings.instances(len(pairs)) if self._rings else [0] * len(pairs)
+        found: dict[int, list[Any]] = {device: [None, None] for device in held}
+        for (pair, counts), key in zip(pairs, keys, strict=True):
+            own = [one for one in pair if one in held]
+            if not any(counts) or not own:
+                continue
+            sent = {}
+            for device in own:
+                with tf.device(self.devices.names[device]):
+                    count = counts[pair.index(device)]
+                    sent[device] = _rows(held[device], dimension, count, device == pair[0])
+            for device in own:
+                place = pair.index(device)
+                shape = held[device].shape.as_list()
+                shape[dimension] = counts[1 - place]
+                if len(own) == 2:
+                    got = sent[pair[1 - place]]
+                else:
+                    with tf.device(self.devices.names[device]):
+                        got = neighbours.swap(self._ring(), pair, device, sent[device], shape, key)
+                if shape[dimension]:
+                    found[device][1 - place] = got
+        return {device: (before, after) for device, (before, after) in found.items()}
+
     def _reduce_scatter_here(
         self, group: Sequence[int], held: PerDevice, dimension: int
     ) -> dict[int, Any]:
@@ -201,3 +247,12 @@ class Communicator:
     def _ring(self) -> ProcessCollectives:
         assert self._rings is not None
         return self._rings
+
+
+def _rows(tensor: Any, dimension: int, count: int, last: bool) -> Any:
+    """Return the last rows of a tensor, or the first ones."""
+    shape = tensor.shape.as_list()
+    begin = [0] * len(shape)
+    begin[dimension] = shape[dimension] - count if last else 0
+    shape[dimension] = count
+    return tf.slice(tensor, begin, shape)

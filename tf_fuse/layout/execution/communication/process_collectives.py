@@ -25,6 +25,7 @@ from tf_fuse.layout.execution.communication.carried_types import (
     shaped,
     wide,
 )
+from tf_fuse.layout.execution.communication.plugin_operations import equal_bounds, flat, surely
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.relayout import axis_permutations
 from tf_fuse.layout.types.errors import LayoutError
@@ -81,6 +82,24 @@ class ProcessCollectives:
             with tf.init_scope(), tf.device(name):
                 self._tokens[device] = tf.Variable(0.0, trainable=False, name="layout_token")
         self._orders = {group: self._order(group) for group in self._keys}
+
+    @property
+    def plugin(self) -> bool:
+        """Whether the plugin's operations run."""
+        return self._devices.plugin
+
+    def add_pairs(self, axes: Sequence[str]) -> None:
+        """Assign keys to each two neighbours of each group over some axes; in all processes."""
+        for group in self._devices.mesh.groups(axes):
+            for pair in map(sorted, itertools.pairwise(group)):
+                key = tuple(pair)
+                if key not in self._keys:
+                    self._keys[key] = next(_group_keys)
+                    self._orders[key] = self._order(key)
+
+    def instances(self, count: int) -> list[int]:
+        """Return keys of so many collectives, which all processes ask for at the same place."""
+        return [next(_instance_keys) for _ in range(count)]
 
     def begin_call(self) -> None:
         """Count a call that all processes make in the same order."""
@@ -178,8 +197,8 @@ class ProcessCollectives:
                 given, back = wide(one)
                 large = given.shape.num_elements() * given.dtype.size > _AT_ONCE_BYTES
                 if self._devices.plugin and reduction == "sum" and large:
-                    made = _surely(_native.load().tf_fuse_all_reduce)(
-                        inputs=[given], **self._member(group, device, instance)
+                    made = surely(_native.load().tf_fuse_all_reduce)(
+                        inputs=[given], **self.member(group, device, instance)
                     )
                 else:
                     made = tf.raw_ops.CollectiveReduceV2(
@@ -187,7 +206,7 @@ class ProcessCollectives:
                         merge_op=_MERGES[reduction],
                         final_op="Id",
                         communication_hint="ring",
-                        **self._where(group, device, instance),
+                        **self.where(group, device, instance),
                     )
                 found[device] = shaped(back(made), one.shape)
         return found
@@ -215,11 +234,11 @@ class ProcessCollectives:
                 ranked = self._by_rank(group, blocks)
                 # Along the first dimension the blocks lie one after the other already.
                 as_is = dimension == 0 and ranked == blocks
-                whole = held[device] if as_is else tf.concat([_flat(b) for b in ranked], 0)
-                made = _surely(_native.load().tf_fuse_reduce_scatter)(
-                    inputs=[_flat(whole)],
-                    bounds=_bounds(blocks[0], len(group)),
-                    **self._member(group, device, instance),
+                whole = held[device] if as_is else tf.concat([flat(b) for b in ranked], 0)
+                made = surely(_native.load().tf_fuse_reduce_scatter)(
+                    inputs=[flat(whole)],
+                    bounds=equal_bounds(blocks[0], len(group)),
+                    **self.member(group, device, instance),
                 )
                 found[device] = tf.reshape(made, blocks[0].shape)
         return found
@@ -235,18 +254,18 @@ class ProcessCollectives:
                 given, back = carried(tf.expand_dims(one, 0))
                 shape = [len(group), *given.shape.as_list()[1:]]
                 if self._devices.plugin:
-                    made = _surely(_native.load().tf_fuse_all_gather)(
-                        shards=[_flat(given)],
+                    made = surely(_native.load().tf_fuse_all_gather)(
+                        shards=[flat(given)],
                         shapes=[tf.constant(shape, tf.int64)],
-                        bounds=_bounds(given, len(group)),
-                        **self._member(group, device, instance),
+                        bounds=equal_bounds(given, len(group)),
+                        **self.member(group, device, instance),
                     )
                 else:
                     made = tf.raw_ops.CollectiveGatherV2(
-                        input=given, **self._where(group, device, instance)
+                        input=given, **self.where(group, device, instance)
                     )
                 rows = back(shaped(made, shape))
-                if dimension == 0 and one.shape.rank and self._ranked(group) == list(group):
+                if dimension == 0 and one.shape.rank and self.ranked(group) == list(group):
                     # The rows lie one after the other already.
                     found[device] = tf.reshape(rows, [-1, *one.shape.as_list()[1:]])
                 else:
@@ -265,7 +284,7 @@ class ProcessCollectives:
         """
         if not self._devices.plugin:
             return self._permute_by_gathers(held, sources)
-        ranked = self._ranked(group)
+        ranked = self.ranked(group)
         sends_to = {source: device for device, source in sources.items()}
         receivers = [ranked.index(sends_to[member]) for member in ranked]
         instance = next(_instance_keys)
@@ -273,11 +292,11 @@ class ProcessCollectives:
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
                 given, back = carried(tf.expand_dims(one, 0))
-                made = _surely(_native.load().tf_fuse_permute)(
+                made = surely(_native.load().tf_fuse_permute)(
                     inputs=[given],
                     receivers=receivers,
                     rank=ranked.index(device),
-                    **self._member(group, device, instance),
+                    **self.member(group, device, instance),
                 )
                 found[device] = back(shaped(made, given.shape))[0]
         return found
@@ -297,10 +316,10 @@ class ProcessCollectives:
                 with tf.device(self._devices.names[device]):
                     given, back = carried(tf.expand_dims(one, 0))
                     made = tf.raw_ops.CollectiveGatherV2(
-                        input=given, **self._where(cycle, device, instance)
+                        input=given, **self.where(cycle, device, instance)
                     )
                     rows = back(shaped(made, [len(cycle), *given.shape.as_list()[1:]]))
-                    found[device] = rows[self._ranked(cycle).index(sources[device])]
+                    found[device] = rows[self.ranked(cycle).index(sources[device])]
         return found
 
     def all_to_all(
@@ -313,32 +332,33 @@ class ProcessCollectives:
             with tf.device(self._devices.names[device]):
                 given, back = carried(tf.stack(self._by_rank(group, blocks)))
                 made = tf.raw_ops.CollectiveAllToAllV2(
-                    input=given, **self._where(group, device, instance)
+                    input=given, **self.where(group, device, instance)
                 )
                 found[device] = self._in_order(group, back(shaped(made, given.shape)))
         return found
 
     def _in_order(self, group: Sequence[int], rows: Any) -> list[Any]:
         """Sort rows from the members' numbers into the group's order."""
-        ranked = self._ranked(group)
+        ranked = self.ranked(group)
         parts = tf.unstack(rows)
         return [parts[ranked.index(member)] for member in group]
 
     def _by_rank(self, group: Sequence[int], blocks: Sequence[Any]) -> list[Any]:
         """Sort blocks from the group's order into that of the members' numbers."""
-        return [blocks[list(group).index(member)] for member in self._ranked(group)]
+        return [blocks[list(group).index(member)] for member in self.ranked(group)]
 
-    def _ranked(self, group: Sequence[int]) -> list[int]:
+    def ranked(self, group: Sequence[int]) -> list[int]:
         """Return the members of a group by their numbers in it."""
         return self._orders[tuple(sorted(group))]
 
-    def _member(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+    def member(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
         """Return what the plugin's operations take beside tensors. They need no order."""
-        where = self._where(group, device, instance)
+        where = self.where(group, device, instance)
         del where["ordering_token"]
         return {**where, "timeout_seconds": 0.0}
 
-    def _where(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+    def where(self, group: Sequence[int], device: int, instance: int) -> dict[str, Any]:
+        """Return what TensorFlow's collectives take beside tensors."""
         return {
             "group_size": len(group),
             "group_key": self._keys[tuple(sorted(group))],
@@ -360,7 +380,7 @@ class ProcessCollectives:
                 with tf.device(self._devices.names[device]):
                     found.append(
                         tf.raw_ops.CollectiveGatherV2(
-                            input=tf.constant([device]), **self._where(group, device, instance)
+                            input=tf.constant([device]), **self.where(group, device, instance)
                         )
                     )
             return found
@@ -372,26 +392,3 @@ class ProcessCollectives:
                 f"got {answers}; give all of them the same mesh"
             )
         return [int(one) for one in answers[0]]
-
-
-def _flat(tensor: Any) -> Any:
-    return tf.reshape(tensor, [-1])
-
-
-def _bounds(block: Any, members: int) -> list[int]:
-    """Return where the blocks of all members begin, and where the last one ends."""
-    return [i * block.shape.num_elements() for i in range(members + 1)]
-
-
-def _surely(operation: Any) -> Any:
-    """Return an operation of the plugin that a function runs even if nobody reads what it makes.
-
-    Other devices wait for it. Nothing else has to wait.
-    """
-
-    def run(**given: Any) -> Any:
-        (made,) = operation(**given)
-        made.graph.experimental_acd_manager.run_independently(made.op)
-        return made
-
-    return run

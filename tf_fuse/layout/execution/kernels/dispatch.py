@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from tf_fuse.layout.execution.kernels import halo
 from tf_fuse.layout.execution.kernels.batch_norm import batch_norm, batch_norm_gradient
 from tf_fuse.layout.execution.kernels.lists import with_element_shape
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation
@@ -246,13 +247,18 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     **dict.fromkeys(["GatherV2", "Gather", "ResourceGather"], gather),
     **dict.fromkeys(["Slice", "StridedSlice"], cut),
     **dict.fromkeys(["Softmax", "LogSoftmax"], softmax),
+    **dict.fromkeys(["Conv2D", "DepthwiseConv2dNative"], halo.or_whole(halo.convolution, same)),
     **dict.fromkeys(
-        ["AvgPoolGrad", "Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"],
-        with_input_shape(0),
+        ["Conv2DBackpropInput", "DepthwiseConv2dNativeBackpropInput"],
+        halo.or_whole(halo.input_gradient, with_input_shape(0)),
     ),
     **dict.fromkeys(
-        ["Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"], with_input_shape(1)
+        ["Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"],
+        halo.or_whole(halo.filter_gradient, with_input_shape(1)),
     ),
+    **dict.fromkeys(["AvgPool", "MaxPool"], halo.or_whole(halo.pooling, same)),
+    "AvgPoolGrad": halo.or_whole(halo.average_gradient, with_input_shape(0)),
+    "MaxPoolGrad": halo.or_whole(halo.maximum_gradient, same),
     **dict.fromkeys(
         [one for one in TABLE if one.startswith(("ResourceScatter", "ResourceSparseApply"))],
         sparse_update,

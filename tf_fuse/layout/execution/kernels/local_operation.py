@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -83,6 +84,10 @@ class LocalOperation:
             number = number * self._mesh.size_of(axis) + self._at[axis]
         return number * length
 
+    def parts(self, factor: str) -> int:
+        """Return into how many parts the mesh's axes split a factor."""
+        return math.prod(map(self._mesh.size_of, self.axes(factor)))
+
     def shape(self, output: int = 0) -> tuple[int, ...]:
         """Return the shape of the device's slice of an output."""
         return self.instruction.strategy.outputs[output].slice_shape
@@ -115,12 +120,18 @@ class LocalOperation:
             )
         return np.asarray(value)
 
-    def again(self, inputs: Sequence[Any], constants: Mapping[int, Any] | None = None) -> list[Any]:
+    def again(
+        self,
+        inputs: Sequence[Any],
+        constants: Mapping[int, Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
         """Make TensorFlow's operation again, for what this device holds.
 
         Args:
           inputs: of the instruction.
           constants: inputs of TensorFlow's operation that are others here, by their numbers.
+          attributes: of TensorFlow's operation that are others here, as `AttrValue`s.
 
         Returns:
           Its outputs, and then the values of variables that it wrote, but for those in place.
@@ -145,7 +156,7 @@ class LocalOperation:
                 flat.append(given[number])
             else:
                 flat.append(tf.constant(self.constant(number), one.dtype))
-        made = create(origin.operation, flat)
+        made = create(origin.operation, flat, attributes)
         # Loops return the handles that they are given.
         outputs = [one for one in made.outputs if one.dtype != tf.resource]
         if not handles:
@@ -171,14 +182,15 @@ def own_state(operation: Any) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def create(operation: Any, inputs: Sequence[Any]) -> Any:
-    """Rebuild TensorFlow's operation with other inputs."""
+def create(operation: Any, inputs: Sequence[Any], others: Mapping[str, Any] | None = None) -> Any:
+    """Rebuild TensorFlow's operation with other inputs, and perhaps other attributes."""
     graph = ops.get_default_graph()
     for function in functions_of(operation):
         add_function(graph, function)
     attributes = {
         name: value for name, value in operation.node_def.attr.items() if name not in _OF_GRAPHS
     }
+    attributes |= others or {}
     types = [one.dtype for one in operation.outputs]
     name = operation.name.split("/")[-1]
     return create_operation(graph, operation.type, list(inputs), types, attributes, name)
