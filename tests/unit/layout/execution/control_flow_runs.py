@@ -217,19 +217,23 @@ def optimizers() -> dict[str, Any]:
 
 
 def whole() -> dict[str, Any]:
-    """Loops that all devices run whole: what is asked for would communicate within them."""
-    model, _, step = recurrent("LSTM")
-    args = [tf.TensorSpec([8, 5, 3]), tf.TensorSpec([8], tf.int32)]
-    kernel = model.layers[0].cell.kernel.path
-    problem = layout.function_problem(step, MESHES[0], args)
-    plan = problem.search("propagate", "hidden:x", {kernel: [None, "hidden"]})
+    """A loop that all devices run whole, since the names of dimensions meet within it."""
+    w = tf.Variable(tf.eye(4), name="w")
+
+    def step(x: Any) -> Any:
+        for _ in tf.range(3):
+            x = x + tf.nn.relu(x @ w)
+        return x
+
+    problem = layout.function_problem(step, MESHES[0], [tf.TensorSpec([8, 4])])
+    plan = problem.search("propagate", "hidden:x", {"w": [None, "hidden"]})
     with tempfile.TemporaryDirectory() as folder:
         plan.save(f"{folder}/plan")
         loaded = problem.load(f"{folder}/plan")
     return {
         "unknown": sorted(plan.unknown),
-        "layout": str(plan.variables[kernel]),
-        "loaded": str(loaded.variables[kernel]),
+        "layout": str(plan.variables["w"]),
+        "loaded": str(loaded.variables["w"]),
     }
 
 
