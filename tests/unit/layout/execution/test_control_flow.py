@@ -38,9 +38,10 @@ def test_training_steps_of_recurrent_layers(execute):
 
 
 def test_optimizers_with_conditionals(execute):
+    """In modes "data" and "auto": accumulated gradients, averages of weights, loss scales."""
     found = execute("optimizers")
     assert {name: one[1:] for name, one in found.items()} == {
-        "accumulation": [[], 1], "average": [[], 1], "loss scale": [[], 2]
+        "accumulation": [[], [1]], "average": [[], [1]], "loss scale": [[], [2]]
     }  # fmt: skip
     assert all(one[0] < SUMS for one in found.values())
 
