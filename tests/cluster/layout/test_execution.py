@@ -131,6 +131,24 @@ def test_neighbours_in_other_processes_send_rows(processes, way, isolated_env, t
         assert received >= found[0]["planned"] > 0
 
 
+@pytest.mark.parametrize("way", ["connect", "dtensor"])
+@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_devices_of_several_processes_communicate_in_bodies(processes, way, isolated_env, tmp_path):
+    """In each trip of a loop and in branches, with the bytes that the plan has for them."""
+    env = isolated_env | {layout_processes.WAY: way}
+    ranks = results("bodies_program.py", processes, env, tmp_path)
+    assert len(ranks[0]) == 9
+    for name in ranks[0]:
+        found = [rank[name] for rank in ranks]
+        assert all(one["worst"] < 1e-5 for one in found), name
+        assert all(one["regions"] > 0 for one in found), name
+        assert sum(one["traffic"] for one in found) == found[0]["planned"] > 0, name
+        # A branch that is not taken, and trips that are not known before, send other numbers.
+        if way == "connect" and processes == 4 and name not in ("branches", "nested", "until"):
+            sent = sum(one["traffic"] + one["returned"] for one in found)
+            assert sum(sum(one["received"].values()) for one in found) == sent, name
+
+
 @pytest.mark.slow
 def test_training_in_four_processes_has_the_losses_of_one_device(isolated_env, tmp_path):
     """A Transformer by its own step, and a Keras model by fit, evaluate and predict."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 import collections
 import copy
 import functools
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
+from tf_fuse.layout.execution import traffic
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
 from tf_fuse.layout.execution.communication.relayouts import Relayouts
 from tf_fuse.layout.execution.kernels.dispatch import KERNELS, same
@@ -97,54 +98,86 @@ class Emission:
                 self._run(one)
 
     def _region(self, region: Region) -> None:
-        """Write a loop or a conditional, for each device by itself."""
+        """Write a loop or a conditional: one for each device, or one in which they communicate.
+
+        The latter is one operation of TensorFlow, which runs each tensor's part of it where the
+        tensor is, so a device can wait for what another one makes in the same trip.
+        """
+        together = region.name in self._program.communicating
         write = self._loop if region.carried else self._conditional
         made: dict[str, dict[int, Any]] = {}
-        for device in self._devices:
-            with tf.device(self._communicator.devices.names[device]):
-                for name, value in write(region, device).items():
-                    made.setdefault(name, {})[device] = value
+        for devices in [self._devices] if together else [(one,) for one in self._devices]:
+            with tf.device(None if together else self._communicator.devices.names[devices[0]]):
+                for name, held in write(region, devices).items():
+                    made.setdefault(name, {}).update(held)
         self.held.update(made)
 
-    def _loop(self, region: Region, device: int) -> dict[str, Any]:
+    def _loop(self, region: Region, devices: Sequence[int]) -> dict[str, PerDevice]:
         names = [entered for entered, _ in region.carried]
+        # The number of the trip, where something is drawn, so that the draws differ.
+        trip = [tf.zeros([], tf.int64)] if region.name in self._program.drawing else []
 
         def within(values: Sequence[Any], block: str) -> Emission:
-            one = self._alone(device)
-            one.held.update(
-                (name, {device: value}) for name, value in zip(names, values, strict=True)
-            )
+            one = self._within(devices)
+            for number in values[: len(trip)]:
+                assert self._seed is not None
+                one._seed = self._seed.in_trip(number)
+            one.held.update(self._by_name(names, devices, values[len(trip) :]))
             one._write(block)
             return one
 
         def condition(*values: Any) -> Any:
-            return within(values, region.blocks[0]).held[region.predicate][device]
+            decided = within(values, region.blocks[0]).held[region.predicate]
+            first, *others = (decided[device] for device in devices)
+            # All devices decide alike. What the others do for it has to run, too, since devices of
+            # other processes may wait for that.
+            with tf.control_dependencies(others):
+                return tf.identity(first) if others else first
 
         def body(*values: Any) -> list[Any]:
             one = within(values, region.blocks[1])
-            return [one._read(self._program.carried[name])[device] for name in names]
+            made = _flat(devices, [one._read(self._program.carried[name]) for name in names])
+            return [*(number + 1 for number in values[: len(trip)]), *made]
 
-        start = [self.held[name][device] for name in names]
-        return dict(zip(names, tf.while_loop(condition, body, start), strict=True))
+        start = [*trip, *_flat(devices, [self.held[name] for name in names])]
+        made = tf.while_loop(condition, body, start, name=f"{traffic.LOOP}{region.trips}")
+        return self._by_name(names, devices, tf.nest.flatten(made)[len(trip) :])
 
-    def _conditional(self, region: Region, device: int) -> dict[str, Any]:
+    def _conditional(self, region: Region, devices: Sequence[int]) -> dict[str, PerDevice]:
         ends = [self._program.by_name[name] for name in region.ends]
 
-        def branch(number: int) -> dict[str, Any]:
-            one = self._alone(device)
+        def branch(number: int) -> list[Any]:
+            one = self._within(devices)
             one._write(region.blocks[number])
-            return {
-                end.operation.outputs[0].name: one._read(end.reads[number])[device] for end in ends
-            }
+            return _flat(devices, [one._read(end.reads[number]) for end in ends])
 
-        predicate = self.held[region.predicate][device]
-        return tf.cond(predicate, functools.partial(branch, 0), functools.partial(branch, 1))
+        predicate = self.held[region.predicate][devices[0]]
+        branches = (functools.partial(branch, number) for number in range(2))
+        made = tf.cond(predicate, *branches, name=traffic.CONDITIONAL)
+        names = [one.operation.outputs[0].name for one in ends]
+        return self._by_name(names, devices, tf.nest.flatten(made))
 
-    def _alone(self, device: int) -> Emission:
-        """Return an emission of one device, which reads what this one has written."""
+    def _by_name(
+        self, names: Sequence[str], devices: Sequence[int], values: Iterable[Any]
+    ) -> dict[str, PerDevice]:
+        """Return what devices hold of tensors, of values in the order of `_flat`."""
+        rest = iter(values)
+        found: dict[str, PerDevice] = {
+            name: {device: next(rest) for device in devices} for name in names
+        }
+        if len(devices) == 1:
+            return found
+        # A tensor of a loop or conditional has no device of its own, and `traffic` counts by them.
+        return {
+            name: self._communicator.each(held, lambda _, one: tf.identity(one))
+            for name, held in found.items()
+        }
+
+    def _within(self, devices: Sequence[int]) -> Emission:
+        """Return an emission of some devices in a body, which reads what this one has written."""
         one = copy.copy(self)
         one.held = collections.ChainMap({}, self.held)
-        one._devices = (device,)
+        one._devices = tuple(devices)
         one._relayouts = Relayouts(self._communicator)
         return one
 
@@ -219,6 +252,11 @@ class Emission:
             )
             for device in self._devices
         }
+
+
+def _flat(devices: Sequence[int], held: Iterable[PerDevice]) -> list[Any]:
+    """Return what devices hold of tensors, as one list."""
+    return [each[device] for each in held for device in devices]
 
 
 def _in_step(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tf_fuse.layout.operators.random_numbers import STATELESS
@@ -18,8 +18,7 @@ from tf_fuse.layout.relayout.redistribution import RelayoutPlan, RelayoutStep, p
 from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.insert_forks import SUFFIX
 from tf_fuse.layout.strategies.strategy import Strategy
-from tf_fuse.layout.types.control_flow import NO_CONTROL_FLOW, ControlFlow
-from tf_fuse.layout.types.errors import LayoutError
+from tf_fuse.layout.types.control_flow import NO_CONTROL_FLOW, OUTSIDE, ControlFlow
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.operation import Operation, Tensor
 from tf_fuse.layout.types.tensor_layout import TensorLayout
@@ -95,9 +94,34 @@ class Program:
             found.setdefault(self.control_flow.block(one.operation.name), []).append(one)
         return found
 
+    @functools.cached_property
+    def communicating(self) -> frozenset[str]:
+        """The names of loops and conditionals in which devices communicate."""
+        return self._around(block for _, block, received in self._received() if received)
+
+    @functools.cached_property
+    def drawing(self) -> frozenset[str]:
+        """The names of loops and conditionals with draws that the number of the call seeds."""
+        names = (one.operation.name for one in self.instructions if one.operation.kind in STATELESS)
+        return self._around(map(self.control_flow.block, names))
+
+    def _around(self, blocks: Iterable[str]) -> frozenset[str]:
+        """Return the names of the loops and conditionals that blocks are in."""
+        found = set()
+        for block in blocks:
+            while block != OUTSIDE:
+                region = self.control_flow.by_block[block]
+                found.add(region.name)
+                block = region.parent
+        return frozenset(found)
+
     @property
     def received_bytes(self) -> int:
-        """By all devices together, in one call; without assembling the results."""
+        """By all devices together, in one call; without assembling the results.
+
+        A loop whose count is not known runs `ASSUMED_TRIPS` times, and both branches of a
+        conditional count.
+        """
         return sum(self.received_bytes_by_operation().values())
 
     @functools.cached_property
@@ -112,26 +136,40 @@ class Program:
         return sorted({one.axes for one in inner if isinstance(one, InnerHalo)})
 
     def received_bytes_by_operation(self) -> dict[str, int]:
-        """Return the same by operations, and by variables that are written; without zeros.
+        """Return the same by operations, and by variables that are written; without zeros."""
+        found: dict[str, int] = {}
+        for name, block, received in self._received():
+            found[name] = found.get(name, 0) + self.control_flow.times(block) * received
+        return {name: size for name, size in found.items() if size}
 
-        Steps with which two relayouts of a tensor begin alike are done once, by the first one.
+    def _received(self) -> Iterator[tuple[str, str, int]]:
+        """Return who receives bytes, in which block, and how many when that runs once.
+
+        Steps with which two relayouts of a tensor in a block begin alike are done once, by the
+        first one.
         """
-        done: set[tuple[str, tuple[RelayoutStep, ...]]] = set()
+        done: set[tuple[str, str, tuple[RelayoutStep, ...]]] = set()
 
-        def received(read: Read) -> int:
+        def received(read: Read, block: str) -> int:
             steps = read.relayout.steps if read.relayout else ()
-            keys = [(read.tensor, steps[: i + 1]) for i in range(len(steps))]
-            found = sum(key[1][-1].received_bytes for key in keys if key not in done)
+            keys = [(block, read.tensor, steps[: i + 1]) for i in range(len(steps))]
+            found = sum(key[2][-1].received_bytes for key in keys if key not in done)
             done.update(keys)
             return found
 
-        found = {}
         for one in self.instructions:
+            name, flow = one.operation.name, self.control_flow
             inner = sum(each.received_bytes for each in one.strategy.forward)
-            found[one.operation.name] = inner + sum(map(received, one.reads))
+            yield name, flow.block(name), inner
+            for i, read in enumerate(one.reads):
+                block = flow.reading_block(one.operation, i)
+                yield name, block, received(read, block)
+        for region in self.control_flow.regions:
+            for entered, _ in region.carried:
+                body = region.blocks[1]
+                yield f"{entered} carried", body, received(self.carried[entered], body)
         for name, write in self.writes.items():
-            found[f"{name} kept"] = received(write)
-        return {name: size for name, size in found.items() if size}
+            yield f"{name} kept", OUTSIDE, received(write, OUTSIDE)
 
     def __str__(self) -> str:
         lines = [f"{self.name} on {self.mesh}"]
@@ -164,8 +202,6 @@ def program_of(plan: FunctionPlan) -> Program:
     for one, strategy in zip(plan.graph.operations, plan.graph.chosen(plan.plan), strict=True):
         both = zip(one.inputs, strategy.inputs, strict=True)
         reads = tuple(read(tensor.name, layout) for tensor, layout in both)
-        if control_flow.reads_locally(one):
-            _check_local(one, strategy, reads)
         instructions.append(Instruction(one, strategy, reads))
         for tensor, layout in zip(one.outputs, strategy.outputs, strict=True):
             made[tensor.name] = tensor, layout
@@ -188,18 +224,3 @@ def program_of(plan: FunctionPlan) -> Program:
         plan.function.name, plan.rates.mesh, tuple(instructions), writes, results, observed,
         control_flow, carried,
     )  # fmt: skip
-
-
-def _check_local(one: Operation, strategy: Strategy, reads: Sequence[Read]) -> None:
-    """Check that an operation within a loop or conditional needs nothing of other devices.
-
-    Raises:
-      LayoutError: it does.
-    """
-    asks = [str(each) for each in strategy.forward]
-    asks += [str(read.relayout) for read in reads if read.relayout and read.relayout.received_bytes]
-    if asks:
-        raise LayoutError(
-            f"{one} as {strategy} is within a loop or conditional, where devices do not "
-            f"communicate, and needs {asks[0]}; drop the pins that lead to it"
-        )

@@ -64,22 +64,21 @@ def data_strategies(
     }
     _check(batch, fed)
     choose = _Choice(operations, candidates, batch, rates, control_flow, fed)
-    found = choose.all()
-    # A loop carries what its body makes: the layout of that is known when the body was gone
-    # through. If the layouts do not meet, all devices run loops and conditionals whole.
-    for _ in range(_TRIALS):
-        fits = choose.fits(found)
-        if not choose.learned() and fits:
+    # Devices communicate in bodies only where the layouts do not meet without that. Lists may not
+    # meet even then: all devices run loops and conditionals whole.
+    for choose.apart in (True, False):
+        found = choose.settled()
+        if found is not None:
             return found
-        found = choose.all()
-    choose.whole = not choose.fits(found)
-    return choose.all() if choose.whole else found
+    choose.whole = True
+    return choose.all()
 
 
 class _Choice:
     """The choice for all operations, by what is known of the loops.
 
     Attributes:
+      apart: whether no device communicates in loops and conditionals.
       whole: whether nothing in loops and conditionals, and no list of tensors, is split.
     """
 
@@ -92,6 +91,7 @@ class _Choice:
         control_flow: ControlFlow,
         fed: Mapping[str, Tensor],
     ):
+        self.apart = True
         self.whole = False
         self._operations = operations
         self._candidates = candidates
@@ -103,6 +103,19 @@ class _Choice:
         # The layouts of tensors that loops carry, and of lists that they begin with.
         self._wanted: dict[str, TensorLayout] = {}
         self._makers = {tensor.name: one for one in operations for tensor in one.outputs}
+
+    def settled(self) -> list[int] | None:
+        """Return a choice in which all layouts of what loops carry meet; None if none is found."""
+        self._wanted = {}
+        found = self.all()
+        # A loop carries what its body makes: the layout of that is known when the body was gone
+        # through.
+        for _ in range(_TRIALS):
+            fits = self.fits(found)
+            if not self.learned() and fits:
+                return found
+            found = self.all()
+        return found if self.fits(found) else None
 
     def all(self) -> list[int]:
         """Return the number of the strategy of each operation."""
@@ -121,11 +134,11 @@ class _Choice:
                 at = _drawing(one, mine, self._fed, self._batch, self._rates.mesh)
             elif one.inputs:
                 inputs = tuple(self._made[tensor.name] for tensor in one.inputs)
-                local = self._flow.reads_locally(one)
                 # Equal operations have equal candidates, except those for results.
-                key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs, local
+                inside = self._flow.reads_in_body(one)
+                key = one.nameless, len(mine), one.name.endswith(SUFFIX), inputs, inside
                 if key not in known:
-                    known[key] = _reading(one, mine, inputs, self._rates, local)
+                    known[key] = _reading(one, mine, inputs, self._rates, inside)
                 at = known[key]
             else:
                 at = _feeding(one, mine, self._fed, self._batch, self._rates.mesh)
@@ -143,7 +156,7 @@ class _Choice:
         return before != self._wanted
 
     def fits(self, found: Sequence[int]) -> bool:
-        """Return whether no device communicates in a body; want layouts of lists as readers do."""
+        """Return whether layouts meet in bodies; want layouts of lists as readers do."""
         fits = True
         for one, mine, at in zip(self._operations, self._candidates, found, strict=True):
             for tensor, layout in zip(one.inputs, mine[at].inputs, strict=True):
@@ -151,10 +164,10 @@ class _Choice:
                 if tensor.is_list and made != layout:
                     self._want(tensor.name, layout)
                     fits = False
-                elif self._flow.reads_locally(one) and not is_local(made, layout):
+                elif self._is_local(one) and not is_local(made, layout):
                     fits = False
         return fits and all(
-            is_local(self._made[last], self._made[entered])
+            self._carries(self._made[last], self._made[entered], self._makers[entered])
             for region in self._flow.regions
             for entered, last in region.carried
         )
@@ -171,6 +184,16 @@ class _Choice:
         before = self._wanted.get(name)
         if before is None or not (any(before.splits) or before.partial):
             self._wanted[name] = layout
+
+    def _carries(self, last: TensorLayout, entered: TensorLayout, begin: Operation) -> bool:
+        """Return whether what a body makes can come back to the layout in which it is read."""
+        if begin.outputs[0].is_list:
+            return last == entered
+        return not self.apart or is_local(last, entered)
+
+    def _is_local(self, one: Operation) -> bool:
+        """Return whether an operation may read only what its device has."""
+        return self.apart and self._flow.reads_in_body(one)
 
     def _is_of_regions(self, one: Operation) -> bool:
         """Return whether an operation is in a region, begins or ends one, or has lists."""
@@ -237,23 +260,28 @@ def _reading(
     mine: Sequence[Strategy],
     inputs: Sequence[TensorLayout],
     rates: Rates,
-    local: bool,
+    inside: bool,
 ) -> int:
     allowed = _choices(one, inputs)
     sizes = rates.mesh.dims
 
-    def cost(s: int) -> tuple[float, int, int]:
+    def cost(s: int) -> tuple[bool, float, int, int]:
         strategy = mine[s]
+        pairs = list(zip(inputs, strategy.inputs, strict=True))
+        # In a body, what devices do apart comes first: a loop would repeat what they send.
+        sends = inside and (
+            bool(strategy.forward) or not all(is_local(made, read) for made, read in pairs)
+        )
         moved = sum(
-            _seconds(tensor, layout, wanted, rates, local)
-            for tensor, layout, wanted in zip(one.inputs, inputs, strategy.inputs, strict=True)
+            _seconds(tensor, made, read, rates)
+            for tensor, (made, read) in zip(one.inputs, pairs, strict=True)
         )
         inner = sum(rates.collective(each) for each in strategy.forward)
         held = sum(
             layout.bytes_per_device(tensor.item_bytes)
             for tensor, layout in zip(one.outputs, strategy.outputs, strict=True)
         )
-        return moved + inner, held, s
+        return sends, moved + inner, held, s
 
     fitting = [
         s
@@ -287,12 +315,10 @@ def _choices(one: Operation, inputs: Sequence[TensorLayout]) -> list[Choice]:
     return list(dict.fromkeys(found))
 
 
-def _seconds(
-    tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates, local: bool
-) -> float:
+def _seconds(tensor: Tensor, source: TensorLayout, target: TensorLayout, rates: Rates) -> float:
     if source == target:
         return 0.0
-    if tensor.is_list or (local and not is_local(source, target)):
+    if tensor.is_list:
         return math.inf
     links = rates.links
     return float(relayout_seconds([source], [target], tensor.item_bytes, links)[0, 0])

@@ -25,7 +25,7 @@ from tf_fuse.layout.cost.memory import Memory, memory
 from tf_fuse.layout.cost.model import Rates, operation_cost
 from tf_fuse.layout.operators import rule_of
 from tf_fuse.layout.optimize.data_parallel_strategies import FED, data_strategies
-from tf_fuse.layout.optimize.local_relayouts import allowed_locally
+from tf_fuse.layout.optimize.local_relayouts import only_alike
 from tf_fuse.layout.optimize.plans.plan import Plan
 from tf_fuse.layout.optimize.problem import DATA, Candidate, Edge, Node, Problem, is_count, listed
 from tf_fuse.layout.relayout.pairwise_seconds import relayout_seconds
@@ -140,13 +140,7 @@ class _Builder:
         self._batch = batch
         self._steps = steps
         self._strategies = tuple(
-            tuple(
-                strategy
-                for strategy in _in_layout(
-                    one, strategies(one, rates.mesh, allowed), layouts.get(one.name)
-                )
-                if not (strategy.forward and control_flow.reads_locally(one))
-            )
+            _in_layout(one, strategies(one, rates.mesh, allowed), layouts.get(one.name))
             for one in self._operations
         )
         self._readers: dict[str, list[tuple[int, int]]] = {}
@@ -251,7 +245,6 @@ class _Builder:
         key = (
             self._operations[maker[0]].nameless, maker[1],
             self._operations[reader[0]].nameless, reader[1],
-            self._flow.reads_locally(self._operations[reader[0]]),
             self._flow.repeats(self._operations[reader[0]].name),
         )  # fmt: skip
         if key not in self._tables:
@@ -270,15 +263,10 @@ class _Builder:
             _numbered([getattr(one, side)[reader[1]] for one in readers])
             for side in ("inputs", "input_gradients")
         )
-        seconds = self._relayouts(made, read, tensor.item_bytes)
-        operation = self._operations[reader[0]]
-        if tensor.is_list or self._flow.reads_locally(operation):
-            local = allowed_locally(made.layouts, read.layouts, tensor.is_list)
-            allowed = local[np.ix_(made.numbers, read.numbers)]
-            times = self._flow.repeats(operation.name)
-            seconds = np.where(allowed, times * seconds, np.inf)
+        times = self._flow.repeats(self._operations[reader[0]].name)
+        seconds = times * self._relayouts(made, read, tensor.item_bytes, tensor.is_list)
         if self._training and None not in given.layouts and None not in needed.layouts:
-            shown = 1.0 - (self._rates.overlap if tensor.parameter else 0.0)
+            shown = times * (1.0 - (self._rates.overlap if tensor.parameter else 0.0))
             seconds = seconds + shown * self._relayouts(given, needed, tensor.item_bytes).T
         if not self._saves(*reader):
             return seconds, None
@@ -292,10 +280,14 @@ class _Builder:
         )[np.ix_(made.numbers, read.numbers)]  # fmt: skip
         return seconds, copies if copies.any() else None
 
-    def _relayouts(self, sources: _Numbered, targets: _Numbered, item_bytes: int) -> np.ndarray:
+    def _relayouts(
+        self, sources: _Numbered, targets: _Numbered, item_bytes: int, is_list: bool = False
+    ) -> np.ndarray:
         """Return seconds by strategies' numbers; infinite where no sequence of steps leads."""
         links = self._rates.links
         found = relayout_seconds(sources.layouts, targets.layouts, item_bytes, links, self._steps)
+        if is_list:
+            found = only_alike(found, sources.layouts, targets.layouts)
         return found[np.ix_(sources.numbers, targets.numbers)]
 
 

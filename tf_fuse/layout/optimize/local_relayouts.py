@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Forbid relayouts for which devices would communicate within loops and conditionals."""
+"""Find the relayouts that need no other device, and those that lists of tensors have: none."""
 
 from __future__ import annotations
 
@@ -14,21 +14,18 @@ from tf_fuse.layout.types.tensor_layout import TensorLayout
 _KEPT = 1 << 16
 
 
-def allowed_locally(
-    sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], is_list: bool = False
+def only_alike(
+    seconds: np.ndarray, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout]
 ) -> np.ndarray:
-    """Return, by source and target, whether no device needs anything of others.
+    """Return seconds that are infinite where a list of tensors would get another layout.
 
     Args:
+      seconds: [sources, targets], of relayouts.
       sources: layouts.
       targets: layouts.
-      is_list: whether they are of a list of tensors, which nothing brings into another layout.
     """
-    found = [
-        [source == target if is_list else is_local(source, target) for target in targets]
-        for source in sources
-    ]
-    return np.array(found, bool).reshape(len(sources), len(targets))
+    alike = [[source == target for target in targets] for source in sources]
+    return np.where(np.array(alike, bool).reshape(seconds.shape), seconds, np.inf)
 
 
 @functools.lru_cache(maxsize=_KEPT)

@@ -3,8 +3,8 @@
 """Record the bodies of loops and conditionals, so that they are planned like all else.
 
 A body is recorded if everything in it can be planned: shapes are known, and it has no effects, no
-random state and no resources beside variables. Otherwise the loop or conditional is one operation,
-which all devices run whole.
+resources beside variables, and no random state but that of draws that become stateless. Otherwise
+the loop or conditional is one operation, which all devices run whole.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, Final
 import numpy as np
 
 from tf_fuse._tensorflow.graphs.functions import function_of
+from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.trace.effects import is_stateful
 from tf_fuse.layout.trace.records import Made, Record, can_be_planned
 from tf_fuse.layout.trace.tracer import LOOPS, Handle, Tracer, Value
 from tf_fuse.layout.types.control_flow import (
+    ASSUMED_TRIPS,
     ENTER,
     EXIT,
     MERGE,
@@ -95,7 +97,7 @@ class BodyTracer(Tracer):
                 return made
         elif self.block != OUTSIDE and operation.type not in ("NoOp", *LOOPS):
             of_variables = any(isinstance(one, Handle) for one in inputs)
-            if is_stateful(operation) and not of_variables:
+            if is_stateful(operation) and not (of_variables or operation.type in STATELESS):
                 raise _NotPlannedError
         found = super().operation(operation, prefix, inputs)
         first = inputs[0] if inputs else None
@@ -315,7 +317,7 @@ class BodyTracer(Tracer):
     def _trips(
         self, condition: Any, body: Any, inputs: Sequence[Value], outputs: Sequence[Value]
     ) -> int:
-        """Return how often a loop runs, by the counters that its condition compares; else 1."""
+        """Return how often a loop runs, by counters that its condition compares, or assumed."""
         places = {one.name: i for i, one in enumerate(condition.inputs)}
         found = []
         for one in condition.get_operations():
@@ -329,7 +331,7 @@ class BodyTracer(Tracer):
                 continue
             found.append(max(0, math.ceil((fixed - start) / step)))
         if not found:
-            return 1
+            return ASSUMED_TRIPS
         for i, value in enumerate(outputs):
             start, step = self._known(inputs[i]), self._step(body, i, inputs)
             if start is not None and step and isinstance(value, str):

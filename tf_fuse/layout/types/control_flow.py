@@ -4,8 +4,9 @@
 
 A plan has one list of operations, with those of bodies among them. Where a value comes in there is
 an `Enter`, where a loop's value comes out an `Exit`, and where those of two branches meet a
-`Merge`. A block is a loop's condition or body, or a branch. No device communicates within a block,
-so each runs its own loops and branches.
+`Merge`. A block is a loop's condition or body, or a branch. The predicate is the same on all
+devices, since no strategy of a `LoopCond` splits it or leaves it partial. So they run the same
+blocks as often, and can communicate within them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ MERGE: Final = "Merge"
 PREDICATE: Final = "LoopCond"
 # The block of operations that are in no body.
 OUTSIDE: Final = ""
+# How often a loop runs for costs and bytes, if the count is not known before.
+ASSUMED_TRIPS: Final = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +41,8 @@ class Region:
         that it becomes; none of a conditional.
       begins: names of the operations `Enter`.
       ends: names of the operations `Exit` or `Merge`.
-      trips: how often the body runs, as far as it is known; 1 otherwise.
+      trips: how often the body of a loop runs, `ASSUMED_TRIPS` if it is not known; 1 of a
+        conditional.
     """
 
     name: str
@@ -83,17 +87,29 @@ class ControlFlow:
         return self.blocks.get(operation, OUTSIDE)
 
     def repeats(self, operation: str) -> int:
-        """Return how often an operation runs in a call of the function."""
-        count, block = 1, self.block(operation)
+        """Return how often an operation runs in a call of the function; both branches do."""
+        return self.times(self.block(operation))
+
+    def times(self, block: str) -> int:
+        """Return how often a block runs in a call of the function."""
+        count = 1
         while block != OUTSIDE:
             region = self.by_block[block]
-            count *= region.trips
+            # The condition runs once more, when the loop ends.
+            ends = bool(region.carried) and block == region.blocks[0]
+            count *= region.trips + ends
             block = region.parent
         return count
 
-    def reads_locally(self, operation: Operation) -> bool:
+    def reads_in_body(self, operation: Operation) -> bool:
         """Return whether an operation reads its inputs within a block."""
         return operation.kind == MERGE or self.block(operation.name) != OUTSIDE
+
+    def reading_block(self, operation: Operation, number: int) -> str:
+        """Return the block in which an operation reads an input; a `Merge` reads in branches."""
+        if operation.kind == MERGE:
+            return self.by_end[operation.name].blocks[number]
+        return self.block(operation.name)
 
     def of(self, operations: Iterable[Operation], forks: str) -> ControlFlow:
         """Return the same with the blocks of forks, which are those of what they copy.

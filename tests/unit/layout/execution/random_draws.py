@@ -34,9 +34,35 @@ def draws(x: Any) -> Any:
     }
 
 
-def calls(mesh: layout.Mesh, mode: str, seed: int) -> list[dict[str, np.ndarray]]:
+def bodies(x: Any) -> Any:
+    """Draws in loops, in a loop of a loop, and in branches."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x + 1
+        kept = tf.TensorArray(tf.float32, 3, element_shape=X.shape)
+        for i in tf.range(3):
+            dropped = tf.nn.dropout(y, RATE)
+            kept = kept.write(i, dropped)
+            y = y + dropped
+        loss = tf.reduce_sum(y * y)
+    noise = tf.TensorArray(tf.float32, 4, element_shape=X.shape)
+    for i in tf.range(2):
+        for j in tf.range(2):
+            noise = noise.write(2 * i + j, tf.random.normal(X.shape))
+    inner = x
+    if tf.reduce_sum(x) > 0:
+        inner += tf.random.uniform(X.shape)
+    return {
+        "trips": kept.stack(), "gradient": tape.gradient(loss, x), "noise": noise.stack(),
+        "branch": inner,
+    }  # fmt: skip
+
+
+def calls(
+    mesh: layout.Mesh, mode: str, seed: int, function: Any = draws
+) -> list[dict[str, np.ndarray]]:
     tf.random.set_seed(seed)
-    run = layout.execute(layout.plan(draws, mesh, [tf.TensorSpec(X.shape)], mode=mode))
+    run = layout.execute(layout.plan(function, mesh, [tf.TensorSpec(X.shape)], mode=mode))
     return [{name: one.numpy() for name, one in run(X).items()} for _ in range(CALLS)]
 
 
@@ -61,6 +87,34 @@ def numbers() -> dict[str, Any]:
             and np.allclose(one["dropout"], (one["dropout"] != 0) * (X + 1) / (1 - RATE))
             for one in alone
         ),
+    }
+
+
+def in_bodies() -> dict[str, Any]:
+    """What meshes, calls and trips have in common where loops and branches draw."""
+    alone = calls(MESHES[0], "auto", 3, bodies)
+    different = [
+        name
+        for mesh in MESHES[1:]
+        for mode in ("auto", "data")
+        for one, other in zip(alone, calls(mesh, mode, 3, bodies), strict=True)
+        for name in one
+        if not np.allclose(one[name], other[name], 1e-6)
+    ]
+    masks = [one["trips"][i] != 0 for one in alone for i in range(3)]
+    gained = [one["gradient"] / (2 * np.prod([1 + m / (1 - RATE) for m in mine], 0) ** 2 * (X + 1))
+              for one in alone for mine in [one["trips"] != 0]]  # fmt: skip
+    numbers = [one["noise"][i] for one in alone for i in range(4)]
+    numbers += [one["branch"] for one in alone]
+    return {
+        "different": different,
+        "equal": sum(
+            bool(np.array_equal(one, other))
+            for some in (masks, numbers)
+            for i, one in enumerate(some)
+            for other in some[i + 1 :]
+        ),
+        "masked": bool(np.allclose(gained, 1, 1e-5)),
     }
 
 
@@ -141,7 +195,7 @@ def errors() -> list[str]:
         lambda x: tf.random.categorical(x, 2),
         lambda x: tf.random.gamma([8], x),
         lambda x: tf.random.poisson([8], tf.exp(x)),
-        lambda x: tf.map_fn(lambda row: row + tf.random.normal([6]), x),
+        lambda x: tf.map_fn(tf.random.shuffle, x),
     )
     return [told(one).partition("; take ")[2].partition(" with a seed")[0] for one in made]
 
@@ -150,6 +204,7 @@ def main() -> None:
     cpus = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
     cases = {
+        "bodies": in_bodies,
         "errors": errors,
         "keras": keras_fit,
         "numbers": numbers,

@@ -103,7 +103,7 @@ def test_what_cannot_run_says_why(execute):
             "tf.random.experimental.stateless_shuffle",
         ),
         "inner": random.format(
-            "While 'map/while'", "RandomStandardNormal", "tf.random.stateless_normal"
+            "While 'map/while'", "RandomShuffle", "tf.random.experimental.stateless_shuffle"
         ),
         "untouched": "ResourceVariable",
         "taken": "LaidOutResourceVariable",

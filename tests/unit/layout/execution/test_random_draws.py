@@ -23,6 +23,11 @@ def test_devices_draw_parts_of_the_same_numbers(drawn):
     }  # fmt: skip
 
 
+def test_draws_in_bodies_differ_by_trip_and_are_the_same_on_all_meshes(drawn):
+    """The gradient's loop has the masks of the first one."""
+    assert drawn("bodies") == {"different": [], "equal": 0, "masked": True}
+
+
 def test_mode_data_splits_numbers_for_the_batch(drawn):
     assert drawn("split") == {
         "RandomUniform": "[8/x, 6] on x:4",
@@ -49,5 +54,5 @@ def test_other_draws_name_what_replaces_them(drawn):
         "tf.random.stateless_categorical",
         "tf.random.stateless_gamma",
         "tf.random.stateless_poisson",
-        "tf.random.stateless_normal",
+        "tf.random.experimental.stateless_shuffle",
     ]

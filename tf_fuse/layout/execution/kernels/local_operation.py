@@ -24,6 +24,8 @@ from tf_fuse.layout.types.mesh import Mesh
 
 # Attributes that a graph adds for itself.
 _OF_GRAPHS: Final = ("_class", "_output_shapes", "_XlaMustCompile")
+# Knuth's multiplier, by which numbers of calls and trips do not meet soon.
+_NEXT: Final = 6364136223846793005
 # Stateful to TensorFlow, but with the same results on every device.
 _CHECKS: Final = ("Assert", "CheckNumerics", "CheckNumericsV2", "Print", "PrintV2")
 
@@ -34,11 +36,15 @@ class Seed:
 
     Attributes:
       base: of operations without a seed of their own; the same in all processes.
-      call: the number of the call, a scalar int64.
+      call: the number of the call, a scalar int64; in a loop also of the trip.
     """
 
     base: int
     call: Any
+
+    def in_trip(self, number: Any) -> Seed:
+        """Return what seeds the draws in one trip of a loop, by its number from 0."""
+        return dataclasses.replace(self, call=self.call * _NEXT + number + 1)
 
 
 class LocalOperation:
