@@ -107,25 +107,25 @@ def test_places_without_a_row(places, text):
 
 
 def test_a_scalar_has_no_rows():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at least rank 1|cannot be placed"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at least rank 1|cannot be placed"):
         _place(tf.zeros([]), [0], [7])
 
 
 def test_text_cannot_be_placed():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="rows of type string"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"rows of type string"):
         _place(tf.constant(["a"]), [0], [7])
 
 
 @pytest.mark.parametrize("places", [[0, 2, 1], [-1, 0, 1], [1, 0, 0]])
 def test_places_that_are_not_in_order(places):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="place -?[0-9] after [0-9] ids"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"place -?[0-9] after [0-9] ids"):
         _sum(tf.zeros([3, 2]), places, [7, 8, 9])
 
 
 @pytest.mark.parametrize("shape", [[2, 3], [3], [2, 2, 1]])
 def test_gradients_of_another_shape(shape):
     ids = tf.zeros([2, 2], tf.int32) if len(shape) < 3 else tf.zeros([2, 3], tf.int32)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="at least rank 2|gradients of shape"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"at least rank 2|gradients of shape"):
         _sum(tf.zeros(shape), [0] * int(tf.size(ids)), ids)
 
 
