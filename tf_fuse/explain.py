@@ -68,6 +68,7 @@ def rewrite(
     fuse_gpu: bool = False,
     addresses: Mapping[str, str] | None = None,
     fuse_operations: bool = False,
+    fuse_lookups_unique: bool = False,
 ) -> Rewrite:
     """Partition a graph by device, and run the fuse_recv pass on it.
 
@@ -99,6 +100,7 @@ def rewrite(
         task without an address has its own host; runs take the cluster's addresses. Between tasks
         of one host only tensors too large for a frame are split off.
       fuse_operations: the option `fuse_operations`, which is on in runs; sessions ignore it.
+      fuse_lookups_unique: the option of this name; sessions and mappings ignore it.
 
     Returns:
       The graphs before and after, and the report.
@@ -129,6 +131,7 @@ def rewrite(
         fuse_gpu=fuse_gpu,
         addresses=addresses or {},
         fuse_operations=fuse_operations,
+        fuse_lookups_unique=fuse_lookups_unique,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

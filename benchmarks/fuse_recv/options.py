@@ -12,7 +12,8 @@ from pathlib import Path
 
 RECEIVES = "receives"  # fused receives, and no operations that run as one
 COMPRESSED = "compressed"  # fused, with rows and gradients of bfloat16
-MODES = ("stock", RECEIVES, "fused", COMPRESSED, "all", "local")
+UNIQUE = "unique"  # all, and each id of a lookup once
+MODES = ("stock", RECEIVES, "fused", COMPRESSED, "all", UNIQUE, "local")
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
 GROUPINGS = ("level", "consumer", "cost", "dynamic")

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.fuse_recv.options import COMPRESSED, IN_FLIGHT
+from benchmarks.fuse_recv.options import COMPRESSED, IN_FLIGHT, UNIQUE
 from examples import compare
 
 
@@ -206,7 +206,7 @@ def conclusion(result: Mapping[str, Any]) -> str:
 
 def compared_modes(modes: Iterable[str]) -> list[str]:
     """The modes whose losses are compared: on a cluster, with all bits."""
-    others = ("local", COMPRESSED)
+    others = ("local", COMPRESSED, UNIQUE)
     return [mode for mode in modes if mode not in others and not mode.startswith(IN_FLIGHT)]
 
 

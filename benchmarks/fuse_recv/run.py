@@ -10,8 +10,9 @@
     python benchmarks/fuse_recv/run.py --modes stock fused all local --in-flight 2,4
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
-mode `all` has the option `tf_fuse`; `compressed` has `compress="bfloat16"`, so its losses differ;
-each value of `--in-flight` is a mode that has the option `steps_in_flight`, too.
+mode `all` has the option `tf_fuse`, and `unique` has `fuse_lookups_unique`, too; `compressed` has
+`compress="bfloat16"`. The losses of the last two differ. Each value of `--in-flight` is a mode that
+has the option `steps_in_flight`, too.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -40,6 +41,7 @@ from benchmarks.fuse_recv.options import (
     GROUPINGS,
     IN_FLIGHT,
     RECEIVES,
+    UNIQUE,
     parse,
 )
 from benchmarks.fuse_recv.results import (
@@ -152,6 +154,8 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     """What the sessions of a mode have in their specification beside what all have."""
     if mode == "all":
         return {"mode": "fused", "fuse_options": {"tf_fuse": True}}
+    if mode == UNIQUE:
+        return {"mode": "fused", "fuse_options": {"tf_fuse": True, "fuse_lookups_unique": True}}
     if mode.startswith(IN_FLIGHT):
         number = int(mode.removeprefix(IN_FLIGHT))
         return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/hosts.h"
+#include "passes/fuse_recv/options.h"
 #include "passes/fuse_recv/pipeline.h"
 #include "passes/sessions/session_partitioner.h"
 #include "passes/sessions/write_stamps.h"
@@ -25,6 +26,8 @@
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/graph.pb.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/protobuf/config.pb.h"
+#include "tensorflow/core/protobuf/rewriter_config.pb.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/util/device_name_utils.h"
 #include "transport/message/tensor_frame.h"
@@ -151,6 +154,17 @@ absl::Status PartitionSessionGraph(AnalysisOptions analysis, Graph* graph,
   return absl::OkStatus();
 }
 
+// Those that passes before the partitioning look at.
+void AddOptions(const v1::RewriteRequest& request,
+                tensorflow::ConfigProto* config) {
+  if (!request.fuse_lookups_unique()) return;
+  auto* optimizer = config->mutable_graph_options()
+                        ->mutable_rewrite_options()
+                        ->add_custom_optimizers();
+  optimizer->set_name(kOptimizerName);
+  (*optimizer->mutable_parameter_map())["fuse_lookups_unique"].set_b(true);
+}
+
 // The partitions refer to `library`, which must outlive them.
 absl::Status PartitionGraphDef(
     const GraphDef& graph_def, const v1::RewriteRequest& request,
@@ -171,6 +185,7 @@ absl::Status PartitionGraphDef(
   if (!status.ok()) return status;
 
   tensorflow::SessionOptions session_options;
+  AddOptions(request, &session_options.config);
   tensorflow::GraphOptimizationPassOptions options;
   options.session_options = &session_options;
   options.graph = &graph;

@@ -156,6 +156,8 @@ def test_stock_keys_are_untouched():
         ("gather_on_server", "gather_on_servers"),
         ("gather_rows", "gather_on_servers"),
         ("shard_gather", "shard_weight_update"),
+        ("fuse_lookups", "fuse_lookups_unique"),
+        ("deduplicate_ids", "fuse_lookups_unique"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):

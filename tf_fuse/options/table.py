@@ -70,6 +70,16 @@ OPTIONS: dict[str, Option] = {
             sends_false=True,
         ),
         Option(
+            "fuse_lookups_unique",
+            bool,
+            "Send each id of a lookup on parameter servers once per step, get its row once, and "
+            "add the gradients of equal ids on the worker, where a server only adds them up. Off "
+            "unless set to True: where an id repeats, they are added in another order, so last "
+            "bits of weights may change. Applies to functions called for the first time from then "
+            "on.",
+            in_sessions=False,
+        ),
+        Option(
             "do_fuse_gpu",
             bool,
             "Together with do_fuse_recv: fuse receives from and to GPUs too. Off unless set to "

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -13,12 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "passes/view/partition_view.h"
-#include "tensorflow/core/common_runtime/shape_refiner.h"
+#include "passes/view/placed_nodes.h"
+#include "passes/view/static_ranks.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/graph/algorithm.h"
-#include "tensorflow/core/public/version.h"
 
 namespace tf_fuse {
 
@@ -29,11 +27,6 @@ using tensorflow::Node;
 namespace {
 
 using Types = std::set<std::string>;
-
-std::string DeviceOf(const Node& node) {
-  return node.has_assigned_device_name() ? node.assigned_device_name()
-                                         : node.requested_device();
-}
 
 bool IsWorker(const std::string& device) {
   return absl::StartsWith(device, "/job:worker/");
@@ -58,11 +51,6 @@ bool PicksRows(const Node& node) {
 
 bool EntersOrLeavesLoop(const Node& node) {
   return node.IsEnter() || node.IsExit() || node.IsNextIteration();
-}
-
-const Edge* InputOf(const Node& node, int input) {
-  const Edge* edge = nullptr;
-  return node.input_edge(input, &edge).ok() ? edge : nullptr;
 }
 
 // What the marks of a graph say.
@@ -231,32 +219,6 @@ bool IsReturned(const Edge& edge) {
   return false;
 }
 
-// Ranks of tensors, as TensorFlow's shape functions infer them.
-class Ranks {
- public:
-  explicit Ranks(const Graph& graph)
-      : refiner_(TF_GRAPH_DEF_VERSION, graph.op_registry()) {
-    refiner_.set_require_shape_inference_fns(false);
-    refiner_.set_function_library_for_shape_inference(&graph.flib_def());
-    std::vector<Node*> order;
-    tensorflow::GetReversePostOrder(graph, &order);
-    for (const Node* node : order) {
-      // A shape function that fails leaves its outputs unknown.
-      (void)refiner_.AddNode(node);
-    }
-  }
-
-  bool IsScalarOrUnknown(const Node* node, int output) {
-    auto* context = refiner_.GetContext(node);
-    if (context == nullptr || output >= context->num_outputs()) return true;
-    const auto shape = context->output(output);
-    return !context->RankKnown(shape) || context->Rank(shape) == 0;
-  }
-
- private:
-  tensorflow::ShapeRefiner refiner_;
-};
-
 // Source, output and the consumers' device: what is decided as one.
 using TensorKey = std::tuple<std::string, int, std::string>;
 
@@ -291,7 +253,7 @@ class CompressionPlanner {
  public:
   CompressionPlanner(const Graph& graph,
                      const std::function<bool(const std::string&)>& is_local)
-      : graph_(graph), is_local_(is_local) {}
+      : graph_(graph), is_local_(is_local), ranks_(graph) {}
 
   std::vector<CompressedTensor> Plan() {
     std::vector<CompressedTensor> plan;
@@ -329,8 +291,10 @@ class CompressionPlanner {
     }
     if (variables.empty()) return false;
     if (!of_rows && !is_local_(tensor->source_device)) return false;
-    if (ranks_ == nullptr) ranks_ = std::make_unique<Ranks>(graph_);
-    if (ranks_->IsScalarOrUnknown(tensor->source, tensor->output)) return false;
+    // (Neither a scalar nor what may be one.)
+    if (ranks_.Of(*tensor->source, tensor->output).value_or(0) == 0) {
+      return false;
+    }
     if (!of_rows) {
       // A variable has more than one if it uses its gradient in two forms.
       const std::string& variable = *variables.begin();
@@ -342,7 +306,7 @@ class CompressionPlanner {
 
   const Graph& graph_;
   const std::function<bool(const std::string&)>& is_local_;
-  std::unique_ptr<Ranks> ranks_;  // Made when first needed.
+  StaticRanks ranks_;
   std::map<std::string, int> gradients_of_;
 };
 

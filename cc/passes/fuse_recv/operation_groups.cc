@@ -28,7 +28,8 @@ bool IsGroupable(const std::string& op) {
   static const auto* const kGroupable = new std::set<std::string>{
       // Reads and what lies between them and a send.
       "ReadVariableOp", "ResourceGather", "Identity", "Reshape", "Cast",
-      "ExpandDims", "Squeeze", "StridedSlice", "_Send",
+      "ExpandDims", "Squeeze", "StridedSlice", "_Send", "TfFuse>UniqueIds",
+      "TfFuse>PlaceRows", "TfFuse>SumRows",
       // Updates of rows, and of what is small.
       "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate",
       "ResourceSparseApplyAdagrad", "ResourceSparseApplyAdagradV2",

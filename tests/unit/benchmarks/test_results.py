@@ -85,7 +85,7 @@ def test_losses_of_several_workers_are_not_compared():
 
 def test_losses_of_what_does_not_keep_all_bits_are_not_compared():
     modes = {name: _numbers(1.0, 1.0, [1.0]) for name in ("stock", "fused", "local")}
-    modes |= {name: _numbers(1.0, 1.0, [2.0]) for name in ("compressed", "in_flight_4")}
+    modes |= {name: _numbers(1.0, 1.0, [2.0]) for name in ("compressed", "in_flight_4", "unique")}
     assert fuse_recv.comparison_of_losses(modes, in_order=True) == {
         "max_loss_difference": {"fused": 0.0, "local": 0.0},
         "losses_equal": True,
