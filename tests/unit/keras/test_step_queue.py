@@ -37,7 +37,8 @@ class _Worker:
 
     def run(self, calls):
         """Run the next call of a queue, as a thread of TensorFlow's coordinator does."""
-        closure = calls.get()
+        closure = calls.get(timeout=10.0)
+        assert closure is not None, "no call waits"
         result = closure._output_remote_value_ref()
         result._set_values([self])
         result.get()
