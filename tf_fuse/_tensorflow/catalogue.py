@@ -38,6 +38,7 @@ from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     checkpoint_saver,
     coordinator,
+    coordinator_results,
     coordinator_worker,
     distributed_variable,
     parameter_server_strategy,
@@ -66,6 +67,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     distributed_variable,
     parameter_server_strategy,
     coordinator,
+    coordinator_results,
     coordinator_worker,
     sharded_variable,
     trackable_saveable,

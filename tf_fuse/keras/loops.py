@@ -16,6 +16,7 @@ from typing import Any
 
 from tf_fuse._tensorflow import feature_names, features
 from tf_fuse._tensorflow.keras import models, trainer
+from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
 from tf_fuse.keras import backups, checks, metric_sums, steps
 from tf_fuse.keras.data import batches, parts
@@ -82,6 +83,11 @@ def _read_here(
         raise ValueError(
             "model.fit under ParameterServerStrategy takes a tf.data.Dataset, not one that "
             "strategy.experimental_distribute_dataset has made"
+        )
+    if coordinators.is_on_workers(x):
+        raise ValueError(
+            "model.fit under ParameterServerStrategy does not take what create_per_worker_dataset "
+            "has made: give it the tf.data.Dataset, or a function of an InputContext that makes it"
         )
     if callable(x) and not hasattr(x, "__iter__") and not hasattr(x, "__getitem__"):
         _read_on_workers(stock, self, distribute_strategy, x, more)

@@ -176,7 +176,7 @@ class MetricSums:
         self._newest = packing, packed
 
     def logs(self) -> Any:
-        """Return the logs of the last step that was added: metrics of all steps since `store`."""
+        """Return the logs of the last step that was added: metrics of all steps since `end`."""
         import tensorflow as tf
 
         assert self._newest is not None and self._totals is not None
@@ -189,12 +189,15 @@ class MetricSums:
         return logs[""] if list(logs) == [""] else logs
 
     def store(self) -> None:
-        """Assign the sums to the variables, from where Keras reads them."""
-        totals, self._totals = self._totals, None
-        if totals is None:
-            return
-        for variable, total in zip(self.variables, totals, strict=True):
-            variable.assign(total)
+        """Assign the sums to the variables, from where callbacks and Keras read them."""
+        if self._totals is not None:
+            for variable, total in zip(self.variables, self._totals, strict=True):
+                variable.assign(total)
+
+    def end(self) -> None:
+        """Assign the sums to the variables, and begin others with what these hold then."""
+        self.store()
+        self._totals = None
 
     def give_up(self) -> None:
         """Forget the sums."""

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _STEPS = 4  # bytes of the number of steps, which come first
-_SMALL = 1 << 16  # bytes: a worker keeps those of many calls
 
 
 class _Place(NamedTuple):
@@ -63,24 +62,6 @@ class Packing:
                 others.append(one)
                 self._places.append(len(others))
         return [tf.concat(bytes_, axis=0), *others]
-
-    def has_only_sums(self) -> bool:
-        """Return whether `pack` returned one small tensor, of what is added to metrics."""
-        import tensorflow as tf
-
-        logs = [self._places[number] for number in tf.nest.flatten(self.numbers["logs"])]
-        is_one_tensor = not any(isinstance(one, int) for one in self._places)
-        return is_one_tensor and not any(logs) and self._size() <= _SMALL
-
-    def zeros(self) -> Any:
-        """Return the array of a call that ran no step."""
-        import numpy as np
-
-        return np.zeros(self._size(), np.uint8)
-
-    def _size(self) -> int:
-        ends = [one.end for one in self._places if isinstance(one, _Place)]
-        return max(ends, default=_STEPS)
 
     def steps(self, packed: Sequence[Any]) -> int:
         """Return the number of steps in what `pack` returned, as NumPy arrays."""

@@ -7,18 +7,16 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow.variables import coordinator as coordinators
-from tf_fuse._tensorflow.variables import parameter_server_strategy
+from tf_fuse._tensorflow.variables import coordinator_results, parameter_server_strategy
 from tf_fuse.keras import checks
 from tf_fuse.keras.packing import Packing
 from tf_fuse.parameter_server import steps_in_flight
 
-_log = logging.getLogger("tf_fuse")
 # A slow worker does not stop the others before they have run so many times their calls.
 _OLDEST = 16
 _MOMENT_S = 0.02
@@ -32,29 +30,25 @@ class Call:
 
     Attributes:
       packing: of what it returns; None if that is not packed.
-      known_steps: how many steps it runs if what it returns stays on its worker; else None.
-      arrays: what it returned, packed, once `fetch_together` has.
     """
 
-    def __init__(self, result: Any, packing: Packing | None = None, known_steps: int | None = None):
+    def __init__(self, result: Any, packing: Packing | None = None):
         self._result = result
         self.packing = packing
-        self.known_steps = known_steps
-        self.arrays: list[Any] | None = None
 
     def is_done(self) -> bool:
         """Return whether the call has ended."""
-        return coordinators.is_done(self._result)
+        return coordinator_results.is_done(self._result)
 
     def wait(self, seconds: float) -> None:
         """Wait until the call has ended, but not longer."""
-        coordinators.wait(self._result, seconds)
+        coordinator_results.wait(self._result, seconds)
 
     def fetch(self) -> Any:
         """Wait for the call, and return what it returned.
 
         Returns:
-          NumPy arrays if it is packed, otherwise tensors; tensors on the worker if it stays there.
+          NumPy arrays if it is packed, otherwise tensors.
 
         Raises:
           tf.errors.OpError: a step failed.
@@ -66,13 +60,11 @@ class Call:
     def steps(self) -> int:
         """Wait for the call, and return how many steps it has run."""
         arrays = self.fetch()
-        if self.known_steps is not None:
-            return self.known_steps
         return self.packing.steps(arrays) if self.packing else 0
 
     def worker(self) -> int:
         """Return the worker that has run the call."""
-        return coordinators.worker_of(self._result)
+        return coordinator_results.worker_of(self._result)
 
     def numpy(self) -> Any:
         """Return what `fetch` does, as NumPy arrays; Keras and callbacks ask a tensor for it."""
@@ -85,38 +77,6 @@ class Call:
         import numpy as np
 
         return np.asarray(self.numpy(), *args, **kwargs)
-
-
-def fetch_together(calls: Sequence[Call]) -> list[list[Any]]:
-    """Return the packed arrays of calls that have ended; fetch those of one worker together.
-
-    Those that stayed on a worker that is lost now are zeros, as of calls that ran no step.
-
-    Raises:
-      tf.errors.OpError: another error of a worker.
-    """
-    import tensorflow as tf
-
-    on_workers: dict[int, list[Call]] = collections.defaultdict(list)
-    for call in calls:
-        if call.arrays is None and call.known_steps is None:
-            call.arrays = call.fetch()
-        elif call.arrays is None:
-            on_workers[call.worker()].append(call)
-    for worker, stayed in on_workers.items():
-        try:
-            arrays = coordinators.arrays_of([call._result for call in stayed])
-        except tf.errors.OpError as error:
-            if not coordinators.is_lost(error):
-                raise
-            _log.warning(
-                "the logs lack the metrics of %d steps that worker %d ran before it was lost: %s",
-                sum(call.steps() for call in stayed), worker, error,
-            )  # fmt: skip
-            arrays = [call.packing.zeros() for call in stayed if call.packing]
-        for call, array in zip(stayed, arrays, strict=True):
-            call.arrays = [array]
-    return [call.arrays or [] for call in calls]
 
 
 class StepQueue:
@@ -154,7 +114,7 @@ class StepQueue:
         function: Callable[..., Any],
         specs: Sequence[Any],
         packing: Packing | None,
-        steps: int | None = None,
+        late: bool = False,
     ) -> Callable[..., Call]:
         """Trace a function; return what begins a call of it on the next free worker.
 
@@ -162,7 +122,7 @@ class StepQueue:
           function: gets arguments of the specs; `packing` packs what it returns.
           specs: of its arguments.
           packing: None to leave it unpacked.
-          steps: how many steps a call runs, if what it returns may stay on its worker.
+          late: whether a worker runs its next call while what it returned comes.
         """
         import tensorflow as tf
 
@@ -170,13 +130,12 @@ class StepQueue:
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
         checks.check_captures(concrete)
-        known_steps = steps if packing and packing.has_only_sums() else None
         scheduler = coordinators.Scheduler(
-            self.coordinator, concrete, packing is not None, stay=known_steps is not None
+            self.coordinator, concrete, as_arrays=packing is not None, late=late
         )
 
         def begin(*args: Any) -> Call:
-            return Call(scheduler.schedule(args), packing, known_steps)
+            return Call(scheduler.schedule(args), packing)
 
         return begin
 
@@ -199,11 +158,6 @@ class StepQueue:
     def has_ended(self, in_order: bool) -> bool:
         """Return whether `take` need not wait."""
         return any(one.is_done() for one in itertools.islice(self._begun, 1 if in_order else None))
-
-    def bring(self) -> None:
-        """Fetch what stays on workers of calls that have ended, behind one that has not."""
-        ended = [one for one in self._begun if coordinators.has_result(one._result)]
-        fetch_together([one for one in ended if one.known_steps is not None])
 
     def take(
         self, in_order: bool, look: Callable[[Call], Any] = lambda call: None

@@ -17,14 +17,14 @@ from tf_fuse.keras.data import batches as batches_
 from tf_fuse.keras.data.worker_data import WorkerIterator
 from tf_fuse.keras.metric_sums import MetricSums
 from tf_fuse.keras.packing import Packing
-from tf_fuse.keras.step_queue import Call, StepQueue, fetch_together
+from tf_fuse.keras.step_queue import Call, StepQueue
 
 _log = logging.getLogger("tf_fuse")
 _LONGEST_PAUSE_S = 1.0
 # Logs are computed so often at most, since that takes longer than to add what steps return.
 _LOGS_S = 0.1
-# What training steps return is fetched when logs are computed, or when so many calls have ended.
-_MOST_UNREAD = 64
+# So often the metrics' variables get the sums.
+_VARIABLES_S = 1.0
 
 _all: weakref.WeakSet[Steps] = weakref.WeakSet()
 
@@ -50,10 +50,8 @@ class Steps:
         self._sums = MetricSums(model)
         self._traced: dict[Any, Callable[..., Call]] = {}
         self._newest: Any = None  # logs
-        self._unread: list[Call] = []  # have ended
         self._is_behind = False  # of the sums
-        self._computed_at = 0.0
-        self._brought_at = 0.0
+        self._computed_at = self._stored_at = 0.0
         # Of steps on data of workers, since the last `join`:
         self._asked = self._done = 0
         self._in_vain = 0
@@ -88,9 +86,6 @@ class Steps:
                 self._queue.wait_for_room()
                 if self._queue.has_ended(in_order=True):
                     self._fetch()
-                elif time.monotonic() - self._brought_at >= _LOGS_S:
-                    self._queue.bring()
-                    self._brought_at = time.monotonic()
             return self._newest
 
     def is_busy(self) -> bool:
@@ -128,7 +123,6 @@ class Steps:
         self._newest = None
         self._asked = self._done = 0
         self._iterator = None
-        self._unread.clear()
         self._is_behind = False
         self._sums.give_up()
 
@@ -144,7 +138,7 @@ class Steps:
             self._queue.coordinator.join()
             if self._is_behind:
                 self._compute_logs()
-            self._sums.store()
+            self._sums.end()
         newest, self._newest = self._newest, None
         self._asked = self._done = 0
         self._iterator = None
@@ -242,10 +236,10 @@ class Steps:
         if key in self._traced:
             return self._traced[key]
         packing = Packing()
-        # An evaluation is exact: no result may be lost with its worker.
-        may_stay = steps if self._step_function == self._model.train_step else None
+        # An evaluation is exact also if only the connection to a worker was lost.
+        late = steps is not None and self._step_function == self._model.train_step
         try:
-            begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing, may_stay)
+            begin = self._queue.trace(lambda *args: run(packing, *args), specs, packing, late)
         except Exception as error:
             if self._newest is not None:  # steps that return sums of more variables
                 self.join()
@@ -276,26 +270,23 @@ class Steps:
           may_be_last: whether those that are left may find no data; the last logs of an epoch are
             those of all its steps.
         """
-        self._unread.append(call)
+        assert call.packing is not None
+        self._sums.add(call.packing, call.fetch())
         self._is_behind = True
         is_time = self._newest is None or time.monotonic() - self._computed_at >= _LOGS_S
         if is_time or may_be_last or not len(self._queue):
             self._compute_logs()
-        elif call.known_steps is None or len(self._unread) >= _MOST_UNREAD:
-            self._read()
-
-    def _read(self) -> None:
-        """Add what calls returned to the sums."""
-        calls, self._unread = self._unread, []
-        for call, arrays in zip(calls, fetch_together(calls), strict=True):
-            assert call.packing is not None
-            self._sums.add(call.packing, arrays)
 
     def _compute_logs(self) -> None:
-        self._read()
+        now = time.monotonic()
+        if self._newest is None:  # of the first call
+            self._stored_at = now
+        elif now - self._stored_at >= _VARIABLES_S:
+            self._sums.store()
+            self._stored_at = now
         self._newest = self._sums.logs()
         self._is_behind = False
-        self._computed_at = time.monotonic()
+        self._computed_at = now
 
     @contextlib.contextmanager
     def _giving_up_after_errors(self) -> Iterator[None]:

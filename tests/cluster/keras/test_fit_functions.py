@@ -91,6 +91,15 @@ def test_a_dataset_on_the_coordinator_can_validate(cases):
             "(input_pipeline_id of the InputContext is a tensor, which no list and no int() takes: "
             "shard a dataset, for instance of the files' names)",
         ),
+        *(
+            (
+                what,
+                "model.fit under ParameterServerStrategy does not take what "
+                "create_per_worker_dataset has made: give it the tf.data.Dataset, or a function of "
+                "an InputContext that makes it",
+            )
+            for what in ("datasets", "iterators", "datasets, evaluate")
+        ),
         ("y", "y cannot be given with a function of an InputContext"),
         (
             "predict",
@@ -109,8 +118,9 @@ def test_data_is_explained_once(cases):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_lost_worker_repeats_its_call_only(cases, steps):
-    """The worker makes its dataset again, without the batches that were used."""
+    """The worker makes its dataset again, without the batches that were used; each counts once."""
     seen = cases[_LOST(steps)]["seen"]
+    assert cases[_LOST(steps)]["trained"] == [float(sum(range(_ROWS)))] * _EPOCHS
     assert min(seen) >= _EPOCHS
     assert sum(seen) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * steps * _BATCH
 
@@ -120,6 +130,7 @@ def test_a_lost_worker_goes_on_in_repeated_data(cases, steps):
     """With `steps_per_epoch`: it has used its rows in order, in several epochs of one iterator."""
     found = cases[f"repeated, {_LOST(steps)}"]
     assert found["epoch"] > 0
+    assert set(found["counts"]) == {15 * _BATCH}
     rows = found["used"] * _BATCH
     assert min(found["seen"][:rows]) >= 1
     assert sum(found["seen"]) <= rows + (cases["in flight"] + 1) * steps * _BATCH
@@ -216,12 +227,16 @@ def _main(in_flight):
                     job.cluster.kill("worker:0")
                     job.cluster.restart("worker:0")
 
-        one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
+        history = one.fit(mine, epochs=_EPOCHS, verbose=0, callbacks=[Lose()]).history
         evaluated = one.evaluate(mine, verbose=0, return_dict=True, callbacks=[Lose()])
-        return {"seen": one.counts(), "evaluated": evaluated["ids"]}
+        return {
+            "seen": one.counts(),
+            "trained": history["ids"],
+            "evaluated": evaluated["ids"],
+        }
 
     def lost_in_repeated(steps):
-        one = model(steps, _MANY)
+        one, counts = model(steps, _MANY), []
 
         class Lose(keras.callbacks.Callback):
             """Ends worker 0, starts it again, and ends training when it has gone on."""
@@ -230,6 +245,10 @@ def _main(in_flight):
 
             def on_epoch_begin(self, epoch, logs=None):
                 self.epoch = epoch
+
+            def on_epoch_end(self, epoch, logs=None):
+                if not one.stop_training:  # within the epoch
+                    counts.append(int(one.mean.count))
 
             def used(self):
                 return self.iterator.used(one.train_function._queue)[0]
@@ -246,9 +265,16 @@ def _main(in_flight):
         lose = Lose()
         one.fit(lambda c: mine(c, _MANY).unbatch().repeat().batch(_BATCH), epochs=10**6,
                 steps_per_epoch=15, verbose=0, callbacks=[lose])  # fmt: skip
-        return {"epoch": lose.epoch, "used": lose.used(), "seen": one.counts()[::2]}
+        return {
+            "epoch": lose.epoch,
+            "used": lose.used(),
+            "seen": one.counts()[::2],
+            "counts": counts,
+        }
 
     whole = tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH)
+    make = job.coordinator.create_per_worker_dataset
+    on_workers = make(lambda: tf.data.Dataset.range(_ROWS, output_type=tf.int32).batch(_BATCH))
     shards = [whole.shard(2, i) for i in range(2)]
 
     coordinator.finish(
@@ -267,6 +293,9 @@ def _main(in_flight):
             ),
             "list": lambda: model().fit(lambda c: shards[c.input_pipeline_id], verbose=0),
             "slice": lambda: model().fit(lambda c: shards[c.input_pipeline_id :][0], verbose=0),
+            "datasets": lambda: model().fit(on_workers, verbose=0),
+            "iterators": lambda: model().fit(iter(on_workers), verbose=0),
+            "datasets, evaluate": lambda: model().evaluate(on_workers, verbose=0),
             "y": lambda: model().fit(mine, np.zeros(3), verbose=0),
             "predict": lambda: model().predict(mine, verbose=0),
             "explained": lambda: explained,

@@ -56,7 +56,7 @@ def _main(in_flight):
 
     import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
     from tests.cluster.keras.row_counter import RowCounter
-    from tf_fuse._tensorflow.variables import coordinator as coordinators
+    from tf_fuse._tensorflow.variables import coordinator_results
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
     job = coordinator.Job("off", 2, 1)
@@ -109,16 +109,13 @@ def _main(in_flight):
         }
 
     def fetch():
-        concrete = tf.function(lambda: [tf.zeros([1])]).get_concrete_function()
-        scheduler = coordinators.Scheduler(job.coordinator, concrete, as_arrays=True, stay=True)
-        result = scheduler.schedule(())
-        job.coordinator.join()
-        name = f"worker:{coordinators.worker_of(result)}"
-        job.cluster.kill(name)
-        with pytest.raises(tf.errors.OpError) as raised:
-            coordinators.arrays_of([result])
-        job.cluster.restart(name)
-        return {"lost": coordinators.is_lost(raised.value), "read": len(list(dataset()))}
+        with tf.device("/job:worker/task:0"):
+            there = tf.zeros([1])
+        job.cluster.kill("worker:0")
+        with pytest.raises(tf.errors.OpError) as raised, coordinator_results._fetching():
+            there.numpy()
+        job.cluster.restart("worker:0")
+        return {"lost": coordinator_results._is_lost(raised.value), "read": len(list(dataset()))}
 
     class Fail(keras.callbacks.Callback):
         """Raises an error within an epoch, in training and in evaluation."""

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fit`, `evaluate` and `predict` of Keras 3 with two workers; errors; a worker that is lost."""
 
+import contextlib
 import logging
-import math
 import sys
+import threading
+from unittest import mock
 
 import pytest
 
@@ -79,31 +81,21 @@ def test_the_logs_of_one_batch_are_its_own(cases):
     assert cases["one batch"] == {"trained": [1.0, 2.0], "tested": [3.0, 4.0]}
 
 
-def test_training_fetches_what_many_calls_return_together(cases):
-    """The first call's for the first logs, the others' at the end: a message for each worker."""
-    fetched = cases["fetched"]
-    assert fetched[0] == 1
-    assert sum(fetched) == 24
-    assert len(fetched) <= 3
+def test_metrics_count_each_step_once_if_a_worker_is_lost_with_what_it_returned(cases):
+    """Each step adds four rows of ones; the call that was lost has trained, and trains again."""
+    lost = cases["lost results"]
+    assert lost["killed"] == 1
+    assert lost["ids"] == 4 * 60
+    under_way = 2 * (cases["in flight"] + 1)
+    assert 4 * 60 < lost["trained"] <= 4 * (60 + under_way)
 
 
-def test_logs_lack_only_what_a_lost_worker_had_not_sent(cases):
-    """Each step adds four rows of ones."""
-    lost = cases["lost logs"]
-    assert "raised" not in lost, lost
-    assert lost["ids"] == 4 * (60 - lost["steps"])
-    assert 0 < lost["steps"] < 60
-    assert "that worker 0 ran before it was lost" in lost["text"]
-
-
-def test_a_log_of_one_step_is_fetched_with_it(cases):
-    """A lost worker must not make it zero."""
-    assert cases["fetched, first"] == []
-
-
-def test_an_evaluation_fetches_each_call_by_itself(cases):
-    """What a call returned may not be lost with its worker."""
-    assert cases["fetched, evaluation"] == []
+def test_callbacks_read_metrics_within_an_epoch(cases):
+    """Not only in the logs: their variables have the sums."""
+    found = cases["variables"]
+    later = [one for one in found if one["log"] > found[0]["log"]]
+    assert later
+    assert [one["variable"] for one in later] == [one["log"] for one in later]
 
 
 def test_a_saved_model_loads_in_one_process(cases):
@@ -121,8 +113,9 @@ def test_a_step_that_fails_ends_fit_and_no_later_one(cases):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_lost_worker_costs_its_call(cases, steps):
-    """Another worker runs its steps again: each row trains at least once."""
+    """Another worker runs its steps again: each row trains at least once, and counts once."""
     lost = cases[f"lost worker, {steps}"]
+    assert lost["ids"] == [float(sum(range(_ROWS)))] * _EPOCHS
     assert min(lost["seen"]) >= _EPOCHS
     assert sum(lost["seen"]) <= _EPOCHS * _ROWS + (cases["in flight"] + 1) * steps * _BATCH
     assert lost["predicted"] == [2.0 * i for i in range(_ROWS)]
@@ -140,7 +133,7 @@ def _main(folder, in_flight):
 
     import tf_fuse.keras
     from tests.cluster.keras.row_counter import RowCounter
-    from tf_fuse._tensorflow.variables import coordinator as coordinators
+    from tf_fuse._tensorflow.variables import coordinator_results
     from tf_fuse.keras import steps as keras_steps
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
@@ -224,22 +217,6 @@ def _main(folder, in_flight):
             tested.append(float(one.test_on_batch(rows, return_dict=True)["ids"]))
         return {"trained": trained, "tested": tested}
 
-    def fetched(run):
-        """Returns how many calls' results came together, each time; logs take no time here."""
-        sizes = []
-        stock, often = coordinators.arrays_of, keras_steps._LOGS_S
-
-        def arrays_of(results):
-            sizes.append(len(results))
-            return stock(results)
-
-        coordinators.arrays_of, keras_steps._LOGS_S = arrays_of, math.inf
-        try:
-            run()
-        finally:
-            coordinators.arrays_of, keras_steps._LOGS_S = stock, often
-        return sizes
-
     endless = dataset(np.ones([_BATCH], np.int32)).repeat()
 
     class OnlySums(RowCounter):
@@ -254,33 +231,36 @@ def _main(folder, in_flight):
             one.compile()
         return one
 
-    class LoseUnread(keras.callbacks.Callback):
-        """Ends a worker whose results have not come, and starts it again."""
+    def lost_results():
+        """The thread that fetches ends the worker before: the call has ended there."""
+        stock, killed = coordinator_results._fetching, []
 
-        worker = "worker:0"
+        @contextlib.contextmanager
+        def fetching():
+            _, _, device = threading.current_thread().name.partition("tf_fuse-results-of-")
+            if device and not killed:
+                killed.append(f"worker:{tf.DeviceSpec.from_string(device).task}")
+                job.cluster.kill(killed[0])
+                job.cluster.restart(killed[0])
+            with stock():
+                yield
 
-        def on_train_batch_end(self, batch, logs=None):
-            begun = list(self.model.train_function._queue._begun)
-            coordinator.wait_until(lambda: all(call.is_done() for call in begun))
-            if self.worker and any(call.worker() == 0 for call in begun):
-                job.cluster.kill(self.worker)
-                job.cluster.restart(self.worker)
-                self.worker = None
+        one = sums()
+        with mock.patch.object(coordinator_results, "_fetching", fetching):
+            history = one.fit(endless, steps_per_epoch=60, verbose=0).history
+        return {"ids": history["ids"][0], "trained": sum(one.counts()), "killed": len(killed)}
 
-    def lost_logs():
-        del warnings[:]
+    def variables():
+        """Returns what a metric is in each call of a callback, with the logs."""
+        found = []
 
-        def run():
-            nonlocal history
-            history = sums().fit(
-                endless, steps_per_epoch=60, verbose=0, callbacks=[LoseUnread()]
-            ).history  # fmt: skip
+        class Note(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                found.append({"variable": float(self.model.sum.result()), "log": logs["ids"]})
 
-        history = {}
-        fetched(run)
-        (text,) = [one for one in warnings if "lack the metrics" in one]
-        steps = int(text.split("metrics of ")[1].split()[0])
-        return {"ids": history["ids"][0], "steps": steps, "text": text}
+        with mock.patch.multiple(keras_steps, _LOGS_S=0.0, _VARIABLES_S=0.0):
+            sums().fit(endless, steps_per_epoch=40, verbose=0, callbacks=[Note()])
+        return found
 
     def saved():
         path = f"{folder}/model.keras"
@@ -337,8 +317,12 @@ def _main(folder, in_flight):
 
     def lost_worker(steps):
         one = model(steps)
-        one.fit(dataset(), epochs=_EPOCHS, verbose=0, callbacks=[Lose()])
-        return {"seen": one.counts(), "predicted": one.predict(dataset(), verbose=0).tolist()}
+        history = one.fit(dataset(), epochs=_EPOCHS, verbose=0, callbacks=[Lose()]).history
+        return {
+            "seen": one.counts(),
+            "ids": history["ids"],
+            "predicted": one.predict(dataset(), verbose=0).tolist(),
+        }
 
     def uninstalled():
         tf_fuse.uninstall()
@@ -363,18 +347,12 @@ def _main(folder, in_flight):
             },
             "one batch": one_batch,
             "warnings": lambda: warnings,
-            "fetched": lambda: fetched(lambda: sums().fit(endless, steps_per_epoch=24, verbose=0)),
-            "fetched, first": lambda: fetched(
-                lambda: model().fit(endless, steps_per_epoch=24, verbose=0)
-            ),
-            "fetched, evaluation": lambda: fetched(
-                lambda: sums().evaluate(endless, steps=24, verbose=0)
-            ),
+            "variables": variables,
             "saved": saved,
             "no call": without_call,
             "failed step": failed_step,
             **{f"lost worker, {steps}": lambda steps=steps: lost_worker(steps) for steps in (1, 3)},
-            "lost logs": lost_logs,
+            "lost results": lost_results,
             "uninstalled": uninstalled,
         }
     )

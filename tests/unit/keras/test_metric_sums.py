@@ -60,7 +60,7 @@ def test_sums_have_the_bits_of_tensorflow(dtype, shape):
     logs = sums.logs()
     assert logs["loss"].numpy() == 7.0
     assert logs["sum"].numpy().tobytes() == expected.numpy().tobytes()
-    sums.store()
+    sums.end()
     assert variable.numpy().tobytes() == expected.numpy().tobytes()
 
 
@@ -69,18 +69,22 @@ def test_steps_that_found_no_data_add_nothing():
     sums = _sums(variable)
     sums.add(*_returned([[[tf.constant(2.0)]], [[tf.constant(50.0)]]], steps=1))
     sums.add(*_returned([[[tf.constant(90.0)]], [[tf.constant(70.0)]]], steps=0))
-    sums.store()
+    sums.end()
     assert variable.numpy() == 3.0
 
 
-def test_a_call_that_was_lost_adds_nothing():
+def test_variables_get_the_sums_also_before_the_end():
     variable = _variable(1.0, "float32")
     sums = _sums(variable)
-    packing, packed = _returned([[[tf.constant(2.0)]], [[tf.constant(50.0)]]], steps=2)
-    assert packing.zeros().shape == packed[0].shape
-    sums.add(packing, [packing.zeros()])
-    sums.store()
-    assert variable.numpy() == 1.0
+    for _ in range(2):
+        sums.add(*_returned([[[tf.constant(2.0)]]], steps=1))
+        sums.store()
+    assert variable.numpy() == 5.0
+    sums.end()
+    variable.assign(10.0)
+    sums.add(*_returned([[[tf.constant(2.0)]]], steps=1))
+    sums.end()
+    assert variable.numpy() == 12.0
 
 
 def test_what_is_infinite_is_no_reason_to_warn():
@@ -89,7 +93,7 @@ def test_what_is_infinite_is_no_reason_to_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sums.add(*_returned([[[tf.constant([3e38, np.nan, -np.inf])]]], steps=1))
-        sums.store()
+        sums.end()
     np.testing.assert_array_equal(variable.numpy(), np.float32([np.inf, np.nan, np.nan]))
 
 
@@ -98,5 +102,5 @@ def test_sums_that_are_given_up_leave_the_variables():
     sums = _sums(variable)
     sums.add(*_returned([[[tf.constant(2.0)]]], steps=1))
     sums.give_up()
-    sums.store()
+    sums.end()
     assert variable.numpy() == 4.0

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What calls of `fit` returned comes from their workers together."""
+"""Calls of `fit`: results that come while their workers run the next ones, and errors."""
 
 import collections
 import os
@@ -15,124 +15,149 @@ import tensorflow as tf
 
 pytest.importorskip("keras")
 
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import executor
 
-from tf_fuse._tensorflow.variables import coordinator
+from tf_fuse._tensorflow.variables import coordinator, coordinator_results
 from tf_fuse.keras import step_queue
-from tf_fuse.keras.packing import Packing
 
 
-class _Result:
-    """The result of a call that has ended on a worker."""
+class _Worker:
+    """Stands for TensorFlow's worker: what a call returned is on it.
 
-    def __init__(self, values, worker):
-        self._values = [types.SimpleNamespace(device=f"/job:worker/task:{worker}", array=values[0])]
-        self._status_available_event = types.SimpleNamespace(is_set=lambda: True)
-        self._has_fetched_to_local, self._error = True, None
-        self._arrays = values
+    Attributes:
+      alive: whether results can be fetched from it.
+    """
 
-    def get(self):
-        return self._arrays
+    device = "/job:worker/replica:0/task:1/device:CPU:0"
 
+    def __init__(self):
+        self.alive = True
+        self.error = tf.errors.UnavailableError(None, None, "it is gone")
 
-def _calls(workers, known_steps):
-    found = []
-    for number, worker in enumerate(workers):
-        packing = Packing()
-        packed = packing.pack({"number": tf.constant(float(number))}, steps=2)
-        arrays = [one.numpy() for one in packed]
-        found.append(step_queue.Call(_Result(arrays, worker), packing, known_steps))
-    return found
+    def run(self, calls):
+        """Run the next call of a queue, as a thread of TensorFlow's coordinator does."""
+        closure = calls.get(timeout=10.0)
+        assert closure is not None, "no call waits"
+        result = closure._output_remote_value_ref()
+        result._set_values([self])
+        result.get()
+        calls.mark_finished()
 
-
-def _numbers(calls, arrays):
-    return [float(call.packing.array(one, 0)) for call, one in zip(calls, arrays, strict=True)]
-
-
-def test_each_worker_is_asked_once(monkeypatch):
-    asked = []
-
-    def arrays_of(results):
-        asked.append(len(results))
-        return [one._values[0].array for one in results]
-
-    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
-    calls = _calls([1, 0, 1, 1, 0], known_steps=2)
-    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1, 2, 3, 4]
-    assert asked == [3, 2]
-    assert [one.steps() for one in calls] == [2] * 5
+    def numpy(self):
+        if not self.alive:
+            raise self.error
+        return np.array([7], np.uint8)
 
 
-def test_results_that_are_here_need_no_message(monkeypatch):
-    monkeypatch.delattr(coordinator, "arrays_of")
-    calls = _calls([0, 1], known_steps=None)
-    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1]
+class _Fetcher:
+    """Stands for the thread that fetches: does it when the test says so."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def add(self, result):
+        self.waiting.append(result)
+
+    def fetch(self):
+        self.waiting.pop(0).bring()
 
 
-def test_what_a_lost_worker_returned_is_nothing_and_named(monkeypatch, caplog):
-    def arrays_of(results):
-        if "task:1" in results[0]._values[0].device:
-            raise tf.errors.UnavailableError(None, None, "it is gone")
-        return [one._values[0].array for one in results]
-
-    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
-    calls = _calls([0, 1, 1, 0], known_steps=2)
-    arrays = step_queue.fetch_together(calls)
-    assert _numbers(calls, arrays) == [0, 0, 0, 3]
-    ran = [call.packing.steps(one) for call, one in zip(calls, arrays, strict=True)]
-    assert ran == [2, 0, 0, 2]
-    assert [record.getMessage() for record in caplog.records] == [
-        "the logs lack the metrics of 4 steps that worker 1 ran before it was lost: it is gone"
-    ]
+@pytest.fixture
+def calls(monkeypatch):
+    """The queue of a `ClusterCoordinator`, a worker, and what fetches from it."""
+    fetcher = _Fetcher()
+    monkeypatch.setattr(coordinator_results, "_fetcher", lambda worker: fetcher)
+    found = cluster_coordinator._CoordinatedClosureQueue()
+    yield found, _Worker(), fetcher
+    found.stop()
 
 
-def test_other_errors_are_raised(monkeypatch):
-    def arrays_of(results):
-        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+def _scheduled(found):
+    stub = types.SimpleNamespace(_cluster=types.SimpleNamespace(closure_queue=found))
+    concrete = tf.function(lambda: [tf.zeros([1], tf.uint8)]).get_concrete_function()
+    scheduler = coordinator.Scheduler(stub, concrete, as_arrays=True, late=True)
+    return step_queue.Call(scheduler.schedule(()))
 
-    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
+
+def test_a_call_has_not_ended_before_its_result_is_here(calls):
+    found, worker, fetcher = calls
+    call = _scheduled(found)
+    worker.run(found)
+    assert not call.is_done() and not found.done()
+    fetcher.fetch()
+    assert call.is_done() and found.done()
+    assert [one.tolist() for one in call.fetch()] == [[7]]
+    assert call.worker() == 1
+
+
+def test_a_worker_runs_its_next_call_before_the_result_of_the_one_before_is_here(calls):
+    found, worker, fetcher = calls
+    first, second = _scheduled(found), _scheduled(found)
+    worker.run(found)
+    worker.run(found)
+    fetcher.fetch()
+    assert first.is_done() and not second.is_done() and not found.done()
+    fetcher.fetch()
+    assert second.is_done() and found.done()
+
+
+def test_a_call_whose_result_is_lost_with_its_worker_runs_again(calls):
+    found, worker, fetcher = calls
+    call = _scheduled(found)
+    worker.run(found)
+    worker.alive = False
+    fetcher.fetch()
+    assert not call.is_done() and not found.done()
+    worker.alive = True
+    worker.run(found)
+    fetcher.fetch()
+    assert call.fetch()[0].tolist() == [7] and found.done()
+
+
+def test_another_error_of_a_fetch_is_that_of_the_call(calls):
+    found, worker, fetcher = calls
+    call = _scheduled(found)
+    worker.run(found)
+    worker.alive, worker.error = False, tf.errors.ResourceExhaustedError(None, None, "no memory")
+    fetcher.fetch()
+    assert call.is_done()
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        step_queue.fetch_together(_calls([0], known_steps=2))
+        call.fetch()
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        found.done()
 
 
-def test_what_has_come_is_not_fetched_again(monkeypatch):
-    calls = _calls([0, 1], known_steps=2)
-    calls[0].arrays = calls[0].fetch()
-    asked = []
-
-    def arrays_of(results):
-        asked.extend(results)
-        return [one._values[0].array for one in results]
-
-    monkeypatch.setattr(coordinator, "arrays_of", arrays_of)
-    assert _numbers(calls, step_queue.fetch_together(calls)) == [0, 1]
-    assert asked == [calls[1]._result]
+def test_a_result_that_is_lost_after_an_error_is_given_up(calls):
+    """TensorFlow cancels all calls after an error: none runs again."""
+    found, worker, fetcher = calls
+    call, failing = _scheduled(found), _scheduled(found)
+    worker.run(found)
+    found.get()
+    found.mark_failed(tf.errors.InvalidArgumentError(None, None, "of the step"))
+    worker.alive = False
+    fetcher.fetch()
+    assert call.is_done() and not failing.is_done()
+    with pytest.raises(tf.errors.CancelledError):
+        call.fetch()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        found.done()
 
 
 @pytest.mark.parametrize(
-    ("structure", "may_stay"),
+    ("kind", "text", "is_lost"),
     [
-        ({"additions": [[tf.constant(1.0)]], "logs": {"loss": None}}, True),
-        ({"additions": [], "logs": {"loss": None}}, True),
-        ({"additions": [[tf.constant(1.0)]], "logs": {"own": tf.constant(1.0)}}, False),
-        ({"additions": [[tf.constant("text")]], "logs": {"loss": None}}, False),
-        ({"additions": [[tf.zeros([1 << 14])]], "logs": {"loss": None}}, False),
+        (tf.errors.UnavailableError, "socket closed", True),
+        (tf.errors.AbortedError, "restarted", True),
+        (tf.errors.CancelledError, "cancelled", True),
+        (tf.errors.InvalidArgumentError, "Unable to find a context_id", True),
+        (tf.errors.InvalidArgumentError, "the relevant tensor remote_handle", True),
+        (tf.errors.InvalidArgumentError, "another shape", False),
+        (tf.errors.ResourceExhaustedError, "no memory", False),
     ],
 )
-def test_only_small_sums_may_stay(structure, may_stay):
-    packing = Packing()
-    packing.pack(structure)
-    assert packing.has_only_sums() == may_stay
-
-
-def test_results_of_one_worker_are_one_array():
-    results = [
-        types.SimpleNamespace(_values=[tf.constant(values, tf.uint8)])
-        for values in ([1, 2, 3], [4], [5, 6])
-    ]
-    found = coordinator.arrays_of(results)
-    assert [one.tolist() for one in found] == [[1, 2, 3], [4], [5, 6]]
-    assert all(isinstance(one, np.ndarray) for one in found)
+def test_errors_that_say_that_a_worker_is_gone(kind, text, is_lost):
+    assert coordinator_results._is_lost(kind(None, None, text)) == is_lost
 
 
 class _Coordinator:
@@ -178,9 +203,9 @@ class _Executor:
 @pytest.mark.parametrize("kind", [tf.errors.CancelledError, tf.errors.UnavailableError])
 def test_a_fetch_that_a_lost_worker_cancels_has_the_error_of_the_worker(kind, monkeypatch):
     cause = tf.errors.UnavailableError(None, None, "Broken pipe: /job:worker/task:0")
-    monkeypatch.setattr(coordinator._of_thread, "executor", _Executor(cause), raising=False)
+    monkeypatch.setattr(coordinator_results._of_thread, "executor", _Executor(cause), raising=False)
     error = kind(None, None, "RecvFromRemoteAsync is cancelled.")
-    with pytest.raises(tf.errors.OpError) as raised, coordinator._fetching():
+    with pytest.raises(tf.errors.OpError) as raised, coordinator_results._fetching():
         raise error
     assert raised.value is (cause if kind is tf.errors.CancelledError else error)
-    coordinator._of_thread.executor.wait()
+    coordinator_results._of_thread.executor.wait()

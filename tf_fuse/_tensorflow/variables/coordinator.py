@@ -4,25 +4,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import itertools
-import threading
-import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
 from tf_fuse._tensorflow.members import ON_OBJECTS, Member, Stored, Takes
-from tf_fuse._tensorflow.variables import coordinator_worker
+from tf_fuse._tensorflow.variables import coordinator_results
 
 _VALUES = "tensorflow.python.distribute.coordinator.values"
 _CONTEXT = "tensorflow.python.distribute.coordinator.coordinator_context"
 _COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 _FEATURES = (feature_names.KERAS_FIT,)
-_MOMENT_S = 0.0005
 _DISPATCH = Member(
     _CONTEXT,
     "get_current_dispatch_context",
@@ -37,20 +31,13 @@ _CLOSURE = Member(
     "is a call; copies of one take a quarter of the time of new ones",
     _FEATURES,
 )
-_EXECUTOR_SCOPE = Member(
-    "tensorflow.python.eager.context",
-    "executor_scope",
-    Takes("e"),
-    "fetches results",
+_DATASET = Member(
+    f"{_VALUES}:PerWorkerDatasetFromDatasetFunction",
+    "_dataset_fn",
+    Stored(),
+    "A worker that was lost makes its dataset again without the batches that were used.",
     _FEATURES,
-)
-_RESULT = f"{_VALUES}:RemoteValueImpl"
-_REMOTE_VALUE = Member(
-    _VALUES,
-    "RemoteValueImpl",
-    Takes("closure", "type_spec"),
-    "is the result of a call; that of steps becomes NumPy arrays",
-    _FEATURES,
+    ON_OBJECTS,
 )
 MEMBERS = (
     Member(
@@ -77,83 +64,9 @@ MEMBERS = (
             ("_cancellation_mgr", Stored(), "is another one after a call has failed"),
         )
     ),
-    *(
-        Member(_RESULT, name, Stored(), why, _FEATURES)
-        for name, why in (
-            ("_status_available_event", "is set when the call has ended"),
-            ("_has_fetched_to_local", "says that the worker may be lost: its results are here"),
-            ("_has_fetched_to_local_lock", "is held while results come from the worker"),
-            ("_error", "is what the call raised"),
-            ("_values", "are tensors on the worker that ran the call"),
-        )
-    ),
-    _REMOTE_VALUE,
-    _EXECUTOR_SCOPE,
-    Member(_RESULT, "_copy_to_local", Takes("self"), "brings the result here", _FEATURES),
-    Member(
-        f"{_VALUES}:PerWorkerDatasetFromDatasetFunction",
-        "_dataset_fn",
-        Stored(),
-        "A worker that was lost makes its dataset again without the batches that were used.",
-        _FEATURES,
-        ON_OBJECTS,
-    ),
+    _DATASET,
     _DISPATCH,
 )
-
-
-_of_thread = threading.local()
-
-
-@contextlib.contextmanager
-def _fetching() -> Iterator[None]:
-    """Fetch tensors from a worker, which may be lost meanwhile.
-
-    An executor keeps the error of a fetch, and whoever waits for it gets that error again: with the
-    program's own executor, Keras when it reads the next batch. So fetches have one per thread.
-
-    If the worker cannot send, TensorFlow may raise only that the receive was cancelled, which
-    `ClusterCoordinator` does not take for a lost worker. The executor has the error of the sender.
-    """
-    import tensorflow as tf
-
-    if not hasattr(_of_thread, "executor"):
-        _of_thread.executor = coordinator_worker.new_executor()
-    executor = _of_thread.executor
-    try:
-        with _EXECUTOR_SCOPE.resolve().executor_scope(executor):
-            yield
-    except tf.errors.OpError as error:
-        try:
-            executor.wait()
-        except tf.errors.OpError as cause:
-            if isinstance(error, tf.errors.CancelledError):
-                raise cause from error
-        finally:
-            executor.clear_error()
-        raise
-
-
-@functools.cache
-def _result_class(is_array: bool, stays: bool) -> type[Any]:
-    """Return the class of results that are fetched as `_fetching` does.
-
-    Args:
-      is_array: whether they become NumPy arrays; TensorFlow makes tensors of them by an operation,
-        which takes half as much time again.
-      stays: whether they become that only by `arrays_of`.
-    """
-
-    class Result(_REMOTE_VALUE.resolve().RemoteValueImpl):  # type: ignore[misc]
-        def _copy_to_local(self) -> Any:
-            if stays:
-                return list(self._values)
-            with _fetching():
-                if is_array:
-                    return [one.numpy() for one in self._values]
-                return super()._copy_to_local()
-
-    return Result
 
 
 class Scheduler:
@@ -166,15 +79,15 @@ class Scheduler:
       coordinator: the `ClusterCoordinator`.
       concrete: the function.
       as_arrays: whether its results, a list of tensors, become NumPy arrays on this machine.
-      stay: whether they do only when `arrays_of` fetches them, and stay on the worker until then.
+      late: whether they do while the worker runs its next call.
     """
 
     def __init__(
-        self, coordinator: Any, concrete: Any, as_arrays: bool = False, stay: bool = False
+        self, coordinator: Any, concrete: Any, as_arrays: bool = False, late: bool = False
     ):
         self._queue = coordinator._cluster.closure_queue
         self._concrete = concrete
-        self._result_class = _result_class(as_arrays, stay)
+        self._result_class = coordinator_results.class_of(as_arrays, late)
         self._manager: Any = None
         self._first: Any = None
 
@@ -190,80 +103,10 @@ class Scheduler:
             self._manager = manager
         closure = copy.copy(self._first)
         closure._args = args
-        result = self._result_class(None, closure._output_type_spec)
+        result = self._result_class(closure, self._queue)
         closure._output_remote_value_ref = weakref.ref(result)
         self._queue.put(closure)
         return result
-
-
-def is_done(result: Any) -> bool:
-    """Return whether a call has ended, and what it returned is on this machine.
-
-    Before that, its worker may be lost, and then the call runs again.
-
-    Args:
-      result: of `ClusterCoordinator.schedule`.
-    """
-    has_ended = result._status_available_event.is_set()
-    return bool(has_ended and (result._has_fetched_to_local or result._error is not None))
-
-
-def arrays_of(results: Sequence[Any]) -> list[Any]:
-    """Fetch the results of some calls of one worker together, in one array.
-
-    Args:
-      results: of calls that have ended, scheduled with `stay`; each is one tensor of one axis.
-
-    Returns:
-      Their arrays.
-
-    Raises:
-      tf.errors.OpError: the worker is lost.
-    """
-    import numpy as np
-    import tensorflow as tf
-
-    tensors = [result._values[0] for result in results]
-    with _fetching(), tf.device(tensors[0].device):
-        together = tf.concat(tensors, axis=0).numpy()
-    ends = itertools.accumulate(one.shape[0] for one in tensors)
-    return np.split(together, list(ends)[:-1])
-
-
-def is_lost(error: Exception) -> bool:
-    """Return whether an error of `arrays_of` says that the worker, or what it held, is gone."""
-    import tensorflow as tf
-
-    if isinstance(error, tf.errors.InvalidArgumentError):  # from the process that came after it
-        return any(text in str(error) for text in ("tensor remote_handle", "context_id"))
-    gone = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
-    return isinstance(error, gone)
-
-
-def has_result(result: Any) -> bool:
-    """Return whether a call has ended without an error."""
-    return is_done(result) and result._error is None
-
-
-def worker_of(result: Any) -> int:
-    """Return the number of the worker that ran a call; the call has returned a list of tensors.
-
-    The worker could return its number only if each call sent it there.
-    """
-    import tensorflow as tf
-
-    return int(tf.DeviceSpec.from_string(result._values[0].device).task)
-
-
-def wait(result: Any, seconds: float) -> None:
-    """Wait until a call may be done, but not longer."""
-    if result._status_available_event.is_set():
-        with result._has_fetched_to_local_lock:
-            pass
-        if not is_done(result):  # A thread is about to take the lock, or runs the call again.
-            time.sleep(min(seconds, _MOMENT_S))
-    else:
-        result._status_available_event.wait(seconds)
 
 
 class _DatasetFunction:
@@ -293,3 +136,11 @@ def datasets_on_workers(coordinator: Any, concrete: Any, used: Callable[[int], i
     datasets = coordinator.create_per_worker_dataset(concrete)
     datasets._dataset_fn = _DatasetFunction(concrete, used)
     return datasets
+
+
+def is_on_workers(dataset: Any) -> bool:
+    """Return whether an object is what `create_per_worker_dataset` makes, or its iterator."""
+    import tensorflow as tf
+
+    kinds = (_DATASET.resolve(), tf.distribute.coordinator.PerWorkerValue)
+    return isinstance(dataset, kinds)
