@@ -86,6 +86,13 @@ class Packing:
         """Return the number of steps in what `pack` returned, as NumPy arrays."""
         return int(packed[0][:_STEPS].view("int32")[0])
 
+    def taken(self, packed: Sequence[Any]) -> list[int] | None:
+        """Return the numbers of batches in what `pack` returned; None if it has no numbers."""
+        numbers = self.numbers.get("taken") if isinstance(self.numbers, dict) else None
+        if numbers is None:
+            return None
+        return [int(self.array(packed, one)) for one in numbers[: self.steps(packed)]]
+
     def array(self, packed: Sequence[Any], number: int) -> Any:
         """Return one of the tensors that were packed, from NumPy arrays; do not change it."""
         place = self._places[number]

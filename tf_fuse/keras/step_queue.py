@@ -70,6 +70,13 @@ class Call:
             return self.known_steps
         return self.packing.steps(arrays) if self.packing else 0
 
+    def taken(self) -> list[int] | None:
+        """Wait for the call; return numbers of the batches it took, None if they stay there."""
+        arrays = self.fetch()
+        if self.known_steps is not None or self.packing is None:
+            return None
+        return self.packing.taken(arrays)
+
     def worker(self) -> int:
         """Return the worker that has run the call."""
         return coordinators.worker_of(self._result)
@@ -129,6 +136,7 @@ class StepQueue:
       strategy: the `ParameterServerStrategy`.
       coordinator: its `ClusterCoordinator`.
       workers: number of workers.
+      put_back: returns how many calls, of all queues, have run again as a task was lost.
     """
 
     def __init__(self, strategy: Any):
@@ -139,6 +147,7 @@ class StepQueue:
         self.workers = parameter_server_strategy.worker_count(strategy.extended)
         # One more waits for each worker, so that it does not wait for the coordinator.
         self._calls_per_worker = steps_in_flight.per_worker() + 1
+        self.put_back = coordinators.count_put_back(self.coordinator)
         self._begun: collections.deque[Call] = collections.deque()
         self._lock = threading.Lock()  # the worker's threads look at what has begun
 
