@@ -17,6 +17,12 @@ _ROWS = 40
 _POLICIES = tf.data.experimental.AutoShardPolicy
 
 
+@pytest.fixture(autouse=True)
+def _without_a_global_seed():
+    """One that another test has set would give seeds to all datasets."""
+    tf.random.set_seed(None)
+
+
 def _rows():
     return tf.data.Dataset.range(_ROWS)
 
