@@ -29,11 +29,13 @@ class _Training:
     Attributes:
       epochs: the iterator of its epochs; None before there is one.
       made: steps that its first epoch has made: of each worker if these read data, else one number.
+      epoch: the number of that epoch.
     """
 
     def __init__(self) -> None:
         self.epochs: Any = None
         self.made: list[int] = []
+        self.epoch = 0
 
 
 _trainings: weakref.WeakKeyDictionary[Any, _Training] = weakref.WeakKeyDictionary()
@@ -101,6 +103,8 @@ def _load(stock: Callable[..., None], self: Any, *args: Any, **more: Any) -> Non
         epoch, made = found
         backups.set_epoch(self, epoch)
         set_steps_made(self.model, made)
+        if self.model in _trainings:
+            _trainings[self.model].epoch = epoch
 
 
 def _enumerate(stock: Callable[..., Any], self: Any) -> Any:
@@ -108,31 +112,32 @@ def _enumerate(stock: Callable[..., Any], self: Any) -> Any:
     for training in list(_trainings.values()):
         if training.epochs is self and training.made:
             made, training.made = training.made, []
-            return _go_on(stock(self), made)
+            return _go_on(stock(self), made, training.epoch)
     return stock(self)
 
 
-def _go_on(steps: Iterator[Any], made: list[int]) -> Iterator[Any]:
+def _go_on(steps: Iterator[Any], made: list[int], epoch: int) -> Iterator[Any]:
     """Leave out the steps that an epoch has made, and their batches.
 
     Args:
       steps: the number of the first batch of a call, that of its last one, and the data.
       made: as of `_Training`.
+      epoch: as of `_Training`.
     """
     left_out, data = -1, None
     for first, last, data in steps:
         if left_out < 0:
-            left_out = _leave_out(data, made)
+            left_out = _leave_out(data, made, epoch)
         if first >= left_out:
             yield first, last, data
     if isinstance(data, WorkerIterator):
         data.made = 0  # If it had made all its steps, the next epoch has the same iterator.
 
 
-def _leave_out(data: Any, made: list[int]) -> int:
+def _leave_out(data: Any, made: list[int], epoch: int) -> int:
     """Leave out batches; return how many."""
     if isinstance(data, WorkerIterator):
-        return data.leave_out(made)
+        return data.leave_out(made, epoch)
     for _ in range(sum(made)):
         next(data, None)
     return sum(made)

@@ -20,6 +20,7 @@ from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
 from tf_fuse.keras import backups, checks, metric_sums, steps
 from tf_fuse.keras.data import batches, parts
+from tf_fuse.keras.data.orders import Passes
 from tf_fuse.keras.data.worker_data import WorkerData
 from tf_fuse.keras.step_queue import Call, StepQueue
 from tf_fuse.keras.steps import Steps
@@ -133,9 +134,17 @@ def _read_on_workers(
 def _read_parts(self: Any, strategy: Any, given: Any) -> None:
     """Each worker reads its part of a dataset."""
     # Keras may have mapped it, to weigh classes.
-    policy = parts.policy_of(given)
+    policy, steps = parts.policy_of(given), trainer.steps_per_epoch(self)
     part = parts.of(trainer.dataset_of(self), policy)
-    data = WorkerData(strategy, part, trainer.steps_per_epoch(self))
+    passes = Passes(given, is_counted=bool(steps))
+    data = WorkerData(
+        strategy,
+        part,
+        steps,
+        arguments=lambda epoch: [part.order.serialized(passes.begin(epoch))],
+        example=[part.order.serialized(0)],
+        may_end=not part.is_endless,
+    )
     trainer.set_dataset(self, data)
     if data.steps is None:
         trainer.let_end_anywhere(self)

@@ -67,6 +67,11 @@ class Packing:
         """Return the number of steps in what `pack` returned, as NumPy arrays."""
         return int(packed[0][:_STEPS].view("int32")[0])
 
+    def taken(self, packed: Sequence[Any]) -> list[int]:
+        """Return the numbers of batches, "taken" in the structure, in what `pack` returned."""
+        numbers = self.numbers["taken"][: self.steps(packed)]
+        return [int(self.array(packed, one)) for one in numbers]
+
     def array(self, packed: Sequence[Any], number: int) -> Any:
         """Return one of the tensors that were packed, from NumPy arrays; do not change it."""
         place = self._places[number]

@@ -62,6 +62,11 @@ class Call:
         arrays = self.fetch()
         return self.packing.steps(arrays) if self.packing else 0
 
+    def taken(self) -> list[int]:
+        """Wait for the call; return the numbers of the batches that it took of a worker's data."""
+        assert self.packing is not None
+        return self.packing.taken(self.fetch())
+
     def worker(self) -> int:
         """Return the worker that has run the call."""
         return coordinator_results.worker_of(self._result)
@@ -89,6 +94,7 @@ class StepQueue:
       strategy: the `ParameterServerStrategy`.
       coordinator: its `ClusterCoordinator`.
       workers: number of workers.
+      put_back: returns how many calls, of all queues, have run again as a task was lost.
     """
 
     def __init__(self, strategy: Any):
@@ -99,6 +105,7 @@ class StepQueue:
         self.workers = parameter_server_strategy.worker_count(strategy.extended)
         # One more waits for each worker, so that it does not wait for the coordinator.
         self._calls_per_worker = steps_in_flight.per_worker() + 1
+        self.put_back = coordinators.count_put_back(self.coordinator)
         self._begun: collections.deque[Call] = collections.deque()
         self._lock = threading.Lock()  # the worker's threads look at what has begun
 

@@ -170,6 +170,8 @@ class Steps:
             ):
                 self._begin_on_workers_data(iterator, count)
             if not len(self._queue):
+                if iterator.begin_again(self._queue):
+                    continue
                 raise StopIteration
             call, in_vain = self._queue.take(in_order=False, look=self._count)
             if done := call.steps():
@@ -195,8 +197,7 @@ class Steps:
     def _begin_on_workers_data(self, iterator: WorkerIterator, count: int) -> None:
         import tensorflow as tf
 
-        strategy, spec = self._queue.strategy, iterator.spec()
-        ends = _may_end(iterator, count)
+        spec, ends = iterator.spec(), _may_end(iterator, count)
 
         def run(packing: Packing, batches: Any) -> Any:
             outputs: list[Any] = []
@@ -204,13 +205,13 @@ class Steps:
             for _ in range(count):
                 if ends:
                     one, done = _step_or_nothing(
-                        lambda batch: strategy.run(self._step, args=(batch,)),
+                        self._numbered_step,
                         batches.get_next_as_optional(),
                         outputs[-1] if outputs else None,
                     )
                     steps += tf.cast(done, tf.int32)
                 else:
-                    one = strategy.run(self._step, args=(batches.get_next(),))
+                    one = self._numbered_step(batches.get_next())
                     steps += 1
                 outputs.append(one)
             return packing.pack(_joined(outputs), steps)
@@ -221,6 +222,11 @@ class Steps:
 
     def _step(self, batch: Any) -> Any:
         return self._sums.step(self._step_function, batch)
+
+    def _numbered_step(self, numbered: Any) -> Any:
+        """Run a step on a batch that has a number, and return that, too."""
+        number, batch = numbered
+        return {**self._queue.strategy.run(self._step, args=(batch,)), "taken": number}
 
     def _function(
         self, key: Any, run: Callable[..., Any], specs: Sequence[Any], steps: int | None
@@ -260,17 +266,19 @@ class Steps:
 
     def _count(self, call: Call) -> bool:
         """Count what a call has used of its worker's data; return whether it was in vain."""
-        return self._iterator is not None and self._iterator.take(call.worker(), call.steps())
+        return self._iterator is not None and self._iterator.take(call)
 
     def _add(self, call: Call, may_be_last: bool = False) -> None:
         """Add what a call returned, and compute the logs if it is time, or if no call is left.
 
         Args:
-          call: has ended.
+          call: has ended; one that found no data adds nothing.
           may_be_last: whether those that are left may find no data; the last logs of an epoch are
             those of all its steps.
         """
         assert call.packing is not None
+        if not call.steps():
+            return
         self._sums.add(call.packing, call.fetch())
         self._is_behind = True
         is_time = self._newest is None or time.monotonic() - self._computed_at >= _LOGS_S
@@ -317,12 +325,15 @@ def _may_end(iterator: WorkerIterator, count: int) -> bool:
     As in one process, steps are rounded up to a multiple of `count` if there is data.
     """
     steps = iterator.data.steps
-    return steps is None or steps % count > 0
+    return steps is None or iterator.data.may_end or steps % count > 0
 
 
 def _joined(outputs: Sequence[Any]) -> dict[str, Any]:
     """What the steps of one call return together."""
-    return {"additions": [one["additions"] for one in outputs], "logs": outputs[-1]["logs"]}
+    joined = {"additions": [one["additions"] for one in outputs], "logs": outputs[-1]["logs"]}
+    if "taken" in outputs[0]:
+        joined["taken"] = [one["taken"] for one in outputs]
+    return joined
 
 
 def _step_or_nothing(step: Callable[[Any], Any], batch: Any, before: Any) -> tuple[Any, Any]:

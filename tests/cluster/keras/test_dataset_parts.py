@@ -3,6 +3,7 @@
 """`fit` and `evaluate` of a `tf.data.Dataset` whose `auto_shard_policy` asks for parts."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,38 @@ def test_repeated_data(cases):
     assert cases["repeated"] == 2 * 6 * _BATCH
 
 
-def test_a_shuffle_with_a_seed_is_the_same_in_all_workers(cases):
-    assert cases["seeded shuffle"] == [1] * _ROWS
+@pytest.mark.parametrize("what", ["seeded shuffle", "unseeded shuffle", "sampled"])
+def test_an_order_is_the_same_in_all_workers(cases, what):
+    assert cases[what] == [1] * _ROWS
+
+
+def test_each_epoch_has_the_order_of_one_process(cases):
+    """The first rows of its batches, which workers train in any order."""
+    found, expected = cases["orders"]
+    assert [sorted(epoch) for epoch in found] == [sorted(epoch) for epoch in expected]
+    assert sorted(expected[0]) != sorted(expected[1])
+
+
+@pytest.mark.parametrize("what", ["steps of calls", "length of the whole"])
+def test_parts_may_need_more_calls_than_the_whole(cases, what):
+    found = cases[what]
+    assert found["seen"] == [_EPOCHS] * len(found["seen"])
+    assert found["evaluated"] == sum(range(len(found["seen"])))
+
+
+def test_steps_of_data_that_is_not_repeated(cases):
+    """A worker whose part is shorter leaves the steps to the other one."""
+    assert cases["all steps"] == [_EPOCHS] * _ROWS
+
+
+def test_data_shorter_than_the_steps_warns_as_in_one_process(cases):
+    assert cases["too few"]["seen"] == [1] * _ROWS
+    assert "Your input ran out of data" in cases["too few"]["warnings"]
+
+
+def test_an_evaluation_is_exact_if_a_worker_is_lost(cases):
+    """The worker reads its part again in the same order, though `shuffle` has no seed."""
+    assert cases["lost worker"] == [_SUM] * 3
 
 
 @pytest.mark.parametrize("what", ["table", "variable"])
@@ -79,10 +110,6 @@ def test_other_policies_are_the_coordinators(cases):
             "auto_shard_policy is DATA, but the dataset calls Python (operation PyFunc, as "
             "from_generator, py_function and numpy_function make it), which workers cannot; give "
             "fit a function of an InputContext",
-        ),
-        (
-            "unseeded shuffle",
-            "auto_shard_policy is DATA, but shuffle has no seed: each worker would have an order",
         ),
         (
             "queue",
@@ -116,10 +143,10 @@ def _main(folder):
             self.sum.update_state(weights)
             return {"ids": self.sum.result()}
 
-    def model(cls=RowCounter):
+    def model(cls=RowCounter, rows=_ROWS, steps=1):
         with job.strategy.scope():
-            one = cls(_ROWS)
-            one.compile()
+            one = cls(rows)
+            one.compile(steps_per_execution=steps)
         return one
 
     def asking(dataset, policy):
@@ -197,6 +224,69 @@ def _main(folder):
         three = tf.Variable(3)
         return counted(numbers().map(lambda row: (row + three) % _ROWS), "DATA")
 
+    def sampled():
+        pair = [numbers().filter(lambda row, i=i: row % 2 == i) for i in range(2)]
+        return counted(tf.data.Dataset.sample_from_datasets(pair), "DATA")
+
+    def orders():
+        def make():
+            return numbers().shuffle(_ROWS, seed=7).batch(_BATCH)
+
+        found = []
+        note = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _: found.append([]),
+            on_train_batch_end=lambda _, logs: found[-1].append(logs["first"]),
+        )
+        model().fit(asking(make(), "DATA"), epochs=_EPOCHS, verbose=0, callbacks=[note])
+        stock = make()
+        passes = [[batch[0] for batch in stock.as_numpy_iterator()] for _ in range(2 * _EPOCHS)]
+        # (Keras makes an iterator at the end of an epoch, too.)
+        return found, [[float(row) for row in one] for one in passes[::2]]
+
+    def trained_twice(dataset, rows, steps):
+        one = model(rows=rows, steps=steps)
+        one.fit(dataset, epochs=_EPOCHS, verbose=0)
+        evaluated = one.evaluate(dataset, verbose=0, return_dict=True)["ids"]
+        return {"seen": one.counts(), "evaluated": evaluated}
+
+    def length_of_the_whole():
+        rows = rows_of_files(names[:2]).apply(tf.data.experimental.assert_cardinality(20))
+        return trained_twice(asking(rows.batch(_BATCH), "FILE"), 20, 1)
+
+    def all_steps():
+        one = model()
+        rows = rows_of_files(names).apply(tf.data.experimental.assert_cardinality(_ROWS))
+        one.fit(asking(rows.batch(_BATCH), "FILE"), epochs=_EPOCHS, steps_per_epoch=8, verbose=0)
+        return one.counts()
+
+    def too_few():
+        one = model()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = asking(numbers().filter(lambda row: row >= 0).batch(_BATCH), "DATA")
+            one.fit(data, steps_per_epoch=20, verbose=0)
+        return {"seen": one.counts(), "warnings": " ".join(str(each.message) for each in caught)}
+
+    def lost_worker():
+        one = model()
+        data = asking(rows_of_files(names).shuffle(10).batch(_BATCH), "FILE")
+
+        class Lose(keras.callbacks.Callback):
+            """Ends a worker in the middle of an evaluation, and starts it again."""
+
+            calls = 0
+
+            def on_test_batch_end(self, batch, logs=None):
+                self.calls += 1
+                if self.calls == 3:
+                    job.cluster.kill("worker:0")
+                    job.cluster.restart("worker:0")
+
+        return [
+            one.evaluate(data, verbose=0, return_dict=True, callbacks=[Lose()])["ids"]
+            for _ in range(3)
+        ]
+
     def queue():
         rows = tf.queue.FIFOQueue(_ROWS, [tf.int32], shapes=[[]])
         return counted(numbers().map(lambda _: rows.dequeue()), "DATA")
@@ -210,6 +300,15 @@ def _main(folder):
             "repeated": repeated,
             "seeded shuffle": lambda: counted(numbers().shuffle(_ROWS, seed=7), "DATA"),
             "unseeded shuffle": lambda: counted(numbers().shuffle(_ROWS), "DATA"),
+            "sampled": sampled,
+            "orders": orders,
+            "steps of calls": lambda: trained_twice(
+                asking(tf.data.Dataset.range(32, output_type=tf.int32).batch(_BATCH), "DATA"), 32, 3
+            ),
+            "length of the whole": length_of_the_whole,
+            "all steps": all_steps,
+            "too few": too_few,
+            "lost worker": lost_worker,
             "OFF": lambda: counted(numbers(), "OFF"),
             "generator": generator,
             "table": table,

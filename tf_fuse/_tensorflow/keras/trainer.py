@@ -133,6 +133,13 @@ MEMBERS = (
         "self",
         when=ON_OBJECTS,
     ),
+    _member(
+        _EPOCHS,
+        "reset",
+        "It restores the length of a whole dataset, whose parts may need more calls.",
+        "self",
+        when=ON_OBJECTS,
+    ),
     Member(
         _EPOCHS,
         "_num_batches",
@@ -209,5 +216,12 @@ def let_end_anywhere(epochs: Any) -> None:
     def forget_length() -> None:
         epochs._num_batches = None
 
+    stock_reset = epochs.reset
+
+    def reset() -> None:
+        stock_reset()
+        forget_length()
+
     forget_length()
     epochs._interrupted_warning = forget_length
+    epochs.reset = reset

@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -64,6 +66,14 @@ MEMBERS = (
             ("_cancellation_mgr", Stored(), "is another one after a call has failed"),
         )
     ),
+    Member(
+        f"{_COORDINATOR}:_CoordinatedClosureQueue",
+        "put_back",
+        Takes("self", "closure"),
+        "A call that runs again has taken a batch of its worker.",
+        _FEATURES,
+        ON_OBJECTS,
+    ),
     _DATASET,
     _DISPATCH,
 )
@@ -109,32 +119,49 @@ class Scheduler:
         return result
 
 
+def count_put_back(coordinator: Any) -> Callable[[], int]:
+    """Return what counts the calls that run again, as a worker or a server was lost."""
+    queue = coordinator._cluster.closure_queue
+    if not hasattr(queue.put_back, "tf_fuse_count"):
+        stock, counter = queue.put_back, itertools.count(1)
+
+        @functools.wraps(stock)
+        def put_back(closure: Any) -> None:
+            put_back.tf_fuse_count = next(counter)  # type: ignore[attr-defined]
+            stock(closure)
+
+        put_back.tf_fuse_count = 0  # type: ignore[attr-defined]
+        queue.put_back = put_back
+    counted = queue.put_back
+    return lambda: int(counted.tf_fuse_count)
+
+
 class _DatasetFunction:
     """Stands for the concrete function that makes the dataset of a worker."""
 
-    def __init__(self, concrete: Any, used: Callable[[int], int]):
+    def __init__(self, concrete: Any, arguments: Callable[[int], Sequence[Any]]):
         self.structured_outputs = concrete.structured_outputs
         self._concrete = concrete
-        self._used = used
+        self._arguments = arguments
 
     def __call__(self) -> Any:
-        import tensorflow as tf
-
         worker = getattr(_DISPATCH.resolve(), _DISPATCH.name)().worker_index
-        return self._concrete(tf.constant(self._used(worker), tf.int64))
+        return self._concrete(*self._arguments(worker))
 
 
-def datasets_on_workers(coordinator: Any, concrete: Any, used: Callable[[int], int]) -> Any:
+def datasets_on_workers(
+    coordinator: Any, concrete: Any, arguments: Callable[[int], Sequence[Any]]
+) -> Any:
     """Return datasets, one for each worker: an iterable of iterators on the workers.
 
     Args:
       coordinator: the `ClusterCoordinator`.
-      concrete: function that makes a worker's dataset; gets how many elements to leave out.
-      used: returns that number for a worker; a thread of the coordinator calls it when a worker
-        makes its iterator, and again after it was lost.
+      concrete: function that makes a worker's dataset.
+      arguments: returns its arguments for a worker; a thread of the coordinator calls it when a
+        worker makes its iterator, and again after it was lost.
     """
     datasets = coordinator.create_per_worker_dataset(concrete)
-    datasets._dataset_fn = _DatasetFunction(concrete, used)
+    datasets._dataset_fn = _DatasetFunction(concrete, arguments)
     return datasets
 
 

@@ -9,12 +9,14 @@ dataset goes to each worker, where TensorFlow divides it as it does under other 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
+
+from tf_fuse.keras.data.orders import Order
 
 # What workers cannot run: the functions are of the coordinator's process.
 _OF_PYTHON: Final = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-_WITH_OWN_HANDLE: Final = ("Cache", "Shuffle")  # They make what a handle stands for.
+_WITH_OWN_HANDLE: Final = ("Cache", "Random", "Shuffle")  # They make what a handle stands for.
 _WARN: Final = 0  # `external_state_policy`: of random numbers, each worker draws its own.
 
 
@@ -23,20 +25,27 @@ class Parts:
     """A function of an `InputContext` that makes the part of a worker.
 
     Attributes:
-      graph: of the whole dataset, serialized.
+      order: of the whole dataset.
       element_spec: of the dataset.
       policy: by which TensorFlow divides it.
+      is_endless: whether the whole dataset is.
     """
 
-    graph: Any
+    order: Order
     element_spec: Any
     policy: Any
+    is_endless: bool
 
-    def __call__(self, context: Any) -> Any:
-        """Make the dataset of an input pipeline."""
+    def __call__(self, context: Any, graph: Any) -> Any:
+        """Make the dataset of an input pipeline.
+
+        Args:
+          context: the `InputContext`.
+          graph: of the whole dataset in this pass, serialized.
+        """
         import tensorflow as tf
 
-        whole = tf.raw_ops.DatasetFromGraph(graph_def=self.graph)
+        whole = tf.raw_ops.DatasetFromGraph(graph_def=graph)
         # Any dataset of the same elements has the types and shapes of its tensors.
         like = tf.data.experimental.from_variant(whole, self.element_spec).skip(0)
         operation = tf.data.experimental.to_variant(like).op
@@ -49,7 +58,9 @@ class Parts:
             auto_shard_policy=self.policy.value,
             num_replicas=context.num_input_pipelines,
         )
-        return tf.data.experimental.from_variant(part, self.element_spec)
+        options = tf.data.Options()
+        options.deterministic = True
+        return tf.data.experimental.from_variant(part, self.element_spec).with_options(options)
 
 
 def are_asked_for(dataset: Any) -> bool:
@@ -93,16 +104,16 @@ def of(dataset: Any, policy: Any) -> Parts:
         ) from error
     found = tf.compat.v1.GraphDef.FromString(graph.numpy())
     for nodes in [found.node, *(function.node_def for function in found.library.function)]:
-        if reason := _why_not(nodes, policy):
+        if reason := _why_not(nodes):
             raise ValueError(f"auto_shard_policy is {policy.name}, but {reason}; {advice}")
-    return Parts(graph, dataset.element_spec, policy)
+    is_endless = bool(dataset.cardinality() == tf.data.INFINITE_CARDINALITY)
+    return Parts(Order(found), dataset.element_spec, policy, is_endless)
 
 
-def _why_not(nodes: Sequence[Any], policy: Any) -> str | None:
+def _why_not(nodes: Sequence[Any]) -> str | None:
     """Return why workers cannot make parts of a dataset, for its nodes or those of a function."""
     import tensorflow as tf
 
-    by_name = {node.name: node for node in nodes}
     # (Values of variables and tables travel in the graph.)
     handles = {
         node.name
@@ -110,11 +121,6 @@ def _why_not(nodes: Sequence[Any], policy: Any) -> str | None:
         if node.op == "Const" and node.attr["dtype"].type == tf.resource.as_datatype_enum
     }
     for node in nodes:
-        if policy == tf.data.experimental.AutoShardPolicy.DATA and _is_unseeded(node, by_name):
-            return (
-                "shuffle has no seed: each worker would have an order of its own, and some rows "
-                "would train twice, others never (give it one)"
-            )
         if any(one in handles for one in node.input) and not node.op.startswith(_WITH_OWN_HANDLE):
             return (
                 f"operation {node.op} of the dataset uses a queue, an iterator or the like of this "
@@ -126,16 +132,3 @@ def _why_not(nodes: Sequence[Any], policy: Any) -> str | None:
                 "and numpy_function make it), which workers cannot"
             )
     return None
-
-
-def _is_unseeded(node: Any, nodes: Mapping[str, Any]) -> bool:
-    """Return whether a node shuffles with numbers of its process: both of its seeds are 0."""
-    import tensorflow as tf
-
-    if not node.op.startswith("Shuffle"):
-        return False
-    seeds = [nodes.get(name.partition(":")[0]) for name in node.input[2:4]]
-    return all(
-        one is not None and one.op == "Const" and not tf.make_ndarray(one.attr["value"].tensor)
-        for one in seeds
-    )
