@@ -362,9 +362,8 @@ bool UsesOldValue(const Edge& value) {
   if (handle.first == nullptr) return false;
   std::vector<const Node*> waiting = {value.src()};
   std::set<const Node*> seen;
-  while (!waiting.empty()) {
-    const Node* node = waiting.back();
-    waiting.pop_back();
+  for (size_t i = 0; i < waiting.size(); ++i) {  // The old value is near.
+    const Node* node = waiting[i];
     if (!node->IsOp() || !seen.insert(node).second) continue;
     if (node->type_string() == "ReadVariableOp" &&
         HandleOf(*node, 0) == handle) {
@@ -389,53 +388,73 @@ bool UsesOldValue(const Edge& value) {
 // scalars, or as an update of what the variable was.
 class StoredRows {
  public:
-  explicit StoredRows(Ranks* ranks) : ranks_(ranks) {}
-
-  bool LeadsTo(const Edge& edge) {
-    seen_.clear();
-    waiting_ = {{&edge, /*computed=*/false, /*by_server=*/false}};
-    while (!waiting_.empty()) {
-      const Way way = waiting_.back();
-      waiting_.pop_back();
-      const Node* node = way.edge->dst();
-      if (!node->IsOp() || !CarriesValues(*way.edge)) continue;
-      const bool by_server =
-          way.by_server && DeviceOf(*way.edge->src()) == DeviceOf(*node);
-      if (!seen_.insert({node, way.computed, by_server}).second) continue;
-      const std::string& type = node->type_string();
-      if (IsUpdate(type)) continue;
-      if (IsAssignment(type)) {
-        if (!by_server && (!way.computed || IsStored(*way.edge))) return true;
-        continue;
-      }
-      const bool computes = !Moves(*node);
-      for (const Edge* out : node->out_edges()) {
-        waiting_.push_back(
-            {out, way.computed || computes,
-             by_server || (computes && !IsWorker(DeviceOf(*node)))});
+  StoredRows(const Graph& graph, Ranks* ranks) : ranks_(ranks) {
+    for (const Node* node : graph.op_nodes()) {
+      if (!IsAssignment(node->type_string())) continue;
+      for (const Edge* edge : node->in_edges()) {
+        if (!CarriesValues(*edge)) continue;
+        Add({node, /*is_computed=*/false, /*is_of_server=*/false});
+        if (IsStored(*edge)) {
+          Add({node, /*is_computed=*/true, /*is_of_server=*/false});
+        }
       }
     }
-    return false;
+    while (!waiting_.empty()) {
+      const State state = waiting_.back();
+      waiting_.pop_back();
+      GoBack(state);
+    }
+  }
+
+  bool LeadsTo(const Edge& edge) const {
+    return leading_.count({edge.dst(), false, false}) > 0;
   }
 
  private:
-  struct Way {
-    const Edge* edge;
-    bool computed;   // With what the rows were.
-    bool by_server;  // On this device, which is a server's.
-  };
+  // A node that gets what was a row: whether it has been computed with, and
+  // whether by the node's device, which is a server's.
+  using State = std::tuple<const Node*, bool, bool>;
 
-  // Of a value that a worker computed.
+  void Add(const State& state) {
+    if (leading_.insert(state).second) waiting_.push_back(state);
+  }
+
+  // Adds the states that lead to one.
+  void GoBack(const State& state) {
+    const auto& [node, is_computed, is_of_server] = state;
+    for (const Edge* edge : node->in_edges()) {
+      const Node* source = edge->src();
+      if (!CarriesValues(*edge) || !source->IsOp() ||
+          IsUpdate(source->type_string())) {
+        continue;
+      }
+      const bool is_near = DeviceOf(*source) == DeviceOf(*node);
+      const bool computes = !Moves(*source);
+      const bool serves = computes && !IsWorker(DeviceOf(*source));
+      for (const bool was_computed : {false, true}) {
+        for (const bool was_of_server : {false, true}) {
+          if ((was_computed || computes) == is_computed &&
+              ((was_of_server || serves) && is_near) == is_of_server) {
+            Add({source, was_computed, was_of_server});
+          }
+        }
+      }
+    }
+  }
+
+  // Whether an assignment stores what a worker computed from rows.
   bool IsStored(const Edge& edge) {
-    return !MarkOfInput(*edge.dst(), 0).empty() &&
+    const Node& node = *edge.dst();
+    const bool by_server =
+        DeviceOf(*edge.src()) == DeviceOf(node) && !Moves(*edge.src());
+    return !by_server && !MarkOfInput(node, 0).empty() &&
            !ranks_->IsScalar(edge.src(), edge.src_output()) &&
-           !(edge.dst()->type_string() == "AssignVariableOp" &&
-             UsesOldValue(edge));
+           !(node.type_string() == "AssignVariableOp" && UsesOldValue(edge));
   }
 
   Ranks* const ranks_;
-  std::set<std::tuple<const Node*, bool, bool>> seen_;
-  std::vector<Way> waiting_;
+  std::set<State> leading_;
+  std::vector<State> waiting_;
 };
 
 // Source, output and the consumers' device: what is decided as one.
@@ -500,10 +519,12 @@ class CompressionPlanner {
  private:
   bool PlanRows(const CompressedTensor& tensor) {
     if (!IsRows(tensor.source, tensor.source_device)) return false;
-    StoredRows stored(ranks());
+    if (stored_rows_ == nullptr) {
+      stored_rows_ = std::make_unique<StoredRows>(graph_, ranks());
+    }
     return std::none_of(
         tensor.edges.begin(), tensor.edges.end(),
-        [&stored](const Edge* edge) { return stored.LeadsTo(*edge); });
+        [this](const Edge* edge) { return stored_rows_->LeadsTo(*edge); });
   }
 
   bool PlanGradient(CompressedTensor* tensor) {
@@ -541,7 +562,9 @@ class CompressionPlanner {
 
   const Graph& graph_;
   const std::function<bool(const std::string&)>& is_local_;
-  std::unique_ptr<Ranks> ranks_;  // Made when first needed.
+  // Made when first needed.
+  std::unique_ptr<Ranks> ranks_;
+  std::unique_ptr<StoredRows> stored_rows_;
 };
 
 }  // namespace

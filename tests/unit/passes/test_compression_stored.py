@@ -116,6 +116,20 @@ def test_rows_are_rounded_beside_metrics_and_a_loss_that_is_kept():
     assert _sent_rows(build) == _ROUNDED
 
 
+def test_rows_are_rounded_beside_others_that_are_stored():
+    def build():
+        ids = graphs.fed("ids")
+        handles = [graphs.table(f"bfloat16 job/{i}", name=f"table_{i}") for i in range(2)]
+        stored, used = (graphs.rows(handle, ids) for handle in handles)
+        value = _worker(lambda rows: tf.nn.l2_normalize(rows, 1), stored)
+        graphs.scatter(raw.ResourceScatterUpdate, handles[0], ids, value)
+        _, gradient = _worker(lambda rows: _gradient_of(rows + stored), used)
+        graphs.scatter(raw.ResourceScatterSub, handles[1], ids, gradient)
+
+    sent = graphs.sent(build)
+    assert (sent["rows"], sent["rows_1"]) == ("float32", _ROUNDED)
+
+
 _MOVES = {
     "gather": lambda rows: tf.gather(rows, [2, 0, 0]),
     "gather_nd": lambda rows: tf.gather_nd(rows, [[2, 0], [0, 1]]),
