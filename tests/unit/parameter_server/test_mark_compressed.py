@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 
-import tf_fuse  # noqa: F401  (adds the options)
+import tf_fuse.parameter_server
 from tf_fuse.parameter_server.lookups import handle_packing
 
 
@@ -138,6 +138,9 @@ def test_a_mark_names_the_function_whatever_is_traced_again():
 
     (one,), (again,), (other,) = _marks(step), _marks(step), _marks(adversarial_step)
     assert one == again and one.endswith("/step") and other.endswith("/adversarial_step")
+    for one_step in (step, tf.function(step)):
+        repeated = tf_fuse.parameter_server.repeat(one_step, 2).get_concrete_function()
+        assert repeated.graph.name == "step"
 
 
 def test_a_captured_iterator_is_not_a_variable():
