@@ -37,9 +37,10 @@ def repeat(step: Callable[..., Any], n: int) -> Any:
     def stacked(*each: Any) -> Any:
         return None if each[0] is None else tf.stack(each)
 
-    @tf.function
     def repeated(*args: Any, **kwargs: Any) -> Any:
         results = [step(*args, **kwargs) for _ in range(n)]
         return tf.nest.map_structure(stacked, *results)
 
-    return repeated
+    # `compress` keeps apart what functions of different names lose by rounding.
+    repeated.__name__ = getattr(step, "__name__", repeated.__name__)
+    return tf.function(repeated)

@@ -5,18 +5,21 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "passes/view/partition_view.h"
 #include "passes/view/placed_nodes.h"
 #include "passes/view/static_ranks.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/fingerprint.h"
 
 namespace tf_fuse {
 
@@ -40,6 +43,60 @@ bool HandsOn(const Node& node) {
   return kTypes->count(node.type_string()) > 0;
 }
 
+// They compute with no element: each one that they return is one of an input,
+// or a constant. (Cast, which hands on, is among them.) What gets a rounded
+// value from them gets it as if it had got their input.
+bool Moves(const Node& node) {
+  static const auto* const kTypes = new Types{"BroadcastTo",
+                                              "CheckNumerics",
+                                              "Concat",
+                                              "ConcatV2",
+                                              "DynamicPartition",
+                                              "DynamicStitch",
+                                              "EnsureShape",
+                                              "Enter",
+                                              "Exit",
+                                              "GatherNd",
+                                              "GatherV2",
+                                              "IdentityN",
+                                              "MirrorPad",
+                                              "NextIteration",
+                                              "Pack",
+                                              "Pad",
+                                              "PadV2",
+                                              "ParallelConcat",
+                                              "ParallelDynamicStitch",
+                                              "PreventGradient",
+                                              "ReverseSequence",
+                                              "ReverseV2",
+                                              "Roll",
+                                              "Select",
+                                              "SelectV2",
+                                              "Slice",
+                                              "Split",
+                                              "SplitV",
+                                              "StridedSlice",
+                                              "TensorListConcatV2",
+                                              "TensorListFromTensor",
+                                              "TensorListGetItem",
+                                              "TensorListPushBack",
+                                              "TensorListSetItem",
+                                              "TensorListStack",
+                                              "TensorScatterUpdate",
+                                              "Tile",
+                                              "Transpose",
+                                              "Unpack"};
+  return HandsOn(node) || kTypes->count(node.type_string()) > 0;
+}
+
+// Whether an edge can carry values of rows. (Variants hold lists of tensors;
+// integers that depend on rows, such as those of an argmax, are not rounded.)
+bool CarriesValues(const Edge& edge) {
+  if (edge.IsControlEdge()) return false;
+  const tensorflow::DataType type = edge.src()->output_type(edge.src_output());
+  return tensorflow::DataTypeIsFloating(type) || type == tensorflow::DT_VARIANT;
+}
+
 // Rows of their first input, or sums of them.
 bool PicksRows(const Node& node) {
   static const auto* const kTypes =
@@ -53,38 +110,37 @@ bool EntersOrLeavesLoop(const Node& node) {
   return node.IsEnter() || node.IsExit() || node.IsNextIteration();
 }
 
-// What the marks of a graph say.
-class Marks {
- public:
-  // The mark of the variable whose handle an output is; empty if there is none.
-  static std::string Of(const Node* node, int output) {
-    // (A graph's own circle, a loop, has no handles that change.)
-    for (int steps = 0; node != nullptr && steps < 1000; ++steps) {
-      if (node->IsArg()) {
-        std::string mark;
-        (void)tensorflow::TryGetNodeAttr(node->attrs(), kCompressAttr, &mark);
-        return mark;
-      }
-      if (node->type_string() == "TfFuse>UnpackHandles") {
-        std::vector<std::string> marks;
-        (void)tensorflow::TryGetNodeAttr(node->attrs(), kCompressAttr, &marks);
-        const auto at = static_cast<size_t>(output);
-        return at < marks.size() ? marks[at] : "";
-      }
-      if (!HandsOn(*node) && !node->IsEnter()) return "";
-      const Edge* edge = InputOf(*node, 0);
-      if (edge == nullptr) return "";
-      output = edge->src_output();
-      node = edge->src();
+// Which output of the graph's arguments a handle is; nullptr if it is unknown.
+using Handle = std::pair<const Node*, int>;
+
+Handle HandleOf(const Node& node, int input) {
+  const Edge* edge = InputOf(node, input);
+  // (A graph's own circle, a loop, has no handles that change.)
+  for (int steps = 0; edge != nullptr && steps < 1000; ++steps) {
+    const Node* source = edge->src();
+    if (source->IsArg() || source->type_string() == "TfFuse>UnpackHandles") {
+      return {source, edge->src_output()};
     }
-    return "";
+    if (!HandsOn(*source) && !source->IsEnter()) break;
+    edge = InputOf(*source, 0);
   }
-  // Of an input of a node.
-  static std::string OfInput(const Node& node, int input) {
-    const Edge* edge = InputOf(node, input);
-    return edge == nullptr ? "" : Of(edge->src(), edge->src_output());
+  return {nullptr, 0};
+}
+
+// The mark of the variable whose handle an input is; empty if it has none.
+std::string MarkOfInput(const Node& node, int input) {
+  const auto [source, output] = HandleOf(node, input);
+  if (source == nullptr) return "";
+  if (source->IsArg()) {
+    std::string mark;
+    (void)tensorflow::TryGetNodeAttr(source->attrs(), kCompressAttr, &mark);
+    return mark;
   }
-};
+  std::vector<std::string> marks;
+  (void)tensorflow::TryGetNodeAttr(source->attrs(), kCompressAttr, &marks);
+  const auto at = static_cast<size_t>(output);
+  return at < marks.size() ? marks[at] : "";
+}
 
 bool IsCompressed(const std::string& mark) {
   return absl::StartsWith(mark, kCompressedPrefix);
@@ -97,7 +153,7 @@ bool IsRows(const Node* node, const std::string& device) {
     const std::string& type = node->type_string();
     if (type == "ResourceGather" || type == "ResourceGatherNd") {
       return node->output_type(0) == tensorflow::DT_FLOAT &&
-             IsCompressed(Marks::OfInput(*node, 0));
+             IsCompressed(MarkOfInput(*node, 0));
     }
     if (!HandsOn(*node) && !PicksRows(*node)) return false;
     const Edge* edge = InputOf(*node, 0);
@@ -143,10 +199,11 @@ bool IsUpdate(const std::string& type) {
 // Updates that store what they get.
 bool IsAssignment(const std::string& type) {
   return type == "AssignVariableOp" || type == "ResourceScatterUpdate" ||
-         type == "ResourceScatterNdUpdate";
+         type == "ResourceScatterNdUpdate" ||
+         type == "ResourceStridedSliceAssign";
 }
 
-// Where a tensor leads on the device of its consumer.
+// Where a gradient leads on the device of its consumer.
 class Uses {
  public:
   Uses(const Edge& edge, const std::string& device) : device_(device) {
@@ -163,6 +220,10 @@ class Uses {
   bool is_left() const { return is_left_; }
   bool of_rows() const { return of_rows_; }
   const std::set<std::string>& variables() const { return variables_; }
+  // What becomes of it, without names: the copies of a step in one function
+  // use their gradients in the same way, and so does a function that is traced
+  // again.
+  const std::set<std::string>& forms() const { return forms_; }
 
  private:
   // Follows an edge of a value that has been computed with, or has not.
@@ -171,10 +232,39 @@ class Uses {
     if (!node->IsOp()) return;
     if (node->IsRetval() || EntersOrLeavesLoop(*node)) is_left_ = true;
     if (DeviceOf(*node) != device_) return;
-    if (!seen_.emplace(node, computed).second) return;
-    of_rows_ |= GetsNumbersOfStep(*node);
-    if (VisitVariable(*node, computed)) return;
-    waiting_.emplace_back(node, computed || !HandsOn(*node));
+    const bool is_new = seen_.emplace(node, computed).second;
+    bool has_variable = false;
+    if (is_new) {
+      of_rows_ |= GetsNumbersOfStep(*node);
+      has_variable = VisitVariable(*node, computed);
+    }
+    forms_.insert(FormOf(edge));
+    if (!is_new || has_variable) return;
+    waiting_.emplace_back(node, computed || !Moves(*node));
+  }
+
+  // The operation that gets a value, its variables and its constants. (A fused
+  // update distinguishes its inputs by their numbers; those of an operation
+  // that commutes may change places.)
+  static std::string FormOf(const Edge& edge) {
+    const Node& node = *edge.dst();
+    std::string form = node.type_string();
+    bool has_variable = false;
+    for (int i = 0; i < node.num_inputs(); ++i) {
+      if (node.input_type(i) == tensorflow::DT_RESOURCE) {
+        has_variable = true;
+        absl::StrAppend(&form, ",", MarkOfInput(node, i));
+        continue;
+      }
+      const Edge* other = InputOf(node, i);
+      if (other == nullptr || !other->src()->IsConstant()) continue;
+      const auto* value = other->src()->attrs().Find("value");
+      if (value == nullptr) continue;
+      absl::StrAppend(&form, ",",
+                      tensorflow::Fingerprint64(value->SerializeAsString()));
+    }
+    if (has_variable) absl::StrAppend(&form, "@", edge.dst_input());
+    return form;
   }
 
   // Whether the node has a variable.
@@ -183,7 +273,7 @@ class Uses {
     for (int i = 0; i < node.num_inputs(); ++i) {
       if (node.input_type(i) != tensorflow::DT_RESOURCE) continue;
       has_variable = true;
-      const std::string mark = Marks::OfInput(node, i);
+      const std::string mark = MarkOfInput(node, i);
       if (IsCompressed(mark)) {
         variables_.insert(mark.substr(sizeof(kCompressedPrefix) - 1));
       }
@@ -199,11 +289,12 @@ class Uses {
   std::set<std::pair<const Node*, bool>> seen_;
   std::vector<std::pair<const Node*, bool>> waiting_;
   std::set<std::string> variables_;
+  std::set<std::string> forms_;
   bool is_left_ = false;
   bool of_rows_ = false;
 };
 
-// Whether the function returns what an edge leads to, unchanged.
+// Whether the function returns what an edge leads to, only moved.
 bool IsReturned(const Edge& edge) {
   std::vector<const Node*> waiting = {edge.dst()};
   std::set<const Node*> seen;
@@ -211,13 +302,116 @@ bool IsReturned(const Edge& edge) {
     const Node* node = waiting.back();
     waiting.pop_back();
     if (node->IsRetval()) return true;
-    if (!HandsOn(*node) || !seen.insert(node).second) continue;
+    if (!Moves(*node) || !seen.insert(node).second) continue;
     for (const Edge* out : node->out_edges()) {
-      if (!out->IsControlEdge()) waiting.push_back(out->dst());
+      if (CarriesValues(*out)) waiting.push_back(out->dst());
     }
   }
   return false;
 }
+
+// Whether an assignment's value is computed from what its variable was, all of
+// it: then it is an update, such as `w.assign(w - rate * gradient)`, or a
+// moving average.
+bool UsesOldValue(const Edge& value) {
+  const Handle handle = HandleOf(*value.dst(), 0);
+  if (handle.first == nullptr) return false;
+  std::vector<const Node*> waiting = {value.src()};
+  std::set<const Node*> seen;
+  for (size_t i = 0; i < waiting.size(); ++i) {  // The old value is near.
+    const Node* node = waiting[i];
+    if (!node->IsOp() || !seen.insert(node).second) continue;
+    if (node->type_string() == "ReadVariableOp" &&
+        HandleOf(*node, 0) == handle) {
+      return true;
+    }
+    // The old value with other rows in it is not computed with.
+    if (node->type_string() == "TensorScatterUpdate") continue;
+    for (const Edge* in : node->in_edges()) {
+      if (CarriesValues(*in)) waiting.push_back(in->src());
+    }
+  }
+  return false;
+}
+
+// Whether rows that a worker gets are stored: unchanged, moved or computed
+// with.
+//
+// A loss depends on rows, and everything that a step updates depends on the
+// loss. So what adds to a variable does not count, nor what a server computes
+// with before it stores it (an optimizer), nor what a worker computes with and
+// stores in variables that are not trained (moving averages, metrics), as
+// scalars, or as an update of what the variable was.
+class StoredRows {
+ public:
+  StoredRows(const Graph& graph, StaticRanks* ranks) : ranks_(ranks) {
+    for (const Node* node : graph.op_nodes()) {
+      if (!IsAssignment(node->type_string())) continue;
+      for (const Edge* edge : node->in_edges()) {
+        if (!CarriesValues(*edge)) continue;
+        Add({node, /*is_computed=*/false, /*is_of_server=*/false});
+        if (IsStored(*edge)) {
+          Add({node, /*is_computed=*/true, /*is_of_server=*/false});
+        }
+      }
+    }
+    while (!waiting_.empty()) {
+      const State state = waiting_.back();
+      waiting_.pop_back();
+      GoBack(state);
+    }
+  }
+
+  bool LeadsTo(const Edge& edge) const {
+    return leading_.count({edge.dst(), false, false}) > 0;
+  }
+
+ private:
+  // A node that gets what was a row: whether it has been computed with, and
+  // whether by the node's device, which is a server's.
+  using State = std::tuple<const Node*, bool, bool>;
+
+  void Add(const State& state) {
+    if (leading_.insert(state).second) waiting_.push_back(state);
+  }
+
+  // Adds the states that lead to one.
+  void GoBack(const State& state) {
+    const auto& [node, is_computed, is_of_server] = state;
+    for (const Edge* edge : node->in_edges()) {
+      const Node* source = edge->src();
+      if (!CarriesValues(*edge) || !source->IsOp() ||
+          IsUpdate(source->type_string())) {
+        continue;
+      }
+      const bool is_near = DeviceOf(*source) == DeviceOf(*node);
+      const bool computes = !Moves(*source);
+      const bool serves = computes && !IsWorker(DeviceOf(*source));
+      for (const bool was_computed : {false, true}) {
+        for (const bool was_of_server : {false, true}) {
+          if ((was_computed || computes) == is_computed &&
+              ((was_of_server || serves) && is_near) == is_of_server) {
+            Add({source, was_computed, was_of_server});
+          }
+        }
+      }
+    }
+  }
+
+  // Whether an assignment stores what a worker computed from rows.
+  bool IsStored(const Edge& edge) {
+    const Node& node = *edge.dst();
+    const bool by_server =
+        DeviceOf(*edge.src()) == DeviceOf(node) && !Moves(*edge.src());
+    return !by_server && !MarkOfInput(node, 0).empty() &&
+           ranks_->Of(*edge.src(), edge.src_output()) != 0 &&
+           !(node.type_string() == "AssignVariableOp" && UsesOldValue(edge));
+  }
+
+  StaticRanks* const ranks_;
+  std::set<State> leading_;
+  std::vector<State> waiting_;
+};
 
 // Source, output and the consumers' device: what is decided as one.
 using TensorKey = std::tuple<std::string, int, std::string>;
@@ -265,9 +459,8 @@ class CompressionPlanner {
               })) {
         continue;
       }
-      const bool planned = IsWorker(tensor.device)
-                               ? IsRows(tensor.source, tensor.source_device)
-                               : PlanGradient(&tensor);
+      const bool planned =
+          IsWorker(tensor.device) ? PlanRows(tensor) : PlanGradient(&tensor);
       if (!planned) continue;
       std::sort(tensor.edges.begin(), tensor.edges.end(),
                 [](const Edge* a, const Edge* b) {
@@ -280,13 +473,25 @@ class CompressionPlanner {
   }
 
  private:
+  bool PlanRows(const CompressedTensor& tensor) {
+    if (!IsRows(tensor.source, tensor.source_device)) return false;
+    if (stored_rows_ == nullptr) {
+      stored_rows_ = std::make_unique<StoredRows>(graph_, &ranks_);
+    }
+    return std::none_of(
+        tensor.edges.begin(), tensor.edges.end(),
+        [this](const Edge* edge) { return stored_rows_->LeadsTo(*edge); });
+  }
+
   bool PlanGradient(CompressedTensor* tensor) {
     std::set<std::string> variables;
+    std::set<std::string> forms;
     bool of_rows = false;
     for (const Edge* edge : tensor->edges) {
       const Uses uses(*edge, tensor->device);
       if (uses.is_left()) return false;
       variables.insert(uses.variables().begin(), uses.variables().end());
+      forms.insert(uses.forms().begin(), uses.forms().end());
       of_rows |= uses.of_rows();
     }
     if (variables.empty()) return false;
@@ -296,10 +501,13 @@ class CompressionPlanner {
       return false;
     }
     if (!of_rows) {
-      // A variable has more than one if it uses its gradient in two forms.
-      const std::string& variable = *variables.begin();
-      tensor->feedback_key =
-          absl::StrCat(variable, "#", gradients_of_[variable]++);
+      // The copies of a step share what is lost: each reads what the one before
+      // it has updated, so they round in their order. A gradient that a server
+      // uses in two forms loses something else in each.
+      tensor->feedback_key = absl::StrCat(
+          *variables.begin(), "#",
+          absl::Hex(tensorflow::Fingerprint64(absl::StrJoin(forms, ";")),
+                    absl::kZeroPad16));
     }
     return true;
   }
@@ -307,7 +515,7 @@ class CompressionPlanner {
   const Graph& graph_;
   const std::function<bool(const std::string&)>& is_local_;
   StaticRanks ranks_;
-  std::map<std::string, int> gradients_of_;
+  std::unique_ptr<StoredRows> stored_rows_;  // Made when first needed.
 };
 
 }  // namespace

@@ -32,7 +32,9 @@ struct CompressedTensor {
   std::string device;  // Of all consumers below.
   std::vector<const tensorflow::Edge*> edges;
   // Of a dense gradient: under which the source's process keeps what rounding
-  // lost. Empty: it keeps nothing.
+  // lost. It names the variable and the traced function, as the mark does, and
+  // what becomes of the gradient; so the copies of a step in one function have
+  // the same key. Empty: the process keeps nothing.
   std::string feedback_key;
 };
 
@@ -45,9 +47,12 @@ struct CompressedTensor {
 //   lead from it to an update of a marked variable. It is the gradient of rows
 //   if one of these operations gets numbers that a step computes, such as ids,
 //   and dense otherwise.
-// It is left if it is also assigned unchanged, returned by the function, or
-// leads to an update of a variable that the program leaves out; if it enters or
-// leaves a loop, or a device is not a CPU. A dense gradient is left too if its
+// It is left if it is also assigned unchanged or returned by the function,
+// perhaps moved by operations that do not compute with its elements, or leads
+// to an update of a variable that the program leaves out; if it enters or
+// leaves a loop, or a device is not a CPU. Rows are left too if a worker
+// computes with them and stores the result in a variable that is trained
+// (StoredRows has the exceptions), and a dense gradient if its
 // source's process is not this one (`is_local` of the device), because that may
 // lack the operation that rounds it.
 std::vector<CompressedTensor> PlanCompression(

@@ -7,11 +7,13 @@ import sys
 import numpy as np
 import pytest
 
+from tests.cluster.parameter_server import compression_values as values
 from tests.fault import coordinator
 
 pytestmark = pytest.mark.cluster
 
-_TABLES, _ROWS, _WIDTH, _BATCH = 10, 1000, 16, 64
+_TABLES = 10
+_ROWS, _WIDTH, _BATCH = values.ROWS, values.WIDTH, values.BATCH
 _STEPS = 3
 # By task, what it speaks; a task that speaks grpc does not have the plugin.
 _JOBS = {
@@ -36,41 +38,13 @@ def cases():
     return coordinator.run(__file__, "all")
 
 
-def _nearest(values):
-    """The nearest bfloat16, of two the even one; NaN and infinities stay."""
-    values = np.asarray(values, np.float32)
-    bits = values.view(np.uint32)
-    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-    return np.where(np.isfinite(values), rounded, values)
-
-
-def _initial(name):
-    seed = sum(name.encode())
-    return np.random.default_rng(seed).normal(size=[_ROWS, _WIDTH]).astype(np.float32)
-
-
-def _special():
-    values = _initial("special")
-    values[999, :3] = [np.nan, np.inf, -np.inf]
-    return values
-
-
-def _ids():
-    # (bfloat16 has none of 257, 259, 999.)
-    return np.concatenate([[257, 259, 999], np.arange(_BATCH - 3)]).astype(np.int32)
-
-
-def _square(name, shape):
-    return np.random.default_rng(sum(name.encode())).normal(size=shape).astype(np.float32)
-
-
-def _rounds(kind, values):
-    return values if kind == "plain_worker" else _nearest(values)
+def _rounds(kind, exact):
+    return exact if kind == "plain_worker" else values.nearest(exact)
 
 
 def test_rows_are_rounded_to_the_nearest(job):
     kind, cases = job
-    expected = np.abs(_rounds(kind, _special()[_ids()]))
+    expected = np.abs(_rounds(kind, values.special()[values.ids()]))
     got = np.array(cases["rows"]["compressed"], np.float32)
     np.testing.assert_array_equal(got, expected)
     assert np.isnan(got[2, 0]) and np.isinf(got[2, 1:3]).all()
@@ -79,21 +53,21 @@ def test_rows_are_rounded_to_the_nearest(job):
 @pytest.mark.parametrize("name", ["other", "wide"])
 def test_variables_that_the_pattern_does_not_find_and_other_types_are_not(job, name):
     _, cases = job
-    expected = np.abs(_initial(name)[_ids()])
+    expected = np.abs(values.initial(name)[values.ids()])
     np.testing.assert_array_equal(np.array(cases["rows"][name], np.float32), expected)
 
 
 def test_rows_that_a_function_returns_are_not_rounded(job):
     _, cases = job
     np.testing.assert_array_equal(
-        np.array(cases["returned"], np.float32), _initial("compressed_0")[_ids()]
+        np.array(cases["returned"], np.float32), values.initial("compressed_0")[values.ids()]
     )
 
 
 def test_gradients_of_rows_are_rounded_and_variables_are_not(job):
     kind, cases = job
-    expected = _initial("compressed_1")
-    expected[_ids()] -= _rounds(kind, np.square(_square("gradient", [_BATCH, _WIDTH])))
+    expected = values.initial("compressed_1")
+    expected[values.ids()] -= _rounds(kind, np.square(values.square("gradient", [_BATCH, _WIDTH])))
     # What the coordinator reads and saves has all its bits.
     for read in ("read", "restored"):
         np.testing.assert_array_equal(np.array(cases["scattered"][read], np.float32), expected)
@@ -101,9 +75,9 @@ def test_gradients_of_rows_are_rounded_and_variables_are_not(job):
 
 def test_dense_gradients_are_rounded_with_feedback_also_after_a_new_trace(job):
     kind, cases = job
-    expected, lost = _initial("compressed_2"), np.zeros([_ROWS, _WIDTH], np.float32)
+    expected, lost = values.initial("compressed_2"), np.zeros([_ROWS, _WIDTH], np.float32)
     for step in range(_STEPS):
-        total = np.square(_square(f"dense_{step}", [_ROWS, _WIDTH])) + lost
+        total = np.square(values.square(f"dense_{step}", [_ROWS, _WIDTH])) + lost
         sent = _rounds(kind, total)
         lost = total - sent
         expected -= sent
@@ -111,15 +85,41 @@ def test_dense_gradients_are_rounded_with_feedback_also_after_a_new_trace(job):
     np.testing.assert_array_equal(np.array(cases["dense"]["value"], np.float32), expected)
 
 
+def test_repeated_steps_share_what_rounding_loses(job):
+    kind, cases = job
+    expected, lost = values.initial("compressed_3"), np.zeros([_ROWS, _WIDTH], np.float32)
+    gradient = values.square("repeated", [_ROWS, _WIDTH])
+    for _ in range(2 * _STEPS):
+        total = np.square(np.minimum(np.abs(expected), gradient)) + lost
+        sent = _rounds(kind, total)
+        lost = total - sent
+        expected -= sent
+    np.testing.assert_array_equal(np.array(cases["repeated"], np.float32), expected)
+
+
+def test_rows_that_are_read_changed_and_assigned_have_all_their_bits(job):
+    _, cases = job
+    expected = values.initial("compressed_4")
+    expected[values.ids()] *= 2
+    np.testing.assert_array_equal(np.array(cases["changed"], np.float32), expected)
+
+
+def test_rows_of_pieces_that_a_function_returns_have_all_their_bits(job):
+    _, cases = job
+    whole = np.concatenate([values.initial("piece_0"), values.initial("piece_1")])
+    expected = whole[values.ids() * 2][::-1]
+    np.testing.assert_array_equal(np.array(cases["pieces"], np.float32), expected)
+
+
 def test_a_variable_that_is_not_trained_gets_all_bits(job):
     _, cases = job
-    expected = np.square(_square("metric", [_WIDTH]))
+    expected = np.square(values.square("metric", [_WIDTH]))
     np.testing.assert_array_equal(np.array(cases["metric"], np.float32), expected)
 
 
 def test_a_value_that_is_assigned_has_all_its_bits(job):
     _, cases = job
-    expected = np.square(_square("assigned", [_ROWS, _WIDTH]))
+    expected = np.square(values.square("assigned", [_ROWS, _WIDTH]))
     np.testing.assert_array_equal(np.array(cases["assigned"], np.float32), expected)
 
 
@@ -154,7 +154,10 @@ def _main(kind):
     import tensorflow as tf
 
     job = coordinator.Job("on", 1, 2, protocol=_JOBS[kind])
+    from tensorflow.python.distribute.sharded_variable import ShardedVariable
     from tensorflow.python.eager import context
+
+    import tf_fuse.parameter_server
 
     def use(compress, pattern=""):
         tf.config.optimizer.set_experimental_options(
@@ -168,31 +171,31 @@ def _main(kind):
     def rows():
         use("bfloat16", "^compressed")
         tables = {
-            "compressed": variable(_special(), "compressed_special"),
-            "other": variable(_initial("other"), "not_compressed"),
-            "wide": variable(_initial("wide").astype(np.float64), "compressed_wide"),
+            "compressed": variable(values.special(), "compressed_special"),
+            "other": variable(values.initial("other"), "not_compressed"),
+            "wide": variable(values.initial("wide").astype(np.float64), "compressed_wide"),
         }
 
         @tf.function
         def step(ids):
             return {name: tf.abs(table.sparse_read(ids)) for name, table in tables.items()}
 
-        found = job.call(step, (_ids(),))
+        found = job.call(step, (values.ids(),))
         return {name: value.tolist() for name, value in found.items()}
 
     def returned():
         use("bfloat16")
-        table = variable(_initial("compressed_0"), "table")
+        table = variable(values.initial("compressed_0"), "table")
 
         @tf.function
         def step(ids):
             return table.sparse_read(ids)
 
-        return job.call(step, (_ids(),)).tolist()
+        return job.call(step, (values.ids(),)).tolist()
 
     def scattered():
         use("bfloat16")
-        table = variable(_initial("compressed_1"), "table")
+        table = variable(values.initial("compressed_1"), "table")
 
         @tf.function
         def step(ids, gradient):
@@ -201,7 +204,7 @@ def _main(kind):
                 resource=table.handle, indices=ids, updates=tf.square(gradient)
             )
 
-        job.call(step, (_ids(), _square("gradient", [_BATCH, _WIDTH])))
+        job.call(step, (values.ids(), values.square("gradient", [_BATCH, _WIDTH])))
         read = table.numpy()
         with tempfile.TemporaryDirectory() as folder:
             path = tf.train.Checkpoint(table=table).write(f"{folder}/saved")
@@ -210,7 +213,7 @@ def _main(kind):
 
     def dense():
         use("bfloat16")
-        weight = variable(_initial("compressed_2"), "weight")
+        weight = variable(values.initial("compressed_2"), "weight")
         traces = []
 
         @tf.function
@@ -219,8 +222,45 @@ def _main(kind):
             weight.assign_sub(tf.square(gradient), read_value=False)
 
         for number in range(_STEPS):
-            job.call(step, (_square(f"dense_{number}", [_ROWS, _WIDTH]), number))
+            job.call(step, (values.square(f"dense_{number}", [_ROWS, _WIDTH]), number))
         return {"value": weight.numpy().tolist(), "traces": len(traces)}
+
+    def repeated():
+        use("bfloat16")
+        weight = variable(values.initial("compressed_3"), "weight")
+
+        def step(gradient):
+            # (It depends on the variable, as a gradient does: steps are in order.)
+            change = tf.square(tf.minimum(tf.abs(weight), gradient))
+            weight.assign_sub(change, read_value=False)
+
+        steps = tf_fuse.parameter_server.repeat(step, _STEPS)
+        for _ in range(2):
+            job.call(steps, (values.square("repeated", [_ROWS, _WIDTH]),))
+        return weight.numpy().tolist()
+
+    def changed():
+        use("bfloat16")
+        table = variable(values.initial("compressed_4"), "table")
+
+        @tf.function
+        def step(ids):
+            table.scatter_update(tf.IndexedSlices(table.sparse_read(ids) * 2.0, ids))
+
+        job.call(step, (values.ids(),))
+        return table.numpy().tolist()
+
+    def pieces():
+        use("bfloat16")
+        table = ShardedVariable(
+            [variable(values.initial(f"piece_{i}"), f"table/part_{i}") for i in range(2)]
+        )
+
+        @tf.function
+        def step(ids):
+            return tf.reverse(tf.nn.embedding_lookup(table, ids), [0])
+
+        return job.call(step, (values.ids() * 2,)).tolist()
 
     def metric():
         use("bfloat16")
@@ -230,18 +270,18 @@ def _main(kind):
         def step(value):
             total.assign_add(tf.square(value), read_value=False)
 
-        job.call(step, (_square("metric", [_WIDTH]),))
+        job.call(step, (values.square("metric", [_WIDTH]),))
         return total.numpy().tolist()
 
     def assigned():
         use("bfloat16")
-        weight = variable(_initial("weight"), "weight")
+        weight = variable(values.initial("weight"), "weight")
 
         @tf.function
         def step(value):
             weight.assign(tf.square(value), read_value=False)
 
-        job.call(step, (_square("assigned", [_ROWS, _WIDTH]),))
+        job.call(step, (values.square("assigned", [_ROWS, _WIDTH]),))
         return weight.numpy().tolist()
 
     def training(tables):
@@ -262,16 +302,16 @@ def _main(kind):
         found, kept = {"packed": {}}, []  # (A function that is collected is packed no more.)
         for name, value in (("off", ""), ("on", "bfloat16")):
             use(value)
-            tables = [variable(_initial(f"table_{i}"), f"table_{i}") for i in range(_TABLES)]
+            tables = [variable(values.initial(f"table_{i}"), f"table_{i}") for i in range(_TABLES)]
             step, before = training(tables), packed()
             kept.append(step)
-            job.call(step, (_ids(),))
-            found[name] = job.counted(lambda step=step: job.call(step, (_ids(),)))["counters"]
+            job.call(step, (values.ids(),))
+            found[name] = job.counted(lambda step=step: job.call(step, (values.ids(),)))["counters"]
             found["packed"][name] = packed() - before
         return found
 
     def functions():
-        tables = [variable(_initial("table"), "table")]
+        tables = [variable(values.initial("table"), "table")]
         signature = tf.TensorSpec([_BATCH], tf.int32)
 
         def definition():
@@ -335,6 +375,9 @@ def _main(kind):
         "returned": returned,
         "scattered": scattered,
         "dense": dense,
+        "repeated": repeated,
+        "changed": changed,
+        "pieces": pieces,
         "metric": metric,
         "assigned": assigned,
     }

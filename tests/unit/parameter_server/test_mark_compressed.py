@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.sharded_variable import ShardedVariable
 from tensorflow.python.eager import context
 
-import tf_fuse  # noqa: F401  (adds the options)
+import tf_fuse.parameter_server
 from tf_fuse.parameter_server.lookups import handle_packing
 
 
@@ -90,6 +90,17 @@ def test_paths_of_keras_are_searched():
     assert _kinds(lambda: [layer.kernel + 1.0 for layer in layers]) == ["float32", "bfloat16"]
 
 
+@pytest.mark.parametrize("pattern", ["", "kernel"])
+@pytest.mark.parametrize("at_first", [True, False])
+def test_a_layer_of_keras_counts_as_trained_while_it_is(at_first, pattern):
+    _set(compress="bfloat16", compress_variables=pattern)
+    layer = keras.layers.Dense(2, use_bias=False, trainable=at_first)
+    keras.Sequential([keras.Input([2]), layer])
+    for now in (at_first, not at_first, at_first):
+        layer.trainable = now
+        assert _kinds(lambda: layer.kernel + 1.0) == ["bfloat16" if now else None]
+
+
 def test_a_variable_is_marked_where_only_its_handle_is_used():
     _set(compress="bfloat16")
     variable = tf.Variable([[1.0]])
@@ -113,6 +124,23 @@ def test_a_variable_has_the_same_key_in_all_functions_and_another_one_than_other
     (first,), (again,) = _marks(_sum(one)), _marks(_sum(one))
     assert first == again
     assert _marks(_sum(other)) != [first]
+
+
+def test_a_mark_names_the_function_whatever_is_traced_again():
+    _set(compress="bfloat16")
+    variable = tf.Variable([1.0])
+
+    def step():
+        return tf.identity(variable)
+
+    def adversarial_step():
+        return tf.identity(variable)
+
+    (one,), (again,), (other,) = _marks(step), _marks(step), _marks(adversarial_step)
+    assert one == again and one.endswith("/step") and other.endswith("/adversarial_step")
+    for one_step in (step, tf.function(step)):
+        repeated = tf_fuse.parameter_server.repeat(one_step, 2).get_concrete_function()
+        assert repeated.graph.name == "step"
 
 
 def test_a_captured_iterator_is_not_a_variable():

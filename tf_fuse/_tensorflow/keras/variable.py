@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -56,13 +56,25 @@ def value_of(variable: Any) -> Any:
     return variable._value  # (`value` casts, where Keras's scopes say so.)
 
 
-def paths_of(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Find the variables of Keras 3; give the path of each, and what is inside."""
+def is_loaded() -> bool:
+    """Return whether there can be variables of Keras 3."""
+    return _MODULE in sys.modules
+
+
+def known_of(objects: Sequence[Any]) -> Iterator[tuple[str, bool, Any]]:
+    """Find the variables of Keras 3: the path of each, if it is trained, and what is inside."""
     cls = getattr(sys.modules.get(_MODULE), "Variable", None)
     if cls is not None:
-        for one in objects:
-            if issubclass(type(one), cls):  # (`isinstance` would ask proxies for their class.)
-                yield one.path, one._value
+        for one in instances(objects, cls):
+            yield one.path, one.trainable, one._value
+
+
+def instances(objects: Sequence[Any], cls: type) -> Iterator[Any]:
+    """Find the instances of a class among hundreds of thousands of objects."""
+    # (`isinstance` would ask proxies for their class, and each object takes a lookup only.)
+    kinds = {id(type(one)): type(one) for one in objects}
+    wanted = {key for key, kind in kinds.items() if issubclass(kind, cls)}
+    return (one for one in objects if id(type(one)) in wanted)
 
 
 def set_value(variable: Any, value: Any) -> None:

@@ -54,14 +54,16 @@ def _mark(graph: Any, pattern: str) -> None:
         if isinstance(outside, ops.EagerTensor) and outside.dtype == dtypes.resource
     }
     watched = {id(resource_variable.own_handle(one)): one for one in graph.variables}
-    known = {} if captured.keys() <= watched.keys() and not pattern else _by_handle()
+    is_enough = captured.keys() <= watched.keys() and not pattern and not keras_variable.is_loaded()
+    known = {} if is_enough or not captured else _by_handle()
     for handle, argument in captured.items():
-        path, variable = known.get(handle, ("", watched.get(handle)))
-        if variable is None or not variable.trainable:
+        path, trainable, variable = known.get(handle, ("", None, watched.get(handle)))
+        if variable is None or not (variable.trainable if trainable is None else trainable):
             continue
         if variable.dtype.base_dtype == dtypes.float32:
             found = re.search(pattern, path or variable.name.removesuffix(":0"))
-            text = f"bfloat16 {_key_of(variable)}" if found else "float32"
+            # What a gradient loses is of this function: another one's may mean something else.
+            text = f"bfloat16 {_key_of(variable)}/{graph.name}" if found else "float32"
             functions.set_text_attribute(argument, ATTRIBUTE, text)
 
 
@@ -72,23 +74,22 @@ def _key_of(variable: Any) -> str:
     return f"{_PROCESS}/{number}"
 
 
-def _by_handle() -> dict[int, tuple[str, Any]]:
-    """Return all variables by the `id` of their handle, each with its path in Keras 3 or "".
+def _by_handle() -> dict[int, tuple[str, bool | None, Any]]:
+    """Return all variables by the `id` of their handle, with what Keras 3 knows of them.
 
-    A program that passes a handle to an operation itself does not name the variable; and in Keras 3
-    the variables of all layers have the same few names.
+    That is the path, or "", and whether they are trained, or None. A program that passes a handle
+    to an operation itself does not name the variable; and in Keras 3 the variables of all layers
+    have the same few names, and those of a layer that was frozen after it was built stay trainable.
     """
     from tensorflow.python.ops import resource_variable_ops
 
     objects = gc.get_objects()
-    paths = {}
-    for path, value in keras_variable.paths_of(objects):
+    of_keras = {}
+    for path, trainable, value in keras_variable.known_of(objects):
         for part in getattr(value, "variables", [value]):
-            paths[id(getattr(part, "handle", None))] = path
+            of_keras[id(getattr(part, "handle", None))] = (path, trainable)
     found = {}
-    for one in objects:
-        # (`isinstance` would ask proxies for their class.)
-        if issubclass(type(one), resource_variable_ops.BaseResourceVariable):
-            handle = id(resource_variable.own_handle(one))
-            found[handle] = (paths.get(handle, ""), one)
+    for one in keras_variable.instances(objects, resource_variable_ops.BaseResourceVariable):
+        handle = id(resource_variable.own_handle(one))
+        found[handle] = (*of_keras.get(handle, ("", None)), one)
     return found
