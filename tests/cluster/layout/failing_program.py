@@ -26,7 +26,8 @@ ROWS = 8
 
 
 def main() -> None:
-    devices = layout_processes.begin(layout.Mesh({"x": 2}), NUMBER, JOBS)
+    mesh = layout.Mesh({"x": 2})
+    devices = layout_processes.begin(mesh, NUMBER, JOBS)
     table = tf.Variable(tf.ones([ROWS, 2]), name="table")
 
     def step(ids: Any) -> Any:
@@ -34,7 +35,7 @@ def main() -> None:
         table.assign_add(tf.ones([ROWS, 2]))
         return tf.reduce_sum(rows)
 
-    plan = layout.plan(step, devices.mesh, [tf.TensorSpec([4], tf.int32)], mode="data")
+    plan = layout.plan(step, mesh, [tf.TensorSpec([4], tf.int32)], mode="data")
     run = layout.execute(plan, devices, data_per_process=True)
     fine = np.zeros(2, np.int32)
     wrong = np.zeros(3, np.int32)
