@@ -219,14 +219,21 @@ def test_processes_that_feed_parts_have_the_values_of_one_device(processes, isol
 
 
 @pytest.mark.parametrize(
-    ("failure", "cause"),
-    [("ids", "indices[0] = 8 is not in [0, 8)"), ("shape", "each of 2 processes feeds its part")],
+    ("failure", "cause", "way"),
+    [
+        ("ids", "indices[0] = 8 is not in [0, 8)", "connect"),
+        ("ids", "indices[0] = 8 is not in [0, 8)", "dtensor"),
+        ("shape", "each of 2 processes feeds its part", "connect"),
+    ],
 )
 def test_a_call_that_fails_in_one_process_ends_in_the_others(
-    failure, cause, isolated_env, tmp_path
+    failure, cause, way, isolated_env, tmp_path
 ):
     """One that fails in all processes leaves them as they were."""
-    env = isolated_env | {"LAYOUT_TEST_FAILURE": failure}
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    env = isolated_env | {layout_processes.WAY: way}
+    env |= {"LAYOUT_TEST_FAILURE": failure, "LAYOUT_TEST_PIPE": str(pipe)}
     first, second = results("failing_program.py", 2, env, tmp_path)
     for found in (first, second):
         assert found[0] == "8.0"

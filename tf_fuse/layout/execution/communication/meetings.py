@@ -101,3 +101,6 @@ class Meetings:
         except LayoutError:
             text = f"{_ENDED} {what} failed in process {number}: {error}"
             context.context().abort_collective_ops(tf.errors.ABORTED, text)
+            # TensorFlow's own collectives do not hear of it from each other.
+            if not self._devices.plugin:
+                context.context().report_error_to_cluster(tf.errors.ABORTED, text)
