@@ -54,7 +54,7 @@ def main() -> None:
     meetings.FAILURE_LIMIT_S = 1
     last = {"ids": np.full(2, ROWS, np.int32), "shape": wrong}[os.environ["LAYOUT_TEST_FAILURE"]]
     found.append(said(last if NUMBER else fine))
-    # Not by a barrier: over grpc the coordination service is lost. Each waits for the other one here.
+    # Not by a barrier: over grpc the coordination service is lost. Here each waits for the other.
     with Path(os.environ["LAYOUT_TEST_PIPE"]).open("r" if NUMBER else "w"):
         pass
     scripted.give(found)
