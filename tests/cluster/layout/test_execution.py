@@ -253,3 +253,42 @@ def test_processes_that_feed_parts_have_the_values_of_one_device(processes, isol
             "for 2 processes of mesh 'x:2;y:2'; pad it to 4, or feed the whole batch in each",
         }
     assert {one["keras_fit"]["again"] for one in found} == {"nothing"}
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause", "way"),
+    [
+        ("ids", "indices[0] = 8 is not in [0, 8)", "connect"),
+        ("ids", "indices[0] = 8 is not in [0, 8)", "dtensor"),
+        ("shape", "each of 2 processes feeds its part", "connect"),
+    ],
+)
+def test_a_call_that_fails_in_one_process_ends_in_the_others(
+    failure, cause, way, isolated_env, tmp_path
+):
+    """One that fails in all processes leaves them as they were."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    env = isolated_env | {layout_processes.WAY: way}
+    env |= {"LAYOUT_TEST_FAILURE": failure, "LAYOUT_TEST_PIPE": str(pipe)}
+    first, second = results("failing_program.py", 2, env, tmp_path)
+    for found in (first, second):
+        assert found[0] == "8.0"
+        assert "each of 2 processes feeds its part" in found[1]
+        assert found[2] == "16.0"
+    assert "all processes end this call, since a call of 'step' failed in process 1: " in first[3]
+    assert cause in second[3]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_hold_the_same_random_parts(processes, isolated_env, tmp_path):
+    """Each part is made once. Of three processes the middle one has devices of two groups."""
+    ranks = results("parts_program.py", processes, isolated_env, tmp_path)
+    layouts = {2: "[6/y, 4] on x:2;y:2", 3: "[6/x, 4] on x:2;y:3"}
+    assert ranks[0]["layout"] == layouts[processes]
+    assert len({str(one["random"]) for one in ranks}) == 1
+    assert max(one["difference"] for one in ranks) < 1e-4
+    assert [one["of the first"] for one in ranks] == [[96.0, 24.0]] * processes
+    assert [one["said"] for one in ranks] == ["the file is gone"] + [
+        "variable 'table': process 0 failed to make its part; look at the error there"
+    ] * (processes - 1)

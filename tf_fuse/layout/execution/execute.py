@@ -8,6 +8,7 @@ loss = run(x, labels)
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import weakref
@@ -105,7 +106,7 @@ class Execution:
             # Also if it is interrupted: nobody else could release them.
             for name, one in self.variables.items():
                 if name not in before:
-                    variables.release(one)
+                    variables.undo(one)
             raise
         executions.add(self)
 
@@ -162,17 +163,24 @@ class Execution:
           The function's results, as ordinary tensors.
 
         Calls in several threads run at the same time where they write no variables, and are in one
-        process; others one after the other.
+        process; others one after the other. If a call fails in one of several processes, it ends
+        in all of them.
+
+        Raises:
+          LayoutError: what is fed has another shape or type than planned; or a `tf.function` calls
+            a plan that writes variables, draws random numbers, or runs in several processes.
         """
-        flat = self._bound(args, kwargs)
-        writes = self.program.writes or self.devices.distributed
-        with LOCK.alone() if writes else LOCK.shared():
-            self._check_shards()
-            self._communicator.begin_call()
-            if self.program.draws:
-                flat.append(tf.constant(next(self._calls), tf.int64))
-            with record.stop_recording():
-                made = self._function(*flat)
+        self._check_caller()
+        alone = LOCK.alone() if self.devices.distributed else contextlib.nullcontext()
+        with alone, self._communicator.fails_in_all(f"a call of {self.plan.function.name!r}"):
+            flat = self._bound(args, kwargs)
+            with LOCK.alone() if self.program.writes else LOCK.shared():
+                self._check_shards()
+                self._communicator.begin_call()
+                if self.program.draws:
+                    flat.append(tf.constant(next(self._calls), tf.int64))
+                with record.stop_recording():
+                    made = self._function(*flat)
         made = self._without_gradient(flat, made)
         found = dict(zip(self.program.results, made, strict=True))
         return self._packed([found.get(name or "") for name in self._sources.returned])
@@ -219,6 +227,28 @@ class Execution:
                     "plan again"
                 )
             self._shards[name].check_whole()
+
+    def _check_caller(self) -> None:
+        """Check that a call in a graph needs nothing that is done here in each call.
+
+        Raises:
+          LayoutError: it does.
+        """
+        if tf.executing_eagerly():
+            return
+        reasons = {
+            "writes variables": self.program.writes,
+            "draws random numbers": self.program.draws,
+            "runs in several processes": self.devices.distributed,
+        }
+        why = [what for what, holds in reasons.items() if holds]
+        if why:
+            raise LayoutError(
+                f"{self.plan.function.name!r} runs by a plan that {' and '.join(why)}, and a "
+                "tf.function calls it: each call of such a plan takes a lock and a number, and a "
+                "graph would repeat those of its trace; call it outside of the tf.function, or "
+                "plan the function around it"
+            )
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the tensors that the program is fed."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests import scripted
 from tf_fuse import layout
+from tf_fuse.layout.execution.execute import Execution
 
 MESH = layout.Mesh({"x": 2})
 ROWS, WIDTH, BATCH, STEPS = 12, 4, 6, 3
@@ -121,6 +122,58 @@ def in_parts() -> dict[str, Any]:
     }
 
 
+def random_parts() -> dict[str, Any]:
+    """Parts of random numbers, on a mesh where two devices hold each slice."""
+    mesh = layout.Mesh({"x": 2, "y": 2})
+    calls = []
+
+    def part_of(begin: Any, shape: Any) -> Any:
+        calls.append(list(begin))
+        return tf.random.normal(shape)
+
+    table = layout.variable_in_parts([ROWS, WIDTH], part_of, name="table")
+    specs = [tf.TensorSpec([BATCH], tf.int32)]
+    problem = layout.function_problem(lambda ids: tf.gather(table, ids), mesh, specs)
+    layout.execute(problem.search("propagate", "rows:x", {"table": ["rows", None]}))
+    held = [one.numpy() for one in table.tf_fuse_shards.variables.values()]
+    return {
+        "calls": calls,
+        "equal": [np.array_equal(held[0], one) for one in held],
+        "later": [np.array_equal(held[2], one) for one in held],
+    }
+
+
+def failed_execution() -> dict[str, Any]:
+    """A plan that fails after its variables were laid out: one in parts is not put together."""
+    model = Model("in parts")
+    ids = [tf.TensorSpec([BATCH], tf.int32)]
+    plan = layout.function_problem(model.step, MESH, ids).search(
+        "propagate", "rows:x", {"table": ["rows", None]}
+    )
+    traced = Execution._traced
+
+    def fails(self: Any) -> Any:
+        raise layout.LayoutError("no kernel")
+
+    Execution._traced = fails  # type: ignore[method-assign]
+    try:
+        layout.execute(plan)
+    except layout.LayoutError as error:
+        said = str(error)
+    Execution._traced = traced  # type: ignore[method-assign]
+    found = {
+        "said": said,
+        "initialized": bool(model.table.is_initialized()),
+        "bytes": model.table.read_value().shape.num_elements(),
+        "kernel": np.array_equal(model.kernel.numpy(), values(2, WIDTH, 3)),
+    }
+    model.parts.clear()
+    layout.execute(plan)
+    found["made"] = list(model.parts)
+    found["values"] = np.array_equal(model.table.numpy(), values(1, ROWS, WIDTH))
+    return found
+
+
 def failed_check() -> dict[str, Any]:
     """A check fails, after which the table has its values still."""
     model = Model("checked")
@@ -138,9 +191,16 @@ def failed_check() -> dict[str, Any]:
 
 
 def main() -> None:
-    cpus = [tf.config.LogicalDeviceConfiguration()] * MESH.size
+    cpus = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
-    scripted.give({"ways": ways, "in parts": in_parts, "failed check": failed_check}[sys.argv[1]]())
+    cases = {
+        "failed check": failed_check,
+        "failed execution": failed_execution,
+        "in parts": in_parts,
+        "random parts": random_parts,
+        "ways": ways,
+    }
+    scripted.give(cases[sys.argv[1]]())
 
 
 if __name__ == "__main__":

@@ -35,3 +35,20 @@ def test_each_device_makes_its_part_of_a_table(isolated_env):
         "variable 'table:0': part_of([0, 0], [6, 4]) has shape (6,); return a part of the shape "
         "that it is given"
     )
+
+
+def test_each_slice_of_a_variable_in_parts_is_made_once(isolated_env):
+    """Devices that hold the same slice have the same random numbers, and others have other ones."""
+    assert run("table_runs.py", "random parts", isolated_env) == {
+        "calls": [[0, 0], [6, 0]],
+        "equal": [True, True, False, False],
+        "later": [False, False, True, True],
+    }
+
+
+def test_a_failed_execution_leaves_a_variable_in_parts_without_a_value(isolated_env):
+    """It is not put together; others have their values, and the plan can be executed again."""
+    assert run("table_runs.py", "failed execution", isolated_env) == {
+        "said": "no kernel", "initialized": False, "bytes": 0, "kernel": True,
+        "made": [[[0, 0], [6, 4]], [[6, 0], [6, 4]]], "values": True,
+    }  # fmt: skip

@@ -10,14 +10,16 @@ devices in each run. Groups over several processes use TensorFlow's collectives.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
 from tf_fuse.layout.execution.communication import neighbours
+from tf_fuse.layout.execution.communication.carried_types import as_integers
 from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
 from tf_fuse.layout.execution.devices import Devices
 
@@ -46,6 +48,11 @@ class Communicator:
         self.devices = devices
         self._rings = rings
 
+    @property
+    def processes(self) -> Sequence[tuple[int, ...]]:
+        """The devices of each process."""
+        return [self.devices.local] if self._rings is None else self._rings.processes
+
     def members(self, axes: Sequence[str]) -> int:
         """Return the number of devices in a group over some axes."""
         return functools.reduce(lambda n, axis: n * self.devices.mesh.size_of(axis), axes, 1)
@@ -68,10 +75,58 @@ class Communicator:
         """Return a value of the process that has the first device; in one process the value."""
         return value if self._rings is None else self._rings.of_first(value)
 
+    def of_group_first(
+        self, made: PerDevice, axes: Sequence[str], shape: Sequence[int], dtype: Any
+    ) -> dict[int, Any]:
+        """Return, for each device, the bits that the first one of its group holds.
+
+        Args:
+          made: what this process's devices that are the first of their groups hold.
+          axes: whose devices form the groups.
+          shape: of what they hold.
+          dtype: likewise.
+        """
+        key = self._key()
+        found: dict[int, Any] = {}
+        crossing = []
+        for group in self._groups(axes):
+            if self._is_here(group):
+                found.update(dict.fromkeys(group, made[group[0]]))
+            else:
+                crossing.append(group)
+
+        @tf.function
+        def add() -> dict[int, Any]:
+            sums = {}
+            for group in crossing:
+                held = {}
+                for device in self._own(group, self.devices.names):
+                    with tf.device(self.devices.names[device]):
+                        own = made[device] if device == group[0] else tf.zeros(shape, dtype)
+                        held[device], back = as_integers(own)
+                summed = self._ring().all_reduce(group, held, "sum", key)
+                for device, one in summed.items():
+                    with tf.device(self.devices.names[device]):
+                        sums[device] = back(one)
+            return sums
+
+        return {**found, **add()} if crossing else found
+
+    @contextlib.contextmanager
+    def fails_in_all(self, what: str) -> Iterator[None]:
+        """Run what all processes run; if it fails in some of them, end it in the others too."""
+        try:
+            yield
+        except Exception as error:
+            if self._rings is not None:
+                number = self.processes.index(self.devices.local)
+                self._rings.meetings.end_failed(what, number, error)
+            raise
+
     def begin_call(self) -> None:
         """Count a call that all processes make in the same order."""
         if self._rings is not None:
-            self._rings.begin_call()
+            self._rings.meetings.begin_call()
 
     def meet(self, to_do: str) -> None:
         """Wait until all processes are here, so that the collectives after it cannot wait forever.
@@ -83,7 +138,7 @@ class Communicator:
           LayoutError: one has not come in time.
         """
         if self._rings is not None:
-            self._rings.meet(to_do)
+            self._rings.meetings.meet(to_do)
 
     def all_processes(self, number: int) -> list[int]:
         """Return the numbers that all processes give, in their order."""
@@ -95,19 +150,21 @@ class Communicator:
     def all_reduce(self, held: PerDevice, axes: Sequence[str], reduction: str) -> dict[int, Any]:
         """Return the sum of what the devices of each group hold, or another reduction of it."""
         found = {}
+        key = self._key()
         for group in self._groups(axes):
             if len(group) == 1:
                 made = {group[0]: held[group[0]]}
             elif self._is_here(group):
                 made = self._reduce_here(group, held, reduction)
             else:
-                made = self._ring().all_reduce(group, self._own(group, held), reduction)
+                made = self._ring().all_reduce(group, self._own(group, held), reduction, key)
             found.update(made)
         return found
 
     def all_gather(self, held: PerDevice, axes: Sequence[str], dimension: int) -> dict[int, Any]:
         """Return the tensors of each group's members, one after the other along a dimension."""
         found: dict[int, Any] = {}
+        key = self._key()
         for group in self._groups(axes):
             if self._is_here(group):
                 parts = [held[one] for one in group]
@@ -116,7 +173,8 @@ class Communicator:
                 )
                 found.update(both)
             else:
-                found.update(self._ring().all_gather(group, self._own(group, held), dimension))
+                own = self._own(group, held)
+                found.update(self._ring().all_gather(group, own, dimension, key))
         return found
 
     def reduce_scatter(
@@ -124,12 +182,13 @@ class Communicator:
     ) -> dict[int, Any]:
         """Return each device's part of its group's sum, cut along a dimension in their order."""
         found: dict[int, Any] = {}
+        key = self._key()
         for group in self._groups(axes):
             if self._is_here(group):
                 found.update(self._reduce_scatter_here(group, held, dimension))
             else:
                 own = self._own(group, held)
-                found.update(self._ring().reduce_scatter(group, own, dimension))
+                found.update(self._ring().reduce_scatter(group, own, dimension, key))
         return found
 
     def permute(
@@ -143,6 +202,7 @@ class Communicator:
           sources: by device, from which one it receives.
         """
         found: dict[int, Any] = {}
+        key = self._key()
         for group in self._groups(axes):
             if self._is_here(group):
                 taken = {device: held[sources[device]] for device in group}
@@ -150,7 +210,7 @@ class Communicator:
             else:
                 own = self._own(group, held)
                 given = {device: sources[device] for device in group}
-                found.update(self._ring().permute(group, own, given))
+                found.update(self._ring().permute(group, own, given, key))
         return found
 
     def exchange(self, held: PerDevice, axes: Sequence[str]) -> dict[int, list[Any]]:
@@ -161,13 +221,14 @@ class Communicator:
           axes: whose devices form the groups.
         """
         found: dict[int, list[Any]] = {}
+        key = self._key()
         for group in self._groups(axes):
             if self._is_here(group):
                 found.update({
                     device: [held[one][i] for one in group] for i, device in enumerate(group)
                 })  # fmt: skip
             else:
-                found.update(self._ring().all_to_all(group, self._own(group, held)))
+                found.update(self._ring().all_to_all(group, self._own(group, held), key))
         return found
 
     def neighbours(
@@ -189,10 +250,9 @@ class Communicator:
             for group in groups
             for i, pair in enumerate(itertools.pairwise(group))
         ]
-        # All processes count all pairs, also those that they have no part in.
-        keys = self._rings.instances(len(pairs)) if self._rings else [0] * len(pairs)
+        key = self._key()
         found: dict[int, list[Any]] = {device: [None, None] for device in held}
-        for (pair, counts), key in zip(pairs, keys, strict=True):
+        for pair, counts in pairs:
             own = [one for one in pair if one in held]
             if not any(counts) or not own:
                 continue
@@ -243,6 +303,10 @@ class Communicator:
 
     def _own(self, group: Sequence[int], held: PerDevice) -> dict[int, Any]:
         return {one: held[one] for one in group if one in self.devices.names}
+
+    def _key(self) -> int:
+        """Take a key, also where no group reaches another process: one of another may do so."""
+        return 0 if self._rings is None else self._rings.key()
 
     def _ring(self) -> ProcessCollectives:
         assert self._rings is not None

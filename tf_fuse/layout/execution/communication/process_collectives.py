@@ -2,20 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run collectives among devices of several processes: the plugin's, or else TensorFlow's.
 
-Keys are assigned in the order of the calls, which all processes must share. TensorFlow numbers the
-members of a group by itself; this module asks for the numbers once, when it creates a group.
+Keys are assigned in the order of the calls, which all processes must share: `key` returns the next
+one. All groups of a call have one key, since a process does not see the groups of others.
+TensorFlow numbers the members of a group by itself; this module asks for the numbers once, when it
+creates a group.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from tf_fuse import _native
 from tf_fuse.layout.execution.communication.carried_types import (
@@ -25,6 +25,7 @@ from tf_fuse.layout.execution.communication.carried_types import (
     shaped,
     wide,
 )
+from tf_fuse.layout.execution.communication.meetings import Meetings
 from tf_fuse.layout.execution.communication.plugin_operations import equal_bounds, flat, surely
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.relayout import axis_permutations
@@ -33,14 +34,6 @@ from tf_fuse.layout.types.errors import LayoutError
 # Far from the keys of tf.distribute and DTensor, which count from small numbers.
 _FIRST_GROUP: Final = 0x2A000000
 _FIRST_INSTANCE: Final = 0x2B000000
-# All processes make the same calls, so they reach a meeting at about the same time.
-MEETING_LIMIT_S = 600
-# Calls that all processes make: the same number at the same place. The count starts again, so
-# that meetings reuse names: the coordination service keeps each name while it lives.
-_calls = {"so far": 0}
-_CALLS: Final = 8
-# How often a meeting that fails at once is tried again; each process can make one fail.
-_TRIALS: Final = 100
 _group_keys = itertools.count(_FIRST_GROUP)
 _instance_keys = itertools.count(_FIRST_INSTANCE)
 
@@ -62,7 +55,8 @@ class ProcessCollectives:
           LayoutError: one has not come in time.
         """
         self._devices = devices
-        self.meet(f"run plans on mesh {str(devices.mesh)!r}")
+        self.meetings = Meetings(devices)
+        self.meetings.meet(f"run plans on mesh {str(devices.mesh)!r}")
         axes = [axis for axis, size in devices.mesh.dims if size > 1]
         self._keys: dict[tuple[int, ...], int] = {}
         self._ask: Any = None
@@ -82,6 +76,11 @@ class ProcessCollectives:
             with tf.init_scope(), tf.device(name):
                 self._tokens[device] = tf.Variable(0.0, trainable=False, name="layout_token")
         self._orders = {group: self._order(group) for group in self._keys}
+        owners = self.numbers(devices.first)
+        #: The devices of each process. Their order in the mesh does not say it.
+        self.processes = [
+            tuple(i for i, one in enumerate(owners) if one == first) for first in sorted({*owners})
+        ]
 
     @property
     def plugin(self) -> bool:
@@ -96,54 +95,6 @@ class ProcessCollectives:
                 if key not in self._keys:
                     self._keys[key] = next(_group_keys)
                     self._orders[key] = self._order(key)
-
-    def instances(self, count: int) -> list[int]:
-        """Return keys of so many collectives, which all processes ask for at the same place."""
-        return [next(_instance_keys) for _ in range(count)]
-
-    def begin_call(self) -> None:
-        """Count a call that all processes make in the same order."""
-        if self._all_meet:
-            _calls["so far"] = (_calls["so far"] + 1) % _CALLS
-
-    @property
-    def _all_meet(self) -> bool:
-        """Whether all processes that have a coordination service have devices of the mesh."""
-        processes = self._devices.mesh.size // len(self._devices.names)
-        return bool(context.context().coordination_service) and self._devices.processes == processes
-
-    def meet(self, to_do: str) -> None:
-        """Wait, for a limited time, until all processes are at the same place.
-
-        A collective waits forever, and after one was given up none can run any more. Here no
-        collective has begun yet. It waits only if the processes have a coordination service, and
-        all of them have devices of the mesh.
-
-        Args:
-          to_do: what it is for; nobody meets those who come for something else.
-
-        Raises:
-          LayoutError: one has not come in time.
-        """
-        if not self._all_meet:
-            return
-        place = f"tf_fuse/layout/{_calls['so far']}/{to_do}"
-        end = time.monotonic() + MEETING_LIMIT_S
-        for trial in itertools.count(1):
-            left_ms = round((end - time.monotonic()) * 1000)
-            try:
-                context.context().wait_at_barrier(place, max(1, left_ms))
-                return
-            except tf.errors.OpError as error:
-                # If an earlier meeting here timed out, the service reports that once all
-                # have come, and then forgets it.
-                again = isinstance(error, tf.errors.DeadlineExceededError | tf.errors.InternalError)
-                if not again or trial == _TRIALS or time.monotonic() >= end:
-                    raise LayoutError(
-                        f"to {to_do} takes all {self._devices.processes} processes, and they did "
-                        f"not all do it within {MEETING_LIMIT_S} s ({error.message}); do it in all "
-                        "of them, as with a ModelCheckpoint in each, and in the same order"
-                    ) from error
 
     def check_same(self, text: str) -> None:
         """Check that all processes have the same text.
@@ -166,7 +117,7 @@ class ProcessCollectives:
             @tf.function
             def ask(mine: Any) -> list[Any]:
                 held = dict.fromkeys(self._devices.local, tf.expand_dims(mine, 0))
-                return tf.unstack(self.all_gather(group, held, 0)[self._devices.first])
+                return tf.unstack(self.all_gather(group, held, 0, self.key())[self._devices.first])
 
             self._ask = ask
         return [int(one) for one in self._ask(tf.constant(number, tf.int64))]
@@ -182,15 +133,18 @@ class ProcessCollectives:
             for device, name in self._devices.names.items():
                 with tf.device(name):
                     held[device] = bits if device == 0 else tf.zeros_like(bits)
-            return back(self.all_reduce(group, held, "sum")[self._devices.first])
+            return back(self.all_reduce(group, held, "sum", self.key())[self._devices.first])
 
         return add(value)
 
+    def key(self) -> int:
+        """Return the key of the next call, the same in all processes."""
+        return next(_instance_keys)
+
     def all_reduce(
-        self, group: Sequence[int], held: Mapping[int, Any], reduction: str
+        self, group: Sequence[int], held: Mapping[int, Any], reduction: str, instance: int
     ) -> dict[int, Any]:
         """Return the sum, or another reduction, of what the members hold."""
-        instance = next(_instance_keys)
         found = {}
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
@@ -212,7 +166,7 @@ class ProcessCollectives:
         return found
 
     def reduce_scatter(
-        self, group: Sequence[int], held: Mapping[int, Any], dimension: int
+        self, group: Sequence[int], held: Mapping[int, Any], dimension: int, instance: int
     ) -> dict[int, Any]:
         """Return each member's part of the sum, along a dimension, in the group's order."""
         ours = self._devices.plugin and is_summed(next(iter(held.values())).dtype)
@@ -221,19 +175,18 @@ class ProcessCollectives:
             with tf.device(self._devices.names[device]):
                 parts[device] = tf.split(one, len(group), dimension)
         if not ours:
-            taken = self.all_to_all(group, parts)
+            taken = self.all_to_all(group, parts, instance)
             found = {}
             for device, terms in taken.items():
                 with tf.device(self._devices.names[device]):
                     found[device] = tf.add_n(terms)
             return found
-        instance = next(_instance_keys)
         found = {}
         for device, blocks in parts.items():
             with tf.device(self._devices.names[device]):
                 ranked = self._by_rank(group, blocks)
                 # Along the first dimension the blocks lie one after the other already.
-                as_is = dimension == 0 and ranked == blocks
+                as_is = dimension == 0 and self.ranked(group) == list(group)
                 whole = held[device] if as_is else tf.concat([flat(b) for b in ranked], 0)
                 made = surely(_native.load().tf_fuse_reduce_scatter)(
                     inputs=[flat(whole)],
@@ -244,10 +197,9 @@ class ProcessCollectives:
         return found
 
     def all_gather(
-        self, group: Sequence[int], held: Mapping[int, Any], dimension: int
+        self, group: Sequence[int], held: Mapping[int, Any], dimension: int, instance: int
     ) -> dict[int, Any]:
         """Return the tensors of all members, along a dimension, in the group's order."""
-        instance = next(_instance_keys)
         found = {}
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
@@ -273,7 +225,11 @@ class ProcessCollectives:
         return found
 
     def permute(
-        self, group: Sequence[int], held: Mapping[int, Any], sources: Mapping[int, int]
+        self,
+        group: Sequence[int],
+        held: Mapping[int, Any],
+        sources: Mapping[int, int],
+        instance: int,
     ) -> dict[int, Any]:
         """Return, for each device, what another one holds.
 
@@ -281,13 +237,13 @@ class ProcessCollectives:
           group: that all of them are in.
           held: the tensors of this process's devices, of one shape.
           sources: by member, from whom it receives; each sends to one, perhaps to itself.
+          instance: the call's key.
         """
         if not self._devices.plugin:
-            return self._permute_by_gathers(held, sources)
+            return self._permute_by_gathers(held, sources, instance)
         ranked = self.ranked(group)
         sends_to = {source: device for device, source in sources.items()}
         receivers = [ranked.index(sends_to[member]) for member in ranked]
-        instance = next(_instance_keys)
         found = {}
         for device, one in held.items():
             with tf.device(self._devices.names[device]):
@@ -302,7 +258,7 @@ class ProcessCollectives:
         return found
 
     def _permute_by_gathers(
-        self, held: Mapping[int, Any], sources: Mapping[int, int]
+        self, held: Mapping[int, Any], sources: Mapping[int, int], instance: int
     ) -> dict[int, Any]:
         """Permute in each cycle of members; pairs receive no more than what they need."""
         found = {device: held[device] for device in held if sources[device] == device}
@@ -311,7 +267,6 @@ class ProcessCollectives:
             if len(own) == len(cycle):
                 found.update((device, held[sources[device]]) for device in cycle)
                 continue
-            instance = next(_instance_keys)
             for device, one in own.items():
                 with tf.device(self._devices.names[device]):
                     given, back = carried(tf.expand_dims(one, 0))
@@ -323,10 +278,9 @@ class ProcessCollectives:
         return found
 
     def all_to_all(
-        self, group: Sequence[int], held: Mapping[int, Sequence[Any]]
+        self, group: Sequence[int], held: Mapping[int, Sequence[Any]], instance: int
     ) -> dict[int, list[Any]]:
         """Return, for each device, the tensors that the members send it, in the group's order."""
-        instance = next(_instance_keys)
         found = {}
         for device, blocks in held.items():
             with tf.device(self._devices.names[device]):
@@ -368,7 +322,7 @@ class ProcessCollectives:
 
     def _order(self, group: tuple[int, ...]) -> list[int]:
         """Return the members of a group by the numbers that TensorFlow gave them."""
-        instance = next(_instance_keys)
+        instance = self.key()
         mine = [one for one in group if one in self._devices.names]
         if len(mine) in (0, len(group)):
             return list(group)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class VariableShards:
       name: of the variable.
       layout: of its value.
       variables: of this process's devices, by their numbers.
+      in_parts: whether the first value was made in parts.
     """
 
     def __init__(self, name: str, layout: TensorLayout, communicator: Communicator, value: Any):
@@ -46,12 +48,13 @@ class VariableShards:
         # True between two slices of an assignment, and after an interrupted one.
         self._half_assigned = False
         self.variables: dict[int, Any] = {}
-        in_parts = isinstance(value, VariableInParts)
-        if not in_parts:
+        self.in_parts = isinstance(value, VariableInParts)
+        made = self._first_parts(value) if self.in_parts else {}
+        if not self.in_parts:
             value = communicator.of_first(value)
         for device, place in communicator.devices.names.items():
             with tf.init_scope(), tf.device(place):
-                part = value.part(layout, device) if in_parts else _slice(value, layout, device)
+                part = made.pop(device) if self.in_parts else _slice(value, layout, device)
                 self.variables[device] = tf.Variable(
                     part, trainable=False, name=f"{short_name(name)}_part"
                 )
@@ -70,7 +73,7 @@ class VariableShards:
         """
         if not tf.executing_eagerly():
             return self._gathered()
-        if self._is_here():
+        if self._is_in_each_process:
             with LOCK.shared():
                 self.check_whole()
                 held = {device: one.numpy() for device, one in self.variables.items()}
@@ -119,11 +122,43 @@ class VariableShards:
         """Replace the shard of one local device."""
         self.variables[device].assign(shard, read_value=False)
 
-    def _is_here(self) -> bool:
-        """Return whether the devices of this process hold all slices."""
-        slices = [self.layout.slice_of(device) for device in self.variables]
-        own = {tuple((one.start, one.stop) for one in each) for each in slices}
-        return len(own) == math.prod(self.layout.slices)
+    def _first_parts(self, value: VariableInParts) -> dict[int, Any]:
+        """Return the first parts of this process's devices; each slice is made once, by one device.
+
+        So devices that hold the same slice have the same value, also of random numbers.
+        """
+        mesh, own = self.layout.mesh, self._communicator
+        used = {axis for axes in self.layout.splits for axis in axes}
+        over = [axis for axis in mesh.axes if axis not in used]
+        made: dict[int, Any] = {}
+        failure: Exception | None = None
+        try:
+            for device, place in own.devices.names.items():
+                if own.place(device, over) == 0:
+                    with tf.init_scope(), tf.device(place):
+                        made[device] = value.part(self.layout, device)
+        except Exception as error:
+            failure = error
+        failed = [i for i, one in enumerate(own.all_processes(int(failure is not None))) if one]
+        if failure is not None:
+            raise failure
+        if failed:
+            raise LayoutError(
+                f"variable {self.name!r}: process {', '.join(map(str, failed))} failed to make its "
+                "part; look at the error there"
+            )
+        return own.of_group_first(made, over, self.layout.slice_shape, value.dtype)
+
+    @cached_property
+    def _is_in_each_process(self) -> bool:
+        """Whether the devices of each process hold all slices; all processes say the same."""
+
+        def held(devices: tuple[int, ...]) -> int:
+            slices = [self.layout.slice_of(device) for device in devices]
+            return len({tuple((one.start, one.stop) for one in each) for each in slices})
+
+        count = math.prod(self.layout.slices)
+        return all(held(devices) == count for devices in self._communicator.processes)
 
     def _gathered(self) -> Any:
         devices = self._communicator.devices

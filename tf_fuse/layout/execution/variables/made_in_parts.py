@@ -57,6 +57,14 @@ class VariableInParts(resource_variable_ops.UninitializedVariable):
             )
         return value
 
+    def is_initialized(self, name: str | None = None) -> Any:
+        """Return whether it has a value; what `hold_nothing` left is not one."""
+        found = super().is_initialized(name)
+        if not tf.executing_eagerly() or not found:
+            return found
+        held = tf.raw_ops.VariableShape(input=self.handle)
+        return tf.constant(held.numpy().tolist() == self.shape.as_list())
+
     def hold_nothing(self) -> None:
         """Give the handle an empty buffer, which can be closed as others are."""
         empty = tf.zeros([0], self.dtype)

@@ -39,6 +39,10 @@ _TYPE_NAME: Final = (
     "tensorflow::Var, unless tf_fuse.layout has its value in slices; then plan and execute the "
     "function that uses it too, or release the variable first"
 )
+_RELEASED: Final = (
+    "tensorflow::Var, unless tf_fuse.layout has released the variable; then execute the plan "
+    "again, and trace the functions that call it again"
+)
 
 
 class LaidOut:
@@ -229,23 +233,35 @@ def adopt(
             f"variable {name!r} is a {type(variable).__name__}, which cannot be laid out; make it "
             "a tf.Variable outside of a strategy's scope"
         )
-    in_parts = isinstance(variable, VariableInParts) and not variable.is_initialized()
-    value = variable if in_parts else variable.read_value()
+    value = _first_value(variable, communicator)
+    empty = isinstance(variable, VariableInParts) and not variable.is_initialized()
     shards = VariableShards(name, layout, communicator, value)
     try:
-        if in_parts:
+        if empty or shards.in_parts:
             variable.hold_nothing()
         _be_laid_out(name, variable, shards)
         _close(name, variable)
     except BaseException:
         # A variable whose buffer other handles reach was not closed, and cannot be opened.
         with contextlib.suppress(tf.errors.FailedPreconditionError):
-            _open(variable, tf.zeros([0], variable.dtype) if in_parts else value)
+            _open(variable, tf.zeros([0], variable.dtype) if shards.in_parts else value)
         _be_itself(variable)
-        if in_parts:
-            tf.raw_ops.DestroyResourceOp(resource=variable.handle)
         raise
     return shards
+
+
+def _first_value(variable: Any, communicator: Communicator) -> Any:
+    """Return what shards are cut from: a value, or the variable in parts if it has none.
+
+    What counts is whether the first process has one, as its value counts for other variables.
+    """
+    if isinstance(variable, VariableInParts):
+        has_value = bool(variable.is_initialized())
+        if not communicator.all_processes(int(has_value))[0]:
+            return variable
+        if not has_value:
+            return tf.zeros(variable.shape, variable.dtype)
+    return variable.read_value()
 
 
 def _be_laid_out(name: str, variable: Any, shards: VariableShards) -> None:
@@ -303,6 +319,30 @@ def release(variable: Any) -> None:
         # Until the variable has the value, the shards keep it, so that a failure loses nothing.
         _open(variable, tf.convert_to_tensor(shards.whole()))
         _be_itself(variable)
+        _end(shards)
+
+
+def undo(variable: Any) -> None:
+    """Release a variable that no call has used: one in parts has no value again.
+
+    Its value, put together, might not fit into a process.
+    """
+    variable = _inner(variable)
+    shards = local_shards_of(variable)
+    if shards is None or not shards.in_parts:
+        return release(variable)
+    with LOCK.alone():
+        _open(variable, tf.zeros([0], variable.dtype))
+        _be_itself(variable)
+        _end(shards)
+
+
+def _end(shards: VariableShards) -> None:
+    """Free the shards' buffers, and make it an error to use them: a function may hold a plan."""
+    for shard in shards.variables.values():
+        # One whose buffer other handles reach is only freed when they are.
+        with contextlib.suppress(tf.errors.FailedPreconditionError):
+            _native.load().tf_fuse_close_variable(shard.handle, type_name=_RELEASED)
 
 
 def local_shards_of(variable: Any) -> VariableShards | None:

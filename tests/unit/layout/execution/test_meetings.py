@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from tf_fuse.layout.execution.communication import process_collectives
+from tf_fuse.layout.execution.communication import meetings
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.types.mesh import Mesh
 
@@ -17,19 +17,14 @@ def test_calls_of_some_processes_do_not_count_where_all_meet(monkeypatch):
     service = SimpleNamespace(
         coordination_service=True, wait_at_barrier=lambda name, limit: met.append(name)
     )
-    monkeypatch.setattr(process_collectives.context, "context", lambda: service)
+    monkeypatch.setattr(meetings.context, "context", lambda: service)
 
-    def begun(size: int) -> process_collectives.ProcessCollectives:
-        # Of this process's device alone, without asking the others.
-        found = process_collectives.ProcessCollectives.__new__(
-            process_collectives.ProcessCollectives
-        )
-        found._devices = Devices(Mesh({"x": size}), {0: "CPU:0"}, processes=3)
-        return found
+    def begun(size: int) -> meetings.Meetings:
+        return meetings.Meetings(Devices(Mesh({"x": size}), {0: "CPU:0"}, processes=3))
 
     whole, some = begun(3), begun(2)
     for calls_of_some in (0, 2):
-        monkeypatch.setattr(process_collectives, "_calls", {"so far": 0})
+        monkeypatch.setattr(meetings, "_calls", {"so far": 0})
         whole.begin_call()
         for _ in range(calls_of_some):
             some.begin_call()
