@@ -127,14 +127,20 @@ class Runner {
     const int outputs = kernel->num_outputs();
     attributes_.resize(std::max(
         {inputs_.size(), attributes_.size(), static_cast<size_t>(outputs)}));
-    never_forward_.resize(attributes_.size(),
-                          OpKernelContext::Params::kNeverForward);
+    forward_from_.assign(attributes_.size(),
+                         OpKernelContext::Params::kNeverForward);
+    for (int i = 0; i < outputs; ++i) {
+      // Outputs that are never forwarded are copied, and handles cannot be.
+      if (kernel->output_type(i) == tensorflow::DT_RESOURCE) {
+        forward_from_[i] = OpKernelContext::Params::kNoReservation;
+      }
+    }
     params_.op_kernel = kernel;
     params_.inputs = input_values_;
     params_.input_alloc_attrs =
         absl::MakeConstSpan(attributes_).first(inputs_.size());
     params_.output_attr_array = attributes_.data();
-    params_.forward_from_array = never_forward_.data();
+    params_.forward_from_array = forward_from_.data();
     OpKernelContext ctx(&params_, outputs);
     if (operation.scatter == 0 || !ScatterRows(&ctx, operation.scatter < 0)) {
       kernel->Compute(&ctx);
@@ -169,7 +175,7 @@ class Runner {
   std::vector<Tensor> inputs_;
   std::vector<TensorValue> input_values_;
   std::vector<AllocatorAttributes> attributes_;
-  std::vector<int> never_forward_;
+  std::vector<int> forward_from_;
   int64_t bytes_ = 0;
 };
 

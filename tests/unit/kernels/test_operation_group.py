@@ -225,3 +225,12 @@ def test_malformed_bodies_are_refused(body, results, text):
         _native.load().tf_fuse_operation_group(
             inputs=[tf.constant(1.0)], body=body, results=results, Tresults=[tf.float32]
         )
+
+
+def test_a_handle_is_handed_on():
+    """It cannot be copied, as tensors are that another operation must not write over."""
+    variable = tf.Variable([1.0, 2.0])
+    hands_on = node("same", "Identity", [":0"], "", T=tf.resource)
+    (handle,) = _run([hands_on], [variable.handle], ["same:0"], [tf.resource])
+    read = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32)
+    assert read.numpy().tolist() == [1.0, 2.0]
