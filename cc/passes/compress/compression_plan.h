@@ -11,18 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "passes/compress/node_roles.h"
 #include "tensorflow/core/graph/graph.h"
 
 namespace tf_fuse {
-
-// Of an _Arg: what tf_fuse/parameter_server/lookups/mark_compressed.py says of
-// the variable whose handle it is. Of a TfFuse>UnpackHandles: a list of these,
-// "" for what is not a variable of float32 that is trained.
-inline constexpr char kCompressAttr[] = "_tf_fuse_compress";
-// The variable is trained, and the program leaves it out.
-inline constexpr char kNotCompressed[] = "float32";
-// Followed by a space and what identifies the variable in its job.
-inline constexpr char kCompressedPrefix[] = "bfloat16 ";
 
 // An output of one task that another one is to get as bfloat16.
 struct CompressedTensor {
