@@ -58,6 +58,23 @@ def test_what_follows_from_times():
     assert (none.update_s, none.update_s_per_byte, none.slots) == (0.0, 0.0, 0)
 
 
+def _clock(seconds):
+    left = iter(seconds)
+    return lambda: next(left)
+
+
+def test_steps_run_until_they_can_be_told_apart():
+    # In the first five turns something else runs whenever the small update does.
+    one = _clock([9.0] * 5 + [1.0, 1.0])
+    many = _clock([5.0, 3.0, 2.0, 4.0, 6.0, 7.0, 8.0])
+    large = _clock([4.0] * 7)
+    assert update_measurement.fastest([one, many, large]) == [1.0, 2.0, 4.0]
+    one, many, large = (_clock([seconds] * 100) for seconds in (2.0, 3.0, 1.0))
+    text = r"an update of 16 MiB took 1 s and one of 256 bytes 2 s, the fastest of 100: "
+    with pytest.raises(RuntimeError, match=text):
+        update_measurement.fastest([one, many, large])
+
+
 def test_what_cannot_be_measured():
     with pytest.raises(TypeError, match=r"function is 'adam' \(str\), must be a function"):
         parameter_server.measure_costs(None, "adam")
