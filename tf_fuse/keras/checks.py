@@ -110,7 +110,11 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
 def build(
     stock: Callable[..., None], self: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
-    """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch."""
+    """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch.
+
+    That would begin a pass over the data: a shuffle would have another order in each epoch than
+    where there is no strategy. There Keras builds by the shapes of the dataset, and so does this.
+    """
     import keras
 
     if not has_servers(trainer.strategy_of(self)):
@@ -122,9 +126,23 @@ def build(
     # The loop finds, too, that the data has no batch: it ends at once, as in one process.
     with contextlib.suppress(StopIteration):
         if iterator is not None:
+            data_batch = _specification(trainer.dataset_of(iterator))
+        if iterator is not None and data_batch is None:
             _, _, batches = next(iter(iterator))
             data_batch = keras.tree.map_structure(_without_optional, next(batches))
         stock(self, data_batch=data_batch)
+
+
+def _specification(dataset: Any) -> Any:
+    """Return the types and shapes of a dataset's batches, if Keras can build a model by them."""
+    import keras
+    import tensorflow as tf
+
+    if not isinstance(dataset, tf.data.Dataset):
+        return None
+    specs = keras.tree.flatten(dataset.element_spec)
+    is_enough = all(type(one) is tf.TensorSpec and one.shape.rank is not None for one in specs)
+    return dataset.element_spec if is_enough else None
 
 
 def build_without_call(model: Any) -> bool:

@@ -15,12 +15,14 @@ class RowCounter(keras.Model):
 
     Attributes:
       seen: by number, how often a row was in a batch of training.
+      firsts: by number, how often a row was the first one of such a batch.
     """
 
     def __init__(self, rows: int):
         """Make it for numbers of rows below `rows`; a negative number is an error of the step."""
         super().__init__()
         self.seen = self.add_weight(shape=[rows], initializer="zeros", trainable=False)
+        self.firsts = self.add_weight(shape=[rows], initializer="zeros", trainable=False)
         self.sum = keras.metrics.Sum(name="ids")
         self.mean = keras.metrics.Mean(name="loss")
 
@@ -32,7 +34,9 @@ class RowCounter(keras.Model):
         """Count the rows; the log "first" is the number of the batch's first one."""
         rows = keras.utils.unpack_x_y_sample_weight(data)[0]
         tf.debugging.assert_non_negative(rows)
-        self.seen.value.assign_add(tf.reduce_sum(tf.one_hot(rows, self.seen.shape[0]), axis=0))
+        are_rows = tf.one_hot(rows, self.seen.shape[0])
+        self.seen.value.assign_add(tf.reduce_sum(are_rows, axis=0))
+        self.firsts.value.assign_add(are_rows[0])
         return {"first": tf.cast(rows[0], tf.float32), **self.test_step(data)}
 
     def test_step(self, data: Any) -> dict[str, Any]:
