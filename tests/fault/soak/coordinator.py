@@ -162,6 +162,8 @@ def environment() -> dict[str, str]:
         **{k: v for k, v in os.environ.items() if k != "TF_CONFIG"},
         "GRPC_FAIL_FAST": "use_caller",  # a dead server is an error, nothing to wait for
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_FUSE_CHANNEL_FRAME_BYTES": "1",
+        "TF_FUSE_COLLECTIVE_PATHS": "shm,tcp,grpc",
         "CUDA_VISIBLE_DEVICES": "-1",
         "no_proxy": "localhost,127.0.0.1",
         "NO_PROXY": "localhost,127.0.0.1",

@@ -4,17 +4,21 @@
 
     python tests/fault/soak/job.py '{"mode": "on", "cluster": {...}, "state": "PATH"}'
 
-A step can be repeated: it reads one copy of a model's variables and writes the other one. So a step
-that a fault cut short is simply run again, and the losses are those of a run without faults.
+Two models take steps that can be repeated: a step reads one copy of the variables and writes the
+other one. So a step that a fault cut short is simply run again, and the losses are those of a run
+without faults. The others train as users' models do, by Keras's Adam; their losses depend on what a
+step that was cut short had done, and must be numbers.
 
-With the mode "on" two rounds are fused by level and two dynamically, in turns: what each leaves
-behind is there while the other one runs.
+With the mode "on" everything is: options, and data channels for frames of any size. Two rounds are
+fused by level and two dynamically, in turns: what each leaves behind is there while the other one
+runs.
 
 Commands come as JSON lines on stdin, events go as JSON lines to stdout:
 
 * {"run": N, "cancel": [I, ...]}: N rounds of one step per model; rounds that begin with a step that
-  is cancelled. Event "ran": "losses" (per round, per model, as hexadecimal floats), "errors" (class
-  to number) and "cancelled". Event "lost" instead, if the cluster does not recover.
+  is cancelled. Event "ran": "losses" (per round, per model that repeats steps, as hexadecimal
+  floats), "errors" (class to number) and "cancelled". Event "lost" instead, if the cluster does not
+  recover.
 * {"until_lost": true}: rounds until one fails; event "lost".
 * {"gauges": N}: event "gauges", "tasks" and their gauges once they are at rest, where
   N coordinators have been; their "counters"; and what is "waiting" even then.
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import queue
 import sys
@@ -37,9 +42,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MODELS = 4  # steps in flight at once
-_TABLES, _ROWS, _WIDTH, _BATCH = 6, 16, 4, 8
-_RATE = 0.05
+from tests.fault.soak import models
+
 GAUGES = (
     "open_steps",
     "pending_requests",
@@ -48,7 +52,8 @@ GAUGES = (
     "unsent_frame_bytes",
     "partial_tensors",
 )
-COUNTERS = ("dynamic_requests", "fused_rpcs")  # both ways were taken
+COUNTERS = ("dynamic_requests", "fused_rpcs", "channel_frames")  # all ways were taken
+_OPTIONS = {"tf_fuse": True, "shard_weight_update": True, "fuse_weight_update": True}
 _PART = 1000  # losses in one event
 _REST_S = 60.0  # until gauges are at rest
 _RECOVERY_S = 90.0  # until a step succeeds again
@@ -57,15 +62,6 @@ _RECOVERY_S = 90.0  # until a step succeeds again
 def emit(event: str, **fields: Any) -> None:
     """Writes one event as a JSON line."""
     os.write(1, (json.dumps({"event": event, **fields}) + "\n").encode())
-
-
-def initial(model: int) -> list[Any]:
-    """The values that a model's variables begin with: its tables, then its weights."""
-    import numpy as np
-
-    random = np.random.default_rng(model)
-    shapes = [(_ROWS, _WIDTH)] * _TABLES + [(_TABLES * _WIDTH, 1)]
-    return [random.uniform(-0.1, 0.1, shape).astype(np.float32) for shape in shapes]
 
 
 def forsaken(
@@ -120,58 +116,6 @@ def grouping(number: int) -> str:
     return ("level", "dynamic")[number // 2 % 2]
 
 
-class Model:
-    """Variables in two copies, and a step from each copy to the other."""
-
-    def __init__(self, values: list[Any]):
-        """Creates the variables; in a strategy's scope they lie on its servers."""
-        import tensorflow as tf
-
-        self.copies = [[tf.Variable(value) for value in values] for _ in range(2)]
-        self.steps = [tf.function(self._step(source)) for source in range(2)]
-
-    def values(self, number: int) -> list[Any]:
-        """The variables' values before the round of that number."""
-        return [variable.numpy() for variable in self.copies[number % 2]]
-
-    def _step(self, source: int) -> Any:
-        import tensorflow as tf
-
-        def step(number: Any) -> Any:
-            """Takes the number of the round, an int32 scalar; returns the loss."""
-            rows = tf.range(_BATCH)
-            with tf.GradientTape() as tape:
-                values = [v.read_value() for v in self.copies[source]]
-                tape.watch(values)
-                *tables, weights = values
-                looked_up = [
-                    tf.gather(table, (rows * (i + 3) + number * (i + 1)) % _ROWS)
-                    for i, table in enumerate(tables)
-                ]
-                output = tf.matmul(tf.concat(looked_up, axis=1), weights)
-                target = tf.cast((rows + number) % 5, tf.float32)[:, None] * 0.25
-                loss = tf.reduce_mean(tf.square(output - target))
-            for variable, value, gradient in zip(
-                self.copies[1 - source], values, tape.gradient(loss, values), strict=True
-            ):
-                variable.assign(value - _RATE * tf.convert_to_tensor(gradient))
-            return loss
-
-        return step
-
-
-def reference_losses(rounds: int) -> list[list[str]]:
-    """The losses of a run without faults and without a cluster: per round, per model."""
-    import tensorflow as tf
-
-    models = [Model(initial(i)) for i in range(MODELS)]
-    numbers = tf.range(rounds)
-    return [
-        [float(m.steps[i % 2](numbers[i])).hex() for m in models]  # one after the other
-        for i in range(rounds)
-    ]
-
-
 class Job:
     """The models on a cluster."""
 
@@ -184,22 +128,21 @@ class Job:
         if mode != "stock":
             import tf_fuse  # noqa: F401  (loads the plugin)
         if mode == "on":
-            tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
+            tf.config.optimizer.set_experimental_options(_OPTIONS)
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(cluster), rpc_layer="grpc" if mode == "stock" else "grpc+fuse"
         )
         self._strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
-        values = [initial(i) for i in range(MODELS)]
         self.number = 0
+        with self._strategy.scope():
+            self._models = models.made()
         if state.exists():
             with np.load(state) as saved:
                 self.number = int(saved["number"])
-                values = [
-                    [saved[f"{i}_{k}"] for k in range(len(own))] for i, own in enumerate(values)
-                ]
-        with self._strategy.scope():
-            self._models = [Model(own) for own in values]
+                for i, model in enumerate(self._models):
+                    count = len(model.variables(self.number))
+                    model.restore([saved[f"{i}_{k}"] for k in range(count)])
         self._workers = len(cluster["worker"])
 
     def save(self) -> None:
@@ -207,9 +150,9 @@ class Job:
         import numpy as np
 
         arrays = {
-            f"{i}_{k}": value
+            f"{i}_{k}": variable.numpy()
             for i, model in enumerate(self._models)
-            for k, value in enumerate(model.values(self.number))
+            for k, variable in enumerate(model.variables(self.number))
         }
         partial = self._state.with_suffix(".partial.npz")
         np.savez(partial, number=self.number, **arrays)
@@ -241,7 +184,7 @@ class Job:
 
         if self._mode == "on":
             # Of the calls from now on; a function is instantiated once for each.
-            options = {"do_fuse_recv": True, "fuse_grouping": grouping(self.number)}
+            options = {**_OPTIONS, "fuse_grouping": grouping(self.number)}
             tf.config.optimizer.set_experimental_options(options)
         number = tf.constant(self.number)
         deadline = time.monotonic() + recovery_s
@@ -252,7 +195,10 @@ class Job:
                     for model in self._models
                 ]
                 self._coordinator.join()
-                return [float(result.fetch()).hex() for result in results]
+                losses = [float(result.fetch()) for result in results]
+                if not all(map(math.isfinite, losses)):
+                    raise RuntimeError(f"round {self.number}: losses {losses}")
+                return [loss.hex() for loss in losses[: models.REPEATING]]
             except tf.errors.OpError as error:
                 errors[type(error).__name__] += 1
                 if time.monotonic() > deadline:
@@ -276,7 +222,7 @@ class Job:
                     tf.device(f"/job:worker/replica:0/task:{salt % self._workers}"),
                     cancellation.CancellationManagerContext(manager),
                 ):
-                    model = self._models[salt % MODELS]
+                    model = self._models[salt % models.MODELS]
                     float(model.steps[self.number % 2](tf.constant(self.number)))
                 outcome.append("in time")
             except tf.errors.OpError as error:
@@ -362,7 +308,7 @@ def main(spec: dict[str, Any]) -> None:
     status = 1
     try:
         if "reference" in spec:
-            losses = reference_losses(spec["reference"])
+            losses = models.reference_losses(spec["reference"])
             for first in range(0, len(losses), _PART):
                 emit("reference", losses=losses[first : first + _PART])
         else:

@@ -17,11 +17,13 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from tests.fault.soak import job as soak_job
+from tests.fault.soak import models
 
 #: How much a process may grow over the whole test, counted between restarts of tasks: the median of
 #: the slopes of all pairs of samples with no restart between them (Theil-Sen), times all steps.
-#: Whoever keeps one small thing per step, or per fault that kills nobody, is above it.
-BOUNDS = {"rss_mib": 12.0, "threads": 4.0, "fds": 4.0}
+#: Whoever keeps one small thing per step, or per fault that kills nobody, is above it: so is who
+#: keeps 1 MB in 10,000 steps of 100,000.
+BOUNDS = {"rss_mib": 8.0, "threads": 4.0, "fds": 4.0}
 #: What may come on top for each restart of a task, and for each new coordinator. Stock TensorFlow
 #: keeps the threads of its clients of a peer that is gone (4 for a worker, 6 to 10 for a server and
 #: its coordinator), and 1 to 10 MiB; it does not keep descriptors.
@@ -110,7 +112,7 @@ def restless(samples: Sequence[Mapping[str, Any]]) -> list[str]:
     for sample in samples:
         receives, requests = soak_job.forsaken(sample["waiting"])
         deaths = sum(sample["faults"].get(kind, 0) for kind in _RESTARTS)
-        if receives.total() > deaths * soak_job.MODELS:
+        if receives.total() > deaths * models.MODELS:
             found.append(
                 f"after {sample['steps']} steps and {deaths} deaths {receives.total()} receives "
                 f"wait for steps that nobody runs: {sample['waiting']}"

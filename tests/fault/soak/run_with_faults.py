@@ -17,7 +17,7 @@ import psutil
 
 from tests.fault import raw_worker
 from tests.fault.soak import faults as soak_faults
-from tests.fault.soak import job as soak_job
+from tests.fault.soak import models
 from tests.fault.soak.coordinator import Coordinator, HangError, environment
 
 _ROUNDS = 10  # between two looks at what is due
@@ -60,7 +60,7 @@ class Soak:
     @property
     def steps(self) -> int:
         """Steps done, as many as there are losses."""
-        return len(self.losses) * soak_job.MODELS
+        return len(self.losses) * models.MODELS
 
     def run(self, on_steps: Callable[[int], None]) -> None:
         """Runs all steps.
@@ -68,10 +68,10 @@ class Soak:
         Raises:
           SoakError: the cluster did not recover where stock TensorFlow does.
         """
-        rounds = self._args.steps // soak_job.MODELS
+        rounds = self._args.steps // models.MODELS
         due = {"fault": 0.0, "sample": 0.0, "save": 0.0}
         every = {
-            "fault": self._args.fault_every / soak_job.MODELS,
+            "fault": self._args.fault_every / models.MODELS,
             "sample": rounds / _SAMPLES,
             "save": rounds / _SAVES,
         }

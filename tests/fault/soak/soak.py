@@ -4,7 +4,8 @@
 
     python tests/fault/soak/soak.py --steps 100000 --seed 1 --json soak.jsonl --plot soak.png
 
-Two workers, two servers, a coordinator (`job.py`) that trains four small models at once.
+Two workers, two servers, a coordinator (`job.py`) that trains four small models at once, with all
+options and data channels.
 Faults (`faults.py`) come at random: tasks are stopped and continued, steps cancelled,
 connections dropped, workers and servers killed and started again on the same port. After the
 death of a server stock TensorFlow needs a new coordinator, which takes the variables up from the
@@ -37,7 +38,7 @@ from rich.console import Console
 from examples import standalone
 from examples.progress import display
 from tests.fault.soak import faults as soak_faults
-from tests.fault.soak import job as soak_job
+from tests.fault.soak import models
 from tests.fault.soak import report as soak_report
 from tests.fault.soak.coordinator import Coordinator, environment
 from tests.fault.soak.run_with_faults import Soak
@@ -49,10 +50,10 @@ def reference(steps: int) -> list[list[str]]:
     Raises:
       SoakError: its process failed.
     """
-    process = Coordinator({"reference": steps // soak_job.MODELS}, environment())
+    process = Coordinator({"reference": steps // models.MODELS}, environment())
     losses: list[list[str]] = []
     try:
-        while len(losses) < steps // soak_job.MODELS:
+        while len(losses) < steps // models.MODELS:
             losses += process.expect("reference")["losses"]
     finally:
         process.close()
@@ -136,8 +137,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write a line per sample here, while it runs")
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
-    if args.steps % soak_job.MODELS or args.steps < 1:
-        parser.error(f"--steps must be a positive multiple of {soak_job.MODELS}, got {args.steps}")
+    if args.steps % models.MODELS or args.steps < 1:
+        parser.error(f"--steps must be a positive multiple of {models.MODELS}, got {args.steps}")
     args.judge = args.steps >= 20_000  # fewer are too few to tell growth from warm-up
     return args
 

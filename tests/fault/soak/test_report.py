@@ -100,10 +100,11 @@ def test_flat_with_noise_is_no_finding():
 
 
 def test_a_small_leak_is_found():
-    found = soak_report.grown(_samples(lambda i: 600 + 0.16 * i), ["ps:0"])
+    a_megabyte_in_ten_samples = 1e5 / 2**20  # in 10,000 steps
+    found = soak_report.grown(_samples(lambda i: 600 + a_megabyte_in_ten_samples * i), ["ps:0"])
     assert found == [
-        "ps:0 (7): rss_mib grew steadily by 13.6, of 12.0",
-        "ps:0 (7): rss_mib grew by 13.6 with 0 restarts, of 12.0",
+        "ps:0 (7): rss_mib grew steadily by 8.1, of 8.0",
+        "ps:0 (7): rss_mib grew by 8.1 with 0 restarts, of 8.0",
     ]
 
 
@@ -114,9 +115,9 @@ def test_what_stock_keeps_for_a_restart_is_no_finding_and_more_is():
             sample["faults"]["worker_killed"] = i // 50
         return made
 
-    assert soak_report.grown(samples(24.0), ["ps:0"]) == []
-    found = soak_report.grown(samples(25.0), ["ps:0"])
-    assert found == ["ps:0 (7): rss_mib grew by 25.0 with 1 restarts, of 24.0"]
+    assert soak_report.grown(samples(20.0), ["ps:0"]) == []
+    found = soak_report.grown(samples(21.0), ["ps:0"])
+    assert found == ["ps:0 (7): rss_mib grew by 21.0 with 1 restarts, of 20.0"]
 
 
 @pytest.mark.parametrize("gauge", ["pending_requests", "partial_tensors"])

@@ -49,6 +49,7 @@ def test_each_fault_once(isolated_env, tmp_path):
     # Worker 0 lived through all of it, and fused both ways.
     counters = last["counters"]["/job:worker/replica:0/task:0"]
     assert 0 < counters["dynamic_requests"] < counters["fused_rpcs"]
+    assert counters["channel_frames"] > 0
     for gauges in last["gauges"].values():
         assert set(gauges) == set(soak_job.GAUGES)
     assert picture.stat().st_size > 0
