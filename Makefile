@@ -219,6 +219,7 @@ faults: environment
 soak: environment
 	$(BIN)/python -u tests/fault/soak/soak.py --steps $(STEPS) --seed $(SEED) \
 	  --json build/soak.jsonl --plot build/soak.png $(ARGS)
+	$(BIN)/python -u tests/fault/soak/replicas.py --steps $(STEPS) --json build/replicas.jsonl
 
 two-hosts: environment
 	$(BIN)/python -u benchmarks/two_hosts/run.py --json build/two_hosts.json --plot build/two_hosts.svg $(ARGS)

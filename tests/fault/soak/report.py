@@ -30,6 +30,8 @@ BOUNDS = {"rss_mib": 8.0, "threads": 4.0, "fds": 4.0}
 PER_RESTART = {"rss_mib": 12.0, "threads": 10.0, "fds": 0.0}
 #: A process with fewer samples is too young to be judged.
 MIN_SAMPLES = 16
+#: Fewer are too few to tell growth from warm-up.
+LEAST_STEPS = 20_000
 #: Steps of a process that are not looked at: memory pools and threads come with use.
 WARM_UP_STEPS = 5000
 _WARM_UP = 0.1
@@ -154,6 +156,19 @@ def grown(samples: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[str
         if not any(process.startswith(f"{task} ") for process in judged):
             found.append(f"{task}: no process has {MIN_SAMPLES} samples")
     return found
+
+
+def verdict(findings: Sequence[str], judged: bool, equal: str) -> str:
+    """The last line.
+
+    Args:
+      findings: of the run.
+      judged: whether growth was looked at.
+      equal: what was compared, too.
+    """
+    if findings:
+        return f"FAILED, findings: {len(findings)}"
+    return f"flat, and {equal}" if judged else f"{equal}, growth not judged"
 
 
 def plot(samples: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

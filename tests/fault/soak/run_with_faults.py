@@ -189,7 +189,7 @@ class Soak:
             "gauges": answer["tasks"],
             "waiting": answer["waiting"],
             "counters": answer["counters"],
-            "tasks": {task: _resources(pid) for task, pid in sorted(pids.items())},
+            "tasks": {task: resources(pid) for task, pid in sorted(pids.items())},
         }
         self.samples.append(sample)
         self._write(sample)
@@ -233,7 +233,8 @@ def _answers(cluster_spec: Mapping[str, Sequence[str]], task: str) -> bool:
         return False
 
 
-def _resources(pid: int) -> dict[str, float]:
+def resources(pid: int) -> dict[str, float]:
+    """Return the id, memory, threads and descriptors of a process."""
     process = psutil.Process(pid)
     with process.oneshot():
         return {

@@ -139,20 +139,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.steps % models.MODELS or args.steps < 1:
         parser.error(f"--steps must be a positive multiple of {models.MODELS}, got {args.steps}")
-    args.judge = args.steps >= 20_000  # fewer are too few to tell growth from warm-up
+    args.judge = args.steps >= soak_report.LEAST_STEPS
     return args
-
-
-def verdict(findings: Sequence[str], judged: bool) -> str:
-    """The last line.
-
-    Args:
-      findings: of the run.
-      judged: whether growth was looked at.
-    """
-    if findings:
-        return f"FAILED, findings: {len(findings)}"
-    return "flat, and all losses equal" if judged else "losses equal, growth not judged"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"picture: {args.plot}")
     for finding in result["findings"]:
         print(f"FINDING: {finding}")
-    print(verdict(result["findings"], args.judge))
+    print(soak_report.verdict(result["findings"], args.judge, "all losses equal"))
     return 1 if result["findings"] else 0
 
 

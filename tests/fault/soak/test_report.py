@@ -158,10 +158,12 @@ def test_differing_losses_are_found():
 
 
 def test_growth_that_was_not_judged_is_not_said_to_be_flat():
-    assert soak.verdict([], judged=True) == "flat, and all losses equal"
-    assert soak.verdict([], judged=False) == "losses equal, growth not judged"
+    assert soak_report.verdict([], True, "all losses equal") == "flat, and all losses equal"
+    assert soak_report.verdict([], False, "all losses equal") == (
+        "all losses equal, growth not judged"
+    )
     for judged in (True, False):
-        assert soak.verdict(["a", "b"], judged) == "FAILED, findings: 2"
+        assert soak_report.verdict(["a", "b"], judged, "all") == "FAILED, findings: 2"
 
 
 @pytest.mark.parametrize(

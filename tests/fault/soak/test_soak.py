@@ -12,6 +12,7 @@ import pytest
 
 from tests.fault.soak import faults as soak_faults
 from tests.fault.soak import job as soak_job
+from tests.fault.soak import replicas
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -33,7 +34,7 @@ def test_each_fault_once(isolated_env, tmp_path):
         command, env=isolated_env, capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "losses equal, growth not judged" in done.stdout.splitlines()
+    assert "all losses equal, growth not judged" in done.stdout.splitlines()
     *samples, result = map(json.loads, out.read_text().splitlines())
     assert result["findings"] == []
     assert set(result["faults"]) == kinds
@@ -53,3 +54,26 @@ def test_each_fault_once(isolated_env, tmp_path):
     for gauges in last["gauges"].values():
         assert set(gauges) == set(soak_job.GAUGES)
     assert picture.stat().st_size > 0
+
+
+def test_two_replicas(isolated_env, tmp_path):
+    out = tmp_path / "replicas.jsonl"
+    command = [sys.executable, str(Path(__file__).with_name("replicas.py"))]
+    done = subprocess.run(
+        [*command, "--steps", "400", "--json", str(out)],
+        env=isolated_env, capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "all weights equal, growth not judged"
+    samples = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [sample["steps"] for sample in samples] == [*range(2, 401, 2)]
+    # What is wrong is found.
+    assert replicas.findings(samples, judged=False) == []
+    samples[7]["replicas"][0]["weights"] = "others"
+    samples[8]["replicas"][1]["bytes"] = 0
+    samples[-1]["replicas"][1]["gauges"]["lent_chunks"] = 1
+    assert replicas.findings(samples, judged=False) == [
+        "after 16 steps the replicas' weights differ",
+        "after 18 steps worker:1 had no chunk by shared memory",
+        "worker:1 is not at rest at the end: {'lent_chunks': 1, 'pending_requests': 0}",
+    ]
