@@ -54,6 +54,7 @@ class KerasFitCases:
         steps: int = 1,
         epochs: int = 2,
         eagerly: bool = False,
+        grappler: bool = True,
         rows: int = ROWS,
         folder: str = "",
         saves: tuple[str, ...] = (),
@@ -71,6 +72,7 @@ class KerasFitCases:
           steps: `steps_per_execution`.
           epochs: of training.
           eagerly: whether the model is compiled with `run_eagerly`.
+          grappler: whether TensorFlow makes one operation of several.
           rows: of the data.
           folder: of files.
           saves: "backup", "backup of each step", "checkpoint", and "alone" if the chief alone has
@@ -83,6 +85,7 @@ class KerasFitCases:
           what `evaluate` returned, and how many updates are sharded.
         """
         keras = self._keras(sharded)
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not grappler})
         strategy = self._strategy
         before = _sharded_steps()
         with strategy.scope():

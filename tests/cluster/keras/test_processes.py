@@ -82,9 +82,13 @@ def test_values_are_those_of_a_custom_loop(two, optimizer):
 
 @pytest.mark.parametrize("rows", [17, slow(fit_cases.ROWS)])
 def test_run_eagerly_gives_the_same(two, rows):
-    """Also if a process has no row of a batch: of the last of 17."""
-    assert two.fit(rows=rows, eagerly=True) == two.fit(rows=rows)
-    losses = [*two.fit(rows=rows)[0]["history"]["loss"], two.fit(rows=rows)[0]["evaluated"]["loss"]]
+    """Also if a process has no row of a batch: of the last of 17.
+
+    Eager operations run one by one; where TensorFlow makes one of several, last bits may differ.
+    """
+    graph = two.fit(rows=rows, grappler=False)
+    assert two.fit(rows=rows, eagerly=True) == graph
+    losses = [*graph[0]["history"]["loss"], graph[0]["evaluated"]["loss"]]
     assert all(0.0 < one < 10.0 for one in losses)  # not NaN
 
 
