@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from typing import Any
 
 _SUMS = ("Add", "AddV2")
@@ -72,6 +72,26 @@ def depends_on(value: Any, ends: Set[Any]) -> bool:
                 seen.add(one.ref())
                 waiting.append(one)
     return False
+
+
+def effect_of(tensors: Sequence[Any]) -> str | None:
+    """Return the name of an operation with an effect that is computed from some tensors.
+
+    Args:
+      tensors: of one graph; all its operations are looked at.
+
+    Returns:
+      None if there is none: then nothing but tensors depends on these.
+    """
+    if not tensors:
+        return None
+    found = {one.ref() for one in tensors}
+    for op in tensors[0].graph.get_operations():  # in the order in which they were made
+        if any(one.ref() in found for one in op.inputs):
+            if op.op_def.is_stateful:
+                return op.name
+            found.update(one.ref() for one in op.outputs)
+    return None
 
 
 def is_same(first: Any, second: Any, ends: Set[Any]) -> bool:

@@ -28,6 +28,7 @@ class _Trace:
     Attributes:
       additions: by the number of each metric's variable, what the step adds to it, in order.
       refused: numbers of variables to which the step assigns something else.
+      held: tensors in place of the variables' values, as references.
     """
 
     def __init__(self, sums: MetricSums):
@@ -35,12 +36,13 @@ class _Trace:
         self._on_servers = {id(one) for one in sums.on_servers()}
         self.additions: list[list[Any]] = [[] for _ in sums.variables]
         self.refused: set[int] = set()
+        self.held: set[Any] = set()
 
     def assign(self, stock: Callable[..., None], variable: Any, value: Any) -> None:
         number = self._numbers.get(id(variable))
         if number is not None:
             added = graphs.added_to(value, value_of(variable))
-            if added is None:
+            if added is None or graphs.depends_on(added, self.held):
                 self.refused.add(number)
                 raise ValueError(f"{variable.path} is assigned something that is not a sum")
             self.additions[number].append(added)
@@ -114,14 +116,18 @@ class MetricSums:
         try:
             zeros = [tf.zeros(one.shape, one.dtype) for one in self.variables]
             with self._holding(zeros) as held:
+                state = trace.held = {one.ref() for one in held}
                 logs = _tensors(step_function(batch))
+                effect = graphs.effect_of(held)
                 results = _tensors(self._model.get_metrics_result()) if self.variables else {}
         finally:
             _trace.reset(token)
+        if effect is not None:
+            trace.refused.update(range(len(self.variables)))
+            raise ValueError(f"operation {effect!r} of the step is computed from metrics")
         checks.check_logs(self._model, logs)
         if not isinstance(logs, dict):
             logs = {"": logs}
-        state = {one.ref() for one in held}
         for name, value in logs.items():
             if not graphs.depends_on(value, state):
                 continue

@@ -67,6 +67,55 @@ def own_step() -> Case:
     return Case(model, x, x.sum(1), feed="PyDataset")
 
 
+def running_metric() -> Case:
+    """A metric to which a step adds what depends on the metric."""
+
+    class Running(keras.metrics.Metric):
+        def __init__(self) -> None:
+            super().__init__(name="running")
+            self.average = self.add_weight(shape=(), initializer="zeros", name="average")
+
+        def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+            self.average.assign_add(0.25 * (tf.reduce_mean(y_true) - self.average))
+
+        def result(self) -> Any:
+            return self.average
+
+    model = keras.Sequential([keras.Input([6]), layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse", metrics=[Running(), "mae"])
+    x = floats(ROWS, 6)
+    return Case(model, x, x.sum(1))
+
+
+def metric_in_step() -> Case:
+    """A `train_step` whose gradients depend on a metric of all steps so far."""
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.abs(self(x, training=True)[:, 0] - y))
+            self._loss_tracker.update_state(loss)
+            factor = loss / self._loss_tracker.result()
+            variables = self.trainable_variables
+            gradients = [factor * one for one in tape.gradient(loss, variables)]
+            self.optimizer.apply(gradients, variables)
+            return {"loss": self._loss_tracker.result()}
+
+    model = Own()
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    model.build([None, 6])
+    x = floats(ROWS, 6)
+    return Case(model, x, x.sum(1))
+
+
 def recurrent() -> Case:
     """An LSTM, a schedule of the learning rate, clipped gradients, an average of the weights."""
     model = keras.Sequential([keras.Input([4, 3]), layers.LSTM(5), layers.Dense(1)])
@@ -156,6 +205,8 @@ MODELS: dict[str, Make] = {
     "wide & deep": recommenders.wide_and_deep,
     "MLP": mlp,
     "own train_step": own_step,
+    "running metric": running_metric,
+    "metric in a step": metric_in_step,
     "DLRM": recommenders.dlrm,
     "DeepFM": recommenders.deepfm,
     "DIN": recommenders.din,

@@ -21,6 +21,8 @@ _STEPS = {
     "wide & deep": 3,
     "MLP": 2,
     "own train_step": 1,
+    "running metric": 1,
+    "metric in a step": 2,
     "partitioned": 1,
     "accumulated": 2,
     "float16": 1,
@@ -34,7 +36,7 @@ _STEPS = {
     "Transformer": 2,
     "preprocessing": 1,
 }
-_DEFAULT = list(_STEPS)[:6]
+_DEFAULT = list(_STEPS)[:8]
 _EPOCHS = 2
 # With the options off, a Keras 3 variable in parts is stock's, which Keras cannot train.
 _CASES = slow_but(

@@ -180,13 +180,15 @@ class Job:
             self.number += 1
 
     def _round(self, errors: Counter[str], recovery_s: float = _RECOVERY_S) -> list[str]:
+        import numpy as np
         import tensorflow as tf
 
         if self._mode == "on":
             # Of the calls from now on; a function is instantiated once for each.
             options = {**_OPTIONS, "fuse_grouping": grouping(self.number)}
             tf.config.optimizer.set_experimental_options(options)
-        number = tf.constant(self.number)
+        # (Of a number of Python, TensorFlow would keep the tensor for ever.)
+        number = tf.convert_to_tensor(np.array(self.number, np.int32))
         deadline = time.monotonic() + recovery_s
         while True:
             try:
