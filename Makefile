@@ -274,7 +274,8 @@ test-keras: environment
 	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	    > "$$(echo $$venv/lib/python*/site-packages)/venv.pth" && \
 	  $$venv/bin/python -m pytest -v tests/unit/_tensorflow tests/unit/keras tests/cluster/keras \
-	    tests/fault/parameter_server/test_keras_fit_faults.py $(ARGS) || exit 1; \
+	    tests/fault/parameter_server/test_keras_fit_faults.py \
+	    tests/fault/parameter_server/test_keras_backup_faults.py $(ARGS) || exit 1; \
 	done
 
 clean:

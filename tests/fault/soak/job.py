@@ -30,6 +30,7 @@ With {"reference": N} alone it computes the losses of N rounds in one process; e
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import math
 import os
@@ -252,6 +253,7 @@ class Job:
             return {"tasks": {}, "counters": {}, "waiting": {}}
         import tf_fuse
 
+        gc.collect()  # graphs that a restart of a task has left would be in its memory
         deadline = time.monotonic() + _REST_S
         while True:
             metrics = tf_fuse.cluster_metrics()

@@ -20,7 +20,8 @@ from tests.fault.soak import job as soak_job
 from tests.fault.soak import models
 
 #: How much a process may grow over the whole test, counted between restarts of tasks: the median of
-#: the slopes of all pairs of samples with no restart between them (Theil-Sen), times all steps.
+#: the slopes of all pairs of samples with no restart between them, nor shortly before
+#: (Theil-Sen), times all steps.
 #: Whoever keeps one small thing per step, or per fault that kills nobody, is above it: so is who
 #: keeps 1 MB in 10,000 steps of 100,000.
 BOUNDS = {"rss_mib": 8.0, "threads": 4.0, "fds": 4.0}
@@ -34,6 +35,9 @@ MIN_SAMPLES = 16
 LEAST_STEPS = 20_000
 #: Steps of a process that are not looked at: memory pools and threads come with use.
 WARM_UP_STEPS = 5000
+#: Steps after a restart of a task in which the others grow: for its connections, and for functions
+#: that are made anew for it.
+SETTLE_STEPS = 2000
 _WARM_UP = 0.1
 _RESTARTS = ("worker_killed", "server_killed")
 
@@ -70,12 +74,15 @@ class Growth:
 
 def growth(points: Sequence[Point], name: str) -> Growth:
     """How `name` grew over points in their order."""
+    begun: dict[int, int] = {}
+    for point in points:
+        begun.setdefault(point.restarts, point.steps)
     points = points[int(len(points) * _WARM_UP) :]
     slopes = [
         (b.values[name] - a.values[name]) / (b.steps - a.steps)
         for i, a in enumerate(points)
         for b in points[i + 1 :]
-        if b.restarts == a.restarts and b.steps > a.steps
+        if b.restarts == a.restarts and b.steps > a.steps >= begun[a.restarts] + SETTLE_STEPS
     ]
     first, last = points[0], points[-1]
     slope = statistics.median(slopes) if slopes else 0.0

@@ -32,7 +32,7 @@ def _samples(rss, gauges=None, pid=lambda i: 7, waiting=None):
 
 def _points(values, restarts=lambda i: 0):
     return [
-        soak_report.Point(10 * i, restarts(i), {"fds": value}) for i, value in enumerate(values)
+        soak_report.Point(100 * i, restarts(i), {"fds": value}) for i, value in enumerate(values)
     ]
 
 
@@ -81,10 +81,10 @@ def test_receives_that_a_death_left_for_ever_are_no_finding():
 
 
 def test_growth_is_steady_between_restarts_and_the_rest_in_all():
-    # 0.01 a step, 50 with each of two restarts, and every tenth sample is far off.
+    # 0.001 a step, 50 with each of two restarts, and every tenth sample is far off.
     values = [0.1 * i + 50 * (i // 40) + (500 if i % 10 == 5 else 0) for i in range(100)]
     grown = soak_report.growth(_points(values, lambda i: i // 40), "fds")
-    assert grown.steadily == pytest.approx(0.01 * (990 - 100))
+    assert grown.steadily == pytest.approx(0.001 * (9900 - 1000))
     assert grown.in_all == pytest.approx(8.9 + 100)
     assert grown.restarts == 2
 
@@ -92,6 +92,14 @@ def test_growth_is_steady_between_restarts_and_the_rest_in_all():
 def test_samples_right_before_and_after_a_restart_are_no_steady_growth():
     values = [100.0 * (i // 2) for i in range(100)]
     assert soak_report.growth(_points(values, lambda i: i // 2), "fds").steadily == 0
+
+
+def test_growth_shortly_after_a_restart_is_not_steady():
+    # 20 samples, which are 2,000 steps, of each 50.
+    values = [float(30 * (i // 50) + min(i % 50, 20)) for i in range(100)]
+    assert soak_report.growth(_points(values, lambda i: i // 50), "fds").steadily == 0
+    values[98:] = [99.0, 102.0]
+    assert soak_report.growth(_points(values, lambda i: i // 50), "fds").in_all == 92.0
 
 
 def test_flat_with_noise_is_no_finding():
