@@ -96,13 +96,18 @@ def op_defs(function: Callable[[str], Any | None]) -> Callable[[str], Any]:
     """Return a lookup of the `OpDef` of each operation and of each function in `function`."""
     from tensorflow.python.framework import op_def_registry
 
+    known: dict[str, Any] = {}
+
     def op_def(name: str) -> Any:
+        if name in known:
+            return known[name]
         called = function(name)
         if called is not None:
             return called.signature
         found = op_def_registry.get(name)
         if found is None:
             raise KeyError(name)
+        known[name] = found
         return found
 
     return op_def

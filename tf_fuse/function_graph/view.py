@@ -61,13 +61,18 @@ class GraphView:
         self.arguments = [argument.name for argument in function.signature.input_arg]
         self.results = [function.ret[result.name] for result in function.signature.output_arg]
         self.device_of: Callable[[Any], str] = lambda node: ""
+        self._outputs: dict[str, list[str]] = {}
+        self._argument_types: dict[str, int] = {}
         self._uses: dict[str, list[Use]] = defaultdict(list)
         self._followers: dict[str, list[str]] = defaultdict(list)
         for node in function.node_def:
-            for index, tensor in enumerate(data_inputs(node)):
-                self._uses[tensor].append(Use(node.name, index))
-            for before in control_inputs(node):
-                self._followers[before].append(node.name)
+            name, index = node.name, 0
+            for tensor in node.input:
+                if tensor.startswith("^"):
+                    self._followers[tensor[1:]].append(name)
+                else:
+                    self._uses[tensor].append(Use(name, index))
+                    index += 1
 
     def uses(self, tensor: str) -> list[Use]:
         """Return the inputs that read a tensor."""
@@ -83,11 +88,17 @@ class GraphView:
 
     def outputs(self, node: Any) -> list[str]:
         """Return the output tensors of a node, in order."""
-        return [
-            f"{node.name}:{argument.name}:{i}"
-            for argument in self.op_def(node.op).output_arg
-            for i in range(_number(argument, node))
-        ]
+        name = node.name
+        found = self._outputs.get(name)
+        if found is None or self.nodes.get(name) is not node:
+            found = [
+                f"{name}:{argument.name}:{i}"
+                for argument in self.op_def(node.op).output_arg
+                for i in range(_number(argument, node))
+            ]
+            if self.nodes.get(name) is node:
+                self._outputs[name] = found
+        return list(found)
 
     def output_index(self, tensor: str) -> int:
         """Return which output of its producer a tensor is."""
@@ -100,7 +111,12 @@ class GraphView:
         """Return the number of a tensor's type."""
         producer = self.producer(tensor)
         if producer is None:
-            return int(self.function.signature.input_arg[self.arguments.index(tensor)].type)
+            if not self._argument_types:
+                inputs = self.function.signature.input_arg
+                self._argument_types = {one.name: int(one.type) for one in inputs}
+            if tensor not in self._argument_types:
+                raise ValueError(f"{tensor} is neither an argument nor an output of a node")
+            return self._argument_types[tensor]
         _, name, index = tensor.split(":")
         for argument in self.op_def(producer.op).output_arg:
             if argument.name == name:
@@ -193,14 +209,13 @@ class GraphView:
         Raises:
           ValueError: the graph has a cycle; the message names its nodes.
         """
-        missing = {
-            name: len({b for b in _predecessors(node) if b in self.nodes})
-            for name, node in self.nodes.items()
-        }
-        after: dict[str, set[str]] = defaultdict(set)
+        missing: dict[str, int] = {}
+        after: dict[str, list[str]] = defaultdict(list)
         for name, node in self.nodes.items():
-            for before in _predecessors(node):
-                after[before].add(name)
+            befores = {one for one in _predecessors(node) if one in self.nodes}
+            missing[name] = len(befores)
+            for before in befores:
+                after[before].append(name)
         ready = [name for name, count in missing.items() if count == 0]
         heapq.heapify(ready)
         done = 0

@@ -19,6 +19,7 @@ import numpy as np
 from tensorflow.python.framework import ops
 
 from tf_fuse._tensorflow.keras import global_state
+from tf_fuse._tensorflow.keras import variable as keras_variable
 
 # Initial values of this many bytes and more are replaced by zeros.
 _LARGE = 1024
@@ -178,13 +179,16 @@ def _spec(device: str) -> Any:
 
 def _without_values(value: Any, dtype: Any) -> Any:
     """Return zeros of the initial value's shape, if it is large or belongs to no graph."""
+    from tensorflow.python.framework import dtypes
+    from tensorflow.python.ops import array_ops
+
     if callable(value):
+        shape = None if dtype is None else keras_variable.initial_shape(value)
+        if shape is not None:  # (To draw numbers takes most of the time of a build.)
+            return lambda: array_ops.zeros(shape, dtypes.as_dtype(dtype))
         return lambda: _without_values(value(), dtype)
     is_array = isinstance(value, np.ndarray) and value.nbytes >= _LARGE and value.dtype != object
     if is_array or isinstance(value, ops.EagerTensor):
-        from tensorflow.python.framework import dtypes
-        from tensorflow.python.ops import array_ops
-
         kind = dtypes.as_dtype(dtype if dtype is not None else value.dtype)
         if kind not in (dtypes.resource, dtypes.variant):
             return array_ops.zeros(tuple(value.shape), kind)

@@ -230,7 +230,7 @@ def _described(kwargs: dict[str, Any]) -> tuple[tuple[int, ...] | None, str]:
     value, dtype = kwargs.get("initial_value"), kwargs.get("dtype")
     shape = kwargs.get("shape")
     if shape is None and callable(value):
-        shape = _keras_shape(value)
+        shape = keras_variable.initial_shape(value)
         is_plain = not isinstance(value, base.CheckpointInitialValueCallable)
         if shape is None and is_plain and context.executing_eagerly():
             # (As TensorFlow does with a partitioner.)
@@ -263,20 +263,6 @@ def _converted(value: Any, dtype: Any) -> Any:
         return None
 
 
-def _keras_shape(initializer: Any) -> tuple[int, ...] | None:
-    """Return the shape of a Keras 3 variable, which only its initializer knows."""
-    if not (getattr(initializer, "__module__", None) or "").startswith("keras."):
-        return None
-    return keras_variable.shape_of(_cells(initializer).get("self"))
-
-
-def _cells(function: Any) -> dict[str, Any]:
-    """Return what a function of Keras refers to, by name."""
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
-    return {name: cell.cell_contents for name, cell in cells}
-
-
 def _set_rows(kwargs: dict[str, Any]) -> None:
     """Let TensorFlow ask for the initial values of each piece, if that is possible."""
     from tensorflow.python.eager import context
@@ -285,11 +271,12 @@ def _set_rows(kwargs: dict[str, Any]) -> None:
     value, dtype = kwargs.get("initial_value"), kwargs.get("dtype")
     if not callable(value) or kwargs.get("shape") is not None or dtype is None:
         return
-    shape = _keras_shape(value) if context.executing_eagerly() else None
+    shape = keras_variable.initial_shape(value) if context.executing_eagerly() else None
     if shape is None:
         return
     kind = dtypes.as_dtype(dtype)
-    rows = initial_rows.by_rows(value, _cells(value).get("initializer"), shape, kind.name)
+    initializer = keras_variable.enclosed(value).get("initializer")
+    rows = initial_rows.by_rows(value, initializer, shape, kind.name)
     if rows is not None:
         kwargs.update(initial_value=rows, shape=shape, dtype=kind)
 

@@ -94,6 +94,24 @@ def test_values_from_outside_are_of_no_use_and_not_needed():
     assert [one.shape for one in recorded] == [(3, 2), (500, 2), (3, 2)]
 
 
+def test_no_initial_values_of_keras_are_computed():
+    asked = []
+
+    def build():
+        layer = keras.layers.Dense(3, kernel_initializer=draw, dtype="float16")
+        layer.build((None, 2))
+
+    def draw(shape, dtype):
+        asked.append((tuple(shape), dtype))
+        return tf.ones(shape, dtype)
+
+    recorded = record(build)
+    assert [(one.shape, one.dtype) for one in recorded] == [((2, 3), "float16"), ((3,), "float16")]
+    assert asked == []
+    build()
+    assert asked == [((2, 3), "float16")]
+
+
 def test_a_model_that_needs_values_is_not_planned(caplog):
     def build():
         return float(tf.Variable(1.0) + 1.0)

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("simpy")
 
 from tests.unit.scale.rates import rates
+from tf_fuse.scale.simulation.host import Host
 from tf_fuse.scale.simulation.job import simulate
 from tf_fuse.scale.simulation.merge import merged
 from tf_fuse.scale.simulation.setting import Setting
@@ -102,6 +103,33 @@ def test_at_the_end_of_a_round_some_workers_have_no_step_left():
     # Three steps of two workers take as long as four.
     found = simulate(_graph(), costs, setting, 3, whole_round=True)
     assert found.steps_per_s == pytest.approx(1500)
+
+
+@pytest.mark.parametrize(("cores", "seconds"), [(1, 8e-3), (2, 4e-3), (8, 2e-3)])
+def test_calls_of_one_transfer_run_at_once(cores, seconds):
+    rows = Transfer("ps:0", "worker", 0, 4, 0, 4, 0, 0.0, 0.0)
+    costs = rates(receive_s=1e-3, send_s=1e-3)
+    found = simulate(_graph(rows), costs, Setting(workers=1, cores=cores))
+    assert found.steps_per_s == pytest.approx(1 / seconds)
+
+
+def test_work_that_begins_later_shares_the_cores():
+    import simpy
+
+    env = simpy.Environment()
+    host, ends = Host(env, cores=1.0), {}
+
+    def run(name, at, cpu_s):
+        yield env.timeout(at)
+        yield host.run(cpu_s)
+        ends[name] = env.now
+
+    for work in (("first", 0.0, 2.0), ("second", 1.0, 1.0), ("third", 1.5, 0.25)):
+        env.process(run(*work))
+    env.run()
+    # Alone until 1, by halves until 1.5, by thirds until the third ends, by halves again.
+    assert ends == pytest.approx({"third": 2.25, "first": 3.25, "second": 3.25})
+    assert host.busy_s == 3.25
 
 
 def test_what_operations_compute_has_threads_of_its_own():

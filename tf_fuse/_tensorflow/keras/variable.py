@@ -96,3 +96,24 @@ def shape_of(owner: Any) -> tuple[int, ...] | None:
 def set_class(variable: Any, cls: type) -> None:
     """Make a variable one of a subclass of its class."""
     variable.__class__ = cls
+
+
+def initial_shape(initial_value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a variable of Keras 3, which TensorFlow does not get.
+
+    Args:
+      initial_value: what Keras gives to TensorFlow: a function that returns the value.
+
+    Returns:
+      The shape; None for a function that is not Keras's.
+    """
+    if not (getattr(initial_value, "__module__", None) or "").startswith("keras."):
+        return None
+    return shape_of(enclosed(initial_value).get("self"))
+
+
+def enclosed(function: Any) -> dict[str, Any]:
+    """Return what a function of Keras refers to, by name."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
+    return {name: cell.cell_contents for name, cell in cells}

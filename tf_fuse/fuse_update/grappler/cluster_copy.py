@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse.function_graph.builder import Shape
@@ -113,23 +113,15 @@ class ClusterCopy:
         )
         there = self._inside | self._front
         for name in sorted(self._front):
-            same = [self.view.nodes[one] for one in subexpressions.equal_to(name)]
-            tensors = [tensor for node in same for tensor in self.view.outputs(node)]
-            users = {user for tensor in tensors for user in self._users(tensor)}
-            others, is_result = users - there, bool(set(tensors) & set(self.view.results))
+            others = subexpressions.users(name, self._through) - there
+            is_result = subexpressions.is_result(name)
             if others or is_result:
                 is_read = others & subexpressions.sure or (
                     is_result and not subexpressions.is_inner
                 )
                 self.is_unclear = self.is_unclear or not is_read
-                self.readers.append(self._identity(name, self.view.outputs(same[0])[0]))
-
-    def _users(self, tensor: str) -> Iterator[str]:
-        for use in self.view.uses(tensor):
-            if self._through and self.view.nodes[use.node].op == "IdentityN":
-                yield from self._users(f"{use.node}:output:{use.index}")
-            else:
-                yield use.node
+                tensor = self.view.outputs(self.view.nodes[name])[0]
+                self.readers.append(self._identity(name, tensor))
 
     def _identity(self, name: str, tensor: str) -> str:
         made = self.graph.node.add(name=self._new("reader"), op="Identity", input=[name])

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from tf_fuse.function_graph.operations import ELEMENTWISE
@@ -30,6 +31,9 @@ class CommonSubexpressions:
         self._keys: dict[str, object] = {}
         self._numbers: dict[object, int] = {}
         self._groups: dict[object, list[str]] = {}
+        self._results = set(view.results)
+        self._users: dict[tuple[object, bool], frozenset[str]] = {}
+        self._are_results: dict[object, bool] = {}
 
     def equal_to(self, name: str) -> list[str]:
         """Return the names of a node and of those that compute the same."""
@@ -40,6 +44,37 @@ class CommonSubexpressions:
                 found[key].append(node.name)
             self._groups = dict(found)
         return self._groups[self._keys[name]]
+
+    def users(self, name: str, through: bool) -> frozenset[str]:
+        """Return the names of the nodes that read a node or one that computes the same.
+
+        Args:
+          name: of the node.
+          through: whether those count that read a tensor from an IdentityN, not the IdentityN.
+        """
+        same = self.equal_to(name)
+        # (Each variable may have such a node: to find the readers of all for each is quadratic.)
+        at = self._keys[name], through
+        if at not in self._users:
+            tensors = (t for one in same for t in self._view.outputs(self._view.nodes[one]))
+            self._users[at] = frozenset(u for t in tensors for u in self._users_of(t, through))
+        return self._users[at]
+
+    def is_result(self, name: str) -> bool:
+        """Return whether the function returns what a node computes."""
+        same = self.equal_to(name)
+        key = self._keys[name]
+        if key not in self._are_results:
+            tensors = (t for one in same for t in self._view.outputs(self._view.nodes[one]))
+            self._are_results[key] = not self._results.isdisjoint(tensors)
+        return self._are_results[key]
+
+    def _users_of(self, tensor: str, through: bool) -> Iterator[str]:
+        for use in self._view.uses(tensor):
+            if through and self._view.nodes[use.node].op == "IdentityN":
+                yield from self._users_of(f"{use.node}:output:{use.index}", through)
+            else:
+                yield use.node
 
     def _key(self, node: Any) -> object:
         if node.op not in ELEMENTWISE and node.op != "Const":

@@ -67,9 +67,10 @@ def simplify(
         return simple
     # It is unknown when Grappler removes an IdentityN. Then the input gets another name, and
     # Grappler may change the input's producer together with the cluster. So try both.
-    early = ClusterCopy(view, cluster, shapes, subexpressions, has_results, early=True)
-    others = [early] if early.has_early_names else []
-    if early.has_front_behind:
+    others = []
+    if copy.has_early_names:
+        others.append(ClusterCopy(view, cluster, shapes, subexpressions, has_results, early=True))
+    if copy.has_front_behind:
         others.append(ClusterCopy(view, cluster, shapes, subexpressions, has_results, through=True))
     for one in others:
         other = _simplified(one, options)

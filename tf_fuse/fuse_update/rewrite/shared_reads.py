@@ -45,15 +45,16 @@ def share_reads(function: Any, view: GraphView, shapes: Mapping[str, Shape | Non
 
 def _drop(function: Any, same: Mapping[str, str]) -> None:
     """Remove nodes, and redirect their consumers to other nodes."""
-    left = [node for node in function.node_def if node.name not in same]
-    kept = [type(node).FromString(node.SerializeToString()) for node in left]
-    del function.node_def[:]
-    for node in kept:
-        inputs = [_renamed(text, same) for text in node.input]
+    for index in reversed(range(len(function.node_def))):
+        if function.node_def[index].name in same:
+            del function.node_def[index]
+    for node in function.node_def:
+        old = list(node.input)
+        inputs = [_renamed(text, same) for text in old]
         waits = dict.fromkeys(text for text in inputs if text.startswith("^"))
-        del node.input[:]
-        node.input.extend([*(text for text in inputs if not text.startswith("^")), *waits])
-        function.node_def.append(node)
+        inputs = [*(text for text in inputs if not text.startswith("^")), *waits]
+        if inputs != old:
+            node.input[:] = inputs
     for result, tensor in list(function.ret.items()):
         function.ret[result] = _renamed(tensor, same)
     for result, name in list(function.control_ret.items()):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from typing import Any
 
 
@@ -38,6 +39,8 @@ class Host:
         self._ends: list[tuple[float, int, float, Any]] = []
         self._numbers = itertools.count()
         self._timer = 0
+        self._timer_at = math.inf
+        self._is_due = False  # Whether the first work ends when the timer does.
         self.busy_s = 0.0
         self.out_free_at = 0.0
         self.in_free_at = 0.0
@@ -55,10 +58,12 @@ class Host:
             return event
         self._advance()
         self.busy_s += cpu_s
+        first, rate = self._ends[:1], self._rate()
         end = self._clock + cpu_s / threads
         heapq.heappush(self._ends, (end, next(self._numbers), threads, event))
         self._threads += threads
-        self._set_timer()
+        if self._ends[:1] != first or self._rate() != rate:
+            self._set_timer()
         return event
 
     def _rate(self) -> float:
@@ -73,23 +78,33 @@ class Host:
             self._at = now
 
     def _set_timer(self) -> None:
+        """Wait for the work that ends first."""
+        if not self._ends:
+            return
+        delay = max(0.0, (self._ends[0][0] - self._clock) / self._rate())
+        due = self._env.now + delay
+        if self._timer_at <= due:
+            # That timer sets the next one: most work begins while other work runs.
+            self._is_due = False
+            return
         self._timer += 1
-        if self._ends:
-            delay = max(0.0, (self._ends[0][0] - self._clock) / self._rate())
-            timeout = self._env.timeout(delay, self._timer)
-            timeout.callbacks.append(self._on_timer)
+        self._timer_at, self._is_due = due, True
+        timeout = self._env.timeout(delay, self._timer)
+        timeout.callbacks.append(self._on_timer)
 
     def _on_timer(self, timeout: Any) -> None:
         if timeout.value != self._timer:
-            return  # Work has begun or ended since.
+            return  # An earlier one was set.
+        self._timer_at = math.inf
         self._advance()
-        first = self._ends[0][0]
-        while self._ends and self._ends[0][0] <= max(first, self._clock):
-            _, _, threads, event = heapq.heappop(self._ends)
-            self._threads -= threads
-            event.succeed()
-        if not self._ends:
-            self._threads = 0.0  # Without what rounding has left.
+        if self._is_due:
+            first = self._ends[0][0]
+            while self._ends and self._ends[0][0] <= max(first, self._clock):
+                _, _, threads, event = heapq.heappop(self._ends)
+                self._threads -= threads
+                event.succeed()
+            if not self._ends:
+                self._threads = 0.0  # Without what rounding has left.
         self._set_timer()
 
 

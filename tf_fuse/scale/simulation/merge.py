@@ -17,12 +17,22 @@ from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer
 _GROUPS = 5
 
 
-def load_s(graph: StepGraph, rates: Rates, server: str) -> float:
-    """Return the CPU seconds of a server per step."""
-    own = sum(rates.segment_s(one.work) for one in graph.segments if one.task == server)
-    own += sum(rates.sender_s(one) for one in graph.transfers if one.source == server)
-    own += sum(rates.receiver_s(one) for one in graph.transfers if one.target == server)
-    return own + rates.server_s(graph, server)
+def loads_s(graph: StepGraph, rates: Rates, scale: float = 1.0) -> dict[str, float]:
+    """Return the CPU seconds of each server per step.
+
+    Args:
+      graph: the step.
+      rates: what things cost.
+      scale: as of `Rates.segment_s`.
+    """
+    found = {task: rates.server_s(graph, task) for task in graph.tasks() if task != WORKER}
+    parts = [(one.task, rates.segment_s(one.work, scale)) for one in graph.segments]
+    parts += [(one.source, rates.sender_s(one)) for one in graph.transfers]
+    parts += [(one.target, rates.receiver_s(one)) for one in graph.transfers]
+    for task, seconds in parts:
+        if task != WORKER:
+            found[task] += seconds
+    return found
 
 
 def merged(graph: StepGraph, rates: Rates) -> tuple[StepGraph, dict[str, int]]:
@@ -32,10 +42,10 @@ def merged(graph: StepGraph, rates: Rates) -> tuple[StepGraph, dict[str, int]]:
       graph: the step.
       rates: what decides which servers have the same work.
     """
-    servers = [task for task in graph.tasks() if task != WORKER]
-    if len(servers) <= _GROUPS:
-        return graph, dict.fromkeys(servers, 1)
-    ordered = sorted(servers, key=lambda one: load_s(graph, rates, one), reverse=True)
+    loads = loads_s(graph, rates)
+    if len(loads) <= _GROUPS:
+        return graph, dict.fromkeys(loads, 1)
+    ordered = sorted(loads, key=lambda one: loads[one], reverse=True)
     # The busiest stands for itself alone.
     rest = ordered[1:]
     groups = [[ordered[0]]]

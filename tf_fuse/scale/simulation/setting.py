@@ -53,11 +53,11 @@ class Prediction:
       steps_per_s: of all workers together.
       cpu_s: CPU seconds per step, of "coordinator", "worker" and "ps", each role together.
       server_cpu_s: of each server, per step of any worker.
-      sent_bytes: per step, by task.
       busy: share of its host's cores, by role and the busiest task of it.
       link_busy: share of the time that the busiest link of a role's hosts is used.
       coordinator_busy: share of the time that the coordinator dispatches steps.
       waiting: share of a step in which its worker computes nothing.
+      step_s: seconds of a step at its worker, from its dispatch to its end.
     """
 
     steps_per_s: float
@@ -67,3 +67,4 @@ class Prediction:
     link_busy: dict[str, float]
     coordinator_busy: float
     waiting: float
+    step_s: float = 0.0

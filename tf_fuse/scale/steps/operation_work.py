@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_fuse.scale.steps.step_graph import Work
@@ -70,11 +70,14 @@ def _tensor(name: str, nodes: Mapping[str, Any], received: Mapping[str, Any]) ->
     node = nodes.get(base)
     if node is None:
         return None, 0
-    outs = _outputs(node)
-    if not outs and node.op in _MATRIX_PRODUCTS:
-        outs = _product_outputs(node, [_tensor(one, nodes, received) for one in node.input[:2]])
     index = int(output or 0)
-    return outs[index] if index < len(outs) else (None, 0)
+    shapes, size = _listed(node)
+    if index < len(shapes):  # (A node may have an output for each variable, and a reader for each.)
+        return _sized(shapes[index], size)
+    if not shapes and node.op in _MATRIX_PRODUCTS:
+        outs = _product_outputs(node, [_tensor(one, nodes, received) for one in node.input[:2]])
+        return outs[index] if index < len(outs) else (None, 0)
+    return None, 0
 
 
 def tensor_of(name: str, nodes: Mapping[str, Any]) -> Tensor:
@@ -84,22 +87,31 @@ def tensor_of(name: str, nodes: Mapping[str, Any]) -> Tensor:
 
 def _outputs(node: Any) -> list[Tensor]:
     """Return the shapes and item sizes of a node's outputs."""
+    shapes, size = _listed(node)
+    return [_sized(shape, size) for shape in shapes]
+
+
+def _listed(node: Any) -> tuple[Sequence[Any], int]:
+    """Return the shapes of a node's outputs, and their item size; 0 where it is not known."""
     from tensorflow.python.framework import dtypes
 
     if node.op == "Const":
         tensor = node.attr["value"].tensor
-        return [(_static(tensor.tensor_shape), dtypes.as_dtype(tensor.dtype).size or 0)]
+        return [tensor.tensor_shape], dtypes.as_dtype(tensor.dtype).size or 0
     if "_output_shapes" not in node.attr:
-        return []
+        return [], 0
     size = 4
     for key in ("T", "dtype", "DstT", "out_type"):
         if key in node.attr and node.attr[key].type:
             kind = dtypes.as_dtype(node.attr[key].type)
-            if kind in (dtypes.resource, dtypes.variant, dtypes.string):
-                return [(None, 0)] * len(node.attr["_output_shapes"].list.shape)
-            size = kind.size
+            has_no_size = kind in (dtypes.resource, dtypes.variant, dtypes.string)
+            size = 0 if has_no_size else kind.size
             break
-    return [(_static(shape), size) for shape in node.attr["_output_shapes"].list.shape]
+    return node.attr["_output_shapes"].list.shape, size
+
+
+def _sized(shape: Any, size: int) -> Tensor:
+    return (_static(shape), size) if size else (None, 0)
 
 
 def _static(shape: Any) -> tuple[int, ...] | None:
