@@ -15,8 +15,7 @@ import tensorflow as tf
 from tests.fault import coordinator
 
 # Payloads of frames are multiples of 64 bytes: so are all tensors of these sizes.
-TABLES, ROWS, WIDTH, BATCH, IDS, UNIQUE = 10, 1000, 16, 16, 128, 64
-STEPS = 3
+TABLES, ROWS, WIDTH, BATCH, IDS, UNIQUE, STEPS = 10, 1000, 16, 16, 128, 64, 3
 COMBINERS = ("sum", "mean", "sqrtn")
 SPARSE = [
     f"{combiner}{weights}, {dtype}"
@@ -50,6 +49,7 @@ NUMBERS = np.linspace(0.25, 2, IDS).astype(np.float32)
 
 def cases(job: Any, kind: str) -> dict[str, Callable[[], Any]]:
     """The cases by name; all but the values only for the kind "all"."""
+
     def use(on, **more):
         """Without our options the graphs are stock TensorFlow's."""
         tf.config.optimizer.set_experimental_options(
