@@ -43,14 +43,15 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
     """The workload a specification names.
 
     Args:
-      spec: "workload" is features, dense, mixed, rfc, nothing, large, adult, criteo or keras_KIND;
-        "options" are fields of its class; adult and criteo take "data": {"path", "rows"}, a file
-        written by `encode_file`.
+      spec: "workload" is features, bags, dense, mixed, rfc, nothing, large, adult, criteo or
+        keras_KIND; "options" are fields of its class; adult and criteo take "data": {"path",
+        "rows"}, a file written by `encode_file`.
 
     Raises:
       ValueError: no such workload.
       TypeError: an option the workload does not have.
     """
+    from examples.bags.model import Bags
     from examples.dense.model import Dense
     from examples.features.model import Features
     from examples.transfers import Large, Nothing
@@ -62,6 +63,7 @@ def make_workload(spec: Mapping[str, Any]) -> Any:
         options["hidden"] = tuple(options["hidden"])
     synthetic = {
         "features": Features,
+        "bags": Bags,
         "dense": Dense,
         "mixed": functools.partial(Dense, name="mixed"),
         "rfc": Rfc,

@@ -69,6 +69,7 @@ def rewrite(
     addresses: Mapping[str, str] | None = None,
     fuse_operations: bool = False,
     fuse_lookups_unique: bool = False,
+    fuse_lookups_combine: bool = False,
 ) -> Rewrite:
     """Partition a graph by device, and run the fuse_recv pass on it.
 
@@ -101,6 +102,7 @@ def rewrite(
         of one host only tensors too large for a frame are split off.
       fuse_operations: the option `fuse_operations`, which is on in runs; sessions ignore it.
       fuse_lookups_unique: the option of this name; sessions and mappings ignore it.
+      fuse_lookups_combine: the same.
 
     Returns:
       The graphs before and after, and the report.
@@ -132,6 +134,7 @@ def rewrite(
         addresses=addresses or {},
         fuse_operations=fuse_operations,
         fuse_lookups_unique=fuse_lookups_unique,
+        fuse_lookups_combine=fuse_lookups_combine,
     )
     if isinstance(graph, graph_pb2.GraphDef):
         inlined = _with_calls_to_inline(graph)

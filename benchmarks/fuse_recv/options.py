@@ -13,13 +13,15 @@ from pathlib import Path
 RECEIVES = "receives"  # fused receives, and no operations that run as one
 COMPRESSED = "compressed"  # fused, with rows and gradients of bfloat16
 UNIQUE = "unique"  # all, and each id of a lookup once
-MODES = ("stock", RECEIVES, "fused", COMPRESSED, "all", UNIQUE, "local")
+COMBINE = "combine"  # fused, with sums of rows
+MODES = ("stock", RECEIVES, "fused", COMBINE, COMPRESSED, "all", UNIQUE, "local")
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
 GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
     "features": {"features": 300, "batch": 64, "workers": 1, "ps": 2, "steps": 60},
+    "bags": {"features": 60, "batch": 64, "workers": 1, "ps": 2, "steps": 40},
     "dense": {"batch": 64, "workers": 1, "ps": 2, "steps": 40},
     "mixed": {"features": 60, "batch": 64, "workers": 1, "ps": 2, "steps": 40},
     "rfc": {"features": 40, "batch": 128, "workers": 5, "ps": 1, "steps": 60},
@@ -27,7 +29,9 @@ _DEFAULTS: dict[str, dict[str, int]] = {
     "nothing": {"batch": 64, "workers": 1, "ps": 1, "steps": 400},
 }
 # Which field of the workload --features is.
-FEATURES_FIELD = {"features": "features", "mixed": "features", "rfc": "embeddings"}
+FEATURES_FIELD = {
+    "features": "features", "bags": "features", "mixed": "features", "rfc": "embeddings",
+}  # fmt: skip
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -37,7 +41,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--features",
         type=int,
-        help="tables (features, mixed) or embeddings (rfc); others have none",
+        help="tables (features, bags, mixed) or embeddings (rfc); others have none",
     )
     parser.add_argument(
         "--synchronous",

@@ -4,6 +4,7 @@
 
     python benchmarks/fuse_recv/run.py --workload features --features 300 --json features.json
     python benchmarks/fuse_recv/run.py --workload rfc --json rfc.json
+    python benchmarks/fuse_recv/run.py --workload bags --modes stock fused combine local
     python benchmarks/fuse_recv/run.py --workload adult --data adult.data --json adult.json
     python benchmarks/fuse_recv/run.py --workload nothing --json nothing.json
     python benchmarks/fuse_recv/run.py --workload mixed --grouping level,consumer,cost
@@ -11,8 +12,9 @@
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
 mode `all` has the option `tf_fuse`, and `unique` has `fuse_lookups_unique`, too; `compressed` has
-`compress="bfloat16"`. The losses of the last two differ. Each value of `--in-flight` is a mode that
-has the option `steps_in_flight`, too.
+`compress="bfloat16"`. The losses of the last two differ. `combine` is `fused` with
+`fuse_lookups_combine`. Each value of `--in-flight` is a mode that has the option
+`steps_in_flight`, too.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -36,6 +38,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from rich.progress import Progress
 
 from benchmarks.fuse_recv.options import (
+    COMBINE,
     COMPRESSED,
     FEATURES_FIELD,
     GROUPINGS,
@@ -159,6 +162,8 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     if mode.startswith(IN_FLIGHT):
         number = int(mode.removeprefix(IN_FLIGHT))
         return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}
+    if mode == COMBINE:
+        return {"mode": "fused", "fuse_options": {"fuse_lookups_combine": True}}
     if mode == RECEIVES:
         return {"mode": "fused", "fuse_options": {"fuse_operations": False}}
     if mode == COMPRESSED:

@@ -157,12 +157,13 @@ absl::Status PartitionSessionGraph(AnalysisOptions analysis, Graph* graph,
 // Those that passes before the partitioning look at.
 void AddOptions(const v1::RewriteRequest& request,
                 tensorflow::ConfigProto* config) {
-  if (!request.fuse_lookups_unique()) return;
   auto* optimizer = config->mutable_graph_options()
                         ->mutable_rewrite_options()
                         ->add_custom_optimizers();
   optimizer->set_name(kOptimizerName);
-  (*optimizer->mutable_parameter_map())["fuse_lookups_unique"].set_b(true);
+  auto& parameters = *optimizer->mutable_parameter_map();
+  parameters["fuse_lookups_combine"].set_b(request.fuse_lookups_combine());
+  parameters["fuse_lookups_unique"].set_b(request.fuse_lookups_unique());
 }
 
 // The partitions refer to `library`, which must outlive them.

@@ -158,6 +158,7 @@ def test_stock_keys_are_untouched():
         ("shard_gather", "shard_weight_update"),
         ("fuse_lookups", "fuse_lookups_unique"),
         ("deduplicate_ids", "fuse_lookups_unique"),
+        ("combine_lookups", "fuse_lookups_combine"),
     ],
 )
 def test_misspelt_key_is_refused_with_the_right_one(key, meant):

@@ -40,6 +40,7 @@ _WORDS = {
     "compile_weight_update": {"compile", "compiled", "compiles"},
     "compress": {"bf16", "bfloat16", "compress", "compressed", "compresses", "compression"},
     # Before "do_fuse_recv", whose words include "fuse".
+    "fuse_lookups_combine": {"combine", "combined", "combiner", "combiners", "combines"},
     "fuse_lookups_unique": {"dedup", "deduplicate", "lookup", "lookups", "unique"},
     "do_fuse_recv": {"fuse", "fused", "fusing", "rcv", "receive", "receives", "recv", "recvs"},
     "do_pack_handles": {"handle", "handles", "pack", "packed", "packs"},

@@ -70,6 +70,16 @@ OPTIONS: dict[str, Option] = {
             sends_false=True,
         ),
         Option(
+            "fuse_lookups_combine",
+            bool,
+            "Add up the rows of a lookup on its parameter server (the combiners of sparse lookups, "
+            "sums and means of segments or of an axis), send the sums, and make the gradients of "
+            "the rows there, too. Bits stay. Off unless set to True: ids that repeat much across "
+            "a batch can make the rows, which stock sends once each, fewer than the sums. Applies "
+            "to functions called for the first time from then on.",
+            in_sessions=False,
+        ),
+        Option(
             "fuse_lookups_unique",
             bool,
             "Send each id of a lookup on parameter servers once per step, get its row once, and "

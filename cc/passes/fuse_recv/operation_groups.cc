@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "passes/lookups/combine_rewrite.h"
 #include "passes/view/liveness.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
@@ -24,7 +25,7 @@ constexpr size_t kMinOperations = 4;
 // None blocks, and each has a kernel that is not asynchronous. An assignment of
 // a whole variable is missing: it takes its input's memory over if it is the
 // only one to hold it, which it would not be in a group.
-bool IsGroupable(const std::string& op) {
+bool IsGroupable(const Node& node) {
   static const auto* const kGroupable = new std::set<std::string>{
       // Reads and what lies between them and a send.
       "ReadVariableOp", "ResourceGather", "Identity", "Reshape", "Cast",
@@ -42,7 +43,8 @@ bool IsGroupable(const std::string& op) {
       "ResourceApplyRMSProp", "AssignAddVariableOp", "AssignSubVariableOp",
       "TfFuse>ElementwiseUpdate", "TfFuse>StagedUpdate", "TfFuse>JoinRows",
       "TfFuse>RoundWithFeedback", "TfFuse>UpdateCount"};
-  return kGroupable->count(op) > 0;
+  return kGroupable->count(node.type_string()) > 0 ||
+         node.attrs().Find(kMovedAttr) != nullptr;
 }
 
 // They wait for nothing but each other.
@@ -135,7 +137,7 @@ class Planner {
 
   bool Groups(NodeId id) {
     const Node& node = *view_.node(id);
-    return IsGroupable(node.type_string()) && view_.frame(id).empty() &&
+    return IsGroupable(node) && view_.frame(id).empty() &&
            !liveness_.MayBeDead(id) && !HasReference(node) &&
            RunsGroups(view_.partition(id));
   }

@@ -21,7 +21,9 @@ FuseOptions ParseFuseOptions(const tensorflow::ConfigProto& config) {
        config.graph_options().rewrite_options().custom_optimizers()) {
     if (optimizer.name() != kOptimizerName) continue;
     const auto& given = optimizer.parameter_map();
-    auto it = given.find("fuse_lookups_unique");
+    auto it = given.find("fuse_lookups_combine");
+    if (it != given.end()) options.fuse_lookups_combine = it->second.b();
+    it = given.find("fuse_lookups_unique");
     if (it != given.end()) options.fuse_lookups_unique = it->second.b();
     it = given.find("do_fuse_recv");
     if (it != given.end()) options.do_fuse_recv = it->second.b();

@@ -24,6 +24,7 @@ namespace tf_fuse {
 inline constexpr char kOptimizerName[] = "tf_fuse";
 
 struct FuseOptions {
+  bool fuse_lookups_combine = false;
   bool fuse_lookups_unique = false;
   bool do_fuse_recv = false;
   // The others are without effect unless do_fuse_recv is on.

@@ -12,7 +12,9 @@ namespace tf_fuse {
 
 using tensorflow::Node;
 
-std::optional<int> StaticRanks::Of(const Node& node, int output) {
+using tensorflow::shape_inference::InferenceContext;
+
+InferenceContext* StaticRanks::ContextOf(const Node& node, int output) {
   if (refiner_ == nullptr) {
     refiner_ = std::make_unique<tensorflow::ShapeRefiner>(TF_GRAPH_DEF_VERSION,
                                                           graph_.op_registry());
@@ -25,11 +27,30 @@ std::optional<int> StaticRanks::Of(const Node& node, int output) {
       (void)refiner_->AddNode(one);
     }
   }
-  auto* context = refiner_->GetContext(&node);
-  if (context == nullptr || output >= context->num_outputs()) return {};
+  InferenceContext* context = refiner_->GetContext(&node);
+  if (context == nullptr || output >= context->num_outputs() ||
+      !context->RankKnown(context->output(output))) {
+    return nullptr;
+  }
+  return context;
+}
+
+std::optional<int> StaticRanks::Of(const Node& node, int output) {
+  InferenceContext* context = ContextOf(node, output);
+  if (context == nullptr) return {};
+  return context->Rank(context->output(output));
+}
+
+std::optional<std::vector<int64_t>> StaticRanks::Sizes(const Node& node,
+                                                       int output) {
+  InferenceContext* context = ContextOf(node, output);
+  if (context == nullptr) return {};
+  std::vector<int64_t> sizes;
   const auto shape = context->output(output);
-  if (!context->RankKnown(shape)) return {};
-  return context->Rank(shape);
+  for (int axis = 0; axis < context->Rank(shape); ++axis) {
+    sizes.push_back(InferenceContext::Value(context->Dim(shape, axis)));
+  }
+  return sizes;
 }
 
 }  // namespace tf_fuse

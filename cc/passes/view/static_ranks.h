@@ -6,8 +6,10 @@
 #ifndef TF_FUSE_CC_PASSES_VIEW_STATIC_RANKS_H_
 #define TF_FUSE_CC_PASSES_VIEW_STATIC_RANKS_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "tensorflow/core/common_runtime/shape_refiner.h"
 #include "tensorflow/core/graph/graph.h"
@@ -23,7 +25,15 @@ class StaticRanks {
   // Of an output; none if it is not known.
   std::optional<int> Of(const tensorflow::Node& node, int output);
 
+  // The sizes of its axes, -1 for those that are not known; none if the rank is
+  // not known.
+  std::optional<std::vector<int64_t>> Sizes(const tensorflow::Node& node,
+                                            int output);
+
  private:
+  tensorflow::shape_inference::InferenceContext* ContextOf(
+      const tensorflow::Node& node, int output);
+
   const tensorflow::Graph& graph_;
   std::unique_ptr<tensorflow::ShapeRefiner> refiner_;
 };

@@ -29,6 +29,7 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "do_fuse_recv": (False, True),
     "do_pack_handles": (False, True),
     "fuse_grouping": ("cost", "level", "consumer", "cost", "dynamic"),
+    "fuse_lookups_combine": (False, True),
     "fuse_lookups_unique": (False, True),
     "fuse_weight_update": (False, True),
     "shard_weight_update": (False, True),

@@ -1,0 +1,116 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The option fuse_lookups_combine in a job of one worker and two servers: bits, bytes, errors."""
+
+import sys
+
+import pytest
+
+from tests.cluster.parameter_server import combine_cases
+from tests.fault import coordinator
+
+pytestmark = pytest.mark.cluster
+
+# By task, what it speaks; a task that speaks grpc does not have the plugin.
+_JOBS = {
+    "all": "grpc+fuse",
+    "plain_servers": {"worker": "grpc+fuse", "ps": "grpc", "chief": "grpc+fuse"},
+    "plain_worker": {"worker": "grpc", "ps": "grpc+fuse", "chief": "grpc+fuse"},
+}
+_COMBINED = [
+    *combine_cases.SPARSE, "safe", "safe with weights", "empty rows", "no ids", "ragged sum",
+    "ragged mean", "segments", "axis sum", "axis mean", "axis mean of three", "mask", "float64",
+    "float16", "bfloat16", "float16 with weights", "two tables", "branch",
+    "branch that is not taken", "loop",
+]  # fmt: skip
+# (A conditional keeps the rows for its gradient.)
+_LEFT = ["pieces", "rows are used", "width 1", "gradient of a branch"]
+# Sums travel, and a whole gradient, which the loop adds up.
+_BOTH = ["gradient of a loop"]
+
+
+@pytest.fixture(scope="module", params=list(_JOBS))
+def job(request):
+    return coordinator.run(__file__, request.param)
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return coordinator.run(__file__, "all")
+
+
+@pytest.mark.parametrize("kind", [*_COMBINED, *_LEFT, *_BOTH])
+def test_values_gradients_and_tables_have_the_same_bits(job, kind):
+    case = job[kind]
+    assert "raised" not in case, case
+    assert case["on"] == case["stock"]
+
+
+@pytest.mark.parametrize("kind", _COMBINED)
+def test_sums_travel(cases, kind):
+    assert cases[kind]["moved"] == [True, True], cases[kind]["sent"]
+
+
+@pytest.mark.parametrize("kind", _LEFT)
+def test_rows_travel(cases, kind):
+    assert cases[kind]["moved"] == [False, False], cases[kind]["sent"]
+
+
+@pytest.mark.parametrize("name", combine_cases.OPTIMIZERS)
+def test_optimizers_keep_their_bits(cases, name):
+    case = cases[name]
+    assert "raised" not in case, case
+    assert case["on"] == case["stock"]
+    assert case["moved"] == [True], case["sent"]
+
+
+@pytest.mark.parametrize("layers", ["one input", "masked", "two inputs"])
+def test_embeddings_of_keras(cases, layers):
+    case = cases[f"keras, {layers}"]
+    assert "raised" not in case, case
+    assert case["on"] == case["stock"]
+    assert case["moved"] == [True], case["sent"]
+
+
+def test_bytes(cases):
+    stock, on = cases["bytes"]["stock"], cases["bytes"]["on"]
+    assert stock["fused_rpcs"] == on["fused_rpcs"]
+    row = combine_cases.WIDTH * 4
+    rows = 2 * (combine_cases.UNIQUE - combine_cases.BATCH) * row  # and gradients
+    numbers = combine_cases.IDS * (4 + 8)  # places of the ids' rows, and segments
+    assert on["tensors"] - stock["tensors"] == 2 * combine_cases.TABLES
+    described = 2 * 32
+    assert stock["bytes"] - on["bytes"] == combine_cases.TABLES * (rows - numbers - described)
+
+
+def test_bytes_of_sums_along_an_axis(cases):
+    stock, on = cases["bytes"]["stock, axis"], cases["bytes"]["on, axis"]
+    assert stock["fused_rpcs"] == on["fused_rpcs"]
+    rows = 2 * (combine_cases.IDS - combine_cases.BATCH) * combine_cases.WIDTH * 4
+    assert stock["bytes"] - on["bytes"] == combine_cases.TABLES * rows
+
+
+@pytest.mark.parametrize("what", ["id", "negative id", "segments", "negative segment"])
+def test_errors_have_the_same_code(cases, what):
+    case = cases[f"wrong {what}"]
+    for one in (case["stock"], case["on"]):
+        assert one["raised"] == "InvalidArgumentError", case
+    assert case["stock"]["code"] == case["on"]["code"]
+    assert case["stock"]["reason"] == case["on"]["reason"]
+    assert case["after"] is True  # The job goes on.
+
+
+@pytest.mark.parametrize("option", ["unique", "compress"])
+def test_with_other_options(cases, option):
+    case = cases[option]
+    assert case["on"] == case["stock"]
+    assert case["moved"] == [True]
+
+
+def _main(kind):
+    job = coordinator.Job("on", 1, 2, protocol=_JOBS[kind])
+    coordinator.finish(combine_cases.cases(job, kind))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
