@@ -115,7 +115,8 @@ class Runner {
     tensorflow::profiler::TraceMe trace([kernel] {
       return absl::StrCat(kernel->name(), ":", kernel->type_string());
     });
-    // Copies: a kernel writes its result over an input that nobody else holds.
+    // Copies, so that no kernel writes its result over one of them, which it
+    // does if nobody else holds the input.
     inputs_.clear();
     for (const OperationSource& source : operation.inputs) {
       inputs_.push_back(source.operation < 0
@@ -127,20 +128,11 @@ class Runner {
     const int outputs = kernel->num_outputs();
     attributes_.resize(std::max(
         {inputs_.size(), attributes_.size(), static_cast<size_t>(outputs)}));
-    forward_from_.assign(attributes_.size(),
-                         OpKernelContext::Params::kNeverForward);
-    for (int i = 0; i < outputs; ++i) {
-      // Outputs that are never forwarded are copied, and handles cannot be.
-      if (kernel->output_type(i) == tensorflow::DT_RESOURCE) {
-        forward_from_[i] = OpKernelContext::Params::kNoReservation;
-      }
-    }
     params_.op_kernel = kernel;
     params_.inputs = input_values_;
     params_.input_alloc_attrs =
         absl::MakeConstSpan(attributes_).first(inputs_.size());
     params_.output_attr_array = attributes_.data();
-    params_.forward_from_array = forward_from_.data();
     OpKernelContext ctx(&params_, outputs);
     if (operation.scatter == 0 || !ScatterRows(&ctx, operation.scatter < 0)) {
       kernel->Compute(&ctx);
@@ -175,7 +167,6 @@ class Runner {
   std::vector<Tensor> inputs_;
   std::vector<TensorValue> input_values_;
   std::vector<AllocatorAttributes> attributes_;
-  std::vector<int> forward_from_;
   int64_t bytes_ = 0;
 };
 

@@ -147,6 +147,32 @@ def test_an_input_that_two_operations_have_is_not_written_over():
         assert np.array_equal(one.numpy(), value.numpy())
 
 
+def _address(tensor):
+    return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+
+
+def test_what_is_only_handed_on_is_not_copied():
+    value, table = tf.random.stateless_normal([300, 2], [1, 2]), tf.Variable(tf.ones([300, 2]))
+    body = [
+        _identity("same", ":0"),
+        node("flat", "Reshape", ["same:0", ":1"], "", T=tf.float32, Tshape=tf.int32),
+        node("read", "ReadVariableOp", [":2"], "", dtype=tf.float32),
+        _identity("read_too", "read:0"),
+    ]
+    same, flat, read, read_too = _run(
+        body,
+        [value, tf.constant([600]), table.handle],
+        ["same:0", "flat:0", "read:0", "read_too:0"],
+        [tf.float32] * 4,
+    )
+    assert [_address(same), _address(flat)] == [_address(value)] * 2
+    assert _address(read_too) == _address(read)
+    assert np.array_equal(flat.numpy(), np.ravel(value.numpy()))
+    table.assign_add(tf.ones([300, 2]))  # Somebody else holds its memory: it gets another.
+    assert read.numpy().tolist() == [[1.0, 1.0]] * 300
+    assert table.numpy().tolist() == [[2.0, 2.0]] * 300
+
+
 def test_much_data_is_spread_over_threads():
     """Several threads run components; each has its values, and one error is that of the group."""
     tables = [tf.Variable(tf.fill([5000, 16], float(i))) for i in range(12)]
