@@ -30,6 +30,17 @@ absl::Status Malformed(const std::string& why) {
       absl::StrCat("TfFuse>OperationGroup: ", why));
 }
 
+Shortcut ShortcutOf(const NodeDef& def) {
+  if (def.op() == "ResourceScatterAdd") return Shortcut::kAddRows;
+  if (def.op() == "ResourceScatterSub") return Shortcut::kSubtractRows;
+  int batch_dims = 0;
+  if (def.op() == "ResourceGather" &&
+      GetNodeAttr(def, "batch_dims", &batch_dims).ok() && batch_dims == 0) {
+    return Shortcut::kGatherRows;
+  }
+  return Shortcut::kNone;
+}
+
 // Reads the body.
 class BodyReader {
  public:
@@ -133,8 +144,7 @@ class BodyReader {
             DataTypeString(kernel->input_type(static_cast<int>(i)))));
       }
     }
-    if (def.op() == "ResourceScatterAdd") operation->scatter = 1;
-    if (def.op() == "ResourceScatterSub") operation->scatter = -1;
+    operation->shortcut = ShortcutOf(plain);
     operation->results.assign(kernel->num_outputs(), -1);
     outputs_.push_back(kernel->num_outputs());
     types_.push_back(kernel->output_types());

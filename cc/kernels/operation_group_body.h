@@ -21,11 +21,13 @@ struct OperationSource {
   int index = 0;
 };
 
+// What is done without TensorFlow's kernel, where that can be.
+enum class Shortcut { kNone, kAddRows, kSubtractRows, kGatherRows };
+
 struct GroupedOperation {
   std::unique_ptr<tensorflow::OpKernel> kernel;
   std::vector<OperationSource> inputs;
-  // 1: adds rows; -1: subtracts rows; 0: anything else.
-  int scatter = 0;
+  Shortcut shortcut = Shortcut::kNone;
   std::vector<int> results;  // Per output, the group's; -1: of nobody else.
 };
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "kernels/gather_rows.h"
 #include "kernels/operation_group_body.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -63,6 +64,20 @@ namespace {
 // Groups with less data than this for each thread run on one: it takes as long
 // to wake another one as to copy some 100 KB.
 constexpr int64_t kBytesPerThread = 256 << 10;
+
+bool TakeShortcut(Shortcut shortcut, OpKernelContext* ctx) {
+  switch (shortcut) {
+    case Shortcut::kAddRows:
+      return ScatterRows(ctx, /*subtract=*/false);
+    case Shortcut::kSubtractRows:
+      return ScatterRows(ctx, /*subtract=*/true);
+    case Shortcut::kGatherRows:
+      return GatherRows(ctx);
+    case Shortcut::kNone:
+      return false;
+  }
+  return false;
+}
 
 // What one thread needs to run operations of a group.
 class Runner {
@@ -134,9 +149,7 @@ class Runner {
         absl::MakeConstSpan(attributes_).first(inputs_.size());
     params_.output_attr_array = attributes_.data();
     OpKernelContext ctx(&params_, outputs);
-    if (operation.scatter == 0 || !ScatterRows(&ctx, operation.scatter < 0)) {
-      kernel->Compute(&ctx);
-    }
+    if (!TakeShortcut(operation.shortcut, &ctx)) kernel->Compute(&ctx);
     if (!ctx.status().ok()) {
       return tensorflow::AttachDef(ctx.status(), kernel->def());
     }
