@@ -160,6 +160,39 @@ class Planner {
   int others_ = 0;
 };
 
+// The places of the group's receives by the group of operations that their
+// _Send is in; -1: in none.
+std::map<int, std::vector<size_t>> PlacesBySender(
+    const FuseGroup& group, const std::vector<int>& operation_group) {
+  std::map<int, std::vector<size_t>> places;
+  for (size_t i = 0; i < group.receives.size(); ++i) {
+    const NodeId send = group.receives[i]->send;
+    places[send == kNoNode ? -1 : operation_group[send]].push_back(i);
+  }
+  return places;
+}
+
+void PlanJointSendsOf(const std::vector<int>& operation_group,
+                      FuseGroup* group) {
+  std::vector<size_t> order, one_by_one;
+  for (const auto& [sender, places] : PlacesBySender(*group, operation_group)) {
+    const bool joint = sender >= 0 && places.size() > 1;
+    if (joint) group->joint_sends.push_back(static_cast<int>(places.size()));
+    std::vector<size_t>& to = joint ? order : one_by_one;
+    to.insert(to.end(), places.begin(), places.end());
+  }
+  if (order.empty()) return;
+  order.insert(order.end(), one_by_one.begin(), one_by_one.end());
+  std::vector<const Receive*> receives;
+  std::vector<bool> may_be_dead;
+  for (const size_t i : order) {
+    receives.push_back(group->receives[i]);
+    may_be_dead.push_back(group->may_be_dead[i]);
+  }
+  group->receives = std::move(receives);
+  group->may_be_dead = std::move(may_be_dead);
+}
+
 }  // namespace
 
 std::vector<OperationGroup> PlanOperationGroups(
@@ -167,6 +200,18 @@ std::vector<OperationGroup> PlanOperationGroups(
     const std::function<bool(const std::string& task)>& runs_groups) {
   if (view.topological_order().empty()) return {};
   return Planner(view, receives, runs_groups).Plan();
+}
+
+void PlanJointSends(const PartitionView& view, FusePlan* plan) {
+  std::vector<int> operation_group(view.size(), -1);
+  for (size_t g = 0; g < plan->operation_groups.size(); ++g) {
+    for (const NodeId id : plan->operation_groups[g].nodes) {
+      operation_group[id] = static_cast<int>(g);
+    }
+  }
+  for (FuseGroup& group : plan->groups) {
+    if (!group.dynamic) PlanJointSendsOf(operation_group, &group);
+  }
 }
 
 }  // namespace tf_fuse

@@ -41,6 +41,13 @@ std::vector<OperationGroup> PlanOperationGroups(
     const PartitionView& view, const FusePlan& receives,
     const std::function<bool(const std::string& task)>& runs_groups);
 
+// Plans which tensors of a fused receive are sent at once, by one entry of the
+// sender's rendezvous: those whose _Send nodes lie in one group of operations.
+// The request waits for all of them anyway, and none may be dead. Puts the
+// receives of a joint send next to each other, and those that are sent one by
+// one last. REQUIRES: the groups are final.
+void PlanJointSends(const PartitionView& view, FusePlan* plan);
+
 }  // namespace tf_fuse
 
 #endif  // TF_FUSE_CC_PASSES_FUSE_RECV_OPERATION_GROUPS_H_

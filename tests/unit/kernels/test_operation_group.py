@@ -283,6 +283,15 @@ def _identity(name, *inputs):
     return node(name, "Identity", list(inputs), "", T=tf.float32)
 
 
+def _sent(name, *inputs, place=0):
+    """A part of the joint send whose first tensor is t."""
+    return node(
+        name, "_Send", list(inputs), "",
+        T=tf.float32, tensor_name=name, send_device=PS0, send_device_incarnation=1, recv_device=PS0,
+        _tf_fuse_joint_send="t", _tf_fuse_joint_place=place,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("body", "results", "text"),
     [
@@ -300,6 +309,15 @@ def _identity(name, *inputs):
             ["a:0"],
             "input 0 of a is float, expected int32",
         ),
+        ([_sent("a", ":0", place=1)], [], "the joint send of t has 1 tensors, and place 1 is not"),
+        ([_sent("a", ":0"), _sent("b", ":0")], [], "t has 2 tensors, and place 0 is not there or"),
+        ([_sent("a", ":0", place=-1)], [], "t has 1 tensors, and place -1 is not there or twice"),
+        ([_sent("a")], [], "a sends 0 tensors, expected 1"),
+        (
+            [node("a", "_Send", [":0"], "", T=tf.float32, _tf_fuse_joint_send="t")],
+            [],
+            "_tf_fuse_joint_place",
+        ),
         (
             [node("a", "_Recv", [], "", tensor_type=tf.float32, tensor_name="t", send_device=PS0,
                   send_device_incarnation=1, recv_device=PS0)],
@@ -313,7 +331,10 @@ def test_malformed_bodies_are_refused(body, results, text):
         body = graph_pb2.GraphDef(node=body).SerializeToString()
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
         _native.load().tf_fuse_operation_group(
-            inputs=[tf.constant(1.0)], body=body, results=results, Tresults=[tf.float32]
+            inputs=[tf.constant(1.0)],
+            body=body,
+            results=results,
+            Tresults=[tf.float32] * bool(results),
         )
 
 
