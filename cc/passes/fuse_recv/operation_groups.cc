@@ -70,7 +70,10 @@ class Planner {
  public:
   Planner(const PartitionView& view, const FusePlan& receives,
           const std::function<bool(const std::string&)>& runs_groups)
-      : view_(view), liveness_(view), runs_groups_(runs_groups) {
+      : view_(view),
+        receives_(receives),
+        liveness_(view),
+        runs_groups_(runs_groups) {
     other_of_.resize(view.size(), -1);
     waits_.resize(view.size());
     is_early_.resize(view.size(), false);
@@ -101,10 +104,40 @@ class Planner {
       if (group.nodes.size() < kMinOperations) continue;
       result.push_back(std::move(group));
     }
+    AddSends(&result);
     return result;
   }
 
  private:
+  // Groups what is left of the sends of each fused receive.
+  void AddSends(std::vector<OperationGroup>* groups) {
+    std::vector<bool> is_grouped(view_.size(), false);
+    for (const OperationGroup& group : *groups) {
+      for (const NodeId id : group.nodes) is_grouped[id] = true;
+    }
+    for (const FuseGroup& fused : receives_.groups) {
+      if (fused.dynamic) continue;
+      OperationGroup sends;
+      for (const Receive* receive : fused.receives) {
+        const NodeId send = receive->send;
+        if (send == kNoNode || is_grouped[send] || !Groups(send) ||
+            !IsLast(send)) {
+          continue;
+        }
+        sends.nodes.push_back(send);
+      }
+      if (sends.nodes.size() >= kMinOperations) groups->push_back(sends);
+    }
+  }
+
+  // Nothing in its partition waits for it.
+  bool IsLast(NodeId id) const {
+    const auto& edges = view_.node(id)->out_edges();
+    return std::none_of(
+        edges.begin(), edges.end(),
+        [](const tensorflow::Edge* edge) { return edge->dst()->IsOp(); });
+  }
+
   Waits WaitsOf(NodeId id) const {
     Waits waits;
     for (const PartitionView::Edge& edge : view_.in_edges(id)) {
@@ -151,6 +184,7 @@ class Planner {
   }
 
   const PartitionView& view_;
+  const FusePlan& receives_;
   const Liveness liveness_;
   const std::function<bool(const std::string&)>& runs_groups_;
   std::map<std::string, bool> runs_;

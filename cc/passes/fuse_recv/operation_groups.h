@@ -37,6 +37,10 @@ namespace tf_fuse {
 // and below the first, which is a cycle already. Nor does it hold up anything
 // across tasks: a group starts when the others that each of its operations
 // needs have ended, and nothing in it blocks.
+//
+// Then the sends of a fused receive that are in no such group, and that nothing
+// in their partition waits for, are a group, whatever they wait for. Only the
+// receive comes after them, and it waits for each of them anyway.
 std::vector<OperationGroup> PlanOperationGroups(
     const PartitionView& view, const FusePlan& receives,
     const std::function<bool(const std::string& task)>& runs_groups);

@@ -45,9 +45,10 @@ def test_servers_run_as_many_operations_for_many_tables(cases):
 
 def test_a_worker_sends_as_often_for_many_tables(cases):
     few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
-    assert (few["ids"], many["ids"]) == (_TABLES, _MORE_TABLES)
+    # Ids, and gradients that are ready at a moment of their own each.
+    assert (few["sent"], many["sent"]) == (2 * _TABLES, 2 * _MORE_TABLES)
     for case in (few, many):
-        assert case["sends"] == {"worker": 2, "ps": 2}  # ids to each server; rows from each
+        assert case["sends"] == {"worker": 4, "ps": 2}  # both to each server; rows from each
 
 
 @pytest.mark.parametrize("row", [-1, 50])
@@ -141,16 +142,16 @@ def _main():
         servers = {}
         lookups = []
         sends = collections.Counter()
-        ids_sent = 0
+        sent = 0
         for group in groups():
             job_name = group["device"].split(":")[1].split("/")[0]
             sends[job_name] += group.get("sends", 0)
             if job_name == "worker":
-                ids_sent += group["operations"].get("_Send", 0)
+                sent += group["operations"].get("_Send", 0)
             if "/job:ps/" in group["device"]:
                 servers.setdefault(group["device"], []).append(sorted(group["operations"]))
                 lookups.append(group["operations"].get("ResourceGather", 0))
-        return {"servers": servers, "lookups": lookups, "sends": sends, "ids": ids_sent}
+        return {"servers": servers, "lookups": lookups, "sends": sends, "sent": sent}
 
     def error(row):
         texts = {}

@@ -96,6 +96,7 @@ def test_lookups_of_a_server_are_one_operation_and_updates_another():
             (PS0, {"ResourceGather": tables, "_Send": tables}),
             (PS0, {"ResourceScatterSub": tables}),
             (W0, {"StridedSlice": tables, "_Send": tables}),
+            (W0, {"_Send": tables}),  # changes
         ]
         of_server = [n.op for n in result.after[PS0].node if n.op != "VarHandleOp"]
         counts.add(len(of_server))
@@ -123,15 +124,33 @@ def test_each_request_is_one_send(tables):
     assert operation_groups.check_joint_sends(result.after) == 3 * tables
 
 
-def test_what_is_sent_from_elsewhere_is_sent_alone():
-    """Each change is ready at a moment of its own, so it does not wait for the others."""
-    result = rewrite(_lookups(10), fuse_operations=True)
+@pytest.mark.parametrize("tables", [4, 10, 300])
+def test_sends_that_wait_for_different_tensors_are_one_too(tables):
+    """Each change is ready at a moment of its own, but one request waits for all of them."""
+    result = rewrite(_lookups(tables), fuse_operations=True)
     assert sorted(_joint_sends(result).items()) == [
-        ("tf_fuse/ps_0_to_worker_0/depth_2", [10]),
-        ("tf_fuse/worker_0_to_ps_0/depth_1", [10]),
-        ("tf_fuse/worker_0_to_ps_0/depth_3", []),
+        ("tf_fuse/ps_0_to_worker_0/depth_2", [tables]),
+        ("tf_fuse/worker_0_to_ps_0/depth_1", [tables]),
+        ("tf_fuse/worker_0_to_ps_0/depth_3", [tables]),
     ]
-    assert operation_groups.check_joint_sends(result.after) == 20
+    assert operation_groups.check_joint_sends(result.after) == 3 * tables
+    assert [g.sends for g in result.report.operation_groups] == [1, 0, 1, 1]
+
+
+def test_three_sends_stay_as_they_are():
+    result = rewrite(_lookups(3), fuse_operations=True)
+    assert _joint_sends(result)["tf_fuse/worker_0_to_ps_0/depth_3"] == []
+    assert [n.op for n in result.after[W0].node].count("_Send") == 3
+
+
+def test_a_send_that_something_waits_for_is_sent_alone():
+    without = rewrite(_lookups(10))
+    (worker,) = (graph for device, graph in without.before.items() if device == W0)
+    sends = [n.name for n in worker.node if n.op == "_Send" and "change" in n.input[0]]
+    worker.node.append(node("after_it", "NoOp", [f"^{sends[0]}"], W0))
+    result = rewrite(without.before, fuse_operations=True)
+    assert _joint_sends(result)["tf_fuse/worker_0_to_ps_0/depth_3"] == [9]
+    assert [n.name for n in result.after[W0].node if n.op == "_Send"] == [sends[0]]
 
 
 def test_nothing_is_put_together_unless_asked_for():
