@@ -47,6 +47,7 @@ using tensorflow::TensorShape;
       .Attr("may_be_dead: list(bool) = []")    \
       .Attr("num_alive: int >= 0 = 0")         \
       .Attr("dynamic: bool = false")           \
+      .Attr("joint_sends: list(int) = []")     \
       .SetIsStateful()                         \
       .SetIsDistributedCommunication()         \
       .SetShapeFn(tensorflow::shape_inference::UnknownShape)
@@ -68,6 +69,8 @@ may_be_dead: Per tensor, whether it may be dead. Empty means that none is.
 num_alive: How many may be dead.
 dynamic: Whether the one tensor it receives shares requests with those of other
   such operations that wait at the same time.
+joint_sends: How many tensors each joint send of send_device has, from the first
+  on. The others are sent one by one.
 )doc");
 
 TF_FUSE_RECV_OP("_HostFuseRecv").Doc(R"doc(
@@ -93,6 +96,9 @@ absl::Status ReadKeyAttrs(OpKernelConstruction* ctx, FusedKeys* keys) {
   status.Update(ctx->GetAttr("recv_device", &keys->recv_device));
   status.Update(ctx->GetAttr("tensor_names", &keys->tensor_names));
   status.Update(ctx->GetAttr("tensor_types", &keys->types));
+  std::vector<int32_t> joint_sends;
+  status.Update(ctx->GetAttr("joint_sends", &joint_sends));
+  keys->joint_sends.assign(joint_sends.begin(), joint_sends.end());
   return status;
 }
 

@@ -16,6 +16,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/framework/op.h"
+#include "transport/message/joint_send.h"
 
 namespace tf_fuse {
 
@@ -30,13 +31,23 @@ absl::Status Malformed(const std::string& why) {
       absl::StrCat("TfFuse>OperationGroup: ", why));
 }
 
+Shortcut ShortcutOf(const NodeDef& def) {
+  if (def.op() == "ResourceScatterAdd") return Shortcut::kAddRows;
+  if (def.op() == "ResourceScatterSub") return Shortcut::kSubtractRows;
+  int batch_dims = 0;
+  if (def.op() == "ResourceGather" &&
+      GetNodeAttr(def, "batch_dims", &batch_dims).ok() && batch_dims == 0) {
+    return Shortcut::kGatherRows;
+  }
+  return Shortcut::kNone;
+}
+
 // Reads the body.
 class BodyReader {
  public:
   explicit BodyReader(OpKernelConstruction* ctx) : ctx_(ctx) {}
 
-  absl::Status Read(std::vector<GroupedOperation>* operations,
-                    std::vector<std::vector<int>>* components) {
+  absl::Status Read(GroupBody* group) {
     std::string bytes;
     absl::Status status = ctx_->GetAttr("body", &bytes);
     if (!status.ok()) return status;
@@ -48,8 +59,11 @@ class BodyReader {
       GroupedOperation operation;
       status = Add(def, &operation);
       if (!status.ok()) return status;
-      operations->push_back(std::move(operation));
+      group->operations.push_back(std::move(operation));
     }
+    status = FinishJointSends(*group);
+    if (!status.ok()) return status;
+    group->joint_sends = std::move(joint_sends_);
     std::vector<std::string> results;
     status = ctx_->GetAttr("results", &results);
     if (!status.ok()) return status;
@@ -62,7 +76,7 @@ class BodyReader {
       status = Parse(results[i], &source);
       if (!status.ok()) return status;
       if (source.operation < 0) return Malformed("an input is a result");
-      auto& of_operation = (*operations)[source.operation].results;
+      auto& of_operation = group->operations[source.operation].results;
       if (of_operation[source.index] >= 0) {
         return Malformed(absl::StrCat(results[i], " is twice a result"));
       }
@@ -71,7 +85,7 @@ class BodyReader {
     std::map<int, std::vector<int>> by_root;
     for (int i = 0; i < body.node_size(); ++i) by_root[Root(i)].push_back(i);
     for (auto& [_, of_root] : by_root) {
-      components->push_back(std::move(of_root));
+      group->components.push_back(std::move(of_root));
     }
     return absl::OkStatus();
   }
@@ -98,6 +112,12 @@ class BodyReader {
       if (is_control) continue;
       plain.add_input("in");
       operation->inputs.push_back(source);
+    }
+    if (def.op() == "_Send" && HasNodeAttr(def, kJointSendAttr)) {
+      outputs_.push_back(0);
+      types_.emplace_back();
+      numbers_.emplace(def.name(), number);
+      return AddToJointSend(def, operation);
     }
     const tensorflow::OpDef* op_def = nullptr;
     absl::Status status =
@@ -133,13 +153,56 @@ class BodyReader {
             DataTypeString(kernel->input_type(static_cast<int>(i)))));
       }
     }
-    if (def.op() == "ResourceScatterAdd") operation->scatter = 1;
-    if (def.op() == "ResourceScatterSub") operation->scatter = -1;
+    operation->shortcut = ShortcutOf(plain);
     operation->results.assign(kernel->num_outputs(), -1);
     outputs_.push_back(kernel->num_outputs());
     types_.push_back(kernel->output_types());
     if (!numbers_.emplace(def.name(), number).second) {
       return Malformed(absl::StrCat("two operations are named ", def.name()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddToJointSend(const NodeDef& def, GroupedOperation* operation) {
+    JointSendKey key;
+    absl::Status status = GetNodeAttr(def, kJointSendAttr, &key.tensor_name);
+    status.Update(GetNodeAttr(def, kJointPlaceAttr, &operation->place));
+    status.Update(GetNodeAttr(def, "send_device", &key.send_device));
+    status.Update(GetNodeAttr(def, "send_device_incarnation",
+                              &key.send_device_incarnation));
+    status.Update(GetNodeAttr(def, "recv_device", &key.recv_device));
+    if (!status.ok()) return Malformed(std::string(status.message()));
+    if (operation->inputs.size() != 1) {
+      return Malformed(absl::StrCat(def.name(), " sends ",
+                                    operation->inputs.size(),
+                                    " tensors, expected 1"));
+    }
+    const auto [it, is_new] = joint_send_numbers_.emplace(
+        std::make_pair(key.tensor_name, key.recv_device),
+        static_cast<int>(joint_sends_.size()));
+    if (is_new) joint_sends_.push_back(std::move(key));
+    operation->joint_send = it->second;
+    ++joint_sends_[it->second].tensors;
+    return absl::OkStatus();
+  }
+
+  // Each place has one operation.
+  absl::Status FinishJointSends(const GroupBody& group) const {
+    std::vector<std::vector<bool>> taken;
+    for (const JointSendKey& key : joint_sends_) {
+      taken.emplace_back(key.tensors, false);
+    }
+    for (const GroupedOperation& operation : group.operations) {
+      if (operation.joint_send < 0) continue;
+      const int place = operation.place;
+      const JointSendKey& key = joint_sends_[operation.joint_send];
+      if (place < 0 || place >= key.tensors ||
+          taken[operation.joint_send][place]) {
+        return Malformed(absl::StrCat(
+            "the joint send of ", key.tensor_name, " has ", key.tensors,
+            " tensors, and place ", place, " is not there or twice"));
+      }
+      taken[operation.joint_send][place] = true;
     }
     return absl::OkStatus();
   }
@@ -176,16 +239,17 @@ class BodyReader {
   std::map<std::string, int> numbers_;
   std::vector<int> outputs_;
   std::vector<tensorflow::DataTypeVector> types_;
+  // By the first tensor's name and the device that receives.
+  std::map<std::pair<std::string, std::string>, int> joint_send_numbers_;
+  std::vector<JointSendKey> joint_sends_;
   std::map<int, int> first_with_;  // The first operation with an input.
   std::vector<int> parents_;       // Of operations that are connected.
 };
 
 }  // namespace
 
-absl::Status ReadOperationGroup(OpKernelConstruction* ctx,
-                                std::vector<GroupedOperation>* operations,
-                                std::vector<std::vector<int>>* components) {
-  return BodyReader(ctx).Read(operations, components);
+absl::Status ReadOperationGroup(OpKernelConstruction* ctx, GroupBody* body) {
+  return BodyReader(ctx).Read(body);
 }
 
 }  // namespace tf_fuse

@@ -6,7 +6,9 @@
 #ifndef TF_FUSE_CC_KERNELS_OPERATION_GROUP_BODY_H_
 #define TF_FUSE_CC_KERNELS_OPERATION_GROUP_BODY_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,20 +23,39 @@ struct OperationSource {
   int index = 0;
 };
 
+// What is done without TensorFlow's kernel, where that can be.
+enum class Shortcut { kNone, kAddRows, kSubtractRows, kGatherRows };
+
 struct GroupedOperation {
+  // Null: a _Send that is part of a joint send, and has its place there.
   std::unique_ptr<tensorflow::OpKernel> kernel;
+  int joint_send = -1;
+  int place = 0;
   std::vector<OperationSource> inputs;
-  // 1: adds rows; -1: subtracts rows; 0: anything else.
-  int scatter = 0;
+  Shortcut shortcut = Shortcut::kNone;
   std::vector<int> results;  // Per output, the group's; -1: of nobody else.
 };
 
-// Reads the attributes of the kernel that `ctx` makes. `components` get
-// operations that need each other, or have the same variable, in order. Errors:
-// InvalidArgument for a body that no graph pass of ours has made.
+// The parts of its rendezvous key, and how many tensors it has.
+struct JointSendKey {
+  std::string tensor_name;
+  std::string send_device;
+  int64_t send_device_incarnation = 0;
+  std::string recv_device;
+  int tensors = 0;
+};
+
+struct GroupBody {
+  std::vector<GroupedOperation> operations;
+  // Operations that need each other, or have the same variable, in order.
+  std::vector<std::vector<int>> components;
+  std::vector<JointSendKey> joint_sends;
+};
+
+// Reads the attributes of the kernel that `ctx` makes. Errors: InvalidArgument
+// for a body that no graph pass of ours has made.
 absl::Status ReadOperationGroup(tensorflow::OpKernelConstruction* ctx,
-                                std::vector<GroupedOperation>* operations,
-                                std::vector<std::vector<int>>* components);
+                                GroupBody* body);
 
 }  // namespace tf_fuse
 

@@ -18,12 +18,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "kernels/gather_rows.h"
 #include "kernels/operation_group_body.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/rendezvous.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/profiler/lib/traceme.h"
+#include "transport/message/joint_send.h"
 #include "update/scatter_rows.h"
 
 namespace tf_fuse {
@@ -54,7 +57,8 @@ inputs: What the operations take from others.
 outputs: What others take from the operations.
 body: A serialized GraphDef: the operations in an order in which they can run.
   An input is "name:output" of an operation before, "^name" of one to wait for,
-  or ":i", the input number i of this one.
+  or ":i", the input number i of this one. Those _Send that name one joint send
+  send all their tensors at once, when the last of them is there.
 results: Of each output, "name:output" of the operation that makes it.
 )doc");
 
@@ -64,11 +68,75 @@ namespace {
 // to wake another one as to copy some 100 KB.
 constexpr int64_t kBytesPerThread = 256 << 10;
 
+bool TakeShortcut(Shortcut shortcut, OpKernelContext* ctx) {
+  switch (shortcut) {
+    case Shortcut::kAddRows:
+      return ScatterRows(ctx, /*subtract=*/false);
+    case Shortcut::kSubtractRows:
+      return ScatterRows(ctx, /*subtract=*/true);
+    case Shortcut::kGatherRows:
+      return GatherRows(ctx);
+    case Shortcut::kNone:
+      return false;
+  }
+  return false;
+}
+
+// The joint sends of one run of a group, which its threads share.
+class JointSends {
+ public:
+  explicit JointSends(const std::vector<JointSendKey>& keys) : keys_(keys) {
+    for (const JointSendKey& key : keys) {
+      sends_.push_back(std::make_unique<Send>(key.tensors));
+    }
+  }
+
+  // Sends all tensors if this one was the last that was missing.
+  absl::Status Add(OpKernelContext* ctx, int number, int place, Tensor tensor) {
+    Send& send = *sends_[number];
+    send.tensors[place] = std::move(tensor);
+    if (send.missing.fetch_sub(1) != 1) return absl::OkStatus();
+    const JointSendKey& key = keys_[number];
+    tensorflow::profiler::TraceMe trace([&key] {
+      return absl::StrCat("_Send of ", key.tensors, " tensors:_Send");
+    });
+    if (ctx->rendezvous() == nullptr) {
+      return absl::InternalError(absl::StrCat(
+          "no rendezvous for the tensors that are sent to ", key.recv_device));
+    }
+    tensorflow::Rendezvous::ParsedKey parsed;
+    const absl::Status status = tensorflow::Rendezvous::ParseKey(
+        tensorflow::Rendezvous::CreateKey(
+            key.send_device, key.send_device_incarnation, key.recv_device,
+            key.tensor_name, ctx->frame_iter()),
+        &parsed);
+    if (!status.ok()) return status;
+    tensorflow::Rendezvous::Args args;
+    args.device_context = ctx->op_device_context();
+    return ctx->rendezvous()->Send(
+        parsed, args, MakeJointSend(std::move(send.tensors)), false);
+  }
+
+ private:
+  struct Send {
+    explicit Send(int count) : tensors(count), missing(count) {}
+    std::vector<Tensor> tensors;
+    std::atomic<int> missing;
+  };
+
+  const std::vector<JointSendKey>& keys_;
+  std::vector<std::unique_ptr<Send>> sends_;
+};
+
 // What one thread needs to run operations of a group.
 class Runner {
  public:
-  Runner(OpKernelContext* ctx, const std::vector<GroupedOperation>& operations)
-      : ctx_(ctx), operations_(operations), values_(operations.size()) {
+  Runner(OpKernelContext* ctx, const std::vector<GroupedOperation>& operations,
+         JointSends* joint_sends)
+      : ctx_(ctx),
+        operations_(operations),
+        joint_sends_(joint_sends),
+        values_(operations.size()) {
     params_.step_id = ctx->step_id();
     params_.start_time_usecs = ctx->start_time_usecs();
     params_.deadline = ctx->deadline();
@@ -101,7 +169,8 @@ class Runner {
           ctx_->cancellation_manager()->IsCancelled()) {
         return absl::CancelledError("the step was cancelled");
       }
-      const absl::Status status = RunOne(i);
+      const absl::Status status =
+          operations_[i].joint_send < 0 ? RunOne(i) : Send(operations_[i]);
       if (!status.ok()) return status;
     }
     for (const int i : component) values_[i].clear();
@@ -109,42 +178,40 @@ class Runner {
   }
 
  private:
+  const Tensor& Value(const OperationSource& source) const {
+    return source.operation < 0 ? ctx_->input(source.index)
+                                : values_[source.operation][source.index];
+  }
+
+  absl::Status Send(const GroupedOperation& operation) {
+    return joint_sends_->Add(ctx_, operation.joint_send, operation.place,
+                             Value(operation.inputs[0]));
+  }
+
   absl::Status RunOne(int number) {
     const GroupedOperation& operation = operations_[number];
     OpKernel* kernel = operation.kernel.get();
     tensorflow::profiler::TraceMe trace([kernel] {
       return absl::StrCat(kernel->name(), ":", kernel->type_string());
     });
-    // Copies: a kernel writes its result over an input that nobody else holds.
+    // Copies, so that no kernel writes its result over one of them, which it
+    // does if nobody else holds the input.
     inputs_.clear();
     for (const OperationSource& source : operation.inputs) {
-      inputs_.push_back(source.operation < 0
-                            ? ctx_->input(source.index)
-                            : values_[source.operation][source.index]);
+      inputs_.push_back(Value(source));
     }
     input_values_.clear();
     for (Tensor& input : inputs_) input_values_.emplace_back(&input);
     const int outputs = kernel->num_outputs();
     attributes_.resize(std::max(
         {inputs_.size(), attributes_.size(), static_cast<size_t>(outputs)}));
-    forward_from_.assign(attributes_.size(),
-                         OpKernelContext::Params::kNeverForward);
-    for (int i = 0; i < outputs; ++i) {
-      // Outputs that are never forwarded are copied, and handles cannot be.
-      if (kernel->output_type(i) == tensorflow::DT_RESOURCE) {
-        forward_from_[i] = OpKernelContext::Params::kNoReservation;
-      }
-    }
     params_.op_kernel = kernel;
     params_.inputs = input_values_;
     params_.input_alloc_attrs =
         absl::MakeConstSpan(attributes_).first(inputs_.size());
     params_.output_attr_array = attributes_.data();
-    params_.forward_from_array = forward_from_.data();
     OpKernelContext ctx(&params_, outputs);
-    if (operation.scatter == 0 || !ScatterRows(&ctx, operation.scatter < 0)) {
-      kernel->Compute(&ctx);
-    }
+    if (!TakeShortcut(operation.shortcut, &ctx)) kernel->Compute(&ctx);
     if (!ctx.status().ok()) {
       return tensorflow::AttachDef(ctx.status(), kernel->def());
     }
@@ -170,17 +237,20 @@ class Runner {
 
   OpKernelContext* const ctx_;
   const std::vector<GroupedOperation>& operations_;
+  JointSends* const joint_sends_;
   std::vector<std::vector<Tensor>> values_;  // Of each operation's outputs.
   OpKernelContext::Params params_;
   std::vector<Tensor> inputs_;
   std::vector<TensorValue> input_values_;
   std::vector<AllocatorAttributes> attributes_;
-  std::vector<int> forward_from_;
   int64_t bytes_ = 0;
 };
 
 // Several threads that run components of a group.
 struct Threads {
+  explicit Threads(const std::vector<JointSendKey>& keys) : joint_sends(keys) {}
+
+  JointSends joint_sends;
   std::atomic<size_t> next{0};  // Component.
   std::atomic<int> running{0};
   std::atomic<int64_t> bytes{0};  // Of all outputs.
@@ -191,17 +261,17 @@ struct Threads {
 class OperationGroupOp : public AsyncOpKernel {
  public:
   explicit OperationGroupOp(OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
-    OP_REQUIRES_OK(ctx, ReadOperationGroup(ctx, &operations_, &components_));
+    OP_REQUIRES_OK(ctx, ReadOperationGroup(ctx, &body_));
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const int count = ThreadsFor(ctx);
-    auto threads = std::make_shared<Threads>();
+    auto threads = std::make_shared<Threads>(body_.joint_sends);
     threads->running = count;
     const auto run = [this, ctx, threads, done = std::move(done)] {
       const absl::Status status = RunComponents(ctx, threads.get());
       if (!status.ok()) {
-        threads->next = components_.size();
+        threads->next = body_.components.size();
         absl::MutexLock lock(&threads->mu);
         threads->status.Update(status);
       }
@@ -225,27 +295,25 @@ class OperationGroupOp : public AsyncOpKernel {
       bytes += ctx->input(i).TotalBytes();
     }
     const int64_t most = std::min<int64_t>(
-        components_.size(),
+        body_.components.size(),
         ctx->device()->tensorflow_cpu_worker_threads()->num_threads);
     return static_cast<int>(std::clamp<int64_t>(bytes / kBytesPerThread, 1,
                                                 std::max<int64_t>(most, 1)));
   }
 
   absl::Status RunComponents(OpKernelContext* ctx, Threads* threads) const {
-    Runner runner(ctx, operations_);
+    Runner runner(ctx, body_.operations, &threads->joint_sends);
     absl::Status status;
     while (status.ok()) {
       const size_t component = threads->next.fetch_add(1);
-      if (component >= components_.size()) break;
-      status = runner.Run(components_[component]);
+      if (component >= body_.components.size()) break;
+      status = runner.Run(body_.components[component]);
     }
     threads->bytes += runner.bytes();
     return status;
   }
 
-  std::vector<GroupedOperation> operations_;
-  // Operations that need each other, or have the same variable, in order.
-  std::vector<std::vector<int>> components_;
+  GroupBody body_;
   std::atomic<int64_t> output_bytes_{0};  // When it ran last.
 };
 

@@ -245,7 +245,7 @@ class Sender(Worker):
         number = next(self._numbers)
         names = ("early", "gated", "failing", "never")
         with tf.Graph().as_default() as graph:
-            gates = {name: _gate(f"{name}_{number}") for name in names[1:]}
+            gates = {name: make_gate(f"{name}_{number}") for name in names[1:]}
             tf.constant(EARLY, name="early")
             with tf.control_dependencies([gates["gated"].dequeue()]):
                 tf.constant(GATED, name="gated")
@@ -257,7 +257,7 @@ class Sender(Worker):
         openers = {}
         for name in ("gated", "failing"):
             with tf.Graph().as_default() as graph:
-                _gate(f"{name}_{number}").enqueue(True)
+                make_gate(f"{name}_{number}").enqueue(True)
             openers[name] = self.register(graph, {})
         return Graph(handle, openers)
 
@@ -336,7 +336,8 @@ class SenderTask:
         self._cluster.close()
 
 
-def _gate(name: str) -> Any:
+def make_gate(name: str) -> Any:
+    """The queue of a gate, in the present graph: what dequeues waits until somebody enqueues."""
     import tensorflow as tf
 
     # A task keeps the kernels of a session's stateful nodes by their names, whatever the graph.

@@ -72,7 +72,8 @@ def describe(result: Any) -> dict[str, Any]:
       send_device, recv_device, depth, dynamic, loop ("" outside of loops), tensors, known_bytes,
       unknown_sizes, may_be_dead (how many of its tensors may be) and slots, which have may_be_dead
       (true or false) too), `skips` (send_device, recv_device, reason, meaning and the slot's
-      fields), `operation_groups` (node, device, and `operations`, type to number),
+      fields), `operation_groups` (node, device, `operations`, type to number, and `sends`: how
+      often the group sends, which is once for all tensors of one request),
       `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
       group counts as one: how many requests its receives share is not known before they run. A slot
       has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
@@ -125,7 +126,12 @@ def describe(result: Any) -> dict[str, Any]:
         "groups": groups,
         "skips": skips,
         "operation_groups": [
-            {"node": one.node, "device": one.device, "operations": dict(one.operations)}
+            {
+                "node": one.node,
+                "device": one.device,
+                "operations": dict(one.operations),
+                "sends": one.sends,
+            }
             for one in report.operation_groups
         ],
         "local_receives": report.local_receives,
@@ -206,10 +212,13 @@ def _print(data: dict[str, Any]) -> None:
         together = Table(title="Operations that run as one", box=box.SIMPLE, title_justify="left")
         together.add_column("on", no_wrap=True)
         together.add_column("operations", overflow="fold")
+        together.add_column("sends", justify="right")
         for one in data["operation_groups"]:
             counts = sorted(one["operations"].items())
             together.add_row(
-                _short(one["device"]), ", ".join(f"{count} {name}" for name, count in counts)
+                _short(one["device"]),
+                ", ".join(f"{count} {name}" for name, count in counts),
+                str(one["sends"]),
             )
         console.print(together)
     console.print(_grouping(data["grouping"]), soft_wrap=True)

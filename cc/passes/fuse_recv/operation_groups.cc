@@ -72,7 +72,10 @@ class Planner {
  public:
   Planner(const PartitionView& view, const FusePlan& receives,
           const std::function<bool(const std::string&)>& runs_groups)
-      : view_(view), liveness_(view), runs_groups_(runs_groups) {
+      : view_(view),
+        receives_(receives),
+        liveness_(view),
+        runs_groups_(runs_groups) {
     other_of_.resize(view.size(), -1);
     waits_.resize(view.size());
     is_early_.resize(view.size(), false);
@@ -103,10 +106,40 @@ class Planner {
       if (group.nodes.size() < kMinOperations) continue;
       result.push_back(std::move(group));
     }
+    AddSends(&result);
     return result;
   }
 
  private:
+  // Groups what is left of the sends of each fused receive.
+  void AddSends(std::vector<OperationGroup>* groups) {
+    std::vector<bool> is_grouped(view_.size(), false);
+    for (const OperationGroup& group : *groups) {
+      for (const NodeId id : group.nodes) is_grouped[id] = true;
+    }
+    for (const FuseGroup& fused : receives_.groups) {
+      if (fused.dynamic) continue;
+      OperationGroup sends;
+      for (const Receive* receive : fused.receives) {
+        const NodeId send = receive->send;
+        if (send == kNoNode || is_grouped[send] || !Groups(send) ||
+            !IsLast(send)) {
+          continue;
+        }
+        sends.nodes.push_back(send);
+      }
+      if (sends.nodes.size() >= kMinOperations) groups->push_back(sends);
+    }
+  }
+
+  // Nothing in its partition waits for it.
+  bool IsLast(NodeId id) const {
+    const auto& edges = view_.node(id)->out_edges();
+    return std::none_of(
+        edges.begin(), edges.end(),
+        [](const tensorflow::Edge* edge) { return edge->dst()->IsOp(); });
+  }
+
   Waits WaitsOf(NodeId id) const {
     Waits waits;
     for (const PartitionView::Edge& edge : view_.in_edges(id)) {
@@ -153,6 +186,7 @@ class Planner {
   }
 
   const PartitionView& view_;
+  const FusePlan& receives_;
   const Liveness liveness_;
   const std::function<bool(const std::string&)>& runs_groups_;
   std::map<std::string, bool> runs_;
@@ -162,6 +196,39 @@ class Planner {
   int others_ = 0;
 };
 
+// The places of the group's receives by the group of operations that their
+// _Send is in; -1: in none.
+std::map<int, std::vector<size_t>> PlacesBySender(
+    const FuseGroup& group, const std::vector<int>& operation_group) {
+  std::map<int, std::vector<size_t>> places;
+  for (size_t i = 0; i < group.receives.size(); ++i) {
+    const NodeId send = group.receives[i]->send;
+    places[send == kNoNode ? -1 : operation_group[send]].push_back(i);
+  }
+  return places;
+}
+
+void PlanJointSendsOf(const std::vector<int>& operation_group,
+                      FuseGroup* group) {
+  std::vector<size_t> order, one_by_one;
+  for (const auto& [sender, places] : PlacesBySender(*group, operation_group)) {
+    const bool joint = sender >= 0 && places.size() > 1;
+    if (joint) group->joint_sends.push_back(static_cast<int>(places.size()));
+    std::vector<size_t>& to = joint ? order : one_by_one;
+    to.insert(to.end(), places.begin(), places.end());
+  }
+  if (order.empty()) return;
+  order.insert(order.end(), one_by_one.begin(), one_by_one.end());
+  std::vector<const Receive*> receives;
+  std::vector<bool> may_be_dead;
+  for (const size_t i : order) {
+    receives.push_back(group->receives[i]);
+    may_be_dead.push_back(group->may_be_dead[i]);
+  }
+  group->receives = std::move(receives);
+  group->may_be_dead = std::move(may_be_dead);
+}
+
 }  // namespace
 
 std::vector<OperationGroup> PlanOperationGroups(
@@ -169,6 +236,18 @@ std::vector<OperationGroup> PlanOperationGroups(
     const std::function<bool(const std::string& task)>& runs_groups) {
   if (view.topological_order().empty()) return {};
   return Planner(view, receives, runs_groups).Plan();
+}
+
+void PlanJointSends(const PartitionView& view, FusePlan* plan) {
+  std::vector<int> operation_group(view.size(), -1);
+  for (size_t g = 0; g < plan->operation_groups.size(); ++g) {
+    for (const NodeId id : plan->operation_groups[g].nodes) {
+      operation_group[id] = static_cast<int>(g);
+    }
+  }
+  for (FuseGroup& group : plan->groups) {
+    if (!group.dynamic) PlanJointSendsOf(operation_group, &group);
+  }
 }
 
 }  // namespace tf_fuse

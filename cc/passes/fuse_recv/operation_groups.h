@@ -37,9 +37,20 @@ namespace tf_fuse {
 // and below the first, which is a cycle already. Nor does it hold up anything
 // across tasks: a group starts when the others that each of its operations
 // needs have ended, and nothing in it blocks.
+//
+// Then the sends of a fused receive that are in no such group, and that nothing
+// in their partition waits for, are a group, whatever they wait for. Only the
+// receive comes after them, and it waits for each of them anyway.
 std::vector<OperationGroup> PlanOperationGroups(
     const PartitionView& view, const FusePlan& receives,
     const std::function<bool(const std::string& task)>& runs_groups);
+
+// Plans which tensors of a fused receive are sent at once, by one entry of the
+// sender's rendezvous: those whose _Send nodes lie in one group of operations.
+// The request waits for all of them anyway, and none may be dead. Puts the
+// receives of a joint send next to each other, and those that are sent one by
+// one last. REQUIRES: the groups are final.
+void PlanJointSends(const PartitionView& view, FusePlan* plan);
 
 }  // namespace tf_fuse
 

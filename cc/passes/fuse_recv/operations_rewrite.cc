@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/graph/graph.h"
+#include "transport/message/joint_send.h"
 
 namespace tf_fuse {
 
@@ -159,14 +160,30 @@ std::set<std::string> NamesIn(const Graph& graph) {
   return names;
 }
 
+// Writes into each _Send which joint send it is a part of, and its place there.
+void MarkJointSends(const PartitionView& view, const FusePlan& plan) {
+  for (const FuseGroup& group : plan.groups) {
+    size_t begin = 0;
+    for (const int tensors : group.joint_sends) {
+      for (int place = 0; place < tensors; ++place) {
+        Node* send = view.node(group.receives[begin + place]->send);
+        send->AddAttr(kJointSendAttr, group.receives[begin]->tensor_name);
+        send->AddAttr(kJointPlaceAttr, place);
+      }
+      begin += tensors;
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status ApplyOperationGroups(const PartitionView& view,
-                                  const std::vector<OperationGroup>& groups,
+                                  const FusePlan& plan,
                                   const PartitionGraphs& partitions,
                                   v1::FuseReport* report) {
+  MarkJointSends(view, plan);
   std::map<std::string, std::set<std::string>> names;  // By partition.
-  for (const OperationGroup& group : groups) {
+  for (const OperationGroup& group : plan.operation_groups) {
     const std::string& device = view.partition(group.nodes[0]);
     Graph* graph = partitions.at(device).get();
     auto [taken, is_new] = names.try_emplace(device);
@@ -180,8 +197,12 @@ absl::Status ApplyOperationGroups(const PartitionView& view,
     out->set_device(device);
     std::vector<Node*> members;
     for (const NodeId id : group.nodes) {
-      members.push_back(view.node(id));
-      ++(*out->mutable_operations())[view.node(id)->type_string()];
+      Node* const member = view.node(id);
+      members.push_back(member);
+      ++(*out->mutable_operations())[member->type_string()];
+      int place = 0;  // The others of a joint send come with the first.
+      TryGetNodeAttr(member->attrs(), kJointPlaceAttr, &place);
+      if (member->IsSend() && place == 0) out->set_sends(out->sends() + 1);
     }
     const auto built = Builder(graph, members).Build(name);
     if (!built.ok()) return built.status();

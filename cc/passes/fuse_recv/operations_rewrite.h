@@ -6,18 +6,17 @@
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_OPERATIONS_REWRITE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_OPERATIONS_REWRITE_H_
 
-#include <vector>
-
 #include "absl/status/status.h"
-#include "passes/fuse_recv/operation_groups.h"
+#include "passes/fuse_recv/plan.h"
+#include "passes/view/partition_view.h"
 #include "tf_fuse/v1/fuse_recv.pb.h"
 
 namespace tf_fuse {
 
 // Changes `partitions`, which `view` views, also after the plan of receives was
-// applied to them: no receive is in a group.
+// applied to them: no receive is in a group of operations.
 absl::Status ApplyOperationGroups(const PartitionView& view,
-                                  const std::vector<OperationGroup>& groups,
+                                  const FusePlan& plan,
                                   const PartitionGraphs& partitions,
                                   v1::FuseReport* report);
 

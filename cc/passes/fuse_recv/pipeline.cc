@@ -46,11 +46,12 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
     };
     plan.operation_groups = PlanOperationGroups(*view, plan, runs_groups);
     VerifyPlan(*view, options, &plan);
+    PlanJointSends(*view, &plan);
   }
   report->set_partitions(static_cast<int>(partitions.size()));
   const absl::Status status = ApplyFusePlan(*view, plan, partitions, report);
   if (!status.ok()) return status;
-  return ApplyOperationGroups(*view, plan.operation_groups, partitions, report);
+  return ApplyOperationGroups(*view, plan, partitions, report);
 }
 
 }  // namespace tf_fuse

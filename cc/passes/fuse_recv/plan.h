@@ -58,6 +58,9 @@ struct FuseGroup {
   bool on_host = false;  // As Receive::on_host.
   std::vector<const Receive*> receives;
   std::vector<bool> may_be_dead;  // Of each receive.
+  // How many tensors each joint send has, from the first receive on; the others
+  // are sent one by one.
+  std::vector<int> joint_sends;
   // Each receive becomes an operation of its own; those that wait at the same
   // time share requests. They have no common depth.
   bool dynamic = false;

@@ -61,6 +61,7 @@ NodeDef BuildFusedNode(const PartitionView& view, const FuseGroup& group,
               num_alive > 0 ? group.may_be_dead : std::vector<bool>(), &def);
   AddNodeAttr("num_alive", num_alive, &def);
   AddNodeAttr("dynamic", group.dynamic, &def);
+  AddNodeAttr("joint_sends", group.joint_sends, &def);
   return def;
 }
 

@@ -29,6 +29,25 @@ const char kFusedRendezvousKey[] = "tf_fuse.v1.FuseRecvTensor";
 const char kPartialRequestTypeUrl[] =
     "type.googleapis.com/tf_fuse.v1.parts/tf_fuse.v1.FuseRecvTensorRequest";
 
+namespace {
+
+absl::Status CheckJointSends(const std::vector<uint32_t>& sizes,
+                             size_t tensors) {
+  uint64_t sum = 0;
+  for (const uint32_t size : sizes) {
+    if (size < 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a joint send of ", size, " tensors, expected 2 or more"));
+    }
+    sum += size;
+  }
+  if (sum <= tensors) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("joint sends of ", sum, " tensors, there are ", tensors));
+}
+
+}  // namespace
+
 absl::Status FinishFusedKeys(FusedKeys* keys) {
   std::string device;
   if (!DeviceNameUtils::SplitDeviceName(keys->send_device, &keys->send_task,
@@ -47,6 +66,12 @@ absl::Status FinishFusedKeys(FusedKeys* keys) {
     return absl::InvalidArgumentError(
         absl::StrCat("_FuseRecv: ", keys->tensor_names.size(),
                      " tensor_names but ", keys->types.size(), " types"));
+  }
+  const absl::Status joint =
+      CheckJointSends(keys->joint_sends, keys->tensor_names.size());
+  if (!joint.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("_FuseRecv: ", joint.message()));
   }
   keys->rendezvous_key = FusedRendezvousKey(
       keys->send_device, keys->recv_device, keys->tensor_names.size());
@@ -75,6 +100,7 @@ v1::FuseRecvTensorRequest BuildRequest(const FusedKeys& keys,
   for (const std::string& name : keys.tensor_names) {
     request.add_tensor_names(name);
   }
+  for (const uint32_t size : keys.joint_sends) request.add_joint_sends(size);
   return request;
 }
 
@@ -233,6 +259,14 @@ absl::StatusOr<std::shared_ptr<const ParsedKeys>> ParseRequest(
           absl::StrCat("FuseRecvTensorRequest: tensor ", i, " of ",
                        request.tensor_names_size(), ": ", status.message()));
     }
+  }
+  parsed->joint_sends.assign(request.joint_sends().begin(),
+                             request.joint_sends().end());
+  const absl::Status joint =
+      CheckJointSends(parsed->joint_sends, parsed->keys.size());
+  if (!joint.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("FuseRecvTensorRequest: ", joint.message()));
   }
   parsed->rest_of_requests.assign(request.rest_of_requests().begin(),
                                   request.rest_of_requests().end());

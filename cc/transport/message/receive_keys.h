@@ -32,6 +32,8 @@ struct FusedKeys {
   std::vector<bool> copy_out;
   // Slots that may be dead; empty means none.
   std::vector<bool> may_be_dead;
+  // How many tensors each joint send has, from the first on; empty means none.
+  std::vector<uint32_t> joint_sends;
   // The task of send_device, "/job:ps/replica:0/task:0".
   std::string send_task;
   // Serialized FuseRecvTensorRequest for the root frame: it is the same in
@@ -42,7 +44,7 @@ struct FusedKeys {
 };
 
 // Fills send_task, root_request and rendezvous_key. Errors: InvalidArgument for
-// device names that are not fully specified.
+// device names that are not fully specified, and joint sends that cannot be.
 absl::Status FinishFusedKeys(FusedKeys* keys);
 
 // `report_waits`: the answer is to say how long each tensor was waited for.
@@ -70,6 +72,7 @@ absl::StatusOr<RequestSize> MeasureRequest(const std::string& serialized);
 // The sender's side: all keys of a request, parsed.
 struct ParsedKeys {
   std::vector<tensorflow::Rendezvous::ParsedKey> keys;
+  std::vector<uint32_t> joint_sends;  // As in FusedKeys.
   RequestSize size;
   uint64_t max_packed_tensor_bytes = 0;
   uint64_t max_frame_bytes = 0;

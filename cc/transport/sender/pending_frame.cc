@@ -14,6 +14,7 @@
 #include "tensorflow/core/distributed_runtime/rendezvous_mgr_interface.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_tensor_coding.h"
 #include "transport/message/failed_slots.h"
+#include "transport/message/joint_send.h"
 #include "transport/message/parcel_call.h"
 #include "transport/sender/unpacked_frame.h"
 #include "transport/watch/recv_trace.h"
@@ -23,6 +24,16 @@ namespace tf_fuse {
 using tensorflow::CallOptions;
 using tensorflow::Rendezvous;
 using tensorflow::Tensor;
+
+namespace {
+
+size_t SendsOf(const ParsedKeys& keys) {
+  size_t sends = keys.keys.size();
+  for (const uint32_t tensors : keys.joint_sends) sends -= tensors - 1;
+  return sends;
+}
+
+}  // namespace
 
 absl::Status EncodeFrameResponse(const Tensor& frame,
                                  ::grpc::ByteBuffer* response) {
@@ -50,7 +61,7 @@ PendingFrame::PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
       abort_step_(std::move(abort_step)),
       from_device_(!keys_->keys.empty() &&
                    keys_->keys[0].src.type != tensorflow::DEVICE_CPU),
-      remaining_(keys_->keys.size()),
+      remaining_(SendsOf(*keys_)),
       arrived_(keys_->keys.size()) {}
 
 bool PendingFrame::ClaimAnswer() {
@@ -117,13 +128,16 @@ void PendingFrame::OnStep(const std::shared_ptr<PendingFrame>& self,
 }
 
 void PendingFrame::Collect(const Self& self, StepRendezvous* step) {
-  for (size_t i = 0; i < keys_->keys.size(); ++i) {
+  auto joint = keys_->joint_sends.begin();
+  for (size_t begin = 0, end; begin < keys_->keys.size(); begin = end) {
+    end = begin + (joint != keys_->joint_sends.end() ? *joint++ : 1);
     step->RecvLocalAsync(
-        keys_->keys[i],
-        [self, i](const absl::Status& status, const Rendezvous::Args& send_args,
-                  const Rendezvous::Args& /*recv_args*/, const Tensor& tensor,
-                  const bool is_dead) {
-          self->OnTensor(i, status, send_args, tensor, is_dead);
+        keys_->keys[begin],
+        [self, begin, end](const absl::Status& status,
+                           const Rendezvous::Args& send_args,
+                           const Rendezvous::Args& /*recv_args*/,
+                           const Tensor& sent, const bool is_dead) {
+          self->OnSend(begin, end, status, send_args, sent, is_dead);
         });
   }
   // An abort that came between TensorFlow's look at the step's status and the
@@ -136,25 +150,33 @@ void PendingFrame::Collect(const Self& self, StepRendezvous* step) {
   callback(aborted);
 }
 
-void PendingFrame::OnTensor(size_t index, const absl::Status& error,
-                            const Rendezvous::Args& args, const Tensor& tensor,
-                            bool is_dead) {
+void PendingFrame::OnSend(size_t begin, size_t end, absl::Status status,
+                          const Rendezvous::Args& args, const Tensor& sent,
+                          bool is_dead) {
+  absl::Span<const Tensor> tensors(&sent, 1);
+  if (status.ok() && end - begin > 1) {
+    const auto joint = ReadJointSend(sent, end - begin);
+    status = joint.status();
+    if (joint.ok()) tensors = *joint;
+  }
   {
     absl::MutexLock lock(&mu_);
-    arrived_[index] = true;
-    if (start_ns_ != 0) {
-      waits_micros_[index] =
-          std::max<int64_t>(RecvTrace::NowNanos() - start_ns_, 0) / 1000;
-    }
-    if (!error.ok()) {
-      status_.Update(error);
-      failed_.push_back(index);
-    } else if (collecting_) {
-      slots_[index].tensor = tensor;
-      slots_[index].is_dead = is_dead;
-      send_args_[index] = args;
-      if (from_device_ && args.device_context != nullptr) {
-        contexts_[index] = tsl::core::GetNewRef(args.device_context);
+    status_.Update(status);
+    for (size_t i = begin; i < end; ++i) {
+      arrived_[i] = true;
+      if (start_ns_ != 0) {
+        waits_micros_[i] =
+            std::max<int64_t>(RecvTrace::NowNanos() - start_ns_, 0) / 1000;
+      }
+      if (!status.ok()) {
+        failed_.push_back(i);
+      } else if (collecting_) {
+        slots_[i].tensor = tensors[i - begin];
+        slots_[i].is_dead = is_dead;
+        send_args_[i] = args;
+        if (from_device_ && args.device_context != nullptr) {
+          contexts_[i] = tsl::core::GetNewRef(args.device_context);
+        }
       }
     }
   }

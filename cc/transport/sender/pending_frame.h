@@ -39,9 +39,9 @@ class ConsumerConnection;
 absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
                                  ::grpc::ByteBuffer* response);
 
-// Waits for the step, starts one local receive per key, counts down, packs, and
-// answers once. Every local receive holds a reference, so it outlives whichever
-// callback comes last.
+// Waits for the step, starts one local receive per send, counts down, packs,
+// and answers once. Every local receive holds a reference, so it outlives
+// whichever callback comes last.
 class PendingFrame : public Waiting,
                      public std::enable_shared_from_this<PendingFrame> {
  public:
@@ -136,9 +136,10 @@ class PendingFrame : public Waiting,
   void CopySlot(size_t index, std::function<void()> done);
   bool IsOnDevice(size_t index) const;
 
-  void OnTensor(size_t index, const absl::Status& status,
-                const tensorflow::Rendezvous::Args& args,
-                const tensorflow::Tensor& tensor, bool is_dead);
+  // Tensor `begin` came, or up to `end` by one joint send.
+  void OnSend(size_t begin, size_t end, absl::Status status,
+              const tensorflow::Rendezvous::Args& args,
+              const tensorflow::Tensor& sent, bool is_dead);
   // Puts the frame into the response, or a parcel at the receiver's channel.
   absl::Status Respond(StepRendezvous* step, const tensorflow::Tensor& frame);
   // The number of that parcel; 0 if there is no channel (any more).
@@ -159,7 +160,7 @@ class PendingFrame : public Waiting,
   // by what it is copied, which the rendezvous holds only while it is asked.
   std::vector<tensorflow::Tensor> on_device_;
   std::vector<tsl::core::RefCountPtr<tensorflow::DeviceContext>> contexts_;
-  std::atomic<size_t> remaining_;
+  std::atomic<size_t> remaining_;  // Sends.
 
   absl::Mutex mu_;
   // Held from the request until its answer.

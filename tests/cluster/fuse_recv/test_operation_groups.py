@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations that run as one keep values and errors, and servers have few of them."""
 
+import collections
 import sys
 
 import pytest
@@ -18,12 +19,20 @@ def cases():
     return coordinator.run(__file__, "job")
 
 
-@pytest.mark.parametrize("library", ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad"])
+@pytest.mark.parametrize(
+    "library", ["scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "large rows"]
+)
 def test_values_are_those_without(cases, library):
     case = cases[library]
     assert case["groups"] > 0, case
     assert case["same"] == [True, True], case
     assert case["losses"] == _STEPS
+
+
+def test_what_is_too_large_for_a_frame_travels_beside_it(cases):
+    """Also if it has left the sender's group together with others."""
+    wide = len(range(0, _TABLES, 3))
+    assert cases["large rows"]["beside"] == 2 * wide * _STEPS  # rows, and their gradients
 
 
 def test_servers_run_as_many_operations_for_many_tables(cases):
@@ -32,6 +41,14 @@ def test_servers_run_as_many_operations_for_many_tables(cases):
     # Of each server: lookups with their sends, and updates.
     assert [len(groups) for groups in many["servers"].values()] == [2, 2]
     assert sum(many["lookups"]) == _MORE_TABLES
+
+
+def test_a_worker_sends_as_often_for_many_tables(cases):
+    few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
+    # Ids, and gradients that are ready at a moment of their own each.
+    assert (few["sent"], many["sent"]) == (2 * _TABLES, 2 * _MORE_TABLES)
+    for case in (few, many):
+        assert case["sends"] == {"worker": 4, "ps": 2}  # both to each server; rows from each
 
 
 @pytest.mark.parametrize("row", [-1, 50])
@@ -61,12 +78,17 @@ def _main():
         return reports[-1].get("operation_groups", [])
 
     def model(name, tables):
+        # With 32 rows, more than the 1 MiB that a tensor in a frame may have.
+        widths = [
+            9000 if name == "large rows" and i % 3 == 0 else 1 + i % 17 for i in range(tables)
+        ]
         with job.strategy.scope():
             weights = [
-                tf.Variable(tf.random.stateless_normal([50, 1 + i % 17], [1, i]))
-                for i in range(tables)
+                tf.Variable(tf.random.stateless_normal([50, width], [1, i]))
+                for i, width in enumerate(widths)
             ]
-            optimizer = None if name == "scatter" else update_cases.makers()[name]()
+            own = name in ("scatter", "large rows")
+            optimizer = None if own else update_cases.makers()[name]()
             if hasattr(optimizer, "build"):
                 optimizer.build(weights)
 
@@ -97,10 +119,17 @@ def _main():
         losses = [float(job.call(step, (ids(i, _TABLES),))) for i in range(_STEPS)]
         return losses, [value.tobytes() for value in values()], len(groups())
 
+    def beside():
+        of_tasks = tf_fuse.cluster_metrics().values()
+        return sum(counters.get("beside_tensors", 0) for counters in of_tasks)
+
     def compared(name):
-        without, with_ = trained(name, False), trained(name, True)
+        without = trained(name, False)
+        before = beside()
+        with_ = trained(name, True)
         assert without[2] == 0
         return {
+            "beside": beside() - before,
             "same": [without[i] == with_[i] for i in range(2)],
             "losses": len(set(with_[0])),
             "groups": with_[2],
@@ -112,11 +141,17 @@ def _main():
         job.call(step, (ids(0, tables),))
         servers = {}
         lookups = []
+        sends = collections.Counter()
+        sent = 0
         for group in groups():
+            job_name = group["device"].split(":")[1].split("/")[0]
+            sends[job_name] += group.get("sends", 0)
+            if job_name == "worker":
+                sent += group["operations"].get("_Send", 0)
             if "/job:ps/" in group["device"]:
                 servers.setdefault(group["device"], []).append(sorted(group["operations"]))
                 lookups.append(group["operations"].get("ResourceGather", 0))
-        return {"servers": servers, "lookups": lookups}
+        return {"servers": servers, "lookups": lookups, "sends": sends, "sent": sent}
 
     def error(row):
         texts = {}
@@ -138,7 +173,7 @@ def _main():
 
     cases = {
         name: lambda name=name: compared(name)
-        for name in ("scatter", "keras Adam", "keras SGD", "tf_keras Adagrad")
+        for name in ("scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "large rows")
     }
     cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, _MORE_TABLES)}
     cases |= {f"error {row}": lambda row=row: error(row) for row in (-1, 50)}

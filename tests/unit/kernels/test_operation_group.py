@@ -114,6 +114,70 @@ def test_shapes_that_differ_are_treated_as_tensorflow_does(updates):
     assert outcomes[0] == outcomes[1]
 
 
+def _gathered(call):
+    """The rows with their type and shape, or the error's type and the text of its kernel."""
+    try:
+        rows = call()
+    except tf.errors.OpError as error:
+        text = error.message.split(" [Op:")[0]
+        return type(error), text.split("[[")[0].split("}} ")[-1].strip()
+    value = rows.numpy()
+    return rows.dtype, rows.shape, value.tolist() if value.dtype == object else value.tobytes()
+
+
+def _compare_gathers(table, indices, batch_dims=0):
+    raw, dtype = tf.raw_ops.ResourceGather, table.dtype
+    body = [
+        node(
+            "rows", "ResourceGather", [":0", ":1"], "",
+            dtype=dtype, Tindices=indices.dtype, batch_dims=batch_dims,
+        )
+    ]  # fmt: skip
+    stock = _gathered(
+        lambda: raw(resource=table.handle, indices=indices, dtype=dtype, batch_dims=batch_dims)
+    )
+    ours = _gathered(lambda: _run(body, [table.handle, indices], ["rows:0"], [dtype])[0])
+    assert stock == ours, (table, indices)
+    return ours
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 1000])
+def test_rows_are_read_as_tensorflow_reads_them(width):
+    rng = np.random.default_rng(4)
+    errors = 0
+    for dtype in [*_TYPES, tf.bool, tf.string]:
+        numbers = tf.cast(rng.standard_normal([5, width]) * 9, tf.float32)
+        values = tf.strings.as_string(numbers) if dtype == tf.string else tf.cast(numbers, dtype)
+        table = tf.Variable(values)
+        for ids_type in (tf.int32, tf.int64):
+            for ids in [*_IDS.values(), 3, [[[2]], [[4]]], [i * 7 % 5 for i in range(9000)]]:
+                found = _compare_gathers(table, tf.constant(ids, ids_type))
+                errors += found[0] is tf.errors.InvalidArgumentError
+    assert errors == 8 * 2 * 2  # Of two lists each.
+    assert _compare_gathers(table, tf.constant([2**62, 1], tf.int64))[0] is not tf.string
+
+
+@pytest.mark.parametrize("shape", [[4], [4, 2, 3], [4, 0], [0, 2], [4, 9000]], ids=str)
+def test_tables_of_other_shapes_are_read_as_tensorflow_reads_them(shape):
+    table = tf.Variable(tf.reshape(tf.range(float(np.prod(shape))), shape))
+    for ids in ([1, 3, 1], [], [4]):
+        _compare_gathers(table, tf.constant(ids, tf.int32))
+
+
+def test_batches_and_tables_without_a_value_are_left_to_tensorflow():
+    table = tf.Variable([[1.0, 2.0], [3.0, 4.0]])
+    _, _, rows = _compare_gathers(table, tf.constant([[1], [0]]), batch_dims=1)
+    assert rows == np.float32([[2.0], [3.0]]).tobytes()
+    empty = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2, 2], shared_name="never assigned")
+    body = [node("rows", "ResourceGather", [":0", ":1"], "", dtype=tf.float32, Tindices=tf.int32)]
+    for run in (
+        lambda: tf.raw_ops.ResourceGather(resource=empty, indices=[0], dtype=tf.float32),
+        lambda: _run(body, [empty, tf.constant([0])], ["rows:0"], [tf.float32]),
+    ):
+        with pytest.raises(tf.errors.OpError, match="never assigned"):
+            run()
+
+
 def test_operations_have_their_inputs_and_results():
     table = tf.Variable([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     body = [
@@ -145,6 +209,32 @@ def test_an_input_that_two_operations_have_is_not_written_over():
     a, i, b = _run(body, [value + 0.0], ["a:0", "i1:0", "b:0"], [tf.int32, tf.float32, tf.float64])
     for one in (a, i, b):
         assert np.array_equal(one.numpy(), value.numpy())
+
+
+def _address(tensor):
+    return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+
+
+def test_what_is_only_handed_on_is_not_copied():
+    value, table = tf.random.stateless_normal([300, 2], [1, 2]), tf.Variable(tf.ones([300, 2]))
+    body = [
+        _identity("same", ":0"),
+        node("flat", "Reshape", ["same:0", ":1"], "", T=tf.float32, Tshape=tf.int32),
+        node("read", "ReadVariableOp", [":2"], "", dtype=tf.float32),
+        _identity("read_too", "read:0"),
+    ]
+    same, flat, read, read_too = _run(
+        body,
+        [value, tf.constant([600]), table.handle],
+        ["same:0", "flat:0", "read:0", "read_too:0"],
+        [tf.float32] * 4,
+    )
+    assert [_address(same), _address(flat)] == [_address(value)] * 2
+    assert _address(read_too) == _address(read)
+    assert np.array_equal(flat.numpy(), np.ravel(value.numpy()))
+    table.assign_add(tf.ones([300, 2]))  # Somebody else holds its memory: it gets another.
+    assert read.numpy().tolist() == [[1.0, 1.0]] * 300
+    assert table.numpy().tolist() == [[2.0, 2.0]] * 300
 
 
 def test_much_data_is_spread_over_threads():
@@ -193,6 +283,15 @@ def _identity(name, *inputs):
     return node(name, "Identity", list(inputs), "", T=tf.float32)
 
 
+def _sent(name, *inputs, place=0):
+    """A part of the joint send whose first tensor is t."""
+    return node(
+        name, "_Send", list(inputs), "",
+        T=tf.float32, tensor_name=name, send_device=PS0, send_device_incarnation=1, recv_device=PS0,
+        _tf_fuse_joint_send="t", _tf_fuse_joint_place=place,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("body", "results", "text"),
     [
@@ -210,6 +309,15 @@ def _identity(name, *inputs):
             ["a:0"],
             "input 0 of a is float, expected int32",
         ),
+        ([_sent("a", ":0", place=1)], [], "the joint send of t has 1 tensors, and place 1 is not"),
+        ([_sent("a", ":0"), _sent("b", ":0")], [], "t has 2 tensors, and place 0 is not there or"),
+        ([_sent("a", ":0", place=-1)], [], "t has 1 tensors, and place -1 is not there or twice"),
+        ([_sent("a")], [], "a sends 0 tensors, expected 1"),
+        (
+            [node("a", "_Send", [":0"], "", T=tf.float32, _tf_fuse_joint_send="t")],
+            [],
+            "_tf_fuse_joint_place",
+        ),
         (
             [node("a", "_Recv", [], "", tensor_type=tf.float32, tensor_name="t", send_device=PS0,
                   send_device_incarnation=1, recv_device=PS0)],
@@ -223,7 +331,10 @@ def test_malformed_bodies_are_refused(body, results, text):
         body = graph_pb2.GraphDef(node=body).SerializeToString()
     with pytest.raises(tf.errors.InvalidArgumentError, match=text):
         _native.load().tf_fuse_operation_group(
-            inputs=[tf.constant(1.0)], body=body, results=results, Tresults=[tf.float32]
+            inputs=[tf.constant(1.0)],
+            body=body,
+            results=results,
+            Tresults=[tf.float32] * bool(results),
         )
 
 

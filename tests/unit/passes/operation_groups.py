@@ -85,19 +85,78 @@ def _names(inputs: list[str]) -> list[str]:
     return [f"^{text.removeprefix('^').partition(':')[0]}" for text in inputs]
 
 
+def check_joint_sends(graphs: Mapping[str, graph_pb2.GraphDef]) -> int:
+    """Check that each slot of a `_FuseRecv` gets its own tensor; return how many come jointly.
+
+    A joint send stands in the rendezvous under the name of its first tensor, and has its tensors by
+    their places. It leaves when all of them are there, so it must be of one group, and all must go
+    to one request.
+    """
+    sent: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
+    for graph in graphs.values():
+        for group in graph.node:
+            if group.op != GROUP:
+                assert "_tf_fuse_joint_send" not in group.attr, group.name
+                continue
+            for inner in body_of(group).node:
+                if "_tf_fuse_joint_send" in inner.attr:
+                    key = (inner.attr["_tf_fuse_joint_send"].s.decode(), group.name)
+                    place = inner.attr["_tf_fuse_joint_place"].i
+                    devices = inner.attr["send_device"].s + inner.attr["recv_device"].s
+                    name = inner.attr["tensor_name"].s.decode()
+                    sent.setdefault(key, []).append((place, name, devices.decode()))
+    by_name = {name: parts for (name, _), parts in sent.items()}
+    assert len(by_name) == len(sent), "two groups send under one key"
+    count = 0
+    for graph in graphs.values():
+        for receive in graph.node:
+            begin = 0
+            names = [name.decode() for name in receive.attr["tensor_names"].list.s]
+            devices = (receive.attr["send_device"].s + receive.attr["recv_device"].s).decode()
+            for size in receive.attr["joint_sends"].list.i:
+                wanted = names[begin : begin + size]
+                found = sorted(by_name.pop(wanted[0]))
+                assert found == [(i, name, devices) for i, name in enumerate(wanted)], receive.name
+                begin += size
+                count += size
+    assert not by_name, f"nobody receives {sorted(by_name)}"
+    return count
+
+
 def edges(graph: graph_pb2.GraphDef) -> dict[str, tuple]:
     """Each node's operation, data inputs, and all nodes that it waits for by a control edge.
 
-    A data input is (node, output).
+    A data input is (node, output). The outputs of a `_FuseRecv` may have any order, so instead of
+    their numbers stand the names of the tensors, or ("alive", name) for the bit of one that may be
+    dead; and so in the name of a Switch on such a bit.
     """
+    received = {n.name: _outputs_of(n) for n in graph.node if n.op == "_FuseRecv"}
+    switches = {
+        f"{name}/alive_{i}": f"{name}/alive {tensor[0]}"
+        for name, tensors in received.items()
+        for i, tensor in enumerate(tensors)
+    }
+
+    def source(text: str) -> tuple:
+        name, output = _parsed(text)
+        of_receive = received[name][output] if name in received else (output,)
+        return (switches.get(name, name), *of_receive)
+
     return {
-        n.name: (
+        switches.get(n.name, n.name): (
             n.op,
-            [_parsed(text) for text in n.input if not text.startswith("^")],
-            {text[1:] for text in n.input if text.startswith("^")},
+            [source(text) for text in n.input if not text.startswith("^")],
+            {switches.get(text[1:], text[1:]) for text in n.input if text.startswith("^")},
         )
         for n in graph.node
     }
+
+
+def _outputs_of(receive: node_def_pb2.NodeDef) -> list[tuple[str, ...]]:
+    names = [name.decode() for name in receive.attr["tensor_names"].list.s]
+    may_be_dead = receive.attr["may_be_dead"].list.b
+    alive = [("alive", name) for name, may in zip(names, may_be_dead, strict=False) if may]
+    return [*((name,) for name in names), *alive]
 
 
 def _parsed(text: str) -> tuple[str, int]:

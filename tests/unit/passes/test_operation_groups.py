@@ -45,6 +45,45 @@ def _lookups(tables):
     return trace(build)
 
 
+def _gradients(tables):
+    """The gradients of all tables, on two servers, are parts of one product."""
+
+    def build():
+        with tf.device(W0):
+            batch = tf.compat.v1.placeholder(tf.int32, [3, tables], name="batch")
+            scale = tf.compat.v1.placeholder(tf.float32, [], name="scale")
+            ids = [batch[:, i] for i in range(tables)]
+        handles, rows = [], []
+        for i, of_table in enumerate(ids):
+            with tf.device([PS0, PS1][i % 2]):
+                handle = tf.raw_ops.VarHandleOp(
+                    dtype=tf.float32, shape=[9, 2], shared_name=f"table_{i}"
+                )
+                handles.append(handle)
+                rows.append(
+                    tf.raw_ops.ResourceGather(resource=handle, indices=of_table, dtype=tf.float32)
+                )
+        with tf.device(W0):
+            joined = tf.concat(rows, 1)
+            changes = tf.split(joined * scale, tables, axis=1)
+        for i, (handle, of_table, change) in enumerate(zip(handles, ids, changes, strict=True)):
+            with tf.device([PS0, PS1][i % 2]):
+                tf.raw_ops.ResourceScatterSub(
+                    resource=handle, indices=of_table, updates=change, name=f"update_{i}"
+                )
+
+    return trace(build)
+
+
+def _joint_sends(result):
+    return {
+        n.name: list(n.attr["joint_sends"].list.i)
+        for graph in result.after.values()
+        for n in graph.node
+        if n.op == "_FuseRecv"
+    }
+
+
 def _groups(result):
     return [(g.device, dict(g.operations)) for g in result.report.operation_groups]
 
@@ -57,6 +96,7 @@ def test_lookups_of_a_server_are_one_operation_and_updates_another():
             (PS0, {"ResourceGather": tables, "_Send": tables}),
             (PS0, {"ResourceScatterSub": tables}),
             (W0, {"StridedSlice": tables, "_Send": tables}),
+            (W0, {"_Send": tables}),  # changes
         ]
         of_server = [n.op for n in result.after[PS0].node if n.op != "VarHandleOp"]
         counts.add(len(of_server))
@@ -64,9 +104,59 @@ def test_lookups_of_a_server_are_one_operation_and_updates_another():
     assert counts == {4}
 
 
+@pytest.mark.parametrize("tables", [10, 300])
+def test_each_request_is_one_send(tables):
+    result = rewrite(_gradients(tables), fuse_operations=True)
+    half = tables // 2
+    sends = [
+        (g.device, g.operations["_Send"], g.sends)
+        for g in result.report.operation_groups
+        if g.operations["_Send"]
+    ]
+    assert sends == [
+        (PS0, half, 1),
+        (PS1, half, 1),
+        (W0, tables, 2),  # ids
+        (W0, tables, 2),  # changes
+    ]
+    assert not [n for graph in result.after.values() for n in graph.node if n.op == "_Send"]
+    assert list(_joint_sends(result).values()) == [[half]] * 6
+    assert operation_groups.check_joint_sends(result.after) == 3 * tables
+
+
+@pytest.mark.parametrize("tables", [4, 10, 300])
+def test_sends_that_wait_for_different_tensors_are_one_too(tables):
+    """Each change is ready at a moment of its own, but one request waits for all of them."""
+    result = rewrite(_lookups(tables), fuse_operations=True)
+    assert sorted(_joint_sends(result).items()) == [
+        ("tf_fuse/ps_0_to_worker_0/depth_2", [tables]),
+        ("tf_fuse/worker_0_to_ps_0/depth_1", [tables]),
+        ("tf_fuse/worker_0_to_ps_0/depth_3", [tables]),
+    ]
+    assert operation_groups.check_joint_sends(result.after) == 3 * tables
+    assert [g.sends for g in result.report.operation_groups] == [1, 0, 1, 1]
+
+
+def test_three_sends_stay_as_they_are():
+    result = rewrite(_lookups(3), fuse_operations=True)
+    assert _joint_sends(result)["tf_fuse/worker_0_to_ps_0/depth_3"] == []
+    assert [n.op for n in result.after[W0].node].count("_Send") == 3
+
+
+def test_a_send_that_something_waits_for_is_sent_alone():
+    without = rewrite(_lookups(10))
+    (worker,) = (graph for device, graph in without.before.items() if device == W0)
+    sends = [n.name for n in worker.node if n.op == "_Send" and "change" in n.input[0]]
+    worker.node.append(node("after_it", "NoOp", [f"^{sends[0]}"], W0))
+    result = rewrite(without.before, fuse_operations=True)
+    assert _joint_sends(result)["tf_fuse/worker_0_to_ps_0/depth_3"] == [9]
+    assert [n.name for n in result.after[W0].node if n.op == "_Send"] == [sends[0]]
+
+
 def test_nothing_is_put_together_unless_asked_for():
     result = rewrite(_lookups(10))
     assert _groups(result) == []
+    assert set(map(tuple, _joint_sends(result).values())) == {()}
 
 
 def test_a_task_without_the_plugin_keeps_its_operations():
@@ -115,19 +205,20 @@ def _compare(with_groups, without):
         for name, (op, data, control) in before.items():
             assert after[name][:2] == (op, data), name
             assert control <= after[name][2], name
+    return operation_groups.check_joint_sends(with_groups.after)
 
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_graphs_are_the_same_and_never_deadlock(block):
-    members = 0
+    members = joint = 0
     for seed in range(block * 50, block * 50 + 50):
         without = rewrite(_random_exchange(seed))
         result = rewrite(without.before, fuse_operations=True)
-        _compare(result, without)
+        joint += _compare(result, without)
         at_once = {device: operation_groups.at_once(g) for device, g in result.after.items()}
         assert stuck(at_once) == set(), f"seed {seed}"
         members += sum(sum(operations.values()) for _, operations in _groups(result))
-    assert members > 300, "the graphs are too dull to find anything"
+    assert members > 300 and joint > 60, "the graphs are too dull to find anything"
 
 
 def _members(result):
@@ -142,7 +233,7 @@ def _members(result):
 
 @pytest.mark.parametrize("block", range(4))
 def test_what_may_be_dead_is_in_no_group(block):
-    members = dead = 0
+    members = dead = joint = 0
     for seed in range(block * 40, block * 40 + 40):
         graph = random_conditionals(seed)
         for one in graph.node:  # Most can be put together.
@@ -157,10 +248,10 @@ def test_what_may_be_dead_is_in_no_group(block):
             graph.node.append(node(f"{name}_used", "AddN", [name], to, T=tf.float32, N=1))
         without = rewrite(graph)
         result = rewrite(without.before, fuse_operations=True)
-        _compare(result, without)
+        joint += _compare(result, without)
         for choice in random_choices():
             values = evaluate(operation_groups.flattened(result.after), choice)
             assert not [name for name in _members(result) if values[name] is DEAD], (seed, choice)
             dead += sum(value is DEAD for value in values.values())
         members += len(_members(result))
-    assert min(members, dead) > 60, "the graphs are too dull to find anything"
+    assert min(members, dead) > 60 and joint > 30, "the graphs are too dull to find anything"
