@@ -59,6 +59,12 @@ def elementwise(
     return rule
 
 
+def quotient(operation: Operation) -> Rule:
+    """Return the rule of a division; that of whole numbers rounds, so it is not linear."""
+    linear = [(0,)] if operation.inputs[0].is_real else []
+    return elementwise(linear)(operation)
+
+
 def add_n(operation: Operation) -> Rule:
     """Return the rule of `AddN`: the sum of tensors of one shape; partial if all are."""
     everything = tuple(range(len(operation.inputs)))

@@ -91,7 +91,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     ),
     Entry(
         _all(_PRODUCT, "Mul MulNoNan")
-        | _all(_SLOPE_FIRST, "RealDiv Div DivNoNan")
+        | _all(elementwise.quotient, "RealDiv Div DivNoNan")
         | _all(_SLOPE_FIRST, "ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SoftplusGrad "
                              "SoftsignGrad")
         | _all(_SLOPE_LAST, "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad"),

@@ -249,12 +249,11 @@ class _Assignment:
     def strategy(self, allowed: Allowed) -> Strategy | None:
         """Return the strategy; None if it is not legal."""
         rule, operation = self._rule, self._operation
-        dims = [*rule.inputs, *rule.outputs]
+        count, dims = len(operation.inputs), [*rule.inputs, *rule.outputs]
         tensors = [*operation.inputs, *operation.outputs]
         shapes = [one.shape for one in tensors]
         if not self._even or not all(map(self._legal, dims, shapes, [allowed] * len(dims))):
             return None
-        count = len(operation.inputs)
         splits = [tuple(map(self._split, one)) for one in dims]
         partial = [self._partial(i, i - count if i >= count else None) for i in range(len(dims))]
         layouts = [
@@ -277,7 +276,8 @@ class _Assignment:
         placed = {output for output, _ in rule.aliases}
         forward = self._collectives(False)
         backward = self._collectives(True) if any(gradients[:count]) else []
-        if forward is None or backward is None:
+        no_sums = any(sums and one.is_logical for sums, one in zip(partial, tensors, strict=True))
+        if forward is None or backward is None or no_sums:
             return None
         return Strategy(
             self._choices,

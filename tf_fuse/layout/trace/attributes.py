@@ -185,7 +185,7 @@ def _cut(
         at = len(found["begin"])
         if masks["shrink_axis"] >> i & 1:
             found["shrink"].append(at)
-        start = int(begin[i]) % big[at] if big[at] else 0
+        start = _clamped(int(begin[i]), big[at])
         if masks["begin"] >> i & 1:
             start = 0 if strides[i] > 0 else big[at] - 1
         found["begin"].append(start)
@@ -196,6 +196,12 @@ def _cut(
         "strides": found["strides"] + [1] * rest,
         "shrink": found["shrink"],
     }
+
+
+def _clamped(begin: int, size: int) -> int:
+    """Return the index at which a slice with elements begins: outside, it is the nearest one."""
+    from_front = begin + size if begin < 0 else begin
+    return max(0, min(from_front, size - 1))
 
 
 def reduced(shape: Sequence[int], described: Described) -> list[int] | None:

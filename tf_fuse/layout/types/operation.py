@@ -85,6 +85,11 @@ class Tensor:
         return math.prod(self.shape) * self.item_bytes
 
     @property
+    def is_logical(self) -> bool:
+        """Whether its elements are truth values."""
+        return self.dtype.removeprefix(LIST_OF) == "bool"
+
+    @property
     def is_real(self) -> bool:
         """Whether its type is one that gradients have."""
         return self.dtype.startswith(_WITH_GRADIENT)

@@ -91,6 +91,18 @@ def test_what_is_allowed():
     assert not any(tensor.partial for one in whole for tensor in one.inputs)
 
 
+def test_what_has_no_sums_is_not_partial():
+    """Truth values; and quotients of whole numbers, which are rounded one by one."""
+    found = []
+    for kind in ("GatherV2", "Div"):
+        for dtype in ("bool", "int32", "float32"):
+            x, rows = Tensor("x", (8, 4), dtype), Tensor("i", (8,), "int32")
+            inputs = [x, rows if kind == "GatherV2" else x]
+            one = Operation("y", kind, inputs, [Tensor("y", (8, 4), dtype)])
+            found.append(sum(bool(each.outputs[0].partial) for each in strategies(one, LINE)))
+    assert found == [0, 2, 2, 0, 0, 1]
+
+
 def test_strategies_with_the_same_layouts_are_there_once():
     """Of a row by a column, only the shared factor can be split; the others leave nothing."""
     operation = Operation(

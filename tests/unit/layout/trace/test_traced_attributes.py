@@ -29,6 +29,11 @@ KINDS = {
                {"begin": (0, 1), "shrink": (1,), "strides": (1, 1)}),
     "steps": (lambda x: x[:, ::2], "StridedSlice", [(8, 4)],
               {"begin": (0, 0), "shrink": (), "strides": (1, 2)}),
+    # Beginnings outside of the tensor are those of the nearest element.
+    "before": (lambda x: x[-10:2, 0:-9:-1], "StridedSlice", [(8, 4)],
+               {"begin": (0, 0), "shrink": (), "strides": (1, -1)}),
+    "after": (lambda x: x[8:6:-1, 9::-2], "StridedSlice", [(8, 4)],
+              {"begin": (7, 3), "shrink": (), "strides": (-1, -2)}),
     "pad": (lambda x: tf.pad(x, [[0, 0], [1, 2]]), "Pad", [(8, 4)],
             {"paddings": ((0, 0), (1, 2))}),
     "tile": (lambda x: tf.tile(x, [1, 3]), "Tile", [(8, 4)], {"multiples": (1, 3)}),
