@@ -14,19 +14,30 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Any
 
+# Files of few tests that take minutes.
+LONG = (
+    "tests/cluster/all_passes/test_gradient_programs.py",
+    "tests/fault/parameter_server/test_everything_faults.py",
+    "tests/fault/parameter_server/test_keras_backup_faults.py",
+    "tests/cluster/report/test_running_job.py",
+    "tests/cluster/keras/test_processes.py",
+    "tests/cluster/layout/test_execution.py",
+)
+
 
 def in_turn(files: Iterable[str]) -> list[str]:
-    """Return the files, each once: one that starts processes, one that does not, and so on.
+    """Return the files, each once: long ones, then one that starts processes, one that does not.
 
     Args:
       files: of each test its file, as in "tests/unit/test_frame.py". Of each kind those with the
         most tests come first.
     """
     counts = Counter(files)
-    ordered = sorted(counts, key=lambda file: -counts[file])
+    ordered = sorted(counts.keys() - LONG, key=lambda file: (-counts[file], file))
     unit = [file for file in ordered if file.startswith("tests/unit/")]
     others = [file for file in ordered if not file.startswith("tests/unit/")]
-    return [file for file in chain(*zip_longest(others, unit)) if file is not None]
+    long = [file for file in LONG if file in counts]
+    return [file for file in chain(long, *zip_longest(others, unit)) if file is not None]
 
 
 def sort(items: list[Any]) -> None:
