@@ -43,14 +43,14 @@
 #   TENSORFLOW=tensorflow   the full package; by default tensorflow-cpu, which is much smaller, and
 #                           tensorflow on aarch64, where there is no other
 #   PYTHON=python3.12       the Python to make .venv with; the first fitting one by default
-#   JOBS=4                  how many test files run at a time
+#   JOBS=5                  how many test files run at a time
 #   ARGS=...                passed on: make test ARGS="-k frame", make bench ARGS="--rounds 1"
 
 MACHINE := $(shell uname -m)
 TENSORFLOW ?= $(if $(filter aarch64,$(MACHINE)),tensorflow,tensorflow-cpu)
 ARCH ?= $(MACHINE)
 PYTHON ?=
-JOBS ?= 4
+JOBS ?= 5
 ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000

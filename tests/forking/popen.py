@@ -39,9 +39,10 @@ _USUAL = {
     "uid": None,
     "umask": -1,
 }
-# Read when TensorFlow is loaded, or before.
+# Read when TensorFlow is loaded, or before. (TF_ENABLE_EAGER_… is read later, and each coordinator
+# sets it.)
 _EARLY = re.compile(
-    "LD_|TF_ENABLE_|TF_XLA_|XLA_|OMP_|ASAN_|TSAN_|PYTHONHOME|PYTHONMALLOC|PYTHONHASHSEED"
+    "LD_|TF_ENABLE_(?!EAGER_)|TF_XLA_|XLA_|OMP_|ASAN_|TSAN_|PYTHONHOME|PYTHONMALLOC|PYTHONHASHSEED"
 )
 # Code that imports TensorFlow: what does not is faster where nothing is imported.
 _IMPORTS = re.compile(r"^(from|import) [^;(]*\b(tensorflow|tf_fuse)\b", re.MULTILINE)

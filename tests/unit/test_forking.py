@@ -57,6 +57,21 @@ def test_what_is_started_as_ever(command):
     assert popen._argv(command) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "is_forked"),
+    [
+        ("TF_ENABLE_ONEDNN_OPTS", False),
+        ("PYTHONHASHSEED", False),
+        ("TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE", True),  # TensorFlow's coordinators set it.
+        ("TF_FUSE_COMPRESS", True),
+    ],
+)
+def test_variables_that_are_read_when_tensorflow_is_loaded(monkeypatch, name, is_forked):
+    monkeypatch.setattr(popen, "_server", popen._Server("nowhere"), raising=False)
+    env = {k: v for k, v in os.environ.items() if k not in (name, forking.VARIABLE)}
+    assert popen._may_fork({**env, name: "another one"}) == is_forked
+
+
 @pytest.mark.skipif(
     os.environ.get(forking.VARIABLE) == "0", reason="processes are started as users start them"
 )
