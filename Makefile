@@ -43,14 +43,14 @@
 #   TENSORFLOW=tensorflow   the full package; by default tensorflow-cpu, which is much smaller, and
 #                           tensorflow on aarch64, where there is no other
 #   PYTHON=python3.12       the Python to make .venv with; the first fitting one by default
-#   JOBS=3                  how many test files run at a time
+#   JOBS=5                  how many test files run at a time
 #   ARGS=...                passed on: make test ARGS="-k frame", make bench ARGS="--rounds 1"
 
 MACHINE := $(shell uname -m)
 TENSORFLOW ?= $(if $(filter aarch64,$(MACHINE)),tensorflow,tensorflow-cpu)
 ARCH ?= $(MACHINE)
 PYTHON ?=
-JOBS ?= 3
+JOBS ?= 5
 ARGS ?=
 RUNS ?= 10000000
 SEEDS ?= 2000
@@ -88,7 +88,8 @@ demo: environment
 	$(BIN)/python -u -m examples.demo $(ARGS)
 
 # -v: each test is named, and one that takes long is told while it runs. Cluster tests wait for processes much
-# of their time; files, whose tests share clusters, are not divided.
+# of their time, so more files run than there are cores (tests/file_order.py); files, whose tests share clusters,
+# are not divided.
 test: environment
 	$(BIN)/python -m pytest -v -n $(JOBS) --dist loadfile --durations=40 $(ARGS)
 

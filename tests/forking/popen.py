@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,8 +39,15 @@ _USUAL = {
     "uid": None,
     "umask": -1,
 }
-# Read when TensorFlow is loaded, or before.
-_EARLY = re.compile("LD_|TF_ENABLE_|TF_XLA_|XLA_|OMP_|ASAN_|TSAN_|PYTHONHOME|PYTHONMALLOC")
+# Read when TensorFlow is loaded, or before. (TF_ENABLE_EAGER_… is read later, and each coordinator
+# sets it.)
+_EARLY = re.compile(
+    "LD_|TF_ENABLE_(?!EAGER_)|TF_XLA_|XLA_|OMP_|ASAN_|TSAN_|PYTHONHOME|PYTHONMALLOC|PYTHONHASHSEED"
+)
+# Code that imports TensorFlow: what does not is faster where nothing is imported.
+_IMPORTS = re.compile(r"^(from|import) [^;(]*\b(tensorflow|tf_fuse)\b", re.MULTILINE)
+# What looks at the processes that it has started, or at how it was started itself.
+_OWN_START = ("doctor", "launch")
 
 
 class _Server:
@@ -47,12 +55,14 @@ class _Server:
 
     def __init__(self, address: str | None):
         self._address = address
+        self._starts = threading.Lock()  # a test may start its processes in threads
         self.early = _early(os.environ)
 
     def address(self) -> str:
-        if self._address is None:
-            self._address = self._start()
-        return self._address
+        with self._starts:
+            if self._address is None:
+                self._address = self._start()
+            return self._address
 
     def _start(self) -> str:
         folder = tempfile.TemporaryDirectory(prefix="tf_fuse_fork_")
@@ -133,13 +143,19 @@ class ForkedPopen(_original):
 
 
 def _argv(args: Any) -> list[str] | None:
-    """File and arguments, of a command that runs a Python file with this interpreter."""
+    """What follows the interpreter in a command that is forked; None of what is started as ever."""
     if isinstance(args, (str, bytes, os.PathLike)):
         return None
     command = [os.fsdecode(arg) for arg in args]
     if command[0] != sys.executable:
         return None
     argv = command[2:] if command[1:2] == ["-u"] else command[1:]
+    if argv[:1] == ["-c"]:
+        return argv if _IMPORTS.search(argv[1]) else None
+    if argv[:1] == ["-m"]:
+        package = argv[1].partition(".")[0]
+        is_own = argv[1] == "tf_fuse" and not set(_OWN_START) & set(argv[2:3])
+        return argv if is_own or package in ("benchmarks", "examples") else None
     return argv if argv and argv[0].endswith(".py") else None
 
 

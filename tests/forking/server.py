@@ -15,6 +15,7 @@ import fcntl
 import gc
 import os
 import random
+import runpy
 import selectors
 import signal
 import socket
@@ -112,7 +113,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     os.environ.update(request["env"])
     sys.argv = request["argv"]
     sys.path[:0] = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
-    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+    sys.path.insert(0, _folder_of(sys.argv[0]))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = os.fdopen(number, "w" if number else "r", buffering=1, closefd=False)
         setattr(sys, name, stream)
@@ -124,19 +125,35 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     np.random.seed()
 
 
-def _run(path: str) -> None:
+def _folder_of(first: str) -> str:
+    """What the interpreter puts in front of its path, by its first argument."""
+    if first == "-c":
+        return ""
+    return os.getcwd() if first == "-m" else str(Path(first).resolve().parent)
+
+
+def _run() -> None:
+    """Runs what the command line names as `__main__`."""
     module = types.ModuleType("__main__")
-    module.__file__ = path
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
-    with open(path, "rb") as file:
-        code = compile(file.read(), path, "exec")
+    first = sys.argv[0]
+    if first == "-m":
+        name = sys.argv.pop(1)
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+        return
+    if first == "-c":
+        code = compile(sys.argv.pop(1), "<string>", "exec", dont_inherit=True)
+    else:
+        module.__file__ = first
+        code = compile(Path(first).read_bytes(), first, "exec", dont_inherit=True)
     exec(code, module.__dict__)
 
 
-def _status_of(path: str) -> int:
+def _status() -> int:
+    """Runs it; returns the status with which a process ends."""
     try:
-        _run(path)
+        _run()
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return (end.code or 0) & 0xFF
@@ -166,7 +183,7 @@ def main(address: str) -> None:
     sys.path.remove(str(_ROOT))
     _become(request, files)
     popen.install(address)
-    status = _status_of(sys.argv[0])
+    status = _status()
     # The end of a process but for what frees the memory of each module, which takes a second.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

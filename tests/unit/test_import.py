@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tf_fuse
+from tests import forking
 from tf_fuse import __main__ as commands
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ def _modules(env: dict[str, str], program: str) -> set[str]:
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**env, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**env, "PYTHONPATH": os.pathsep.join(sys.path), forking.VARIABLE: "0"},
         capture_output=True,
         text=True,
         check=False,
@@ -99,7 +100,7 @@ _SCRIPT = "import sys\nfrom tf_fuse.__main__ import main\nsys.argv[0] = 'tf-fuse
 
 
 def test_the_script_and_the_module_print_the_same(isolated_env):
-    env = {**isolated_env, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {**isolated_env, "PYTHONPATH": os.pathsep.join(sys.path), forking.VARIABLE: "0"}
     starts = (["-m", "tf_fuse"], ["-c", _SCRIPT])
     done = [
         subprocess.run(

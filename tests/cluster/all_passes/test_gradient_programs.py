@@ -246,6 +246,7 @@ class _Layouts(_Case):
         variables, kinds = self._variables, []
         self._programs.reset(variables)
 
+        @tf.autograph.experimental.do_not_convert
         def function(flag):
             kinds[:], tensors = self._programs.flat(
                 self._programs.Run(variables, flag).run(program)
@@ -253,8 +254,7 @@ class _Layouts(_Case):
             return tensors
 
         if options is None:
-            traced = tf.function(function, autograph=False)
-            values = traced(tf.constant(flag))
+            values = tf.function(function)(tf.constant(flag))
             return kinds, self._found(values), 0
         try:
             problem = layout.function_problem(function, self._mesh, [tf.TensorSpec([], tf.bool)])

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import tf_fuse
+from tests import forking
 from tf_fuse import _native
 
 PACKAGE = Path(tf_fuse.__file__).parent
@@ -18,7 +19,7 @@ def run(env, *arguments, package=PACKAGE):
     """Runs Python with the package's folder first on its path; returns the finished process."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**env, "PYTHONPATH": str(package.parent)},
+        env={**env, "PYTHONPATH": str(package.parent), forking.VARIABLE: "0"},
         cwd=env["HOME"],
         capture_output=True,
         text=True,

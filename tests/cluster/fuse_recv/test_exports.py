@@ -45,7 +45,7 @@ def _train(folder, mode, restore=None):
 
 def _load(folders):
     """What a process that never imports tf_fuse reads from each folder."""
-    command = [sys.executable, "-P", "-c", _LOAD, *map(str, folders.values())]
+    command = [sys.executable, "-c", _LOAD, *map(str, folders.values())]
     found = scripted.result_of(command, cwd=next(iter(folders.values())))
     return dict(zip(folders, found, strict=True))
 

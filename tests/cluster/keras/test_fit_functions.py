@@ -19,7 +19,8 @@ _MANY = 4000  # rows: no worker comes to the end of its own
 _LOST = "lost worker, {}".format
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids="in_flight={}".format)
+# (`test_fit_workers` has three calls in flight.)
+@pytest.fixture(scope="module", params=[1, slow(3)], ids="in_flight={}".format)
 def cases(request):
     return coordinator.run(__file__, request.param, seconds=400)
 

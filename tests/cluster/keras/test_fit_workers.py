@@ -11,13 +11,15 @@ from unittest import mock
 import pytest
 
 from tests.fault import coordinator
+from tests.slow_cases import slow
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 _ROWS, _BATCH, _EPOCHS = 30, 4, 3
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids="in_flight={}".format)
+# (`test_fit_functions` has one call in flight.)
+@pytest.fixture(scope="module", params=[slow(1), 3], ids="in_flight={}".format)
 def cases(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     return coordinator.run(__file__, folder, request.param, seconds=400)

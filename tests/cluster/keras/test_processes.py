@@ -190,7 +190,7 @@ def test_mistakes_are_named(two):
         }
 
 
-@pytest.mark.parametrize("version", ["3.11.3", "3.16.0"])
+@pytest.mark.parametrize("version", [slow("3.11.3"), "3.16.0"])
 def test_a_keras_that_was_not_tried_is_mended_with_one_warning(two, version):
     """A newer one that has the same members most probably has the same errors."""
     (tried, *_), untried = (

@@ -60,7 +60,7 @@ def case(name: str, kind: str, communicator: Communicator) -> dict[str, Any] | N
     pieces = simulation.scatter(value, source)
     devices = communicator.devices
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(*own: Any) -> list[Any]:
         held = dict(zip(devices.local, own, strict=True))
         made = relayout(communicator, plan, held)

@@ -131,7 +131,7 @@ def test_neighbours_in_other_processes_send_rows(processes, way, isolated_env, t
         assert received >= found[0]["planned"] > 0
 
 
-@pytest.mark.parametrize("way", ["connect", "dtensor"])
+@pytest.mark.parametrize("way", ["connect", pytest.param("dtensor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_devices_of_several_processes_communicate_in_bodies(processes, way, isolated_env, tmp_path):
     """In each trip of a loop and in branches, with the bytes that the plan has for them."""

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import forking
+
 ROOT = Path(__file__).resolve().parents[3]
 WITHOUT = """
 import sys
@@ -34,7 +36,7 @@ def _run(env: dict[str, str], *lines: str):
     """What a program prints last, as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(lines)], check=False, capture_output=True, text=True,
-        env={**env, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        env={**env, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), forking.VARIABLE: "0"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -107,7 +107,7 @@ class ExecutionBench:
             held = dict.fromkeys(self._devices.local, mine)
             return self._communicator.all_gather(held, axes, 0)[self._devices.first]
 
-        every = tf.function(gathered)(tf.constant([list(seconds)], tf.float64))
+        every = tf.function(gathered, autograph=False)(tf.constant([list(seconds)], tf.float64))
         return [float(one) for one in tf.reduce_max(every, 0).numpy()]
 
     def _compute(self, what: Callable[[Any], Any], shapes: Any, alone: bool) -> Callable[[], None]:
@@ -141,7 +141,7 @@ class ExecutionBench:
             made = self._communicator.each(what(held), lambda _, one: tf.reshape(one, [-1])[:1])
             return list(made.values())
 
-        function = tf.function(body)
+        function = tf.function(body, autograph=False)
 
         def run() -> None:
             for one in function():

@@ -95,7 +95,7 @@ class Communicator:
             else:
                 crossing.append(group)
 
-        @tf.function
+        @tf.function(autograph=False)
         def add() -> dict[int, Any]:
             sums = {}
             for group in crossing:

@@ -114,7 +114,7 @@ class ProcessCollectives:
         group = tuple(range(self._devices.mesh.size))
         if self._ask is None:
 
-            @tf.function
+            @tf.function(autograph=False)
             def ask(mine: Any) -> list[Any]:
                 held = dict.fromkeys(self._devices.local, tf.expand_dims(mine, 0))
                 return tf.unstack(self.all_gather(group, held, 0, self.key())[self._devices.first])
@@ -126,7 +126,7 @@ class ProcessCollectives:
         """Return, in all processes, the bits of the value that the first device's process has."""
         group = tuple(range(self._devices.mesh.size))
 
-        @tf.function
+        @tf.function(autograph=False)
         def add(one: Any) -> Any:
             bits, back = as_integers(one)
             held = {}
@@ -327,7 +327,7 @@ class ProcessCollectives:
         if len(mine) in (0, len(group)):
             return list(group)
 
-        @tf.function
+        @tf.function(autograph=False)
         def ask() -> list[Any]:
             found = []
             for device in mine:

@@ -82,7 +82,7 @@ class VariableShards:
             self.check_whole()
             self._communicator.meet(f"read, save or release variable {self.name!r}")
             if self._gather is None:
-                self._gather = tf.function(self._gathered)
+                self._gather = tf.function(self._gathered, autograph=False)
             return self._gather()
 
     def assign(self, value: Any) -> Any:
