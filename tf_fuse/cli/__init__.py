@@ -114,6 +114,11 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="that the program has to end after SIGTERM; 4, in a container 1",
     )
     launch.add_argument(
+        "--status-file",
+        metavar="FILE",
+        help="write the program's exit status there; a task that serves writes none",
+    )
+    launch.add_argument(
         "--protocol",
         default=_FUSED_PROTOCOL,
         help=f"of the tasks' servers; {_FUSED_PROTOCOL}, or grpc for stock TensorFlow's, which "

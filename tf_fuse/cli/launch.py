@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         health=_health(args, "127.0.0.1"),
         protocol=args.protocol,
     )
-    return _run(lambda: local_job.launch(job))
+    return _run(lambda: local_job.launch(job), args.status_file)
 
 
 def _make_log_dir(name: str, parser: argparse.ArgumentParser) -> Path:
@@ -85,14 +85,26 @@ def _health(args: argparse.Namespace, address: str) -> tuple[str, int] | None:
     return None if args.health_port is None else (args.health_address or address, args.health_port)
 
 
-def _run(job: Callable[[], int]) -> int:
-    """Return the status of a job; report an error that keeps it from starting."""
+def _run(job: Callable[[], int], status_file: str | None = None) -> int:
+    """Return the status of a job; report an error that keeps it from starting.
+
+    Args:
+      job: runs it, and returns its status.
+      status_file: where to write the status; None for nowhere.
+    """
     try:
-        return job()
+        status = job()
     except OSError as error:
         print(f"tf-fuse launch: error: {error.strerror or error}", file=sys.stderr, flush=True)
         taken = error.errno == errno.EADDRINUSE
-        return serve.EXIT_PORT_IN_USE if taken else serve.EXIT_START_FAILED
+        status = serve.EXIT_PORT_IN_USE if taken else serve.EXIT_START_FAILED
+    if status_file:
+        try:
+            Path(status_file).write_text(f"{status}\n", encoding="ascii")
+        except OSError as error:
+            text = f"--status-file {status_file}: {error.strerror}"
+            print(f"tf-fuse launch: error: {text}", file=sys.stderr, flush=True)
+    return status
 
 
 def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
@@ -125,7 +137,8 @@ def _run_task(
         return _run(
             lambda: platform_task.run_program(
                 name, command, config, place.is_replica, health, log_dir
-            )
+            ),
+            args.status_file,
         )
     options = []
     if health is not None:
