@@ -74,7 +74,9 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--workers", type=_positive, help="1; with Slurm or TF_CONFIG, all tasks that are left"
     )
     launch.add_argument(
-        "--ps", type=int, default=0, help="parameter servers; 0: MultiWorkerMirroredStrategy"
+        "--ps",
+        type=int,
+        help="parameter servers; 0, for MultiWorkerMirroredStrategy, or those of TF_CONFIG",
     )
     launch.add_argument(
         "--hosts",

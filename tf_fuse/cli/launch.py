@@ -46,6 +46,11 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     f"--{name.replace('_', '-')} is for a job that launch starts itself; "
                     f"{place.platform} says that this is one task of a job"
                 )
+    elif args.port is not None:
+        parser.error(
+            f"--port {args.port} is for tasks that Slurm or Kubernetes has started; launch chooses "
+            "free ports for the tasks that it starts itself: leave out --port"
+        )
     log_dir = _make_log_dir(args.log_dir, parser) if args.log_dir else None
     if place is not None:
         return _run_task(place, command, args, log_dir)
@@ -53,7 +58,7 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     job = local_job.Job(
         command=command,
         workers=args.workers or 1,
-        ps=args.ps,
+        ps=args.ps or 0,
         log_dir=log_dir,
         max_restarts=args.max_restarts,
         hosts=hosts,
