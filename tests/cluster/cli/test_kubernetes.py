@@ -246,6 +246,21 @@ def test_the_container(file):
         assert pod["containers"][0]["args"][0] == "launch"
 
 
+def test_the_port_of_a_program_is_free():
+    """The launcher answers probes beside it."""
+    text = (_ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    (port,) = re.findall(r"start_http_server\((\d+)\)", text)
+    taken = set()
+    for file in _WITH_JOBS:
+        for job in _jobs(file).values():
+            container = _container(job)
+            taken |= {str(one["containerPort"]) for one in container["ports"]}
+            arguments = container["args"]
+            taken.add(arguments[arguments.index("--health-port") + 1])
+    assert taken == {"2222", "8080"}
+    assert port not in taken
+
+
 @pytest.mark.parametrize("name", ["ps", "worker"])
 def test_a_task_starts_and_answers_its_probes(name):
     """With the container's own command, where TF_CONFIG says the task."""
