@@ -222,6 +222,7 @@ class _Launcher:
             addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
             program = self._start_program(_CHIEF, addresses)
             stack.callback(end_all, [program], end_limits.current().program_s)
+            stack.callback(self._set_ready, False)
             while True:
                 ended = first_to_end([program.pid, *cluster.pids.values()])
                 if ended == program.pid:
@@ -254,6 +255,7 @@ class _Launcher:
                 started.append(program)
                 running[program.pid] = program
             self._say_ready()
+            stack.callback(self._set_ready, False)
             while running:
                 program = running.pop(first_to_end(list(running)))
                 if status := self._status_of(program):
@@ -302,8 +304,12 @@ class _Launcher:
     def _say_ready(self) -> None:
         servers = f", {self._job.ps} server(s)" if self._job.ps else ""
         self._say(f"{self._job.workers} worker(s){servers}; logs in {self._first_log_dir}")
+        self._set_ready(True)
+
+    def _set_ready(self, is_ready: bool) -> None:
+        """Let probes know whether the program runs; it does not while a job starts again."""
         if self._health:
-            self._health.has_started = True
+            self._health.has_started = is_ready
 
 
 def _describe(status: int) -> str:
