@@ -156,9 +156,13 @@ class _Launcher:
         if self._job.ps and steps:  # The program's steps are calls of workers.
             steps[_CHIEF] = sum(steps.values())
         far = self._counts if self._job.hosts else {}
+        # A program may use no collectives, or start a cluster of its own: 0 says nothing of it.
         return {
             name: status_line.Task(
-                pid, steps.get(name), name not in far, far[name].usage() if name in far else None
+                pid,
+                steps.get(name) or None,
+                name not in far,
+                far[name].usage() if name in far else None,
             )
             for name, pid in pids.items()
         }
