@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from . import end_limits
 from .child_process import end_all
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
@@ -138,7 +139,7 @@ class LocalCluster:
             self._start_all(counts)
         except BaseException:
             self._keep_logs = True  # the error names them
-            self.close()
+            self.close(end_limits.current().tasks_s)  # A signal may have ended the start.
             raise
 
     def _start_all(self, counts: Mapping[str, int]) -> None:
