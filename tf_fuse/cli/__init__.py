@@ -81,7 +81,8 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     launch.add_argument(
         "--hosts",
         metavar="FILE",
-        help="start servers and workers on these hosts by ssh, in this folder; one on each line",
+        help="start servers and workers on these hosts by ssh, in this folder; one on each line. "
+        "Of the environment, PYTHONPATH and TF_*, GRPC_* and KERAS_* go there",
     )
     launch.add_argument(
         "--log-dir",
@@ -90,7 +91,12 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "process, none",
     )
     launch.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often lost processes start again: a worker beside servers alone; with any other "
+        "one, all of the job; 0",
     )
     launch.add_argument(
         "--port",

@@ -34,7 +34,7 @@ def find(text: str) -> Place:
 
 
 def check(place: Place, workers: int | None, servers: int | None, port: int | None) -> None:
-    """Compare a task of TF_CONFIG with numbers of the command line, each of which may be None.
+    """Compare a task of TF_CONFIG with numbers of the command line; None for one that it lacks.
 
     TF_CONFIG may be one that the shell still has, while the command line means a whole job.
 
