@@ -14,7 +14,8 @@ run it there. STAND_IN_WAITS is a number that the seconds of --wait are multipli
 As `srun` does, it waits for all tasks; with --wait=SECONDS, unless that is 0, it kills those that
 still run so long after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one
 has failed; its status is the highest of theirs, where a signal counts 128 and its number. Tasks go
-to the nodes in turn, but with --distribution=block.
+to the nodes in turn, but with --distribution=block. SIGTERM goes to the first process of each task
+alone, as Slurm does it unless cgroup.conf has SignalChildrenProcesses=yes.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def _srun(arguments: list[str]) -> int:
             )
         )
     assert len(tasks) == count, (nodes, per_node)
+    signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
     failed, ended = threading.Event(), threading.Event()
     followers = [
         threading.Thread(target=_follow, args=(rank, task, options, failed, ended))

@@ -17,10 +17,9 @@ needs no TensorFlow; the plugin is loaded then as soon as something imports Tens
 
 import importlib as _importlib
 import os as _os
-import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from tf_fuse import _log, _native, _patching, _removed_variables
+from tf_fuse import _first_signal, _imported_for, _log, _native, _patching, _removed_variables
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._patching import uninstall
 from tf_fuse.monitoring.metrics import cluster_metrics, cluster_reports, metrics
@@ -112,28 +111,11 @@ def _start() -> None:
         folder.start()
 
 
-def _is_imported_for(name: str) -> bool:
-    """Return whether Python imports this package as a step of importing a module of it.
-
-    Args:
-      name: of the module; one in it counts, too.
-    """
-    frame = _sys._getframe(1).f_back
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(
-        ("runpy", "importlib", "_frozen_importlib")
-    ):
-        texts = [value for value in frame.f_locals.values() if isinstance(value, str)]
-        if any(f"{text}.".startswith(f"{name}.") for text in texts):
-            return True
-        frame = frame.f_back
-    return False
-
-
 _log.install()
 _removed_variables.warn()
 # The commands `python -m tf_fuse` and `tf-fuse` start the package themselves, because `doctor` has
 # to run where the library cannot be loaded.
-if _is_imported_for("tf_fuse.layout"):
+if _imported_for.is_imported_for("tf_fuse.layout"):
     _importlib.import_module("tf_fuse._start_with_tensorflow").call(_start)
-elif not _is_imported_for("tf_fuse.__main__"):
+elif not _first_signal.IS_COMMAND:
     _start()

@@ -35,6 +35,25 @@ _PROGRAM = """
     print("listens", json.dumps(sorted(map(sorted, found.values()))), flush=True)
     os._exit(0)
 """
+# The same of a process that starts a cluster of its own; by connecting it becomes a server, too.
+_CALLER = """
+    import json, os, sys
+    sys.path.insert(0, {root!r})
+    import tensorflow as tf
+    import tf_fuse
+    from tests import listening
+    from tf_fuse.cluster.local_cluster import LocalCluster
+
+    tf.config.optimizer.set_experimental_options({{"tf_fuse": True}})
+    cluster = LocalCluster(1, {servers}, "grpc+fuse", sys.argv[1])
+    resolver = cluster.resolver()
+    {step}
+    own = listening.tcp_addresses([os.getpid()])[os.getpid()]
+    found = listening.tcp_addresses(cluster.pids.values())
+    cluster.close()
+    print("listens", json.dumps([sorted(own), *map(sorted, found.values())]), flush=True)
+    os._exit(0)
+"""
 _ON_SERVERS = """
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     with strategy.scope():
@@ -49,6 +68,32 @@ _ON_REPLICAS = """
         "sum", tf.ones([1 << 20])))
 """
 
+_ON_WORKER = """
+    tf.config.experimental_connect_to_cluster(
+        resolver, "chief", protocol="grpc+fuse", make_master_device_default=False
+    )
+    with tf.device("/job:worker/task:0"):
+        assert tf.reduce_sum(tf.ones([1 << 20])).numpy() == 1 << 20
+"""
+
+
+def _run(tmp_path, text, *command):
+    """Run a program with this text, after a command; return what it has written."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "\n".join(line.removeprefix("    ") for line in text.splitlines()), encoding="utf-8"
+    )
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, *command, program, tmp_path / "logs"],
+        env={**env, "PYTHONPATH": os.fspath(_ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
 
 def _has_ipv6():
     return Path("/proc/net/if_inet6").exists() and "::1" in {
@@ -61,17 +106,14 @@ def _loopback():
     return {"127.0.0.1", "::1"} if _has_ipv6() else {"127.0.0.1"}
 
 
-def test_a_local_cluster(tmp_path):
-    with LocalCluster(1, 1, "grpc+fuse", tmp_path) as cluster:
-        found = listening.tcp_addresses(cluster.pids.values())
-        assert set(map(frozenset, found.values())) == {frozenset(_loopback())}
-
-
-def test_a_local_cluster_of_one_task(tmp_path):
-    """Its cluster spec does not name the coordinator."""
-    with LocalCluster(1, 0, "grpc+fuse", tmp_path) as cluster:
-        (found,) = listening.tcp_addresses(cluster.pids.values()).values()
-        assert found == _loopback()
+@pytest.mark.parametrize("servers", [1, 0], ids=["servers", "worker"])
+def test_a_local_cluster(tmp_path, servers):
+    """With the process that has started it; its cluster spec does not name that."""
+    step = _ON_SERVERS if servers else _ON_WORKER
+    done = _run(tmp_path, _CALLER.format(root=os.fspath(_ROOT), step=step, servers=servers))
+    own, *tasks = json.loads(done.stdout.partition("listens ")[2])
+    assert set(own) == _loopback()
+    assert [set(one) for one in tasks] == [_loopback()] * (1 + servers)
 
 
 def test_a_task_that_is_reached_by_another_name(tmp_path):
@@ -99,18 +141,8 @@ def test_stock_servers_listen_everywhere(tmp_path):
     ids=["servers", "replicas", "replica"],
 )
 def test_a_launched_job(tmp_path, step, options):
-    program = tmp_path / "program.py"
-    lines = _PROGRAM.format(root=os.fspath(_ROOT), step=step).splitlines()
-    program.write_text("\n".join(line.removeprefix("    ") for line in lines))
-    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tf_fuse", "launch", *options, program],
-        env={**env, "PYTHONPATH": os.fspath(_ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    text = _PROGRAM.format(root=os.fspath(_ROOT), step=step)
+    done = _run(tmp_path, text, "-m", "tf_fuse", "launch", *options)
     lines = [line for line in done.stdout.splitlines() if "] listens " in line]
     assert lines
     for line in lines:

@@ -74,12 +74,15 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--workers", type=_positive, help="1; with Slurm or TF_CONFIG, all tasks that are left"
     )
     launch.add_argument(
-        "--ps", type=int, default=0, help="parameter servers; 0: MultiWorkerMirroredStrategy"
+        "--ps",
+        type=int,
+        help="parameter servers; 0, for MultiWorkerMirroredStrategy, or those of TF_CONFIG",
     )
     launch.add_argument(
         "--hosts",
         metavar="FILE",
-        help="start servers and workers on these hosts by ssh, in this folder; one on each line",
+        help="start servers and workers on these hosts by ssh, in this folder; one on each line. "
+        "Of the environment, PYTHONPATH and TF_*, GRPC_* and KERAS_* go there",
     )
     launch.add_argument(
         "--log-dir",
@@ -88,7 +91,12 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "process, none",
     )
     launch.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="of lost processes; 0"
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often lost processes start again: a worker beside servers alone; with any other "
+        "one, all of the job; 0",
     )
     launch.add_argument(
         "--port",
@@ -112,6 +120,11 @@ def _add_launch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         type=float,
         metavar="SECONDS",
         help="that the program has to end after SIGTERM; 4, in a container 1",
+    )
+    launch.add_argument(
+        "--status-file",
+        metavar="FILE",
+        help="write the program's exit status there; a task that serves writes none",
     )
     launch.add_argument(
         "--protocol",

@@ -46,6 +46,11 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
                     f"--{name.replace('_', '-')} is for a job that launch starts itself; "
                     f"{place.platform} says that this is one task of a job"
                 )
+    elif args.port is not None:
+        parser.error(
+            f"--port {args.port} is for tasks that Slurm or Kubernetes has started; launch chooses "
+            "free ports for the tasks that it starts itself: leave out --port"
+        )
     log_dir = _make_log_dir(args.log_dir, parser) if args.log_dir else None
     if place is not None:
         return _run_task(place, command, args, log_dir)
@@ -53,14 +58,14 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     job = local_job.Job(
         command=command,
         workers=args.workers or 1,
-        ps=args.ps,
+        ps=args.ps or 0,
         log_dir=log_dir,
         max_restarts=args.max_restarts,
         hosts=hosts,
         health=_health(args, "127.0.0.1"),
         protocol=args.protocol,
     )
-    return _run(lambda: local_job.launch(job))
+    return _run(lambda: local_job.launch(job), args.status_file)
 
 
 def _make_log_dir(name: str, parser: argparse.ArgumentParser) -> Path:
@@ -85,14 +90,26 @@ def _health(args: argparse.Namespace, address: str) -> tuple[str, int] | None:
     return None if args.health_port is None else (args.health_address or address, args.health_port)
 
 
-def _run(job: Callable[[], int]) -> int:
-    """Return the status of a job; report an error that keeps it from starting."""
+def _run(job: Callable[[], int], status_file: str | None = None) -> int:
+    """Return the status of a job; report an error that keeps it from starting.
+
+    Args:
+      job: runs it, and returns its status.
+      status_file: where to write the status; None for nowhere.
+    """
     try:
-        return job()
+        status = job()
     except OSError as error:
         print(f"tf-fuse launch: error: {error.strerror or error}", file=sys.stderr, flush=True)
         taken = error.errno == errno.EADDRINUSE
-        return serve.EXIT_PORT_IN_USE if taken else serve.EXIT_START_FAILED
+        status = serve.EXIT_PORT_IN_USE if taken else serve.EXIT_START_FAILED
+    if status_file:
+        try:
+            Path(status_file).write_text(f"{status}\n", encoding="ascii")
+        except OSError as error:
+            text = f"--status-file {status_file}: {error.strerror}"
+            print(f"tf-fuse launch: error: {text}", file=sys.stderr, flush=True)
+    return status
 
 
 def _read_hosts(name: str, parser: argparse.ArgumentParser) -> list[str]:
@@ -125,7 +142,8 @@ def _run_task(
         return _run(
             lambda: platform_task.run_program(
                 name, command, config, place.is_replica, health, log_dir
-            )
+            ),
+            args.status_file,
         )
     options = []
     if health is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from . import end_limits
 from .child_process import end_all
 from .ports import HeldPorts
 from .serve import FUSED_PROTOCOL
@@ -64,8 +65,9 @@ class LocalCluster:
           ps: number of parameter servers, at least 0.
           protocol: what the servers speak, "grpc" or "grpc+fuse"; or a mapping from task
             ("worker:0") or job ("ps") to it, a task's own entry before its job's.
-          log_dir: folder for the logs, created when absent; None for a temporary one, which is
-            removed on `close`, but kept when the `with` block ends by an exception.
+          log_dir: folder for the logs, created when absent, where those of an earlier cluster are
+            added to; None for a temporary one, which is removed on `close`, but kept when the
+            `with` block ends by an exception.
           env: environment variables for the tasks, added to the caller's.
           task_env: by task ("worker:0") or job ("ps"), variables added to those for it alone; a
             task's own after its job's.
@@ -115,7 +117,6 @@ class LocalCluster:
         self._tasks: dict[str, TaskProcess] = {}
         for job, index in names:
             log_path = self.log_dir / f"{job}-{index}.log"
-            log_path.unlink(missing_ok=True)
             name = f"{job}:{index}"
             self._tasks[name] = TaskProcess(
                 job, index, protocols[name], log_path, options, self._host(job, index).command
@@ -138,7 +139,7 @@ class LocalCluster:
             self._start_all(counts)
         except BaseException:
             self._keep_logs = True  # the error names them
-            self.close()
+            self.close(end_limits.current().tasks_s)  # A signal may have ended the start.
             raise
 
     def _start_all(self, counts: Mapping[str, int]) -> None:

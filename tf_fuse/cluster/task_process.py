@@ -72,7 +72,7 @@ class TaskProcess(ChildProcess):
     Attributes:
       job: job name.
       protocol: what the task's server speaks.
-      log_path: file that takes the process's output; a restarted task appends to it.
+      log_path: file that takes the process's output, after all that it has.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class TaskProcess(ChildProcess):
         super().__init__(f"{job}:{index}")
         self.job, self.protocol, self.log_path = job, protocol, log_path
         self._index, self._options, self._prefix = index, options, prefix
+        self._log_begin = log_path.stat().st_size if log_path.exists() else 0
         self._lifeline_fd = self._ready_fd = -1
         self._last_cpu_s = 0.0
 
@@ -162,7 +163,9 @@ class TaskProcess(ChildProcess):
 
     def log(self) -> str:
         """Return everything that the task has written to stdout and stderr."""
-        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def log_tail(self) -> str:
         """Return the last lines of the log."""

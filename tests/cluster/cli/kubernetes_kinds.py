@@ -65,7 +65,11 @@ _JOBSET = _object(
     ),
 )
 
-_REPLICAS = _object("template", replicas=_COUNT, template=_object("spec", spec={"type": "object"}))
+_REPLICAS = _object(
+    "template",
+    replicas=_COUNT,
+    template=_object("spec", metadata=_object(labels={"type": "object"}), spec={"type": "object"}),
+)
 
 SCHEMAS = {
     "JobSet": _kind("jobset.x-k8s.io/v1alpha2", "JobSet", _JOBSET),

@@ -45,6 +45,60 @@ def test_signals_end_it(number):
         assert outside.wait(timeout=100) == 128 + number
 
 
+# Stops the import of the package at the module that takes longest.
+_STOPS = """
+import signal, sys
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if name == "tf_fuse._native":
+            print("imports", flush=True)
+            while True:
+                signal.pause()
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["module", "script"])
+def test_a_signal_ends_it_while_it_is_imported(tmp_path, how, number):
+    (tmp_path / "sitecustomize.py").write_text(_STOPS)
+    script = tmp_path / "tf-fuse"
+    script.write_text("import sys\nfrom tf_fuse.__main__ import main\nsys.exit(main())\n")
+    command = ["-m", "tf_fuse"] if how == "module" else [script]
+    outside = subprocess.Popen(
+        [*pid_namespaces.COMMAND, sys.executable, *command, "run"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{_ROOT}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert outside.stdout.readline() == "imports\n"
+        psutil.Process(outside.pid).children()[0].send_signal(number)
+        assert outside.wait(timeout=60) == 128 + number
+    finally:
+        outside.kill()  # and, with it, what is in the namespace
+        outside.communicate()
+
+
+@pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
+def test_a_program_that_is_the_first_process_keeps_its_handlers():
+    """Only the commands are ended."""
+    program = (
+        "import signal, tf_fuse\n"
+        "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    )
+    done = subprocess.run(
+        [*pid_namespaces.COMMAND, sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "True\nTrue\n"
+
+
 @pytest.mark.skipif(not pid_namespaces.are_allowed(), reason=pid_namespaces.NOT_ALLOWED)
 def test_a_signal_ends_it_while_it_starts():
     with HeldPorts(1) as ports:

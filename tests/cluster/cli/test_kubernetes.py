@@ -191,7 +191,42 @@ def test_the_example_of_a_tfjob():
     for one in replicas.values():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "task"}}
         _check(pod | {"spec": one["template"]["spec"]})
-        assert _container(one)["name"] == "tensorflow"  # The operator asks for that name.
+        container = _container(one)
+        assert container["name"] == "tensorflow"  # The operator asks for that name.
+        assert one["template"]["metadata"]["labels"] == _LABELS
+        assert _fences(one) == _fences(_jobs("jobset/jobset.yaml")["worker"])
+        assert container["ports"] == [{"name": "health", "containerPort": 8080}]
+        arguments = container["args"]
+        assert arguments[arguments.index("--health-port") + 1] == "8080"
+
+
+def _fences(job):
+    """What keeps a task from rights that it does not need."""
+    pod = job["template"]["spec"]
+    own = _container(job)["securityContext"]
+    return pod["securityContext"], pod["automountServiceAccountToken"], own
+
+
+def test_probes():
+    """Servers and workers have the same everywhere, as all pods of an Indexed Job."""
+    keys = ("startupProbe", "readinessProbe", "livenessProbe")
+    probes = {
+        (file, name): [_container(job).get(key) for key in keys]
+        for file in _WITH_JOBS
+        for name, job in _jobs(file).items()
+    }
+    expected = probes["jobset/jobset.yaml", "worker"]
+    assert all(expected)
+    for (_, name), found in probes.items():
+        assert found == ([None] * 3 if name == "chief" else expected)
+
+
+def test_wheels_are_those_of_the_machine():
+    """In a container and on a node, of whatever processor."""
+    for file in ("docker/Dockerfile", "README.md"):
+        text = (_ROOT / "deploy" / file).read_text(encoding="utf-8")
+        (name,) = re.findall(r"\$\(ls \S*/(tf_fuse-.*?\.whl)\)", text)
+        assert name == "tf_fuse-*_$(uname -m).whl"
 
 
 @pytest.mark.parametrize("file", _WITH_JOBS)
@@ -244,6 +279,21 @@ def test_the_container(file):
         pod = job["template"]["spec"]
         assert pod["securityContext"]["runAsUser"] == user
         assert pod["containers"][0]["args"][0] == "launch"
+
+
+def test_the_port_of_a_program_is_free():
+    """The launcher answers probes beside it."""
+    text = (_ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
+    (port,) = re.findall(r"start_http_server\((\d+)\)", text)
+    taken = set()
+    for file in _WITH_JOBS:
+        for job in _jobs(file).values():
+            container = _container(job)
+            taken |= {str(one["containerPort"]) for one in container["ports"]}
+            arguments = container["args"]
+            taken.add(arguments[arguments.index("--health-port") + 1])
+    assert taken == {"2222", "8080"}
+    assert port not in taken
 
 
 @pytest.mark.parametrize("name", ["ps", "worker"])

@@ -147,8 +147,9 @@ def test_a_program_beside_servers_has_no_steps(tmp_path):
     cluster = {"chief": ["localhost:1"], "ps": ["localhost:2"], "worker": ["localhost:3"]}
     config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     options = ["--health-address", "127.0.0.1"]
-    output = _launch(tmp_path, "print(steps())", *options, TF_CONFIG=json.dumps(config))
-    assert "\n{}\n" in output
+    text = "print('metrics', repr(ask('/metrics')))"
+    output = _launch(tmp_path, text, *options, TF_CONFIG=json.dumps(config))
+    assert "\nmetrics ''\n" in output
 
 
 def test_a_task_of_a_platform(tmp_path):

@@ -56,9 +56,9 @@ def sbatch(tmp_path):
     (tmp_path / "tf-fuse").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tf_fuse "$@"\n')
     (tmp_path / "tf-fuse").chmod(0o755)
 
-    def run(tasks, servers, *command, **variables):
+    def run(tasks, servers, *command, follow=None, **variables):
         with _ports_in_turn(tasks) as port:
-            done = subprocess.run(
+            job = subprocess.Popen(
                 ["bash", _ROOT / "deploy" / "slurm" / "train.sbatch", *command],
                 env={
                     **_ENV,
@@ -73,10 +73,11 @@ def sbatch(tmp_path):
                 stderr=subprocess.STDOUT,
                 text=True,
                 cwd=tmp_path,
-                check=False,
             )
+            said = follow(job) if follow else ""
+            output, _ = job.communicate()
         assert not list(tmp_path.glob(".status*"))
-        return done.returncode, done.stdout
+        return job.returncode, said + output
 
     return run
 
@@ -215,6 +216,49 @@ def test_a_wrong_number_of_tasks_is_named(sbatch, tmp_path):
     status, output = sbatch(2, 1, program)
     assert status in (2, 128 + signal.SIGTERM)
     assert "Slurm has started 2 tasks, but 0 worker(s), 1 server(s) and a program are 2" in output
+
+
+# Ends in order by SIGTERM, after a while.
+_ENDS = """
+import signal, sys, time
+def end(number, frame):
+    print("saves", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+print("waits", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("servers", [1, 0])
+def test_a_job_that_is_cancelled_ends_in_order(sbatch, tmp_path, servers):
+    """Slurm signals the script, and the first process of each task; then it waits."""
+    program = tmp_path / "ends.py"
+    program.write_text(_ENDS)
+
+    def cancel(job):
+        said = ""
+        while ": waits\n" not in said:
+            said += (line := job.stdout.readline())
+            assert line, said
+        (srun,) = psutil.Process(job.pid).children()
+        job.terminate()
+        srun.terminate()
+        return said
+
+    status, output = sbatch(2 + servers, servers, program, follow=cancel)
+    assert output.count("0: saves\n") == 1, output
+    assert status == 128 + signal.SIGTERM
+
+
+def test_a_status_of_an_earlier_run_is_not_that_of_the_job(sbatch, tmp_path):
+    """A job that is requeued has the same number, and may fail before its program does."""
+    (tmp_path / ".status-1").write_text("0\n")
+    program = tmp_path / "program.py"
+    program.write_text("")
+    status, output = sbatch(2, 1, program)
+    assert status in (2, 128 + signal.SIGTERM), output
 
 
 # The program of a container; its child waits for ever.

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tf_fuse.cluster.child_process import ChildProcess, PipedProcess, end_all
+from tf_fuse.cluster.task_process import TaskProcess
 
 _ROOT = Path(__file__).resolve().parents[3]
 # Who may start processes otherwise than by ChildProcess, or by a function that waits for the end.
@@ -117,3 +118,13 @@ def test_a_process_that_reads_nothing(tmp_path):
     process.run(command, os.environ, tmp_path / "log")
     assert process.wait() == 0
     assert (tmp_path / "log").read_text() == "''\n"
+
+
+def test_the_log_of_a_task_is_what_follows_that_of_an_earlier_one(tmp_path):
+    path = tmp_path / "ps-0.log"
+    path.write_bytes(b"of an earlier cluster\n")
+    task = TaskProcess("ps", 0, "grpc", path)
+    assert task.log() == ""
+    path.write_bytes(path.read_bytes() + b"new \xff\n")
+    assert task.log() == "new \ufffd\n"
+    assert TaskProcess("ps", 1, "grpc", tmp_path / "none").log() == ""

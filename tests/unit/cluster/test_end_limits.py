@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_fuse.cluster import end_limits
+from tf_fuse.cluster import end_limits, local_cluster
 from tf_fuse.cluster.interruption import Interrupted
 from tf_fuse.cluster.launcher import guardian, local_job
 from tf_fuse.cluster.launcher.platforms import task
@@ -92,6 +92,23 @@ def test_a_task_that_is_interrupted_waits_by_the_limits(waits, monkeypatch, name
     status = task.run_program("chief:0", ["program.py"], "{}", False, None, tmp_path)
     assert status == 128 + signal.SIGTERM
     assert sum(waits) == pytest.approx(limits.sum_s - limits.tasks_s - limits.left_s)
+
+
+@pytest.mark.parametrize("name", _TOTALS)
+def test_servers_that_start_are_waited_for_by_the_limits(monkeypatch, name, tmp_path):
+    limits = getattr(end_limits, name)
+    found = []
+
+    def interrupt(*args):
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(end_limits, "_limits", limits)
+    monkeypatch.setattr(local_cluster.TaskProcess, "wait_ready", interrupt)
+    monkeypatch.setattr(local_cluster.TaskProcess, "start", lambda *args: None)
+    monkeypatch.setattr(local_cluster, "end_all", lambda tasks, grace_s: found.append(grace_s))
+    with pytest.raises(Interrupted):
+        local_cluster.LocalCluster(1, 1, "grpc", tmp_path)
+    assert found == [limits.tasks_s]
 
 
 def _run(text):

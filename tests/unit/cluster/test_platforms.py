@@ -220,7 +220,7 @@ def test_a_tf_config_is_taken_with_the_protocol():
     """As Kubeflow's TFJob makes it: without `rpc_layer`."""
     cluster = {"chief": ["a:2222"], "ps": ["b:2222"], "worker": ["c:2222", "d:2222"]}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 1}, "environment": "cloud"}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
     assert found == platforms.Place("TF_CONFIG", cluster, "worker", 1)
     text = tf_config(found.cluster, found.job, found.index, serve.FUSED_PROTOCOL)
     assert json.loads(text) == {
@@ -233,7 +233,7 @@ def test_a_tf_config_is_taken_with_the_protocol():
 def test_a_tf_config_without_a_coordinator():
     config = {"cluster": {"ps": ["b:1"], "worker": ["c:1"]}, "task": {"type": "ps", "index": 0}}
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
     assert str(error.value) == (
         "TF_CONFIG has parameter servers and no coordinator: its cluster has the jobs ['ps', "
         "'worker']; add a task 'chief' (a TFJob: a replica type Chief)"
@@ -247,7 +247,7 @@ def test_an_evaluator_runs_the_program_outside_of_the_cluster(listed, job):
     cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w:1"]}
     given = cluster | ({"evaluator": ["e:1"]} if listed else {})
     config = {"cluster": given, "task": {"type": job, "index": 0}}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
     assert found == platforms.Place("TF_CONFIG", cluster, job, 0)
     assert found.is_server == (job == "ps")
 
@@ -255,7 +255,7 @@ def test_an_evaluator_runs_the_program_outside_of_the_cluster(listed, job):
 def test_an_evaluator_in_a_cluster_of_its_own():
     """As TensorFlow's tutorial writes it."""
     config = {"cluster": {"evaluator": ["e:1"]}, "task": {"type": "evaluator", "index": 0}}
-    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+    found = platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
     assert found == platforms.Place("TF_CONFIG", {"evaluator": ["e:1"]}, "evaluator", 0)
 
 
@@ -263,7 +263,7 @@ def test_a_tf_config_with_a_gap():
     cluster = {"worker": {"0": "a:1", "2": "b:1"}}
     config = {"cluster": cluster, "task": {"type": "worker", "index": 2}}
     with pytest.raises(platforms.PlatformError) as error:
-        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, 0)
+        platforms.find_place({"TF_CONFIG": json.dumps(config)}, None, None)
     assert str(error.value) == (
         'TF_CONFIG["cluster"]["worker"] has the indices [0, 2]; expected 0 to 1'
     )
@@ -284,4 +284,33 @@ def test_a_pod_without_a_number():
 
 def test_a_tf_config_that_is_none():
     with pytest.raises(platforms.PlatformError, match="TF_CONFIG is not JSON"):
-        platforms.find_place({"TF_CONFIG": "{"}, None, 0)
+        platforms.find_place({"TF_CONFIG": "{"}, None, None)
+
+
+_CLUSTER = {"chief": ["a:1"], "ps": ["b:2", "c:3"], "worker": ["d:4"]}
+_REPLICAS = {"chief": ["a:1"], "worker": ["d:4", "e:5"]}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "numbers", "said"),
+    [
+        (_CLUSTER, (None, None, None), ""),
+        (_CLUSTER, (1, 2, 4), ""),
+        (_CLUSTER, (4, 2, None), "--workers is 4, ~where that is 1: leave out --workers"),
+        (_CLUSTER, (None, 0, None), "--ps is 0, ~where that is 2: leave out --ps"),
+        (_CLUSTER, (None, None, 8888), "--port is 8888, ~where that is 4: leave out --port"),
+        (_REPLICAS, (3, 0, None), ""),
+        (_REPLICAS, (2, None, None), "--workers is 2, ~where that is 3: leave out --workers"),
+    ],
+)
+def test_numbers_that_are_not_those_of_tf_config_are_refused(cluster, numbers, said):
+    """They would be ignored, and a job of one task would run."""
+    environ = {"TF_CONFIG": tf_config(cluster, "worker", 0, "grpc")}
+    if not said:
+        assert platforms.find_place(environ, *numbers).cluster == cluster
+        return
+    with pytest.raises(platforms.PlatformError) as caught:
+        platforms.find_place(environ, *numbers)
+    middle = f"but by TF_CONFIG this process is the task worker:0 of {cluster}, "
+    end = " to run this task, or unset TF_CONFIG to start a job here"
+    assert str(caught.value) == said.replace("~", middle) + end

@@ -146,7 +146,7 @@ def test_tf_config_of_a_tfjob(cluster, task, monkeypatch):
     """Which has no `rpc_layer`; and what the task then gets, which has."""
     given = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(given | {"environment": "cloud"}))
-    found = _found(platforms.find_place(os.environ, None, 0))
+    found = _found(platforms.find_place(os.environ, None, None))
     stock = _resolvers.TFConfigClusterResolver(rpc_layer=serve.FUSED_PROTOCOL)
     seen = stock.cluster_spec().as_dict(), stock.task_type, stock.task_id, stock.rpc_layer
     assert seen == found

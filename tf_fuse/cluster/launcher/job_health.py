@@ -16,7 +16,7 @@ class JobHealth(HealthServer):
     |---|---|---|
     | /healthz | the launcher runs | |
     | /readyz | the program runs | tasks start |
-    | /metrics | the steps of each task | |
+    | /metrics | the steps of each task that counts them: not of a program beside servers | |
 
     Attributes:
       has_started: whether the program runs.
@@ -48,8 +48,7 @@ class JobHealth(HealthServer):
         return ""
 
     def metrics(self) -> str:
-        """Return the steps of each task, in Prometheus's text format."""
+        """Return the steps of each task, in Prometheus's text format; "" if no task counts any."""
         name = f"tf_fuse_{self._counter}_total"
-        lines = [f"# TYPE {name} counter"]
-        lines += [f'{name}{{task="{task}"}} {count}' for task, count in self._counts().items()]
-        return "\n".join(lines) + "\n"
+        lines = [f'{name}{{task="{task}"}} {count}\n' for task, count in self._counts().items()]
+        return "".join([f"# TYPE {name} counter\n", *lines]) if lines else ""

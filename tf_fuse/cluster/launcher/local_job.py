@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .. import end_limits
@@ -34,7 +34,7 @@ from . import status_line
 from .guardian import Guardian
 from .hosts.deal import deal
 from .job_health import JobHealth
-from .log_follower import LogFollower
+from .log_follower import LogFollower, log_of
 from .program import Program, exit_status
 from .step_counts import StepCount
 
@@ -106,14 +106,14 @@ def launch(job: Job) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log_dir = job.log_dir or Path(tempfile.gettempdir(), f"tf_fuse_launch_{uuid.uuid4().hex}")
-    follower = LogFollower(log_dir, sys.stdout)
+    follower = LogFollower(sys.stdout)
     try:
         with Guardian(None if job.log_dir else log_dir) as guardian, interruptible():
             if not job.log_dir:
                 log_dir.mkdir(mode=0o700)
-            launcher = _Launcher(job, log_dir, guardian)
+            launcher = _Launcher(job, log_dir, guardian, follower)
             with status_line.shown(launcher.tasks), follower:
-                status = launcher.run(follower.say)
+                status = launcher.run()
                 if launcher.is_interrupted:
                     follower.wait_at_most(end_limits.current().output_s)
                 if status and not job.log_dir:
@@ -129,10 +129,10 @@ def launch(job: Job) -> int:
 class _Launcher:
     """A job that runs."""
 
-    def __init__(self, job: Job, log_dir: Path, guardian: Guardian):
+    def __init__(self, job: Job, log_dir: Path, guardian: Guardian, follower: LogFollower):
         self._job = job
         self._guardian = guardian
-        self._say: Callable[[str], None] = print
+        self._follower = follower
         self._first_log_dir = self._log_dir = log_dir
         self._restarts = 0
         self._cluster: LocalCluster | None = None
@@ -156,9 +156,13 @@ class _Launcher:
         if self._job.ps and steps:  # The program's steps are calls of workers.
             steps[_CHIEF] = sum(steps.values())
         far = self._counts if self._job.hosts else {}
+        # A program may use no collectives, or start a cluster of its own: 0 says nothing of it.
         return {
             name: status_line.Task(
-                pid, steps.get(name), name not in far, far[name].usage() if name in far else None
+                pid,
+                steps.get(name) or None,
+                name not in far,
+                far[name].usage() if name in far else None,
             )
             for name, pid in pids.items()
         }
@@ -169,13 +173,8 @@ class _Launcher:
             name: count.read() for name, count in self._counts.items() if name.startswith("worker")
         }
 
-    def run(self, say: Callable[[str], None]) -> int:
-        """Run the job, again if it may; return the exit status.
-
-        Args:
-          say: gets lines about the job.
-        """
-        self._say = lambda text: say(f"tf-fuse launch: {text}")
+    def run(self) -> int:
+        """Run the job, again if it may; return the exit status."""
         while True:
             try:
                 return self._run_once()
@@ -198,6 +197,9 @@ class _Launcher:
         if self._restarts:
             self._log_dir = self._first_log_dir / f"restart-{self._restarts}"
             self._log_dir.mkdir(exist_ok=True)
+        sizes = {"worker": self._job.workers, "ps": self._job.ps, "chief": int(self._job.ps > 0)}
+        names = [f"{kind}:{index}" for kind, size in sizes.items() for index in range(size)]
+        self._follower.follow([log_of(self._log_dir, name) for name in names])
         try:
             return self._run_servers() if self._job.ps else self._run_workers()
         finally:
@@ -224,6 +226,7 @@ class _Launcher:
             addresses = {**cluster.cluster_spec, "chief": [cluster.chief_address]}
             program = self._start_program(_CHIEF, addresses)
             stack.callback(end_all, [program], end_limits.current().program_s)
+            stack.callback(self._set_ready, False)
             while True:
                 ended = first_to_end([program.pid, *cluster.pids.values()])
                 if ended == program.pid:
@@ -256,6 +259,7 @@ class _Launcher:
                 started.append(program)
                 running[program.pid] = program
             self._say_ready()
+            stack.callback(self._set_ready, False)
             while running:
                 program = running.pop(first_to_end(list(running)))
                 if status := self._status_of(program):
@@ -267,7 +271,7 @@ class _Launcher:
     ) -> Program:
         kind, index = name.split(":")
         config = tf_config(cluster, kind, int(index), self._job.protocol)
-        log = self._log_dir / f"{kind}-{index}.log"
+        log = log_of(self._log_dir, name)
         command = [*host.command, sys.executable, "-u", *self._job.command]
         variables = {"TF_CONFIG": config}
         if not self._job.hosts:
@@ -298,11 +302,18 @@ class _Launcher:
         self._say(f"{text}: {then} ({self._restarts} of {self._job.max_restarts})")
         return True
 
+    def _say(self, text: str) -> None:
+        self._follower.say(f"tf-fuse launch: {text}")
+
     def _say_ready(self) -> None:
         servers = f", {self._job.ps} server(s)" if self._job.ps else ""
         self._say(f"{self._job.workers} worker(s){servers}; logs in {self._first_log_dir}")
+        self._set_ready(True)
+
+    def _set_ready(self, is_ready: bool) -> None:
+        """Let probes know whether the program runs; it does not while a job starts again."""
         if self._health:
-            self._health.has_started = True
+            self._health.has_started = is_ready
 
 
 def _describe(status: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,26 +15,33 @@ from typing import TextIO
 _LOOK_S = 0.2  # between two looks at the logs
 _END_S = 3.0  # for whoever reads the output, unless `wait_at_most` says less
 _PIECE = 1 << 16  # bytes of a log that are read at once
-_LOG = re.compile(r"(restart-\d+/)?(chief|worker|ps)-\d+\.log")
+
+
+def log_of(folder: Path, name: str) -> Path:
+    """Return the file of a task's log.
+
+    Args:
+      folder: of the logs of a job.
+      name: of the task, "job:index".
+    """
+    return folder / f"{name.replace(':', '-')}.log"
 
 
 class LogFollower:
     """Writes each line of the tasks' logs with its task, while they grow."""
 
-    def __init__(self, folder: Path, out: TextIO | None, only: Path | None = None):
+    def __init__(self, out: TextIO | None, names_tasks: bool = True):
         """Follow nothing yet.
 
         Args:
-          folder: of the logs.
           out: takes the lines; None for none.
-          only: the one log to follow, whose lines are written without its task; None for all.
+          names_tasks: whether each line is written with its task.
         """
-        self._folder, self._out, self._only = folder, out, only
+        self._out, self._names_tasks = out, names_tasks
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._logs: tuple[Path, ...] = ()
         self._read: dict[Path, int] = {}
         self._tails: dict[Path, bytes] = {}
-        for path in self._logs():  # of an earlier job
-            self._read[path] = path.stat().st_size
         self._end_s = _END_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -47,6 +53,18 @@ class LogFollower:
     def __exit__(self, *exc: object) -> None:
         self._ended.set()
         self._thread.join(self._end_s)
+
+    def follow(self, logs: Sequence[Path]) -> None:
+        """Follow the logs of tasks, too: what their processes add from now on.
+
+        Args:
+          logs: files that may not exist yet, each named as its task, "worker-0.log".
+        """
+        new = [path for path in logs if path not in self._logs]
+        for path in new:
+            with contextlib.suppress(OSError):
+                self._read[path] = path.stat().st_size  # of an earlier job
+        self._logs = (*self._logs, *new)  # The thread that writes sees all of it, or nothing.
 
     def wait_at_most(self, seconds: float) -> None:
         """Wait no longer for whoever reads the output when this ends."""
@@ -65,13 +83,12 @@ class LogFollower:
             self._write(whole_lines=True)
         self._write(whole_lines=False)
 
-    def _logs(self) -> list[Path]:
-        """Return the logs of tasks, the one first that was written to before the others."""
+    def _by_time(self) -> list[Path]:
+        """Return the logs that exist, the one first that was written to before the others."""
         found = []
-        for path in [self._only] if self._only else self._folder.rglob("*-*.log"):
+        for path in self._logs:
             with contextlib.suppress(OSError):
-                if _LOG.fullmatch(str(path.relative_to(self._folder))) and path.is_file():
-                    found.append((path.stat().st_mtime_ns, path))
+                found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def _write(self, whole_lines: bool) -> None:
@@ -79,7 +96,7 @@ class LogFollower:
 
         A log that cannot be read, or an output that is closed, is left.
         """
-        for path in self._logs():
+        for path in self._by_time():
             with contextlib.suppress(OSError):
                 self._write_log(path, whole_lines)
         with contextlib.suppress(queue.Empty):
@@ -91,10 +108,10 @@ class LogFollower:
 
     def _write_log(self, path: Path, whole_lines: bool) -> None:
         with path.open("rb") as log:
-            begin = self._read.get(path, 0)
-            if begin > os.fstat(log.fileno()).st_size:  # A new file of that name.
-                begin = 0
-            log.seek(begin)
+            if self._read.get(path, 0) > os.fstat(log.fileno()).st_size:  # Somebody has emptied it.
+                self._read[path] = 0
+                self._tails.pop(path, None)
+            log.seek(self._read.get(path, 0))
             while data := log.read(_PIECE):
                 self._read[path] = log.tell()
                 lines = (self._tails.pop(path, b"") + data).split(b"\n")
@@ -107,7 +124,7 @@ class LogFollower:
             self._write_lines(path, [tail])
 
     def _write_lines(self, path: Path, lines: Sequence[bytes]) -> None:
-        task = "" if self._only else f"[{path.stem.replace('-', ':')}] "
+        task = f"[{path.stem.replace('-', ':')}] " if self._names_tasks else ""
         for line in lines:
             # A line that was written over several times, as by progress bars: how it looked last.
             last = line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -26,7 +26,7 @@ class Task:
 
     Attributes:
       pid: its process, or the one that stands for it.
-      steps: how many it has done; None if that is not known.
+      steps: how many it has done; None if that is not known: it has counted none.
       is_here: whether the process is the task's own.
       usage: what its host has said of it; None if it is here, or that has said nothing.
     """
@@ -47,7 +47,13 @@ def shown(tasks: Callable[[], Mapping[str, Task]]) -> Iterator[None]:
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    class VisibleCursor(Console):
+        """A terminal whose cursor stays: a launcher that is killed cannot show it again."""
+
+        def show_cursor(self, show: bool = True) -> bool:
+            return False
+
+    console = VisibleCursor()
     if not console.is_terminal:
         yield
         return

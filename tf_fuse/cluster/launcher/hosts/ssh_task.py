@@ -8,7 +8,8 @@ stands for COMMAND, which `host_task` runs on the host, in the folder there: it 
 writes, and has its status. The command on the host ends when its standard input does: when this
 process is to end (SIGTERM, or the pipe of COMMAND's option --lifeline-fd closes) or has been
 killed. What the host reports goes to the pipe of COMMAND's option --ready-fd, and into the
-launcher's memory for the task. The host has the same Python, at the same path.
+launcher's memory for the task. The host has the same Python, at the same path. Of this process's
+environment, `_PASSED` and PYTHONPATH go there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ OPTIONS: Final = (
     # A host that has lost its power is an error after a minute.
     "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4",
 )  # fmt: skip
+_PASSED: Final = ("TF_", "GRPC_", "KERAS_")  # how names of variables begin; as --help says
 _END_S = 5.0
 
 
@@ -46,7 +48,7 @@ def _remote_command(folder: str, command: Sequence[str], environ: Mapping[str, s
     passed = [
         f"{name}={value}"
         for name, value in sorted(environ.items())
-        if name.startswith(("TF_", "GRPC_")) or name == "PYTHONPATH"
+        if name.startswith(_PASSED) or name == "PYTHONPATH"
     ]
     words = ["exec", "env", *passed, *command]
     return f"cd {shlex.quote(folder)} && " + " ".join(map(shlex.quote, words))

@@ -36,14 +36,17 @@ __all__ = ["COORDINATOR", "Place", "PlatformError", "find_place"]
 
 
 def find_place(
-    environ: Mapping[str, str], workers: int | None, servers: int, port: int | None = None
+    environ: Mapping[str, str],
+    workers: int | None,
+    servers: int | None,
+    port: int | None = None,
 ) -> Place | None:
     """Find this process's place in a job.
 
     Args:
       environ: the environment.
       workers: number of workers; None for all tasks that are left.
-      servers: number of parameter servers; 0 for workers alone.
+      servers: number of parameter servers; None for those of TF_CONFIG, or workers alone.
       port: the first one on each host; None for that of the platform.
 
     Returns:
@@ -53,7 +56,10 @@ def find_place(
       PlatformError: the platform has started other tasks than those, or does not say enough.
     """
     if environ.get("TF_CONFIG"):
-        return tf_config.find(environ["TF_CONFIG"])
+        place = tf_config.find(environ["TF_CONFIG"])
+        tf_config.check(place, workers, servers, port)
+        return place
+    servers = servers or 0
     if slurm.has_started_several(environ):
         return slurm.find(environ, workers, servers, port)
     if kubernetes.has_started(environ):

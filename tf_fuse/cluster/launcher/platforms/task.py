@@ -19,21 +19,11 @@ from ...child_process import end_all, first_to_end
 from ...interruption import Interrupted, interruptible
 from ..guardian import Guardian
 from ..job_health import JobHealth
-from ..log_follower import LogFollower
+from ..log_follower import LogFollower, log_of
 from ..program import Program, exit_status
 from ..step_counts import StepCount
 
 _COUNTER = "collective_steps"
-
-
-def log_of(folder: Path, name: str) -> Path:
-    """Return the file of a task's log.
-
-    Args:
-      folder: of the logs of a job.
-      name: of the task, "job:index".
-    """
-    return folder / f"{name.replace(':', '-')}.log"
 
 
 def run_server(name: str, options: Sequence[str], config: str, log_dir: Path) -> int:
@@ -96,13 +86,15 @@ def _run(
     log_dir: Path | None,
 ) -> int:
     limits = end_limits.current()
-    follower = log_dir and LogFollower(log_dir, sys.stdout, only=log_of(log_dir, name))
+    log = log_dir and log_of(log_dir, name)
+    follower = log and LogFollower(sys.stdout, names_tasks=False)
+    if log and follower:
+        follower.follow([log])
     with Guardian() as guardian, interruptible():
         try:
             with contextlib.ExitStack() as stack:
                 if follower:
                     stack.enter_context(follower)
-                log = log_dir and log_of(log_dir, name)
                 program = Program(name, command, variables, log, guardian)
                 stack.callback(end_all, [program], limits.program_s)
                 if health:

@@ -31,3 +31,29 @@ def find(text: str) -> Place:
             f"{sorted(cluster)}; add a task {COORDINATOR!r} (a TFJob: a replica type Chief)"
         )
     return Place("TF_CONFIG", cluster, config.job, config.index)
+
+
+def check(place: Place, workers: int | None, servers: int | None, port: int | None) -> None:
+    """Compare a task of TF_CONFIG with numbers of the command line; None for one that it lacks.
+
+    TF_CONFIG may be one that the shell still has, while the command line means a whole job.
+
+    Raises:
+      PlatformError: a number is another one than TF_CONFIG's.
+    """
+    sizes = {job: len(tasks) for job, tasks in place.cluster.items()}
+    # Without servers the coordinator is a worker, too.
+    replicas = 0 if "ps" in sizes else sizes.get(COORDINATOR, 0) + sizes.get("master", 0)
+    tasks = place.cluster.get(place.job, [])
+    own = tasks[place.index].rpartition(":")[2] if place.index < len(tasks) else "none"
+    for option, given, has in (
+        ("--workers", workers, str(sizes.get("worker", 0) + replicas)),
+        ("--ps", servers, str(sizes.get("ps", 0))),
+        ("--port", port, own),
+    ):
+        if given is not None and str(given) != has:
+            raise PlatformError(
+                f"{option} is {given}, but by TF_CONFIG this process is the task "
+                f"{place.job}:{place.index} of {place.cluster}, where that is {has}: leave out "
+                f"{option} to run this task, or unset TF_CONFIG to start a job here"
+            )

@@ -1,0 +1,27 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Find out what this package is imported for, while it is imported."""
+
+import sys
+from types import FrameType
+
+_IMPORTING = ("runpy", "importlib", "_frozen_importlib")
+
+
+def is_imported_for(name: str) -> bool:
+    """Return whether Python imports this package as a step of importing a module of it.
+
+    Args:
+      name: of the module; one in it counts, too.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.startswith(_IMPORTING):
+            texts = [value for value in frame.f_locals.values() if isinstance(value, str)]
+            if any(f"{text}.".startswith(f"{name}.") for text in texts):
+                return True
+        elif module not in ("tf_fuse", "tf_fuse._first_signal"):
+            return False
+        frame = frame.f_back
+    return False
