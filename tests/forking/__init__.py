@@ -10,8 +10,8 @@ way: the tasks of a `LocalCluster`, say. A process that is forked is no child of
 for it, but to `Popen` it looks like one.
 
 What is started otherwise (another option, another program, something put before the command,
-`preexec_fn`), the commands that look at how processes begin (`tf-fuse doctor`, `launch`),
-and what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever.
+`preexec_fn`), commands of a test that look at how processes begin (`tf-fuse doctor`, `launch`), and
+what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever.
 """
 
 from .popen import VARIABLE, install

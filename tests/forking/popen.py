@@ -55,6 +55,7 @@ class _Server:
 
     def __init__(self, address: str | None):
         self._address = address
+        self.is_own = address is None
         self._starts = threading.Lock()  # a test may start its processes in threads
         self.early = _early(os.environ)
 
@@ -92,7 +93,7 @@ class ForkedPopen(_original):
         names = inspect.signature(_original._execute_child).parameters
         given = dict(zip(list(names)[1:], (args, *rest), strict=True))
         env = os.environ if given["env"] is None else given["env"]
-        argv = _argv(args)
+        argv = _argv(args, by_test=_server.is_own)
         if argv is None or not _may_fork(env) or any(given[k] != v for k, v in _USUAL.items()):
             super()._execute_child(args, *rest)
             return
@@ -142,8 +143,13 @@ class ForkedPopen(_original):
         return self.returncode
 
 
-def _argv(args: Any) -> list[str] | None:
-    """What follows the interpreter in a command that is forked; None of what is started as ever."""
+def _argv(args: Any, by_test: bool = True) -> list[str] | None:
+    """What follows the interpreter in a command that is forked; None of what is started as ever.
+
+    Args:
+      args: of `Popen`.
+      by_test: whether a test starts it, or a program, say a quickstart that launches itself.
+    """
     if isinstance(args, (str, bytes, os.PathLike)):
         return None
     command = [os.fsdecode(arg) for arg in args]
@@ -154,7 +160,7 @@ def _argv(args: Any) -> list[str] | None:
         return argv if _IMPORTS.search(argv[1]) else None
     if argv[:1] == ["-m"]:
         package = argv[1].partition(".")[0]
-        is_own = argv[1] == "tf_fuse" and not set(_OWN_START) & set(argv[2:3])
+        is_own = argv[1] == "tf_fuse" and not (by_test and set(_OWN_START) & set(argv[2:3]))
         return argv if is_own or package in ("benchmarks", "examples") else None
     return argv if argv and argv[0].endswith(".py") else None
 

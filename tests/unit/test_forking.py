@@ -57,6 +57,11 @@ def test_what_is_started_as_ever(command):
     assert popen._argv(command) is None
 
 
+def test_a_launcher_that_a_program_starts_is_forked():
+    command = ["-m", "tf_fuse", "launch", "program.py"]
+    assert popen._argv([_PYTHON, *command], by_test=False) == command
+
+
 @pytest.mark.parametrize(
     ("name", "is_forked"),
     [
