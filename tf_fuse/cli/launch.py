@@ -30,6 +30,8 @@ def run(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             parser.error(f"{option} must be 0 or more, got {number}")
         if name.endswith("port") and number is not None and number > _MAX_PORT:
             parser.error(f"{option} must be at most {_MAX_PORT}, got {number}")
+    if args.health_address is not None and args.health_port is None:
+        parser.error(f"--health-address {args.health_address} says where --health-port listens")
     if not Path(args.program).is_file():
         parser.error(f"{args.program}: no such file; launch starts a Python file")
     if args.grace is not None:

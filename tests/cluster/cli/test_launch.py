@@ -255,6 +255,7 @@ def test_all_output_of_the_tasks_is_shown_and_no_other(tmp_path, monkeypatch):
         (["--port", "65536", __file__], "--port must be at most 65535, got 65536"),
         (["--port", "2222", __file__], "--port 2222 is for tasks that Slurm or Kubernetes has"),
         (["--health-port", "65536", __file__], "--health-port must be at most 65535, got 65536"),
+        (["--health-address", "::1", __file__], "--health-address ::1 says where --health-port"),
         (["--health-port", "-1", __file__], "--health-port must be 0 or more, got -1"),
     ],
 )

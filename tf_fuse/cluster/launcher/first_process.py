@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 
-from ... import _first_signal
 from .. import end_limits
 
 _PASSED_ON = (
@@ -39,7 +38,6 @@ def leave_to_child() -> None:
     child = os.fork()
     if child == 0:
         _take_terminal()
-        _first_signal.restore()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         end_limits.use(end_limits.CONTAINER)
         return
