@@ -14,14 +14,13 @@ from types import ModuleType
 
 import pytest
 
-from tests import scripted
+from tests import forking, scripted
 
 PACKAGE = Path(importlib.util.find_spec("tf_fuse").origin).parent  # type: ignore[union-attr]
 REBUILD = "python -m pip install --force-reinstall --no-deps ."
 # Imports the package, prints the error, and proves that TensorFlow has not been loaded.
 IMPORT = """
 import sys
-from tests import scripted
 {setup}
 try:
     import tf_fuse
@@ -85,7 +84,8 @@ def import_copy(tmp_path: Path, isolated_env: dict[str, str]) -> Callable[..., l
         os.symlink(PACKAGE / "_lib" / minor / "libtf_fuse.so", lib / "libtf_fuse.so")
         change(lib)
         command = [sys.executable, "-c", IMPORT.format(setup=setup)]
-        env = isolated_env | {"PYTHONPATH": str(copy.parent)}
+        # (A process that is forked would have TensorFlow.)
+        env = isolated_env | {"PYTHONPATH": str(copy.parent), forking.VARIABLE: "0"}
         lines = scripted.result_of(command, env, cwd=tmp_path)
         return [line.replace(str(copy), "PACKAGE") for line in lines]
 
