@@ -15,7 +15,8 @@ As `srun` does, it waits for all tasks; with --wait=SECONDS, unless that is 0, i
 still run so long after the first one has ended, and with --kill-on-bad-exit=1 it ends all when one
 has failed; its status is the highest of theirs, where a signal counts 128 and its number. Tasks go
 to the nodes in turn, but with --distribution=block. SIGTERM goes to the first process of each task
-alone, as Slurm does it unless cgroup.conf has SignalChildrenProcesses=yes.
+alone, as Slurm does it unless cgroup.conf has SignalChildrenProcesses=yes; after that no task ends
+the others. (Whether Slurm's --kill-on-bad-exit waits then, too, nobody has tried.)
 """
 
 from __future__ import annotations
@@ -67,12 +68,18 @@ def _srun(arguments: list[str]) -> int:
             )
         )
     assert len(tasks) == count, (nodes, per_node)
-    signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
     failed, ended = threading.Event(), threading.Event()
     followers = [
         threading.Thread(target=_follow, args=(rank, task, options, failed, ended))
         for rank, task in enumerate(tasks)
     ]
+
+    def cancel(*_: object) -> None:
+        options.append("--kill-on-bad-exit=0")
+        for task in tasks:
+            task.terminate()
+
+    signal.signal(signal.SIGTERM, cancel)
     for one in followers:
         one.start()
     ended.wait()
@@ -159,7 +166,8 @@ def _follow(
     assert task.stdout is not None
     for line in task.stdout:
         print(f"{rank}: {line}" if "--label" in options else line, end="", flush=True)
-    if task.wait() and "--kill-on-bad-exit=1" in options:
+    given = [one for one in options if one.startswith("--kill-on-bad-exit=")]
+    if task.wait() and given[-1:] == ["--kill-on-bad-exit=1"]:
         failed.set()
     ended.set()
 

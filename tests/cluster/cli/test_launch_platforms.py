@@ -247,7 +247,7 @@ def test_a_job_that_is_cancelled_ends_in_order(sbatch, tmp_path, servers):
         srun.terminate()
         return said
 
-    status, output = sbatch(2 + servers, servers, program, follow=cancel)
+    status, output = sbatch(2 + servers, servers, program, follow=cancel, STAND_IN_WAITS="60")
     assert output.count("0: saves\n") == 1, output
     assert status == 128 + signal.SIGTERM
 
