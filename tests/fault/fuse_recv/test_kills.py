@@ -53,7 +53,9 @@ def test_an_error_of_many_tensors_is_not_cut(runs):
     text = runs["on"]["many_errors"]["text"]
     assert runs["stock"]["many_errors"]["code"] == runs["on"]["many_errors"]["code"] == 3
     assert "is not in [0, 4)" in text and "[truncated]" not in text
-    names, more = re.search(r"failed: (.*) and (\d+) more\]\]", text).groups()
+    found = re.search(r"failed: (.*) and (\d+) more\]\]", text)
+    assert found, text
+    names, more = found.groups()
     assert len(names) <= 1024
     assert names.count(",") + 1 + int(more) >= _MANY
 
