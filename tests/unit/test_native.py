@@ -21,6 +21,7 @@ REBUILD = "python -m pip install --force-reinstall --no-deps ."
 # Imports the package, prints the error, and proves that TensorFlow has not been loaded.
 IMPORT = """
 import sys
+from tests import scripted
 {setup}
 try:
     import tf_fuse
