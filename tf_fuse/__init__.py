@@ -19,7 +19,7 @@ import importlib as _importlib
 import os as _os
 from typing import TYPE_CHECKING, Any
 
-from tf_fuse import _first_signal, _imported_for, _log, _native, _patching, _removed_variables
+from tf_fuse import _importing, _log, _native, _patching, _removed_variables
 from tf_fuse._native import LibraryMissingError, UnsupportedPlatformError, VersionMismatchError
 from tf_fuse._patching import uninstall
 from tf_fuse.monitoring.metrics import cluster_metrics, cluster_reports, metrics
@@ -115,7 +115,7 @@ _log.install()
 _removed_variables.warn()
 # The commands `python -m tf_fuse` and `tf-fuse` start the package themselves, because `doctor` has
 # to run where the library cannot be loaded.
-if _imported_for.is_imported_for("tf_fuse.layout"):
-    _importlib.import_module("tf_fuse._start_with_tensorflow").call(_start)
-elif not _first_signal.IS_COMMAND:
+if _importing.purpose.is_imported_for("tf_fuse.layout"):
+    _importlib.import_module("tf_fuse._importing.with_tensorflow").call(_start)
+elif not _importing.first_signal.IS_COMMAND:
     _start()

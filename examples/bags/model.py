@@ -10,73 +10,36 @@ TensorFlow, a worker gets the row of each id of the batch, and returns the gradi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
-from examples import workload
+from examples.features.model import Features, FeaturesProgram
 
 
 @dataclasses.dataclass(frozen=True)
-class Bags:
-    """Workload `bags`.
+class Bags(Features):
+    """Workload `bags`: `Features` with other ids and sizes.
 
     Attributes:
-      features: number of embedding tables.
-      batch: examples per step.
       ids: of an example and a feature, on average; at least 1.
       combiner: "sum", "mean" or "sqrtn".
-      rows: rows of each table.
-      dim: columns of each table.
-      learning_rate: of SGD.
-      seed: of tables and ids.
     """
 
     features: int = 60
-    batch: int = 64
+    rows: int = 10_000
+    name: str = "bags"
     ids: int = 10
     combiner: str = "mean"
-    rows: int = 10_000
-    dim: int = 16
-    learning_rate: float = 0.1
-    seed: int = 1
-    name: str = "bags"
-
-    def partitioner(self) -> Callable[..., Any] | None:
-        """Tables stay whole: there are many more of them than servers."""
-        return None
 
     def build(self) -> BagsProgram:
         """Creates the tables; under a strategy they go to the servers in turn."""
         return BagsProgram(self)
 
 
-class BagsProgram(tf.Module):
+class BagsProgram(FeaturesProgram):
     """Variables and step of the workload `bags`."""
 
-    def __init__(self, config: Bags):
-        """Creates `config.features` tables of [rows, dim] and the layer [features * dim, 1]."""
-        super().__init__()
-        self._config = c = config
-        self._tables = [
-            self._variable(f"table_{f:04d}", (c.rows, c.dim), 0.05) for f in range(c.features)
-        ]
-        self._weights = self._variable("weights", (c.features * c.dim, 1), 0.05)
-
-    def _variable(self, name: str, shape: tuple[int, ...], scale: float) -> tf.Variable:
-        value = workload.initial_values(name, shape, scale, self._config.seed)
-        return tf.Variable(value, name=name)
-
-    def variables(self) -> dict[str, tf.Variable]:
-        """Name to variable; plain SGD has no further state."""
-        named = {f"table_{f:04d}": table for f, table in enumerate(self._tables)}
-        return {**named, "weights": self._weights}
-
-    def dataset(self, worker: tf.Tensor | int, workers: int) -> tf.data.Dataset:
-        """Elements are seeds, int64 of [2]; the ids are drawn from them inside the step."""
-        del workers  # each draws its own ids
-        return workload.seeds(self._config.seed, worker)
+    _config: Bags
 
     def step(self, element: tf.Tensor) -> tf.Tensor:
         """One SGD step on ids drawn from the seed `element` (int64 of [2]); returns the loss."""

@@ -354,3 +354,17 @@ def tensor_proto(response: Any) -> Any:
     from tensorflow.core.framework import tensor_pb2
 
     return tensor_pb2.TensorProto.FromString(response.tensor)
+
+
+def holds(future: Any, value: float) -> bool:
+    """Whether the answer of a receive, fused or not, has a float32 of this value."""
+    content = tensor_proto(future.result()).tensor_content
+    data = struct.pack("<f", value)
+    # Payloads of a frame begin at multiples of 64 bytes; a single tensor is its own content.
+    return any(content[i : i + 4] == data for i in range(0, len(content), 64))
+
+
+def error_of(future: Any) -> tuple[str, str]:
+    """The code and the text of a call that fails."""
+    error = future.exception()
+    return error.code().name, error.details()

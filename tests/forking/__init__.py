@@ -5,9 +5,9 @@
 A test run starts some hundreds of processes, and each spends over three seconds on importing
 TensorFlow. `install` has `subprocess.Popen` fork those that run a Python file, code that imports
 TensorFlow (`-c`) or a module of the project (`-m`) from a process that has imported TensorFlow and
-not begun to use it (`server.py`), which takes milliseconds. They, in turn, start theirs in the same
-way: the tasks of a `LocalCluster`, say. A process that is forked is no child of the one that asked
-for it, but to `Popen` it looks like one.
+not begun to use it (`server.py`), which takes milliseconds. These processes start theirs in the
+same way, for example the tasks of a `LocalCluster`. The server is the parent of a forked process;
+`Popen` treats it as a child of the process that asked for it.
 
 What is started otherwise (another option, another program, something put before the command,
 `preexec_fn`), commands of a test that look at how processes begin (`tf-fuse doctor`, `launch`), and

@@ -40,8 +40,7 @@ def _modules(env: dict[str, str], program: str) -> set[str]:
 def test_import_leaves_out_what_options_and_attributes_bring(isolated_env):
     loaded = _modules(isolated_env, "import tensorflow, tf_fuse")
     assert {name.split(".")[1] for name in loaded} == {
-        "_first_signal",
-        "_imported_for",
+        "_importing",
         "_log",
         "_native",
         "_patching",

@@ -199,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tf_fuse.cluster.launcher import first_process
 
         first_process.leave_to_child()
-        tf_fuse._first_signal.restore()
+        tf_fuse._importing.first_signal.restore()
     parser = argparse.ArgumentParser(prog="tf-fuse")
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check whether tf_fuse will work here")

@@ -112,8 +112,8 @@ def build(
 ) -> None:
     """Extend `TensorFlowTrainer._maybe_symbolic_build`, which reads a batch.
 
-    That would begin a pass over the data: a shuffle would have another order in each epoch than
-    where there is no strategy. There Keras builds by the shapes of the dataset, and so does this.
+    A batch would begin a pass over the data, and each epoch would have the order of the next one.
+    This builds by the shapes of the dataset, as Keras does without a strategy.
     """
     import keras
 

@@ -49,12 +49,8 @@ struct Region {
 
 class CombinePlanner {
  public:
-  explicit CombinePlanner(const Graph& graph) : ranks_(graph) {
-    for (Node* node : graph.op_nodes()) nodes_.push_back(node);
-    std::sort(nodes_.begin(), nodes_.end(), [](const Node* a, const Node* b) {
-      return a->name() < b->name();
-    });
-  }
+  explicit CombinePlanner(const Graph& graph)
+      : ranks_(graph), nodes_(NodesByName(graph)) {}
 
   std::vector<MovedOperation> Plan() {
     for (Node* node : nodes_) {
@@ -334,7 +330,7 @@ class CombinePlanner {
   }
 
   StaticRanks ranks_;
-  std::vector<Node*> nodes_;  // Sorted by name.
+  std::vector<Node*> nodes_;
   std::map<const Node*, std::string> moved_;
   // By server: the numbers by which it adds up rows.
   std::map<std::string, std::set<SourceOutput>> segments_;

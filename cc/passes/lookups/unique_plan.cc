@@ -78,12 +78,7 @@ class UniquePlanner {
  public:
   UniquePlanner(const Graph& graph,
                 const std::function<bool(const std::string&)>& is_local)
-      : is_local_(is_local), ranks_(graph) {
-    for (Node* node : graph.op_nodes()) nodes_.push_back(node);
-    std::sort(nodes_.begin(), nodes_.end(), [](const Node* a, const Node* b) {
-      return a->name() < b->name();
-    });
-  }
+      : is_local_(is_local), ranks_(graph), nodes_(NodesByName(graph)) {}
 
   std::vector<UniqueIds> Plan() {
     for (Node* node : nodes_) {
@@ -335,7 +330,7 @@ class UniquePlanner {
 
   const std::function<bool(const std::string&)>& is_local_;
   StaticRanks ranks_;
-  std::vector<Node*> nodes_;  // Sorted by name.
+  std::vector<Node*> nodes_;
   std::map<std::string, bool> locals_;
   std::map<Node*, Sum> sums_;
   std::map<Key, UniqueIds> planned_;  // By base of the ids.

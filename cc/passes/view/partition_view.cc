@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "passes/view/placed_nodes.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/util/device_name_utils.h"
@@ -103,10 +104,7 @@ absl::Status PartitionView::AddPartition(int index, const Graph& graph) {
       tensorflow::BuildControlFlowInfo(&graph, &frames, &unreachable);
   if (!status.ok()) return status;
   const std::set<std::string> unknown(unreachable.begin(), unreachable.end());
-  std::vector<Node*> nodes;
-  for (Node* node : graph.op_nodes()) nodes.push_back(node);
-  std::sort(nodes.begin(), nodes.end(),
-            [](const Node* a, const Node* b) { return a->name() < b->name(); });
+  const std::vector<Node*> nodes = NodesByName(graph);
   std::vector<NodeId> ids(graph.num_node_ids(), kNoNode);
   for (Node* node : nodes) {
     ids[node->id()] = size();

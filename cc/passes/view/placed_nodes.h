@@ -7,6 +7,7 @@
 #define TF_FUSE_CC_PASSES_VIEW_PLACED_NODES_H_
 
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/graph/graph.h"
 
@@ -14,6 +15,9 @@ namespace tf_fuse {
 
 // The assigned one, or the requested one.
 std::string DeviceOf(const tensorflow::Node& node);
+
+// The operations of a graph. (The order of a graph is that of its making.)
+std::vector<tensorflow::Node*> NodesByName(const tensorflow::Graph& graph);
 
 // The edge of a data input; nullptr if there is none.
 const tensorflow::Edge* InputOf(const tensorflow::Node& node, int input);

@@ -39,17 +39,21 @@ def resnet() -> Case:
     return Case(model, floats(ROWS, 8, 8, 3), ids(4, ROWS))
 
 
+class _OneLayer(keras.Model):
+    """A subclass, whose own subclasses have a `train_step` each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+
 def own_step() -> Case:
     """A subclass with a `train_step` of its own, fed by a `PyDataset`."""
 
-    class Own(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.dense(x)
-
+    class Own(_OneLayer):
         def train_step(self, data: Any) -> dict[str, Any]:
             x, y = data
             with tf.GradientTape() as tape:
@@ -90,14 +94,7 @@ def running_metric() -> Case:
 def metric_in_step() -> Case:
     """A `train_step` whose gradients depend on a metric of all steps so far."""
 
-    class Own(keras.Model):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense = layers.Dense(1)
-
-        def call(self, x: Any) -> Any:
-            return self.dense(x)
-
+    class Own(_OneLayer):
         def train_step(self, data: Any) -> dict[str, Any]:
             x, y = data
             with tf.GradientTape() as tape:

@@ -8,10 +8,10 @@ sends "early" and "gated" together once the gate is open, and "alone" by itself.
 
 import itertools
 
-import numpy as np
 import pytest
 
 from tests.fault import raw_worker
+from tests.fault.raw_worker import error_of, holds
 from tests.unit.passes.pass_testing import node
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
@@ -74,26 +74,13 @@ def task():
     task.close()
 
 
-def _error(future):
-    """The code and the text of a call that fails."""
-    error = future.exception()
-    return error.code().name, error.details()
-
-
-def _holds(future, value):
-    content = raw_worker.tensor_proto(future.result()).tensor_content
-    data = np.float32(value).tobytes()
-    # Payloads of a frame begin at multiples of 64 bytes; a single tensor is its own content.
-    return any(content[i : i + 4] == data for i in range(0, len(content), 64))
-
-
 def test_one_request_has_all_tensors_of_a_joint_send(task):
     step, opener, running = task.begin()
     answer = task.sender.receive(step, [*_NAMES, "alone"], fused=_JOINT)
     task.sender.round_trips()
     assert not answer.done()
     task.open(opener)
-    assert [_holds(answer, value) for value in (raw_worker.EARLY, raw_worker.GATED, 7.0)] == [
+    assert [holds(answer, value) for value in (raw_worker.EARLY, raw_worker.GATED, 7.0)] == [
         True,
         True,
         True,
@@ -104,9 +91,9 @@ def test_one_request_has_all_tensors_of_a_joint_send(task):
 def test_a_request_may_come_later_than_what_it_asks_for(task):
     step, opener, running = task.begin()
     task.open(opener)
-    assert _holds(task.sender.receive(step, ["alone"]), 7.0)
+    assert holds(task.sender.receive(step, ["alone"]), 7.0)
     running.result()  # All has been sent.
-    assert _holds(task.sender.receive(step, _NAMES, fused=_JOINT), raw_worker.GATED)
+    assert holds(task.sender.receive(step, _NAMES, fused=_JOINT), raw_worker.GATED)
     task.end(step, running)
 
 
@@ -115,9 +102,9 @@ def test_a_tensor_that_is_left_out_of_the_frame_is_received_under_its_own_key(ta
     limits = {"max_packed_tensor_bytes": 1}
     answer = task.sender.receive(step, _NAMES, fused=_JOINT | limits)
     task.open(opener)
-    assert not _holds(answer, raw_worker.EARLY) and not _holds(answer, raw_worker.GATED)
-    assert _holds(task.sender.receive(step, ["gated"]), raw_worker.GATED)
-    assert _holds(task.sender.receive(step, ["early"]), raw_worker.EARLY)
+    assert not holds(answer, raw_worker.EARLY) and not holds(answer, raw_worker.GATED)
+    assert holds(task.sender.receive(step, ["gated"]), raw_worker.GATED)
+    assert holds(task.sender.receive(step, ["early"]), raw_worker.EARLY)
     task.end(step, running)
 
 
@@ -126,7 +113,7 @@ def test_a_request_that_waits_ends_with_its_step(task):
     answer = task.sender.receive(step, _NAMES, fused=_JOINT)
     task.sender.round_trips()
     task.sender.cleanup(step)
-    assert _error(answer) == ("ABORTED", f"Cleanup {step}")
+    assert error_of(answer) == ("ABORTED", f"Cleanup {step}")
     task.end(step, running)
 
 
@@ -159,7 +146,7 @@ def test_a_request_for_another_joint_send_is_an_error(task, names, joint, found)
     step, opener, running = task.begin()
     answer = task.sender.receive(step, names, fused={"joint_sends": [joint]})
     task.open(opener)
-    code, text = _error(answer)
+    code, text = error_of(answer)
     assert code == "INTERNAL"
     assert text.startswith(f"expected a joint send of {joint} tensors, got {found}. ")
     task.end(step, running)
@@ -173,7 +160,7 @@ def test_one_that_does_not_ask_for_it_jointly_waits_for_the_others(task):
     task.sender.round_trips()
     assert not answer.done()
     task.sender.cleanup(step)
-    assert _error(answer) == ("ABORTED", f"Cleanup {step}")
+    assert error_of(answer) == ("ABORTED", f"Cleanup {step}")
     task.end(step, running)
 
 
@@ -189,6 +176,6 @@ def test_one_that_does_not_ask_for_it_jointly_waits_for_the_others(task):
 )
 def test_malformed_joint_sends_are_refused(task, joint, text):
     answer = task.sender.receive(next(task.steps), [*_NAMES, "alone"], fused={"joint_sends": joint})
-    code, found = _error(answer)
+    code, found = error_of(answer)
     assert code == "INVALID_ARGUMENT"
     assert text in found

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.fault import raw_worker
+from tests.fault.raw_worker import error_of, holds
 
 pytestmark = [pytest.mark.cluster, pytest.mark.fault]
 
@@ -40,30 +41,17 @@ def task():
     task.close()
 
 
-def _error(future):
-    """The code and the text of a call that fails."""
-    error = future.exception()
-    return error.code().name, error.details()
-
-
-def _holds(future, value):
-    frame = raw_worker.tensor_proto(future.result()).tensor_content
-    data = np.float32(value).tobytes()
-    # Payloads begin at multiples of 64 bytes.
-    return any(frame[i : i + 4] == data for i in range(0, len(frame), 64))
-
-
 def test_an_answer_has_what_is_there_and_the_rest_is_asked_for_by_its_id(task):
     step, graph, running = task.begin()
     first, answer = task.ask(step, _NAMES)
-    assert _holds(answer, raw_worker.EARLY) and not _holds(answer, raw_worker.GATED)
+    assert holds(answer, raw_worker.EARLY) and not holds(answer, raw_worker.GATED)
     held = task.gauges_once(lambda gauges: gauges["pending_requests"] == 0)
     # Nobody asks; what the request took is kept for its other two tensors.
     assert held["pending_requests"] == 0
     assert held["partial_tensors"] == 2 and held["pending_bytes"] > 2 * 600
     _, answer = task.ask(step, rest=[first])
     task.sender.open_gate(graph)
-    assert _holds(answer, raw_worker.GATED) and not _holds(answer, raw_worker.EARLY)
+    assert holds(answer, raw_worker.GATED) and not holds(answer, raw_worker.EARLY)
     left = task.gauges_once(lambda gauges: gauges["partial_tensors"] == 1)
     assert left["partial_tensors"] == 1
     running.cancel()
@@ -74,10 +62,10 @@ def test_an_answer_has_what_is_there_and_the_rest_is_asked_for_by_its_id(task):
 def test_what_comes_while_nobody_asks_is_kept(task):
     step, graph, running = task.begin()
     first, answer = task.ask(step, _NAMES[:2])
-    assert _holds(answer, raw_worker.EARLY)
+    assert holds(answer, raw_worker.EARLY)
     task.sender.open_gate(graph)
     _, answer = task.ask(step, rest=[first])
-    assert _holds(answer, raw_worker.GATED)
+    assert holds(answer, raw_worker.GATED)
     # The last of its tensors is sent: nothing is left, while the step runs.
     assert task.at_rest() == _NOTHING
     running.cancel()
@@ -90,7 +78,7 @@ def test_new_tensors_and_rests_share_a_request(task):
     answer.result()
     _, answer = task.ask(step, ["gated"], rest=[first])
     task.sender.open_gate(graph)
-    assert _holds(answer, raw_worker.GATED)
+    assert holds(answer, raw_worker.GATED)
     running.cancel()
     task.sender.cleanup(step)
     assert task.at_rest() == _NOTHING
@@ -103,14 +91,14 @@ def test_the_rest_of_an_answer_is_given_once(task):
     _, waiting = task.ask(step, rest=[first])
     task.sender.round_trips()
     _, again = task.ask(step, rest=[first])
-    assert _error(again) == (
+    assert error_of(again) == (
         "INVALID_ARGUMENT",
         f"FuseRecvTensorRequest: the rest of request {first} was asked for, but no answer of this "
         "step left one",
     )
     # The other is none the worse.
     task.sender.open_gate(graph)
-    assert _holds(waiting, raw_worker.GATED)
+    assert holds(waiting, raw_worker.GATED)
     running.cancel()
     task.sender.cleanup(step)
     assert task.at_rest() == _NOTHING
@@ -121,7 +109,7 @@ def test_the_rest_of_another_step_is_not_given(task):
     first, answer = task.ask(step, _NAMES[:2])
     answer.result()
     _, wrong = task.ask(other, rest=[first])
-    assert _error(wrong)[0] == "INVALID_ARGUMENT"
+    assert error_of(wrong)[0] == "INVALID_ARGUMENT"
     for number, run in ((step, running), (other, other_running)):
         run.cancel()
         task.sender.cleanup(number)
@@ -138,7 +126,7 @@ def test_cleanup_of_a_step_ends_what_is_left(task, asked_again):
         task.sender.round_trips()
     task.sender.cleanup(step)
     if asked_again:
-        assert _error(answer)[0] == "ABORTED"
+        assert error_of(answer)[0] == "ABORTED"
     running.cancel()
     assert task.at_rest() == _NOTHING
 
@@ -152,7 +140,7 @@ def test_a_cancelled_request_aborts_the_step(task):
     _, answer = task.ask(step, rest=[first])
     task.sender.round_trips()
     answer.cancel()
-    assert _error(other)[0] in ("ABORTED", "CANCELLED")
+    assert error_of(other)[0] in ("ABORTED", "CANCELLED")
     running.cancel()
     assert task.at_rest() == _NOTHING
     task.sender.cleanup(step)
@@ -171,11 +159,11 @@ def test_a_cancelled_request_before_its_step(task):
 def test_an_operation_that_fails(task):
     step, graph, running = task.begin()
     first, answer = task.ask(step, ["early", "failing", "gated"])
-    assert _holds(answer, raw_worker.EARLY)
+    assert holds(answer, raw_worker.EARLY)
     _, answer = task.ask(step, rest=[first])
     task.sender.round_trips()
     task.sender.open_gate(graph, "failing")
-    code, text = _error(answer)
+    code, text = error_of(answer)
     assert code == "INVALID_ARGUMENT" and "StringToNumberOp could not correctly convert" in text
     running.exception()
     task.sender.cleanup(step)
@@ -207,7 +195,7 @@ def test_a_frame_above_the_limit_has_tensors_beside(task):
     before = task.sender.counters()
     task.sender.run(task.sender.register(graph, {"one": "one", "two": "two"}), step).result()
     _, answer = task.ask(step, ["one", "two"])
-    assert _holds(answer, one) and not _holds(answer, two)
+    assert holds(answer, one) and not holds(answer, two)
     after = task.sender.counters()
     assert after["served_tensors"] - before["served_tensors"] == 2
     single = task.sender.receive(step, ["two"]).result()

@@ -69,7 +69,7 @@ def test_tensorflow_brings_the_plugin(isolated_env):
     later = _run(
         isolated_env, "import json, sys", "import tf_fuse.layout", "import tf_fuse",
         "before = tf_fuse.__version__", "import tensorflow as tf",
-        "from tf_fuse import _start_with_tensorflow as starts",
+        "from tf_fuse._importing import with_tensorflow as starts",
         "ours = any(isinstance(one, starts._Finder) for one in sys.meta_path)",
         "loader = type(tf.__spec__.loader).__name__",
         "print(json.dumps([before, tf_fuse.__version__, loader, ours, tf_fuse.metrics() != {}]))",

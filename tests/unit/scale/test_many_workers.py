@@ -61,7 +61,7 @@ def test_a_resource_that_few_workers_fill_is_full_with_all():
     assert found.busy == pytest.approx({"worker": 0.5 * 201 / 4000, "ps": 20.1})
     assert found.link_busy == pytest.approx({"worker": 0.5 * 201 / 4000, "ps": 20.1})
     assert found.coordinator_busy == pytest.approx(0.402)
-    # A step of 256 took 1.28 s, in half of which its worker computed.
+    # With 256 workers a step takes 1.28 s, and its worker computes for half of that time.
     assert found.step_s == pytest.approx(4000 / 201)
     assert found.waiting == pytest.approx(1 - 0.64 * 201 / 4000)
 

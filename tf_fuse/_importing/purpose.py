@@ -5,6 +5,7 @@
 import sys
 from types import FrameType
 
+_OURS = ("tf_fuse", "tf_fuse._importing", "tf_fuse._importing.first_signal")
 _IMPORTING = ("runpy", "importlib", "_frozen_importlib")
 
 
@@ -21,7 +22,7 @@ def is_imported_for(name: str) -> bool:
             texts = [value for value in frame.f_locals.values() if isinstance(value, str)]
             if any(f"{text}.".startswith(f"{name}.") for text in texts):
                 return True
-        elif module not in ("tf_fuse", "tf_fuse._first_signal"):
+        elif module not in _OURS:
             return False
         frame = frame.f_back
     return False

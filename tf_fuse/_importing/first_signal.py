@@ -12,10 +12,10 @@ import os
 import signal
 from typing import Any, Final
 
-from tf_fuse import _imported_for
+from tf_fuse._importing import purpose
 
 # Whether this process runs `python -m tf_fuse` or `tf-fuse`.
-IS_COMMAND: Final = _imported_for.is_imported_for("tf_fuse.__main__")
+IS_COMMAND: Final = purpose.is_imported_for("tf_fuse.__main__")
 _BEFORE: dict[int, Any] = {}
 
 
