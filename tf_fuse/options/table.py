@@ -93,7 +93,7 @@ OPTIONS: dict[str, Option] = {
             "do_fuse_gpu",
             bool,
             "Together with do_fuse_recv: fuse receives from and to GPUs too. Off unless set to "
-            "True: the project has not run its copies on a GPU yet.",
+            "True: it was tried with one kind of GPU only.",
         ),
         Option(
             "fuse_grouping",

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script of test_gpu.py: tasks that share one GPU.
 
-{"mode": "stock" or "plugin"}, or "probe": only tells how many GPUs TensorFlow sees.
+{"mode": "stock" or "plugin", "tables": of the trained model, "steps": that are counted}, or
+{"mode": "probe"}: only tells how many GPUs TensorFlow sees.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import numpy as np
 
 from tests import scripted
 from tests.scripted import emit
@@ -21,7 +24,7 @@ def run(spec: dict[str, Any]) -> None:
         emit("gpus", count=len(tf.config.list_physical_devices("GPU")))
         return
     plugin = spec["mode"] != "stock"
-    with scripted.cluster(spec["mode"], 1, 1):
+    with scripted.cluster(spec["mode"], 1, 1) as cluster:
         if plugin:
             scripted.set_fuse_recv(True, do_fuse_gpu=True)
         devices = [f"device:{kind}:0" for kind in ("CPU", "GPU")]
@@ -56,6 +59,50 @@ def run(spec: dict[str, Any]) -> None:
         values += call(3.0)
         counted = scripted.difference(before, scripted.metrics()) if plugin else {}
         emit("step", values=[scripted.exact(v) for v in values], counted=counted)
+        _train(cluster.strategy, plugin, spec["tables"], spec["steps"])
+
+
+def _train(strategy: Any, plugin: bool, count: int, steps: int) -> None:
+    """Train lookups and two layers by `strategy.run`, which computes on the worker's GPU."""
+    import tensorflow as tf
+
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    with strategy.scope():
+        tables = [tf.Variable(_numbers([100, 4], seed)) for seed in range(count)]
+        weights = [tf.Variable(_numbers(shape, 9)) for shape in ([4 * count, 16], [16, 1])]
+    places = []
+
+    def on_worker(number):
+        ids = tf.random.stateless_uniform([count, 32], [7, number], 0, 100, tf.int32)
+        with tf.GradientTape() as tape:
+            rows = tf.concat([tf.gather(t, ids[k]) for k, t in enumerate(tables)], 1)
+            out = tf.nn.relu(rows @ weights[0]) @ weights[1]
+            loss = tf.reduce_mean(tf.square(out - 1.0))
+        places.append(out.device)
+        of_tables, of_weights = tape.gradient(loss, [tables, weights])
+        for table, gradient in zip(tables, of_tables, strict=True):
+            table.scatter_sub(tf.IndexedSlices(0.1 * gradient.values, gradient.indices))
+        for weight, gradient in zip(weights, of_weights, strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    @tf.function
+    def step(number):
+        return strategy.run(on_worker, args=(number,))
+
+    def call(number):
+        return coordinator.schedule(step, args=(tf.constant(number),)).fetch()
+
+    losses = [call(0)]  # traces
+    before = scripted.metrics() if plugin else {}
+    losses += [call(number) for number in range(1, 1 + steps)]
+    counted = scripted.difference(before, scripted.metrics()) if plugin else {}
+    values = [scripted.exact(v) for v in (*losses, *(w.numpy() for w in (*tables, *weights)))]
+    emit("training", place=places[-1], values=values, counted=counted)
+
+
+def _numbers(shape: list[int], seed: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
 scripted.main(run)
