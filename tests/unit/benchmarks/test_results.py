@@ -217,7 +217,7 @@ def test_each_number_of_steps_per_call_is_a_mode(capsys):
     args = fuse_recv.parse(["--workload", "adult", "--steps-per-call", "4,10"])
     assert args.modes[-2:] == ["per_call_4", "per_call_10"]
     assert fuse_recv.variant(args, "per_call_10") == {"mode": "fused", "steps_per_call": 10}
-    for wrong in ("0", "7", "40"):  # 40 is more than a mode's first steps
+    for wrong in ("0", "7", "30"):  # 30 is more than a mode's first steps
         with pytest.raises(SystemExit):
             fuse_recv.parse(["--workload", "adult", "--steps-per-call", wrong])
     assert "must divide" in capsys.readouterr().err
