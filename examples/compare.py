@@ -18,7 +18,7 @@ from rich.progress import Progress
 
 from examples.session import Session
 
-_WARM_UP_STEPS = 20
+WARM_UP_STEPS = 20
 _COUNT_WARM_UP_STEPS = 5
 _COUNTED_STEPS = 10
 
@@ -84,7 +84,7 @@ def run_in_turn(
             )
             session.wait_ready()
             say(name, "tracing and warming up")
-            session.run(_WARM_UP_STEPS * variant.spec.get("workers", 1))
+            session.run(WARM_UP_STEPS * variant.spec.get("workers", 1))
             say(name, "waiting")
         for number in range(rounds):
             if before_round:

@@ -127,7 +127,8 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
     """Builds the mode's cluster and program, then carries out commands.
 
     Args:
-      spec: "mode", "workload", "options", "workers", "ps", "synchronous", "log_dir", "fuse_options"
+      spec: "mode", "workload", "options", "workers", "ps", "synchronous", "steps_per_call" (in
+        another mode than stock), "log_dir", "fuse_options"
         (further options of the mode `fused`), "evaluation" (like "data"), "hosts" (of
         `LocalCluster`: {JOB: {"address", "command"}}; that of "chief" is this process's); all but
         the first two have defaults.
@@ -169,6 +170,7 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Mapping[str, Any]]) -> N
             workload,
             cluster.resolver(),
             synchronous=spec.get("synchronous", False),
+            steps_per_call=spec.get("steps_per_call", 1),
             cpu_seconds=cluster.cpu_seconds,
             recv_rpcs=cluster_recv_rpcs if plugin else None,
         )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from examples.workload import Program, Workload
@@ -80,6 +81,7 @@ class ClusterRunner:
         resolver: Any,
         *,
         synchronous: bool = False,
+        steps_per_call: int = 1,
         cpu_seconds: Callable[[], Mapping[str, float]] | None = None,
         recv_rpcs: Callable[[], int] | None = None,
     ):
@@ -90,6 +92,8 @@ class ClusterRunner:
           resolver: cluster resolver whose servers are running.
           synchronous: feed the batches of one process in their order, and wait for each step
             before the next is scheduled: the losses do not depend on which worker takes a step.
+          steps_per_call: how many steps of its dataset a worker runs in one call; above 1, with
+            `tf_fuse.parameter_server.repeat`.
           cpu_seconds: gives task name ("worker:0") to CPU seconds so far; None: not measured.
           recv_rpcs: gives the cluster's receive RPCs so far; None: not counted.
         """
@@ -107,10 +111,18 @@ class ClusterRunner:
             self._step = tf.function(self.program.step)
         else:
             self._iterator = iter(self._coordinator.create_per_worker_dataset(self._dataset))
-            self._step = tf.function(lambda iterator: self.program.step(next(iterator)))
+            self._step = tf.function(self._next_step)
+        if steps_per_call > 1:
+            import tf_fuse
+
+            self._step = tf_fuse.parameter_server.repeat(self._next_step, steps_per_call)
+        self._steps_per_call = steps_per_call
         self._synchronous = synchronous
         self._cpu_seconds = cpu_seconds
         self._recv_rpcs = recv_rpcs
+
+    def _next_step(self, iterator: Any) -> tf.Tensor:
+        return self.program.step(next(iterator))
 
     def _dataset(self) -> tf.data.Dataset:
         # The index is a placeholder that each worker's copy of the dataset fills in; with one
@@ -124,7 +136,7 @@ class ClusterRunner:
         """Runs `steps` steps, all workers together.
 
         Args:
-          steps: how many.
+          steps: how many; a multiple of `steps_per_call`.
           on_steps: called with the number done so far, about twenty times. The workers run dry
             for a moment at each call; without it, only at the end.
 
@@ -135,13 +147,14 @@ class ClusterRunner:
         chunk = 1 if self._synchronous else _chunk(steps) if on_steps else steps
         rpcs_before = self._count_rpcs()
         before, start = self._cpu(), time.perf_counter()
-        while len(losses) < steps:
-            for _ in range(min(chunk, steps - len(losses))):
+        calls = steps // self._steps_per_call
+        while len(losses) < calls:
+            for _ in range(min(chunk, calls - len(losses))):
                 argument = next(self._batches) if self._synchronous else self._iterator
                 losses.append(self._coordinator.schedule(self._step, args=(argument,)))
             self._coordinator.join()
             if on_steps:
-                on_steps(len(losses))
+                on_steps(len(losses) * self._steps_per_call)
         seconds = time.perf_counter() - start
         cpu = {task: after - before[task] for task, after in self._cpu().items()}
         rpcs = self._recv_rpcs() - rpcs_before if self._recv_rpcs else None
@@ -152,7 +165,7 @@ class ClusterRunner:
         return Round(
             steps,
             seconds,
-            [float(loss.fetch()) for loss in losses],
+            [float(loss) for call in losses for loss in np.ravel(call.fetch())],
             by_role,
             rpcs,
             {task: used for task, used in sorted(cpu.items()) if task.startswith("ps:")},

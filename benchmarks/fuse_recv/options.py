@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from examples.compare import WARM_UP_STEPS
+
 RECEIVES = "receives"  # fused receives, and no operations that run as one
 COMPRESSED = "compressed"  # fused, with rows and gradients of bfloat16
 UNIQUE = "unique"  # all, and each id of a lookup once
@@ -17,6 +19,7 @@ COMBINE = "combine"  # fused, with sums of rows
 MODES = ("stock", RECEIVES, "fused", COMBINE, COMPRESSED, "all", UNIQUE, "local")
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
+PER_CALL = "per_call_"  # the same
 GROUPINGS = ("level", "consumer", "cost", "dynamic")
 # What the flags are when they are not given. `rfc` is the setting of the FuseRecv RFC.
 _DEFAULTS: dict[str, dict[str, int]] = {
@@ -70,6 +73,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default=[],
         help="values of the option steps_in_flight, separated by commas; each is a mode",
     )
+    parser.add_argument(
+        "--steps-per-call",
+        type=lambda text: [int(one) for one in text.split(",")],
+        default=[],
+        help="how many steps a worker runs in one call, separated by commas; each is a mode",
+    )
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture of the steps per second here")
     args = parser.parse_args(argv)
@@ -96,5 +105,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if len(args.grouping) > 1:
         others = [mode for mode in args.modes if mode != "fused"]
         args.modes = [*others[:1], *args.grouping, *others[1:]]
-    args.modes = list(dict.fromkeys([*args.modes, *(f"{IN_FLIGHT}{n}" for n in args.in_flight)]))
+    for n in args.steps_per_call:
+        if n < 1 or args.steps % n or WARM_UP_STEPS % n:
+            parser.error(f"--steps-per-call must divide --steps and {WARM_UP_STEPS}, got {n}")
+    in_flight = (f"{IN_FLIGHT}{n}" for n in args.in_flight)
+    per_call = (f"{PER_CALL}{n}" for n in args.steps_per_call)
+    args.modes = list(dict.fromkeys([*args.modes, *in_flight, *per_call]))
     return args

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.fuse_recv.options import COMPRESSED, IN_FLIGHT, UNIQUE
+from benchmarks.fuse_recv.options import COMPRESSED, IN_FLIGHT, PER_CALL, UNIQUE
 from examples import compare
 
 
@@ -207,7 +207,9 @@ def conclusion(result: Mapping[str, Any]) -> str:
 def compared_modes(modes: Iterable[str]) -> list[str]:
     """The modes whose losses are compared: on a cluster, with all bits."""
     others = ("local", COMPRESSED, UNIQUE)
-    return [mode for mode in modes if mode not in others and not mode.startswith(IN_FLIGHT)]
+    # A graph of several steps differs from one step's in the last bit, in one process as well.
+    begins = (IN_FLIGHT, PER_CALL)
+    return [mode for mode in modes if mode not in others and not mode.startswith(begins)]
 
 
 def plot(result: Mapping[str, Any], path: Path) -> None:

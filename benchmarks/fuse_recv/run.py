@@ -9,12 +9,14 @@
     python benchmarks/fuse_recv/run.py --workload nothing --json nothing.json
     python benchmarks/fuse_recv/run.py --workload mixed --grouping level,consumer,cost
     python benchmarks/fuse_recv/run.py --modes stock fused all local --in-flight 2,4
+    python benchmarks/fuse_recv/run.py --workload adult --steps-per-call 4,10
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
 mode `all` has the option `tf_fuse`, and `unique` has `fuse_lookups_unique`, too; `compressed` has
 `compress="bfloat16"`. The losses of the last two differ. `combine` is `fused` with
 `fuse_lookups_combine`. Each value of `--in-flight` is a mode that has the option
-`steps_in_flight`, too.
+`steps_in_flight`, too; of `--steps-per-call`, one whose calls are
+`tf_fuse.parameter_server.repeat(step, n)`, whose losses may differ in the last bit.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes
 one after the other, so whatever else the machine does meets all of them. The stock receives per
@@ -43,6 +45,7 @@ from benchmarks.fuse_recv.options import (
     FEATURES_FIELD,
     GROUPINGS,
     IN_FLIGHT,
+    PER_CALL,
     RECEIVES,
     UNIQUE,
     parse,
@@ -68,7 +71,7 @@ from examples.wide_deep.train import prepare
 
 _SETTINGS = (
     "features", "workers", "ps", "batch", "steps", "rounds", "seed", "synchronous", "grouping",
-    "in_flight",
+    "in_flight", "steps_per_call",
 )  # fmt: skip
 
 
@@ -162,6 +165,8 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
     if mode.startswith(IN_FLIGHT):
         number = int(mode.removeprefix(IN_FLIGHT))
         return {"mode": "fused", "fuse_options": {"tf_fuse": True, "steps_in_flight": number}}
+    if mode.startswith(PER_CALL):
+        return {"mode": "fused", "steps_per_call": int(mode.removeprefix(PER_CALL))}
     if mode == COMBINE:
         return {"mode": "fused", "fuse_options": {"fuse_lookups_combine": True}}
     if mode == RECEIVES:

@@ -85,7 +85,10 @@ def test_losses_of_several_workers_are_not_compared():
 
 def test_losses_of_what_does_not_keep_all_bits_are_not_compared():
     modes = {name: _numbers(1.0, 1.0, [1.0]) for name in ("stock", "fused", "local")}
-    modes |= {name: _numbers(1.0, 1.0, [2.0]) for name in ("compressed", "in_flight_4", "unique")}
+    modes |= {
+        name: _numbers(1.0, 1.0, [2.0])
+        for name in ("compressed", "in_flight_4", "per_call_4", "unique")
+    }
     assert fuse_recv.comparison_of_losses(modes, in_order=True) == {
         "max_loss_difference": {"fused": 0.0, "local": 0.0},
         "losses_equal": True,
@@ -208,3 +211,13 @@ def test_unequal_losses_fail_the_command(monkeypatch, tmp_path, capsys):
     assert out.exists()  # the evidence is kept
     monkeypatch.setattr(fuse_recv, "measure", lambda *_: _result())
     assert fuse_recv.main([]) == 0
+
+
+def test_each_number_of_steps_per_call_is_a_mode(capsys):
+    args = fuse_recv.parse(["--workload", "adult", "--steps-per-call", "4,10"])
+    assert args.modes[-2:] == ["per_call_4", "per_call_10"]
+    assert fuse_recv.variant(args, "per_call_10") == {"mode": "fused", "steps_per_call": 10}
+    for wrong in ("0", "7", "30"):  # 30 is more than a mode's first steps
+        with pytest.raises(SystemExit):
+            fuse_recv.parse(["--workload", "adult", "--steps-per-call", wrong])
+    assert "must divide" in capsys.readouterr().err
