@@ -223,7 +223,12 @@ def _main(in_flight):
             on_train_batch_end=act,
             on_epoch_end=lambda epoch, logs: found.update(after=int(one.mean.count)),
         )
-        one.fit(lambda c: mine(c, _MANY), steps_per_epoch=steps, verbose=0, callbacks=[note])
+
+        def data(context):
+            rows = mine(context, _MANY)
+            return rows.repeat() if steps else rows  # (one worker may make more steps)
+
+        one.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[note])
         return found
 
     def repeated():
