@@ -223,8 +223,9 @@ def explained(error: BaseException) -> BaseException:
     """Return an error that says what to write instead, where TensorFlow's does not."""
     if isinstance(error, RuntimeError) and "merge_call" in str(error):
         return ValueError(
-            "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
-            "under a strategy: leave out @tf.function (fit makes one function of each step)"
+            "train_step updates variables in a tf.function or a loop of TensorFlow, which no "
+            "strategy can trace: leave out @tf.function (fit makes one function of each step), "
+            "write loops in Python"
         )
     return error
 

@@ -49,7 +49,7 @@ def install() -> None:
                 "_get_metrics_result_or_logs": _results,
                 "__init__": _read_here,
                 "potentially_ragged_concat": _concat,
-                "_direct_assign": metric_sums.assign,
+                "_direct_assign": _assign,
                 "compile": checks.compile_model,
                 "fit": checks.run_alone,
                 "evaluate": checks.run_alone,
@@ -239,6 +239,15 @@ def _save(stock: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Extend what writes files of models, or of parts of them: callbacks call it in an epoch."""
     steps.settle()
     return stock(*args, **kwargs)
+
+
+def _assign(stock: Callable[..., None], self: Any, value: Any) -> None:
+    """Extend `Variable._direct_assign`: a callback may reset metrics in an epoch."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        steps.count_begun(self)
+    metric_sums.assign(stock, self, value)
 
 
 def _apply(

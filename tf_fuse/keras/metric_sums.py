@@ -185,9 +185,10 @@ class MetricSums:
         """Return the logs of the last step that was added: metrics of all steps since `end`."""
         import tensorflow as tf
 
-        assert self._newest is not None and self._totals is not None
+        assert self._newest is not None
         packing, packed = self._newest
-        given = [[tf.constant(one) for one in found] for found in (self._totals, packed)]
+        totals = self._totals or [one.numpy() for one in self.variables]
+        given = [[tf.constant(one) for one in found] for found in (totals, packed)]
         compute = self._results.get(packing)
         if compute is None:
             compute = self._results[packing] = self._trace_results(packing, given)
@@ -198,7 +199,7 @@ class MetricSums:
         """Assign the sums to the variables, from where callbacks and Keras read them."""
         if self._totals is not None:
             for variable, total in zip(self.variables, self._totals, strict=True):
-                variable.assign(total)
+                value_of(variable).assign(total)
 
     def end(self) -> None:
         """Assign the sums to the variables, and begin others with what these hold then."""

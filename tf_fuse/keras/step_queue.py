@@ -30,11 +30,13 @@ class Call:
 
     Attributes:
       packing: of what it returns; None if that is not packed.
+      is_counted: whether the metrics have what its steps add.
     """
 
     def __init__(self, result: Any, packing: Packing | None = None):
         self._result = result
         self.packing = packing
+        self.is_counted = False
 
     def is_done(self) -> bool:
         """Return whether the call has ended."""

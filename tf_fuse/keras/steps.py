@@ -40,6 +40,13 @@ def settle() -> None:
             one.settle()
 
 
+def count_begun(variable: Any) -> None:
+    """Let a variable of Keras have what steps add that have begun, if it is of a metric."""
+    for one in list(_all):
+        if one.is_busy():
+            one.count_begun(variable)
+
+
 class Steps:
     """Runs steps of a model on workers; Keras calls it with an iterator of batches."""
 
@@ -113,6 +120,14 @@ class Steps:
         """
         with self._giving_up_after_errors():
             self._queue.coordinator.join()
+
+    def count_begun(self, variable: Any) -> None:
+        """Let a variable have what steps add that have begun, if it is of the model's metrics."""
+        if any(one is variable for one in self._sums.variables):
+            self.settle()
+            for call in self._queue.done(list):
+                self._sum(call)
+            self._sums.end()
 
     def give_up(self) -> None:
         """Wait until no step runs, and forget what they returned: fit has failed."""
@@ -276,14 +291,20 @@ class Steps:
           may_be_last: whether those that are left may find no data; the last logs of an epoch are
             those of all its steps.
         """
-        assert call.packing is not None
         if not call.steps():
             return
-        self._sums.add(call.packing, call.fetch())
+        self._sum(call)
         self._is_behind = True
         is_time = self._newest is None or time.monotonic() - self._computed_at >= _LOGS_S
         if is_time or may_be_last or not len(self._queue):
             self._compute_logs()
+
+    def _sum(self, call: Call) -> None:
+        """Add what a call returned to the metrics, once."""
+        assert call.packing is not None
+        if call.steps() and not call.is_counted:
+            self._sums.add(call.packing, call.fetch())
+            call.is_counted = True
 
     def _compute_logs(self) -> None:
         now = time.monotonic()

@@ -128,10 +128,6 @@ def test_preprocessing_layers_work(cases, where, data):
     assert cases[f"{where}, {data}"]["loss"] > 0.0
 
 
-def test_averaged_weights_can_be_swapped_in(cases):
-    assert cases["ema"]["loss"] > 0.0
-
-
 def test_accumulated_gradients_count_the_steps_of_all_workers(cases):
     """Ten steps, three to an update."""
     assert cases["accumulated"] == {"steps": _STEPS, "updates": _STEPS // 3}
@@ -331,11 +327,6 @@ def _main(folder):
         model.fit(dataset() if data == "dataset" else dataset, verbose=0)
         return {"loss": round(model.evaluate(dataset(), verbose=0), 5)}
 
-    def ema():
-        model = mlp(use_ema=True)
-        swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-        return {"loss": fit(model, epochs=2, callbacks=[swap])["loss"][1]}
-
     def accumulated():
         model = mlp(gradient_accumulation_steps=3)
         fit(model)
@@ -378,7 +369,6 @@ def _main(folder):
                 for where in ("inside", "outside")
                 for data in ("dataset", "function")
             },
-            "ema": ema,
             "accumulated": accumulated,
             "largest": largest,
         }

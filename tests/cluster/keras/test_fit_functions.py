@@ -63,6 +63,15 @@ def test_the_logs_are_sums_of_what_has_ended(cases):
     assert [value for _, value in logs] == sorted(value for _, value in logs)
 
 
+@pytest.mark.parametrize("steps", ["a number of steps", "all data"])
+def test_metrics_that_a_callback_resets_count_later_steps_once(cases, steps):
+    """Those that have begun count before."""
+    found = cases[f"reset, {steps}"]
+    assert found["before"] > 0
+    assert found["after"] > 0
+    assert found["before"] + found["after"] == _MANY
+
+
 def test_steps_per_epoch_counts_the_steps_of_all_workers(cases):
     assert cases["repeated"] == 2 * 5 * _BATCH
 
@@ -101,7 +110,14 @@ def test_a_dataset_on_the_coordinator_can_validate(cases):
             )
             for what in ("datasets", "iterators", "datasets, evaluate")
         ),
-        ("y", "y cannot be given with a function of an InputContext"),
+        *(
+            (
+                what,
+                f"{what} cannot be given with a function of an InputContext: its dataset must "
+                "yield (x, y) or (x, y, sample_weight)",
+            )
+            for what in ("y", "sample_weight", "class_weight")
+        ),
         (
             "predict",
             "predict keeps the order of its input, which workers' own datasets do not have",
@@ -154,6 +170,7 @@ def _main(in_flight):
 
     import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
     from tests.cluster.keras.row_counter import RowCounter
+    from tf_fuse.keras import steps as keras_steps
 
     tf.config.optimizer.set_experimental_options({"tf_fuse": True, "steps_in_flight": in_flight})
     job = coordinator.Job("off", 2, 1)
@@ -191,6 +208,27 @@ def _main(in_flight):
             )
         )
         model().fit(mine, verbose=0, callbacks=[note])
+        return found
+
+    def reset(steps):
+        one, found = model(rows=_MANY), {}
+
+        def act(batch, logs):
+            if batch == 2:
+                keras_steps.count_begun(one.mean.count)
+                found["before"] = int(one.mean.count)
+                one.reset_metrics()
+
+        note = keras.callbacks.LambdaCallback(
+            on_train_batch_end=act,
+            on_epoch_end=lambda epoch, logs: found.update(after=int(one.mean.count)),
+        )
+
+        def data(context):
+            rows = mine(context, _MANY)
+            return rows.repeat() if steps else rows  # (one worker may make more steps)
+
+        one.fit(data, steps_per_epoch=steps, verbose=0, callbacks=[note])
         return found
 
     def repeated():
@@ -283,6 +321,8 @@ def _main(in_flight):
             "in flight": lambda: in_flight,
             **{f"finite, {steps}": lambda steps=steps: finite(steps) for steps in (1, 3)},
             "logs": logs,
+            "reset, a number of steps": lambda: reset(_MANY // _BATCH),
+            "reset, all data": lambda: reset(None),
             "repeated": repeated,
             "uneven": uneven,
             "validated": validated,
@@ -298,6 +338,8 @@ def _main(in_flight):
             "iterators": lambda: model().fit(iter(on_workers), verbose=0),
             "datasets, evaluate": lambda: model().evaluate(on_workers, verbose=0),
             "y": lambda: model().fit(mine, np.zeros(3), verbose=0),
+            "sample_weight": lambda: model().fit(mine, sample_weight=np.zeros(3), verbose=0),
+            "class_weight": lambda: model().fit(mine, class_weight={0: 2.0}, verbose=0),
             "predict": lambda: model().predict(mine, verbose=0),
             "explained": lambda: explained,
             **{_LOST(steps): lambda steps=steps: lost_worker(steps) for steps in (1, 3)},

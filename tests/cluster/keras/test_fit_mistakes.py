@@ -30,6 +30,10 @@ _EAGERLY = (
     "compile the model with run_eagerly=False, and do not call "
     "tf.config.run_functions_eagerly(True)"
 )
+_UPDATES = (
+    "train_step updates variables in a tf.function or a loop of TensorFlow, which no strategy can "
+    "trace: leave out @tf.function (fit makes one function of each step), write loops in Python"
+)
 _REMEDY = (
     "make the model's layers, its optimizer and its metrics, and call it first, in "
     "`with strategy.scope():`"
@@ -52,8 +56,7 @@ _TEXTS = {
         "2 variables are not on parameter servers (unbuilt/dense/kernel, unbuilt/dense/bias): "
         + _REMEDY
     ),
-    "run_eagerly": _EAGERLY,
-    "run_functions_eagerly": _EAGERLY,
+    **dict.fromkeys(("run_eagerly", "run_functions_eagerly"), _EAGERLY),
     "two GPUs": (
         "each worker has 2 GPUs, but fit gives each batch to one device: start one worker for "
         "each GPU, with CUDA_VISIBLE_DEVICES=<its number>"
@@ -67,14 +70,7 @@ _TEXTS = {
         "it does if it reads a metric: call result() and update_state() outside of the function, "
         "and give it what they return"
     ),
-    "step in a function": (
-        "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
-        "under a strategy: leave out @tf.function (fit makes one function of each step)"
-    ),
-    "update in a function": (
-        "train_step is, or calls, a tf.function that updates variables, which cannot be traced "
-        "under a strategy: leave out @tf.function (fit makes one function of each step)"
-    ),
+    **dict.fromkeys(("step in a function", "update in a function", "update in a loop"), _UPDATES),
     "endless dataset": "the dataset is endless: give steps_per_epoch (or steps)",
     "endless dataset, evaluate": "the dataset is endless: give steps_per_epoch (or steps)",
 }
@@ -301,14 +297,17 @@ def _main():
             return super().train_step(data)
 
     class Updates(InFunction):
-        """Calls a tf.function that updates the weights."""
-
         def __init__(self):
             super().__init__()
             self.update = tf.function(super(InFunction, self).train_step)
 
         def train_step(self, data):
             return self.update(data)
+
+    class Loops(InFunction):
+        def train_step(self, data):
+            train = super(InFunction, self).train_step
+            tf.while_loop(lambda i: i < 2, lambda i: [train(data) and i + 1], [0])
 
     class Silent(InFunction):
         def train_step(self, data):
@@ -383,6 +382,7 @@ def _main():
             "metric in a function": metric_in_a_function,
             "step in a function": lambda: fit_model(InFunction),
             "update in a function": lambda: fit_model(Updates),
+            "update in a loop": lambda: fit_model(Loops),
             "no logs": lambda: fit_model(lambda: Silent(name="silent")),
             "distributed dataset": lambda: in_scope().fit(distributed(dataset), verbose=0),
             "endless dataset": lambda: in_scope().fit(dataset.repeat(), verbose=0),
