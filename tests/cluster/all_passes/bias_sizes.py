@@ -1,16 +1,15 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every size of a bias that updates are tried with, in parts for tests and in models of a part."""
+"""The sizes of biases that a model is traced with, and that others have at run time (`resized`)."""
 
 from __future__ import annotations
 
-PARTS, LAST = 4, 4097
-# The more variables a function has, the longer TensorFlow takes for each of them.
-_SIZES_OF_A_MODEL = 128
+LAST = 4097
+_MODELS = (
+    36  # Each has 114 or 115 sizes: Grappler sorts factors by name, and Mul_99 is after Mul_100.
+)
 
 
-def sizes_of_models(part: int) -> list[list[int]]:
-    """The sizes of each model of a part, small and large ones."""
-    sizes = range(1 + part, LAST + 1, PARTS)
-    count = -(-len(sizes) // _SIZES_OF_A_MODEL)
-    return [[*sizes[i::count]] for i in range(count)]
+def sizes_of_model(index: int) -> list[int]:
+    """The sizes of one of several models that have every size together, each one that of 1."""
+    return [1, *range(2 + index % _MODELS, LAST + 1, _MODELS)]

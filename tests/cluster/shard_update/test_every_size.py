@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the table of docs/weight_update.md says of optimizers, for biases of every size to 4097.
 
-Two workers train them for forty steps, with the option off and on. It takes hours, so
-TF_FUSE_TEST_UPDATES=all (`make updates UPDATES=all`) runs it.
+With the option off and on, two workers train a DLRM and 114 biases for forty steps, all sizes among
+all optimizers. One process trains all sizes of all optimizers, or a window of each as replicas
+compute them, with the same operations (`resized`). It is long: TF_FUSE_TEST_UPDATES=all
+(`make updates UPDATES=all`) runs it.
 """
 
 import os
@@ -38,6 +40,12 @@ def _rows(rows):
 def workers():
     with Ranks(["grpc+fuse"] * 2, server=False, patient=True) as ranks:
         yield ranks
+
+
+@pytest.fixture(scope="module")
+def alone():
+    with Ranks(["grpc+fuse"], server=False) as rank:
+        yield rank
 
 
 def _trained(workers, row, sizes=()):
@@ -76,13 +84,32 @@ def test_dlrm(workers, row):
         assert decided["cut"] in ([0] if row == _WHOLE_DLRM else [10 - whole, 13 - whole]), decided
 
 
-@pytest.mark.parametrize("part", range(bias_sizes.PARTS))
 @_rows(_ROWS)
-def test_every_size(workers, row, part):
-    for sizes in bias_sizes.sizes_of_models(part):
-        whole = 1 in sizes and _leaves_numbers_whole(row)
-        for found, decided in _trained(workers, row, sizes):
-            reasons = ["not_exact"] if whole else []
-            assert (decided["reason"], decided["reasons"]) == ("", reasons), decided
-            assert decided["cut"] == len(sizes) - whole, decided
-            assert found["still"] == [], found
+def test_every_size(workers, alone, row):
+    sizes = bias_sizes.sizes_of_model(_ROWS.index(row))
+    whole = _leaves_numbers_whole(row)
+    programs = set()
+    for found, decided in _trained(workers, row, sizes):
+        reasons = ["not_exact"] if whole else []
+        assert (decided["reason"], decided["reasons"]) == ("", reasons), decided
+        assert decided["cut"] == len(sizes) - whole, decided
+        assert found["still"] == [], found
+        programs |= {*found["programs"]}
+    _check_all_sizes(alone, row, programs)
+
+
+def _check_all_sizes(alone, row, programs):
+    library, name, options, _ = row
+    # (A norm is that of a whole gradient.)
+    has_norm = row in INEXACT or any("clipnorm" in option for option in options)
+    first = None if has_norm else _ROWS.index(row)
+    alone.start("every_size_alone", library=library, name=name, options=options, first=first)
+    (found,) = alone.wait(seconds=_SECONDS)
+    assert found is not Ended and not isinstance(found, Error), f"{found}\n{alone.log(0)}"
+    assert (found["sizes"], found["still"], found["other"]) == (bias_sizes.LAST, 0, []), found
+    if row in INEXACT:
+        assert found["apart"] <= LIMIT, found
+    else:
+        assert found["differ"] == [], found
+        # What the workers ran.
+        assert programs <= {*found["programs"]}, found
