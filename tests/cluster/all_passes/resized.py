@@ -140,7 +140,10 @@ class _FusedStep:
 
     def programs(self) -> set[str]:
         """What the fused operations compute, without sizes."""
-        return set() if self._definition is None else programs_of(self._definition)
+        if self._definition is None:
+            return set()
+        nodes = _resized(self._definition, dict.fromkeys(self._sizes, 0)).node_def
+        return {n.attr["program"].s.hex() for n in nodes if n.op in (_ELEMENTWISE, _STAGED)}
 
     def resize(self, sizes: Sequence[int]) -> None:
         """Makes it one for vectors of other sizes."""
@@ -151,16 +154,6 @@ class _FusedStep:
         new.signature.name += f"_{self._count}"
         self._context.add_function_def(new)
         self._rewritten[self._step] = new.signature.name.encode()
-
-
-def programs_of(definition: Any) -> set[str]:
-    """What the fused operations of a function compute, without sizes; not those of one element."""
-    nodes = _resized(definition, dict.fromkeys(range(2, LAST + 1), 0)).node_def
-    return {
-        node.attr["program"].s.hex()
-        for node in nodes
-        if node.op in (_ELEMENTWISE, _STAGED) and all(one.size != 1 for one in _read(node)[1])
-    }
 
 
 def _resized(definition: Any, sizes: Mapping[int, int]) -> Any:

@@ -40,14 +40,14 @@ class ShardUpdateEverySizeCases:
           exact: whether updates stay whole whose bits may change.
 
         Returns:
-          As `every_size.compared`; what was decided, and what fused operations compute.
+          As `every_size.compared`, and what was decided.
         """
         gc.collect()  # what the last one left
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )
         make_optimizer = _maker(library, name, options)
-        before, functions = len(matrix.decisions()), set(_rewritten().values())
+        before = len(matrix.decisions())
         model = "pieces" if sizes else "dlrm"
 
         def make() -> Any:
@@ -66,9 +66,6 @@ class ShardUpdateEverySizeCases:
 
         found = every_size.compared(make, call, switch)
         found["decided"] = [matrix.told(one) for one in matrix.decisions()[before:]]
-        made = [*filter(None, set(_rewritten().values()) - functions)]
-        definitions = map(context_module.context().get_function_def, made)
-        found["programs"] = sorted(set().union(*map(resized.programs_of, definitions)))
         return found
 
     def every_size_alone(
