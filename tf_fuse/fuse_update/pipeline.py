@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tf_fuse._tensorflow.graphs.functions import called_by
@@ -35,6 +35,7 @@ from tf_fuse.function_graph.function_lookup import (
     rename_called,
     static_shapes,
 )
+from tf_fuse.function_graph.set_shapes import set_shapes
 from tf_fuse.function_graph.view import ASSIGNS, GraphView
 from tf_fuse.fuse_update.analysis.devices import ArgumentDevices
 from tf_fuse.fuse_update.analysis.fusion_clusters import CanFuseOn
@@ -115,6 +116,7 @@ class Pipeline:
         inner = self._fuse_called(context, call, view, shapes)
         found = Outline()
         if any(node.op in ASSIGNS | SCATTERS for node in definition.node_def):
+            call = replace(call, site=replace(call.site, set_shapes=set_shapes(view, call.graph)))
             view, found = self._outline(call, view, shapes, devices)
         function, is_locked = found.function, False
         if devices is not None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context as context_module
 
-from tests.cluster.all_passes import every_size, update_value_models
+from tests.cluster.all_passes import every_size, resized, update_value_models
 from tests.cluster.shard_update import matrix_cases as matrix
 
 
@@ -45,8 +46,7 @@ class ShardUpdateEverySizeCases:
         strategy = self._strategy = getattr(self, "_strategy", None) or (
             tf.distribute.MultiWorkerMirroredStrategy()
         )
-        keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
-        make_optimizer = functools.partial(matrix.optimizer_of, keras, library, name, options)
+        make_optimizer = _maker(library, name, options)
         before = len(matrix.decisions())
         model = "pieces" if sizes else "dlrm"
 
@@ -67,3 +67,41 @@ class ShardUpdateEverySizeCases:
         found = every_size.compared(make, call, switch)
         found["decided"] = [matrix.told(one) for one in matrix.decisions()[before:]]
         return found
+
+    def every_size_alone(
+        self, library: str, name: str, options: Mapping[str, Any], first: int | None
+    ) -> dict[str, Any]:
+        """Trains vectors of every size in this process.
+
+        Args:
+          library: as of `ShardUpdateMatrixCases.optimizer`.
+          name: likewise.
+          options: likewise.
+          first: see `resized.compared`.
+
+        Returns:
+          As `resized.compared`.
+        """
+        gc.collect()
+
+        def call(step: Any, *args: Any) -> Any:
+            return step(*args)
+
+        def switch(on: bool) -> None:
+            matrix.switch(shard_weight_update=False, fuse_weight_update=on)
+
+        strategy, make = tf.distribute.get_strategy(), _maker(library, name, options)
+        return resized.compared(strategy, make, call, switch, _rewritten, first)
+
+
+def _maker(library: str, name: str, options: Mapping[str, Any]) -> Callable[[], Any]:
+    keras = importlib.import_module("tf_keras" if library.startswith("tf_keras") else "keras")
+    return functools.partial(matrix.optimizer_of, keras, library, name, options)
+
+
+def _rewritten() -> dict[bytes, bytes | None]:
+    """The names of rewritten functions, by those of the functions."""
+    from tf_fuse.shard_update import interception
+
+    found: dict[bytes, bytes | None] = interception.fuser_of(context_module.context())._rewritten
+    return found

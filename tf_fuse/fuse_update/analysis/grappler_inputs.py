@@ -43,12 +43,14 @@ class CallSite:
       open: arguments whose producers Grappler sees.
       is_inner: whether another function calls it, so that its results may be unused.
       body: returns the `FunctionDef` of a function, by name, or None.
+      set_shapes: tensors of the function whose shapes Grappler does not know.
     """
 
     has_results: tuple[bool, ...] = (True,)
     open: frozenset[str] = frozenset()
     is_inner: bool = False
     body: Callable[[str], Any] = lambda name: None
+    set_shapes: frozenset[str] = frozenset()
 
     @property
     def suffix(self) -> str:
@@ -78,11 +80,16 @@ class CallSite:
     def reads(
         self, view: GraphView, cluster: FusionCluster, shapes: Mapping[str, Shape | None]
     ) -> bool:
-        """Return whether Grappler may change a cluster because of nodes that we do not see."""
+        """Return whether Grappler may change a cluster because of nodes that we do not see.
+
+        Or does not change it because it does not know shapes that we know.
+        """
         waiting, seen = list(cluster.nodes), set(cluster.nodes)
         while waiting:
             node = view.nodes[waiting.pop()]
             tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+            if not self.set_shapes.isdisjoint(tensors):
+                return True
             for tensor in tensors:
                 producer = view.producer(tensor)
                 if producer is not None and producer.op == "IdentityN":
