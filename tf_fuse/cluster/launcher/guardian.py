@@ -64,7 +64,10 @@ class Guardian:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
+        from ..interruption import Interrupted
+
+        # Who is interrupted inside has no logs yet, or has said whether they stay.
+        if kind not in (None, Interrupted):
             self.keep_folder()
         self.end_processes()
         assert self._process.stdin is not None  # opened as a pipe
