@@ -255,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command == "launch":
         from tf_fuse.cli import launch as launch_command
 
-        return launch_command.run(args, parser)
+        return launch_command.run(args, commands.choices["launch"])
     tf_fuse._start()
     if args.command in ("demo", "bench"):
         from tf_fuse.cli import bench as bench_command

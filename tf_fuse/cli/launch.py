@@ -8,6 +8,7 @@ import argparse
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,8 @@ def _run(job: Callable[[], int], status_file: str | None = None) -> int:
     """
     try:
         status = job()
+        for number in (signal.SIGINT, signal.SIGTERM):  # The status is that of the job.
+            signal.signal(number, signal.SIG_IGN)
     except OSError as error:
         print(f"tf-fuse launch: error: {error.strerror or error}", file=sys.stderr, flush=True)
         taken = error.errno == errno.EADDRINUSE

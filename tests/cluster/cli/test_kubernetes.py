@@ -7,6 +7,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -130,7 +131,10 @@ def test_what_selects_the_pods():
     assert [one["port"] for one in monitor["podMetricsEndpoints"]] == ["health"]
 
 
-@pytest.mark.parametrize("folder", ["base", "jobset", "indexed-job", "trainjob"])
+_FOLDERS = {"jobset": "JobSet", "indexed-job": "Job", "trainjob": "TrainingRuntime"}
+
+
+@pytest.mark.parametrize("folder", ["base", *_FOLDERS])
 def test_what_kustomize_puts_together(folder):
     kustomization = _read(f"{folder}/kustomization.yaml")
     named = {(_FOLDER / folder / name).resolve() for name in kustomization["resources"]}
@@ -158,15 +162,20 @@ def _patched(manifest, patches):
     return manifest
 
 
+def _patches(kind):
+    """The patches of the component for a kind: one file of them."""
+    component = _read("checkpoints/kustomization.yaml")
+    found = [one["path"] for one in component["patches"] if one["target"]["kind"] == kind]
+    return [_read(f"checkpoints/{name}") for name in found]
+
+
 @pytest.mark.parametrize("file", _WITH_JOBS)
 def test_the_component_mounts_a_volume_in_each_task(file):
     manifest, claim = _read(file), _read("checkpoints/volume.yaml")
     component = _read("checkpoints/kustomization.yaml")
     assert component["resources"] == ["volume.yaml"]
-    (patches,) = [
-        one["path"] for one in component["patches"] if one["target"]["kind"] == manifest["kind"]
-    ]
-    manifest = _patched(manifest, _read(f"checkpoints/{patches}"))
+    (patches,) = _patches(manifest["kind"])
+    manifest = _patched(manifest, patches)
     _check(manifest)
     for name, spec in _jobs_in(manifest).items():
         _check_job(name, spec)
@@ -177,6 +186,40 @@ def test_the_component_mounts_a_volume_in_each_task(file):
             {"name": volume["name"], "mountPath": "/checkpoints"}
         ]
         assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
+
+
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl, with kustomize, is not here")
+@pytest.mark.parametrize("mounts", [False, True], ids=["", "checkpoints"])
+@pytest.mark.parametrize("folder", _FOLDERS)
+def test_what_kustomize_makes(folder, mounts, tmp_path):
+    """By kustomize itself: each file of the folder and its base, with the image and the volume."""
+    recipes = tmp_path / "kubernetes"
+    shutil.copytree(_FOLDER, recipes)
+    if mounts:  # As the component says.
+        with (recipes / folder / "kustomization.yaml").open("a") as file:
+            file.write("components: [../checkpoints]\n")
+    command = ["kubectl", "kustomize", recipes / folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    names = {f"{one}/{name}" for one in ("base", folder) for name in _resources(one)}
+    names |= {"checkpoints/volume.yaml"} if mounts else set()
+    expected = {one["kind"]: one for one in map(_read, names)}
+    if mounts:
+        (patches,) = _patches(_FOLDERS[folder])
+        expected[_FOLDERS[folder]] = _patched(expected[_FOLDERS[folder]], patches)
+    for job in _jobs_in(expected[_FOLDERS[folder]]).values():
+        (image,) = _read(f"{folder}/kustomization.yaml")["images"]
+        _container(job)["image"] = f"{image['newName']}:{image['newTag']}"
+    assert made == expected
+    for one in made.values():
+        _check(one)
+
+
+def _resources(folder):
+    """The files that a kustomization names, without other folders."""
+    named = _read(f"{folder}/kustomization.yaml")["resources"]
+    return [name for name in named if name.endswith(".yaml")]
 
 
 def test_the_example_of_a_tfjob():

@@ -263,4 +263,5 @@ def test_wrong_arguments_are_named(arguments, text):
     command = [sys.executable, "-m", "tf_fuse", "launch", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=_ROOT, check=False)
     assert done.returncode == 2
+    assert done.stderr.startswith("usage: tf-fuse launch ")
     assert text in done.stderr

@@ -5,6 +5,8 @@
 import contextlib
 import re
 import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -12,6 +14,7 @@ import pytest
 
 from tests.cluster.cli.launch_program import run, start
 from tests.fault.coordinator import wait_until
+from tf_fuse.cluster.ports import HeldPorts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -58,6 +61,35 @@ def test_a_second_signal_ends_all_at_once(tmp_path):
     launcher.communicate(timeout=60)
     assert launcher.returncode == 128 + signal.SIGTERM
     assert psutil.wait_procs(ignores, timeout=60)[1] == []
+
+
+def _answer(port):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_after_the_program_leaves_its_status(tmp_path, number):
+    """The launcher waits for whoever reads its output: nobody."""
+    mark = tmp_path / "mark"
+    program = f"""
+        import os
+        while not os.path.exists({str(mark)!r}):
+            pass
+        print("x" * 300_000)
+    """
+    with HeldPorts(1) as ports:
+        (port,) = ports.numbers
+        launcher = start(tmp_path, program, "--health-port", str(port))
+        wait_until(lambda: _answer(port) == 200)
+        mark.touch()
+        wait_until(lambda: _answer(port) != 200)
+        launcher.send_signal(number)
+        assert launcher.wait(timeout=100) == 0
 
 
 def _catches_next(pid):

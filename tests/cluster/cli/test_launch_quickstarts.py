@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The quickstarts and the Keras example under `tf-fuse launch`: here, and as a container's command.
 
-`test_launch_platforms` runs them under the stand-in for Slurm.
+`test_launch_platforms` runs them under the stand-in for Slurm. The tests of a default run have each
+quickstart at one of the three.
 """
 
 import contextlib
@@ -68,7 +69,9 @@ def quickstart(name, unchanged, tmp_path):
     return path
 
 
-@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_ps.py"))
+@pytest.mark.parametrize(
+    ("name", "unchanged"), quickstarts.cases("quickstart_ps.py", "quickstart_session.py")
+)
 def test_here(quickstart):
     """The task is in a cluster of one, whose TF_CONFIG a program need not use."""
     status, output = _run([sys.executable, "-m", "tf_fuse", "launch", quickstart])
@@ -78,7 +81,7 @@ def test_here(quickstart):
 
 
 @_NEEDS_CONTAINERS
-@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_ps.py"))
+@pytest.mark.parametrize(("name", "unchanged"), quickstarts.cases("quickstart_keras.py"))
 @pytest.mark.parametrize("platform", ["TFJob", "none"])
 def test_as_the_command_of_a_container(quickstart, platform):
     """As the first process of a PID namespace: one task of a TFJob, or the whole job."""

@@ -20,20 +20,20 @@ def text(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def cases(default: str) -> list[Any]:
-    """Return names with whether the program is unchanged; all but one short one are slow.
+def cases(*fast: str) -> list[Any]:
+    """Return names with whether the program is unchanged; most are slow.
 
     `make quickstarts` runs those that are unchanged.
 
     Args:
-      default: the name of that one.
+      fast: names of programs that also the other tests run, with fewer steps.
     """
     return [
         pytest.param(
             name,
             unchanged,
             id=f"{name}-{'unchanged' if unchanged else 'short'}",
-            marks=() if (name, unchanged) == (default, False) else pytest.mark.slow,
+            marks=() if name in fast and not unchanged else pytest.mark.slow,
         )
         for unchanged in (False, True)
         for name in NAMES

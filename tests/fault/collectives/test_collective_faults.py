@@ -165,7 +165,7 @@ def _joined(outcomes):
 def _observe(case, protocols):
     fault, op = _FAULTS[case]
     if protocols is STOCK and op in _ONLY_OURS:
-        return {"outcome": "no such operation"}
+        return {"outcome": "n/a"}
     with Ranks(protocols) as ranks:
         asked, texts, start = fault(ranks, op)
         results = ranks.wait(asked)

@@ -204,6 +204,38 @@ def _host_cannot_be_reached(folder):
     return f"status {status}, ssh's message", end - begin
 
 
+# A link, behind which the address of a host is known and nobody answers.
+_SILENCE = """
+    ip link set lo up
+    ip link add name near type veth peer name far
+    ip address add 198.18.0.1/30 dev near
+    ip link set near up
+    ip link set far up
+    ip neigh replace {host} lladdr 02:00:00:00:00:02 nud permanent dev near
+    exec "$@"
+"""
+_NETWORK = ["unshare", "--user", "--map-root-user", "--net", "sh", "-ec"]
+
+
+def _host_is_silent(folder):
+    """By the machine's own ssh."""
+    script = _SILENCE.format(host="198.18.0.2")
+    for command in (["ssh", "-V"], [*_NETWORK, script, "sh", "true"]):
+        done = shutil.which(command[0]) and subprocess.run(
+            command, capture_output=True, check=False
+        )
+        if not done or done.returncode:
+            pytest.skip(f"this user has no {command[0]}: {done and done.stderr.decode().strip()}")
+    hosts = folder / "hosts"
+    hosts.write_text("198.18.0.2\n")
+    options = ["--hosts", hosts, "--workers", "1", "--ps", "1"]
+    begin = time.monotonic()
+    job = LaunchedJob(folder, *options, _program(folder, ""), prefix=[*_NETWORK, script, "sh"])
+    status, end = job.end()
+    assert "ssh: connect to host 198.18.0.2 port 22: Connection timed out" in job.output
+    return f"status {status}, ssh's message", end - begin
+
+
 def _in_container(job):
     """The process that is the first one of a container; it has a child, the command."""
     wait_until(lambda: psutil.Process(job.process.pid).children())
@@ -268,6 +300,7 @@ _FAULTS = {
     "disk_full": _disk_is_full,
     "disk_full_at_a_restart": _disk_is_full_at_a_restart,
     "host_not_reached": _host_cannot_be_reached,
+    "host_silent": _host_is_silent,
     "container_of_the_program": _container("chief", "waits ", "it ends itself"),
     "container_of_a_server": _container("ps", "serve: ready", "it ends"),
     "container_while_it_starts": _container_while_it_starts,

@@ -16,6 +16,7 @@ _ENVIRON = {
     "LD_LIBRARY_PATH": "/lib",
     "PYTHONPATH": "/a b",
     "TF_CONFIG": "{}",
+    "TF_FUSE_JOBS": "of this machine",
 }
 
 

@@ -15,7 +15,7 @@ _TESTS = Path(__file__).resolve().parents[2]
 
 def test_every_row_is_of_the_form_that_the_tests_read():
     lines = [x for x in table.DOCUMENT.read_text().splitlines() if x.startswith("| ")]
-    unread = [x for x in lines if not table._ROW.match(x) and not x.startswith("| fault | stock |")]
+    unread = [x for x in lines if not table._ROW.match(x) and not x.startswith("| fault |")]
     assert unread == []
     assert len(table.rows()) >= 10
 
@@ -57,14 +57,19 @@ def test_times_are_put_beside_the_outcomes_and_are_no_part_of_them(tmp_path, mon
     document = tmp_path / "faults.md"
     row = "| a | `AError` | recovered (9.9 s) | `test_x::one` |\n"
     other = "| b | c | d | `test_x::two` |\n"
-    document.write_text(row + other)
+    without_stock = "| e | f (2.0 s) | `test_x::three` |\n"
+    document.write_text(row + other + without_stock)
     monkeypatch.setattr(table, "DOCUMENT", document)
     before = table.rows()
     assert before["test_x", "one"] == table.Row("a", "`AError`", "recovered")
+    assert before["test_x", "three"] == table.Row("e", "n/a", "f")
     (tmp_path / "test_x.one.json").write_text(json.dumps({"stock": 0.04, "here": 1.26}))
-    assert table.write_times(tmp_path) == 1
+    (tmp_path / "test_x.three.json").write_text(json.dumps({"stock": None, "here": 3.04}))
+    assert table.write_times(tmp_path) == 2
     assert document.read_text() == (
-        "| a | `AError` | recovered (1.3 s) | `test_x::one` |\n" + other
+        "| a | `AError` | recovered (1.3 s) | `test_x::one` |\n"
+        + other
+        + "| e | f (3.0 s) | `test_x::three` |\n"
     )
     assert table.rows() == before
 

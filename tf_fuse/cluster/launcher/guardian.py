@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 _KEEP = b"keep\n"
-_VARIABLE = "TF_FUSE_JOBS"  # the jobs that a process belongs to; a job may launch another one
+VARIABLE = "TF_FUSE_JOBS"  # the jobs that a process belongs to; a job may launch another one
 _SECONDS = 2.0  # for the kernel to end what was killed, if the launcher does not wait
 
 
@@ -48,8 +48,8 @@ class Guardian:
         """
         self._folder, self._keeps_folder = folder, False
         self._job = uuid.uuid4().hex
-        jobs = [*filter(None, [os.environ.get(_VARIABLE)]), self._job]
-        self.variables = {_VARIABLE: ",".join(jobs)}
+        jobs = [*filter(None, [os.environ.get(VARIABLE)]), self._job]
+        self.variables = {VARIABLE: ",".join(jobs)}
         command = [sys.executable, "-I", str(Path(__file__).resolve()), self._job]
         self._process = subprocess.Popen(
             [*command, *([str(folder)] if folder else [])],
@@ -64,7 +64,10 @@ class Guardian:
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
+        from ..interruption import Interrupted
+
+        # Who is interrupted inside has no logs yet, or has said whether they stay.
+        if kind not in (None, Interrupted):
             self.keep_folder()
         self.end_processes()
         assert self._process.stdin is not None  # opened as a pipe
@@ -103,7 +106,7 @@ class Guardian:
 
 def _marked(job: bytes) -> Iterator[int]:
     """Yield the processes of this user that a job's mark is on; one that has ended has none."""
-    start = _VARIABLE.encode() + b"="
+    start = VARIABLE.encode() + b"="
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for variable in (folder / "environ").read_bytes().split(b"\0"):

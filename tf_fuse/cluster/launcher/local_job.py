@@ -107,8 +107,9 @@ def launch(job: Job) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     log_dir = job.log_dir or Path(tempfile.gettempdir(), f"tf_fuse_launch_{uuid.uuid4().hex}")
     follower = LogFollower(sys.stdout)
+    status: int | None = None
     try:
-        with Guardian(None if job.log_dir else log_dir) as guardian, interruptible():
+        with interruptible(), Guardian(None if job.log_dir else log_dir) as guardian:
             if not job.log_dir:
                 log_dir.mkdir(mode=0o700)
             launcher = _Launcher(job, log_dir, guardian, follower)
@@ -120,7 +121,7 @@ def launch(job: Job) -> int:
                     guardian.keep_folder()
                     follower.say(f"tf-fuse launch: the logs stay in {log_dir}")
     except Interrupted as interrupted:  # before the job ran, or after that
-        status = interrupted.status
+        status = interrupted.status if status is None else status
     if follower.is_stuck():  # Python would wait, too.
         os._exit(status)
     return status
@@ -137,7 +138,7 @@ class _Launcher:
         self._restarts = 0
         self._cluster: LocalCluster | None = None
         self._programs: dict[str, int] = {}
-        self.is_interrupted = False
+        self._has_succeeded = self.is_interrupted = False
         counter = "steps" if job.ps else "collective_steps"
         # Servers take part in the steps of workers; those on hosts say what memory they use.
         sizes = {"worker": job.workers, "ps": job.ps if job.hosts else 0}
@@ -180,6 +181,8 @@ class _Launcher:
                 return self._run_once()
             except Interrupted as interrupted:
                 self.is_interrupted = True
+                if self._has_succeeded:  # What is left of the job ends anyway.
+                    return 0
                 self._say(f"ended by {interrupted.name}")
                 return interrupted.status
             except OSError as error:  # The disk may be full.
@@ -230,7 +233,9 @@ class _Launcher:
             while True:
                 ended = first_to_end([program.pid, *cluster.pids.values()])
                 if ended == program.pid:
-                    return self._status_of(program)
+                    self._expect_success(program)
+                    self._has_succeeded = True
+                    return 0
                 name = next(name for name, pid in cluster.pids.items() if pid == ended)
                 text = f"{name} ended, {_describe(cluster.status(name))}"
                 if name.startswith("ps"):
@@ -261,9 +266,8 @@ class _Launcher:
             self._say_ready()
             stack.callback(self._set_ready, False)
             while running:
-                program = running.pop(first_to_end(list(running)))
-                if status := self._status_of(program):
-                    return status
+                self._expect_success(running.pop(first_to_end(list(running))))
+            self._has_succeeded = True
             return 0
 
     def _start_program(
@@ -282,16 +286,14 @@ class _Launcher:
         self._programs = {**self._programs, name: program.pid}
         return program
 
-    def _status_of(self, program: Program) -> int:
-        """Return 0 for a program that ended well.
+    def _expect_success(self, program: Program) -> None:
+        """Wait for the end of a program.
 
         Raises:
-          _LostError: it did not, and the job may start again.
+          _LostError: its status is not 0, and the job may start again.
         """
-        code = program.wait()
-        if code == 0:
-            return 0
-        raise _LostError(f"{program.name} ended, {_describe(code)}", exit_status(code))
+        if code := program.wait():
+            raise _LostError(f"{program.name} ended, {_describe(code)}", exit_status(code))
 
     def _may_restart(self, text: str, then: str) -> bool:
         """Say what has ended, and whether something starts again; return whether it may."""

@@ -50,24 +50,23 @@ def main(arguments: Sequence[str]) -> int:
     os.dup2(2, 1)  # This process and the command write there, whatever they print.
     grace_s = max(0.0, end_limits.current().program_s - _SOONER_S)
     count = StepCount(COUNTERS[0])
-    with Guardian() as guardian, interruptible():
-        try:
-            with contextlib.ExitStack() as stack:
-                ready = -1
-                passed: tuple[int, ...] = ()
-                if command[:1] == [READY]:
-                    ready, child = os.pipe()
-                    stack.callback(os.close, ready)
-                    command, passed = [*command[1:], READY, str(child)], (child,)
-                try:
-                    task = Program("task", command, count.variable, None, guardian, passed)
-                finally:
-                    for descriptor in passed:
-                        os.close(descriptor)
-                stack.callback(end_all, [task], grace_s)
-                return _follow(task, _Reports(reports, task.pid, count), ready)
-        except Interrupted as interrupted:
-            return interrupted.status
+    try:
+        with interruptible(), Guardian() as guardian, contextlib.ExitStack() as stack:
+            ready = -1
+            passed: tuple[int, ...] = ()
+            if command[:1] == [READY]:
+                ready, child = os.pipe()
+                stack.callback(os.close, ready)
+                command, passed = [*command[1:], READY, str(child)], (child,)
+            try:
+                task = Program("task", command, count.variable, None, guardian, passed)
+            finally:
+                for descriptor in passed:
+                    os.close(descriptor)
+            stack.callback(end_all, [task], grace_s)
+            return _follow(task, _Reports(reports, task.pid, count), ready)
+    except Interrupted as interrupted:
+        return interrupted.status
 
 
 class _Reports:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...child_process import PipedProcess
+from .. import guardian
 from ..step_counts import VARIABLE, HostReports
 from . import host_task
 
@@ -35,6 +36,7 @@ OPTIONS: Final = (
     "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4",
 )  # fmt: skip
 _PASSED: Final = ("TF_", "GRPC_", "KERAS_")  # how names of variables begin; as --help says
+_OF_HERE: Final = (guardian.VARIABLE,)  # Processes on the host have a mark of their own.
 _END_S = 5.0
 
 
@@ -48,7 +50,7 @@ def _remote_command(folder: str, command: Sequence[str], environ: Mapping[str, s
     passed = [
         f"{name}={value}"
         for name, value in sorted(environ.items())
-        if name.startswith(_PASSED) or name == "PYTHONPATH"
+        if (name.startswith(_PASSED) or name == "PYTHONPATH") and name not in _OF_HERE
     ]
     words = ["exec", "env", *passed, *command]
     return f"cd {shlex.quote(folder)} && " + " ".join(map(shlex.quote, words))

@@ -90,24 +90,24 @@ def _run(
     follower = log and LogFollower(sys.stdout, names_tasks=False)
     if log and follower:
         follower.follow([log])
-    with Guardian() as guardian, interruptible():
-        try:
-            with contextlib.ExitStack() as stack:
+    status: int | None = None
+    try:
+        with interruptible(), Guardian() as guardian, contextlib.ExitStack() as stack:
+            if follower:
+                stack.enter_context(follower)
+            program = Program(name, command, variables, log, guardian)
+            stack.callback(end_all, [program], limits.program_s)
+            if health:
+                health.has_started = True
+            try:
+                first_to_end([program.pid])
+            except Interrupted:
                 if follower:
-                    stack.enter_context(follower)
-                program = Program(name, command, variables, log, guardian)
-                stack.callback(end_all, [program], limits.program_s)
-                if health:
-                    health.has_started = True
-                try:
-                    first_to_end([program.pid])
-                except Interrupted:
-                    if follower:
-                        follower.wait_at_most(limits.output_s)
-                    raise
-                status = exit_status(program.wait())
-        except Interrupted as interrupted:
-            status = interrupted.status
+                    follower.wait_at_most(limits.output_s)
+                raise
+            status = exit_status(program.wait())
+    except Interrupted as interrupted:  # After the program, its status stays.
+        status = interrupted.status if status is None else status
     if follower and follower.is_stuck():  # Python would wait, too.
         os._exit(status)
     return status
