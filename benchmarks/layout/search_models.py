@@ -1,10 +1,11 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The models of benchmarks/layout/search.py, as operations.
+"""The models of benchmarks/layout/search.py, as operations or as training steps.
 
 MLPs and Transformers are written as operations; a wide and deep model (Cheng et al., 2016) and
 ResNet-50 (He et al., 2016) are Keras models that are traced. All are forward passes up to a loss or
-to logits: a search that is told to train counts the gradient of each operation.
+to logits: a search that is told to train counts the gradient of each operation. A Transformer is a
+training step, too, whose gradients and updates are traced.
 """
 
 from __future__ import annotations
@@ -149,3 +150,51 @@ def resnet50(layers: int, batch: int = 64) -> list[Operation]:
 
     model = tf.keras.applications.ResNet50(weights=None)
     return list(trace(model, [tf.TensorSpec([batch, 224, 224, 3])]).operations)
+
+
+def transformer_step(
+    layers: int, batch: int = 8, length: int = 64, width: int = 256, heads: int = 4
+) -> tuple[Any, list[Any]]:
+    """A training step of a Transformer with layer norm, from row numbers to the updates.
+
+    Returns:
+      A function, and what it takes.
+    """
+    import tensorflow as tf
+
+    wide, split = 4 * width, (width, heads, width // heads)
+    shapes = {
+        **dict.fromkeys("qkv", split), "o": (*split[1:], width), "up": (width, wide),
+        "up bias": (wide,), "down": (wide, width), "down bias": (width,),
+        **dict.fromkeys(("scale 1", "shift 1", "scale 2", "shift 2"), (width,)),
+    }  # fmt: skip
+    table, out = tf.Variable(tf.zeros([wide, width])), tf.Variable(tf.zeros([width, wide]))
+    blocks = [{one: tf.Variable(tf.zeros(shapes[one])) for one in shapes} for _ in range(layers)]
+    weights = [table, out, *(one for block in blocks for one in block.values())]
+
+    def norm(x: Any, scale: Any, shift: Any) -> Any:
+        centred = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+        return centred * tf.math.rsqrt(variance + 1e-6) * scale + shift
+
+    def forward(ids: Any) -> Any:
+        x = tf.gather(table, ids)
+        for one in blocks:
+            y = norm(x, one["scale 1"], one["shift 1"])
+            q, k, v = (tf.einsum("bsd,dhk->bhsk", y, one[name]) for name in "qkv")
+            scores = tf.nn.softmax(tf.einsum("bhsk,bhtk->bhst", q, k) / 8.0)
+            x += tf.einsum("bhsk,hkd->bsd", tf.einsum("bhst,bhtk->bhsk", scores, v), one["o"])
+            y = norm(x, one["scale 2"], one["shift 2"])
+            y = tf.nn.relu(tf.einsum("bsd,df->bsf", y, one["up"]) + one["up bias"])
+            x += tf.einsum("bsf,fd->bsd", y, one["down"]) + one["down bias"]
+        return tf.einsum("bsd,dv->bsv", x, out)
+
+    def step(ids: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, forward(ids))
+            loss = tf.reduce_mean(losses)
+        for one, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            one.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+        return loss
+
+    return step, [tf.TensorSpec([batch, length], tf.int32)] * 2

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find out what this package is imported for, while it is imported."""
 
+import dis
 import sys
 from types import FrameType
 
@@ -13,7 +14,8 @@ def is_imported_for(name: str) -> bool:
     """Return whether Python imports this package as a step of importing a module of it.
 
     Args:
-      name: of the module; one in it counts, too.
+      name: of the module; one in it counts, too. `from tf_fuse import layout` counts, unless it
+        imports other names as well.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -23,6 +25,22 @@ def is_imported_for(name: str) -> bool:
             if any(f"{text}.".startswith(f"{name}.") for text in texts):
                 return True
         elif module not in _OURS:
-            return False
+            return _imported_by(frame) == {name}
         frame = frame.f_back
     return False
+
+
+def _imported_by(frame: FrameType) -> set[str]:
+    """Return what the `from ... import ...` that a frame executes imports; else nothing."""
+    instructions = [
+        one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti
+    ]
+    found: set[str] = set()
+    if not instructions or instructions[0].opname != "IMPORT_NAME":
+        return found
+    for one in instructions[1:]:
+        if one.opname == "IMPORT_FROM":
+            found.add(f"{instructions[0].argval}.{one.argval}")
+        elif not one.opname.startswith("STORE_"):
+            break
+    return found

@@ -43,7 +43,12 @@ def _run(env: dict[str, str], *lines: str):
 
 
 def test_the_import_brings_no_tensorflow(isolated_env):
-    for line in ("import tf_fuse.layout", "from tf_fuse.layout import optimize, plan"):
+    for line in (
+        "import tf_fuse.layout",
+        "from tf_fuse.layout import optimize, plan",
+        "from tf_fuse import layout",
+        "def function():\n    from tf_fuse import layout as l\n    return l\nfunction().Mesh",
+    ):
         found = _run(
             isolated_env, line, "import json, sys",
             "heavy = {'tensorflow', 'google', 'keras', 'rich', 'scipy'}",
@@ -67,7 +72,7 @@ def test_planning_where_no_tensorflow_is(isolated_env):
 def test_tensorflow_brings_the_plugin(isolated_env):
     """Whoever imports it, first or later; and its module is loaded by its own loader."""
     later = _run(
-        isolated_env, "import json, sys", "import tf_fuse.layout", "import tf_fuse",
+        isolated_env, "import json, sys", "from tf_fuse import layout", "import tf_fuse",
         "before = tf_fuse.__version__", "import tensorflow as tf",
         "from tf_fuse._importing import with_tensorflow as starts",
         "ours = any(isinstance(one, starts._Finder) for one in sys.meta_path)",
@@ -78,6 +83,7 @@ def test_tensorflow_brings_the_plugin(isolated_env):
     assert later[2:] == ["SourceFileLoader", False, True]
     for lines in (
         ["import tensorflow", "import tf_fuse.layout"],
+        ["from tf_fuse import layout, metrics", "assert metrics() != {}"],
         ["import tf_fuse.layout, tf_fuse", "tf_fuse.collectives"],
         ["import tf_fuse.layout, tf_fuse", "tf_fuse.layout.constrain"],
     ):

@@ -82,7 +82,7 @@ class Execution:
         self._part_layouts = self._layouts_of_parts()
         self._sources = plan.function.sources
         self._in_place = tables_in_place.find(self.program, self._sources.origins)
-        self._check_variables()
+        self._sources.check_variables(self.plan.variables)
         if rings is not None:
             rings.check_same(str(self.program))
             for axes in self.program.halo_axes:
@@ -210,14 +210,6 @@ class Execution:
         # The function is kept, since its graph lives as long as it does.
         self._program = tf.function(self._body, input_signature=specs, autograph=False)
         return self._program.get_concrete_function()
-
-    def _check_variables(self) -> None:
-        missing = sorted(set(self.plan.variables) - set(self._sources.variables))
-        if missing:
-            raise LayoutError(
-                f"{self.plan.function.name!r} uses variables that it does not capture: "
-                f"{', '.join(missing)}; capture tf.Variables, do not pass them as arguments"
-            )
 
     def _check_shards(self) -> None:
         for name, variable in self.variables.items():

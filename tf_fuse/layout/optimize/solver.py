@@ -5,10 +5,10 @@
 1. Elimination without the limit. If the cheapest choice fits, it is the answer.
 2. Otherwise, elimination for the least memory, which shows whether anything fits; prices, which
    rule strategies out; and frontiers (`pareto.py`) on what is left. All exact.
-3. Where tables would be too large, messages (`messages.py`) on what is left of an elimination; they
-   mostly leave so little that the rest can be eliminated, too. Where they do not, or memory has
-   several time points that matter, choices that are improved step by step, and the integer program;
-   all bound how far from the best the answer is at most.
+3. Where tables would be too large, messages (`messages.py`) on what is left of an elimination; near
+   their bound there are so few strategies that the rest can mostly be eliminated, too. Where it
+   cannot, or the choice does not fit, choices that are improved step by step, and the integer
+   program; all bound how far from the best the answer is at most.
 
 The answer is the cheapest of all choices that fit, of those found on the way and of those that the
 caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds), so
@@ -300,17 +300,16 @@ class _Search:
         core = core_of(tables, self._limits.max_table_entries, self._store)
         if not core.is_possible:
             raise failures.no_choice(self._given, self._names)
+        answered = searched(core, self._limits.max_table_entries, self._store, self._late)
+        lowest = answered.bound
+        if answered.choice is not None:
+            self._offer(answered.choice, MESSAGES if answered.near else NEIGHBOURHOODS)
         if tables.limit is None:
-            answered = searched(core, self._limits.max_table_entries, self._store, self._late)
-            lowest, core = answered.bound, answered.left
-            if answered.choice is not None and answered.improved is None:
-                return self._prove(answered.choice, MESSAGES)
-            for one, by in ((answered.choice, MESSAGES), (answered.improved, NEIGHBOURHOODS)):
-                if one is not None:
-                    self._offer(one, by)
+            core = answered.left
         if self._best is None:
             entries = min(_BUCKET_ENTRIES, self._limits.max_table_entries)
-            lowest, found = neighbourhoods.choices(tables, entries, self._late)
+            below, found = neighbourhoods.choices(tables, entries, self._late)
+            lowest = max(lowest, below)
             for one in found:
                 self._offer(one, NEIGHBOURHOODS)
         if lowest >= INFINITE:
@@ -318,7 +317,11 @@ class _Search:
         self._bound = max(self._bound, lowest)
         if self._late() or (self._best is not None and tables.cost_of(self._best) <= self._bound):
             return
-        if self._is_small(core.tables, OF_CORE * self._limits.max_program_columns):
+        # The cheapest choice without the limit is known if it costs no more than the bound.
+        known_free = answered.choice is not None and tables.cost_of(answered.choice) <= lowest
+        if not known_free and self._is_small(
+            core.tables, OF_CORE * self._limits.max_program_columns
+        ):
             answer = self._solved(core.tables)
             if answer.infeasible:
                 raise failures.no_choice(self._given, self._names)

@@ -15,9 +15,9 @@ from tf_fuse.layout.trace.layout_marks import is_marked
 # Operations of shapes and indices; `tf.get_static_value` knows fewer.
 _OF_INDICES: Final[Collection[str]] = (
     "Add", "AddV2", "BroadcastGradientArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims",
-    "FloorDiv", "FloorMod", "GatherV2", "InvertPermutation", "Max", "Maximum", "Min", "Minimum",
-    "Mul", "NotEqual", "Pack", "Prod", "Range", "Reshape", "Slice", "Squeeze", "StridedSlice",
-    "Sub", "ZerosLike",
+    "FloorDiv", "FloorMod", "GatherV2", "InvertPermutation", "ListDiff", "Max", "Maximum", "Min",
+    "Minimum", "Mul", "Neg", "NotEqual", "Pack", "Prod", "Range", "Reshape", "Slice", "Squeeze",
+    "StridedSlice", "Sub", "ZerosLike",
 )  # fmt: skip
 # Arguments with another name in `tf.raw_ops` than in graphs.
 _RENAMED: Final = ("dim", "reduction_indices", "squeeze_dims")

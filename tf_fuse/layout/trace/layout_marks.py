@@ -49,7 +49,8 @@ def constrain(tensor: Any, spec: Given, name: str | None = None) -> Any:
     and eagerly, the tensor stays what it is.
 
     Args:
-      tensor: inside of a function that is planned; not in the body of a loop or of a branch.
+      tensor: inside of a function that is planned, also in the body of a loop or of a branch,
+        unless all devices run that whole.
       spec: an entry for each dimension, as ("x", None); placements for each axis of the mesh, as
         (Shard(0), Replicate()); or a `TensorLayout`. The mesh is that of the plan.
       name: of the operation.

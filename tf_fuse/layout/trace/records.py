@@ -97,6 +97,35 @@ class Sources:
     variables: Mapping[str, Any]
     effects: tuple[Effect, ...] = ()
 
+    def check_variables(self, used: Iterable[str]) -> None:
+        """Check that variables are known by more than their handles.
+
+        Raises:
+          LayoutError: others are used; the error says what to write.
+        """
+        graph = self.concrete.graph
+        missing = set(used) - set(self.variables)
+        of_handles = missing & {inner.op.name for _, inner in graph.captures}
+        remedies = (
+            (
+                of_handles,
+                "by their handles alone",
+                "read each by a method in it, too, as by variable.read_value()",
+            ),
+            (
+                missing - of_handles,
+                "that it does not capture",
+                "capture tf.Variables, do not pass them as arguments",
+            ),
+        )
+        raise_if(
+            [
+                f"{graph.name!r} uses variables {how}: {', '.join(sorted(names))}; {remedy}"
+                for names, how, remedy in remedies
+                if names
+            ]
+        )
+
 
 def concrete_function(
     function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -214,6 +214,9 @@ def errors() -> dict[str, Any]:
     def product(x: Any) -> Any:
         return x @ weight
 
+    def rows_of_handle(x: Any) -> Any:
+        return tf.raw_ops.ResourceGather(resource=weight.handle, indices=[0], dtype=x.dtype)
+
     rows = {"rules": "io:x", "dimensions": {"weight": ["io", None]}, "mode": "propagate"}
     found = {
         "devices": told(lambda: executed(product, ["CPU:0"])),
@@ -222,6 +225,10 @@ def errors() -> dict[str, Any]:
         "random": told(lambda: executed(tf.random.shuffle)),
         "inner": told(lambda: executed(lambda x: tf.map_fn(tf.random.shuffle, x))),
     }
+    found["handle"] = told(lambda: executed(rows_of_handle))
+    run = executed(lambda x: (weight.read_value(), rows_of_handle(x))[1])
+    found["read"] = run(tf.ones([4, 6])).numpy().tolist()
+    run.release()
     # After an error variables are what they were.
     found["untouched"] = type(weight).__name__
     run = executed(product, **rows)

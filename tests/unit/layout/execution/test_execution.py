@@ -105,6 +105,9 @@ def test_what_cannot_run_says_why(execute):
         "inner": random.format(
             "While 'map/while'", "RandomShuffle", "tf.random.experimental.stateless_shuffle"
         ),
+        "handle": "'rows_of_handle' uses variables by their handles alone: "
+        "ResourceGather/resource; read each by a method in it, too, as by variable.read_value()",
+        "read": [[1.0, 1.0]],
         "untouched": "ResourceVariable",
         "taken": "LaidOutResourceVariable",
         "otherwise": "variable 'weight' lies as [6/x, 2] on x:2 already, and this plan has it as "

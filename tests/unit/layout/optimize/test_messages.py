@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import pytest
 import tensorflow as tf
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from tests.unit.layout.optimize.problems import problem
 from tests.unit.layout.optimize.search_checks import GRAPHS, SEEDS
 from tests.unit.layout.planning.planned_models import variable
 from tf_fuse.layout import Link, Mesh, function_problem
-from tf_fuse.layout.optimize.methods import messages, neighbourhoods
+from tf_fuse.layout.optimize.methods import integer_program, messages, neighbourhoods
 from tf_fuse.layout.optimize.methods.core_problem import core_of, searched
 from tf_fuse.layout.optimize.methods.elimination import Store
 from tf_fuse.layout.optimize.tables import tables_of
@@ -30,13 +29,19 @@ def test_bounds_and_what_is_ruled_out(seed, graph, infinite):
     _, known = neighbourhoods.relaxed(tables, 1)
     best = exhaustive_search.best(tables)
     assume(best is not None and tables.cost_of(known) < 1 << 61)
-    found = messages.passed(tables, known, lambda: False)
+    found = messages.Messages(tables, known)
+    found.run(lambda: True)
+    assert found.choice == known
+    found.run(lambda: False)
     assert found.bound <= best[0] <= found.cost <= tables.cost_of(known)
     assert found.cost == tables.cost_of(found.choice)
-    assert all(s in kept for s, kept in zip(found.choice, found.keep, strict=True))
-    left = tables.restricted(dict(enumerate(found.keep)))
-    assert exhaustive_search.best(left)[0] == best[0]
-    assert messages.passed(tables, known, lambda: True).choice == known
+    keep = found.keep(found.gap)
+    assert all(s in keep[node] for node, s in enumerate(found.choice))
+    assert exhaustive_search.best(tables.restricted(keep))[0] == best[0]
+    # A smaller slack loses only what costs more than the bound and the slack.
+    slack = found.gap // 2
+    near = exhaustive_search.best(tables.restricted(found.keep(slack)))
+    assert min(near[0] if near else found.cost, found.bound + slack) <= best[0]
 
 
 @given(seed=SEEDS, entries=st.sampled_from([6, 1 << 20]))
@@ -51,10 +56,9 @@ def test_a_core_has_the_choices_and_bounds_of_the_whole(seed, entries):
         assert found.choice is None
         return
     assert found.bound <= best[0]
-    if found.choice is not None and found.improved is None:
-        assert tables.cost_of(found.choice) == best[0]
-    for one in (found.choice, found.improved):
-        assert one is None or tables.cost_of(one) >= best[0]
+    assert found.choice is None or tables.cost_of(found.choice) >= best[0]
+    if found.choice is not None and entries > 6:
+        assert found.bound == best[0] == tables.cost_of(found.choice)
 
 
 def blocks(layers: int):
@@ -82,11 +86,14 @@ def blocks(layers: int):
     return step, [tf.TensorSpec([4, 8, 16])]
 
 
-@pytest.mark.parametrize("layers", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_training_steps_on_two_axes_have_the_best_plan(layers):
-    """Messages leave so little that elimination or a small program proves it."""
-    step, args = blocks(layers)
+def test_training_steps_on_two_axes_have_the_best_plan(monkeypatch):
+    """Near the bound so few strategies are left that eliminations prove it, of many layers alike.
+
+    No integer program is solved, and layers mostly reuse what earlier ones computed.
+    """
+    monkeypatch.setattr(integer_program, "solve", None)
     links = dict.fromkeys(GRID.axes, Link(1e-8, 1e-10))
+    step, args = blocks(4)
     found = function_problem(step, GRID, args, links=links).search().plan
-    assert found.method in ("messages", "integer program")
-    assert found.gap_seconds == 0.0
+    assert (found.method, found.gap_seconds) == ("messages", 0.0)
+    assert found.computed < 300 < found.reused

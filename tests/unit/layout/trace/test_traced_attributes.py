@@ -107,3 +107,16 @@ def test_operations_without_a_rule_are_kept():
         "MatrixInverse": ("MatrixInverse",),
         "ReverseV2 with computed axis": ("ReverseV2",),
     }
+
+
+def test_what_gradients_compute_of_constants_is_known():
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_prod(tf.roll(x, [3], [1]), 1)
+        return tape.gradient(y, x)
+
+    found = trace(gradient, [SPEC])
+    assert not {"ListDiff", "Neg"} & {one.kind for one in found.operations}
+    assert "ListDiff" not in found.unknown
+    assert [one.attribute("axis") for one in found.operations if one.kind == "Roll"] == [(1,)] * 2

@@ -11,17 +11,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from tf_fuse.layout.optimize.methods import messages, neighbourhoods, prune
 from tf_fuse.layout.optimize.methods.elimination import Eliminated, Store, cheapest
 from tf_fuse.layout.optimize.methods.order import order_of
-from tf_fuse.layout.optimize.tables import INFINITE, Tables
+from tf_fuse.layout.optimize.tables import INFINITE, Tables, renumbered
 
 # Entries of tables for the first choice.
 _BUCKET_ENTRIES = 1 << 16
-# How often messages pass, each time with the strategies that are left.
+# How often messages pass, each time with a better choice.
 _ROUNDS = 3
+# The first slack as a part of the bound, and by how much it grows each time.
+_FIRST_SLACK = 100_000
+_MORE_SLACK = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,13 +65,13 @@ class CoreAnswer:
     Attributes:
       bound: no choice of the whole problem costs less; picoseconds.
       choice: of the whole problem; None if none is known.
-      improved: one that costs at most as much, where the choice is not proven to be the cheapest.
+      near: whether it was found by elimination near the bound of messages.
       left: the core, with the strategies that a cheaper choice may have.
     """
 
     bound: int
     choice: tuple[int, ...] | None
-    improved: tuple[int, ...] | None
+    near: bool
     left: CoreProblem
 
 
@@ -79,7 +80,8 @@ def searched(
 ) -> CoreAnswer:
     """Search a core, without regard to memory.
 
-    Messages bound all choices, and mostly leave so few strategies that the rest can be eliminated.
+    Messages bound all choices. The best choice among the strategies whose own bounds are near that
+    is mostly the best of all, and then this is proven, too.
 
     Args:
       core: a problem that has a choice.
@@ -91,29 +93,67 @@ def searched(
     lowest, known = neighbourhoods.relaxed(tables, min(_BUCKET_ENTRIES, max_entries))
     if lowest >= INFINITE or tables.cost_of(known) >= INFINITE:
         # No choice is known from which messages could begin.
-        return CoreAnswer(core.bound(lowest), None, None, core)
-    bound = lowest
+        return CoreAnswer(core.bound(lowest), None, False, core)
+    passed = messages.Messages(tables, known)
+    found = 0
     for _ in range(_ROUNDS):
-        found = messages.passed(tables, known, late)
-        bound = max(bound, found.bound)
-        # What is ruled out is not cheaper than the choice, which is left.
-        tables = tables.restricted(dict(enumerate(found.keep)))
-        known = tuple(
-            int(np.searchsorted(kept, s)) for kept, s in zip(found.keep, found.choice, strict=True)
-        )
-        left = prune.undominated(tables).folded()
-        smaller = dataclasses.replace(core, tables=left)
-        order = order_of(left.sizes, left.neighbours, max_entries)
-        if not order.core:
-            best = smaller.whole(cheapest(left, order, store).choice())
-            return CoreAnswer(core.bound(bound), best, None, smaller)
-        if found.bound >= found.cost or late():
+        passed.run(late)
+        lowest = max(lowest, passed.bound)
+        slack = passed.gap if found else core.bound(passed.bound) // _FIRST_SLACK
+        found = _eliminated_near(tables, passed, slack, max_entries, store, late) or found
+        if not found and not late():
+            left = tables.restricted(passed.keep(passed.gap))
+            known = renumbered(tables, passed.choice, left)
+            passed.offer(renumbered(left, neighbourhoods.improved(left, known, late), tables))
+        lowest = max(lowest, found)
+        if lowest >= passed.cost or late():
             break
-    own = dataclasses.replace(core, tables=tables)
-    better = None
-    if bound < found.cost:
-        better = own.whole(neighbourhoods.improved(tables, known, late))
-    return CoreAnswer(core.bound(min(bound, found.cost)), own.whole(known), better, smaller)
+    left = prune.undominated(tables.restricted(passed.keep(passed.gap))).folded()
+    bound = core.bound(min(lowest, passed.cost))
+    smaller = dataclasses.replace(core, tables=left)
+    return CoreAnswer(bound, core.whole(passed.choice), found > 0, smaller)
+
+
+def _eliminated_near(
+    tables: Tables,
+    passed: messages.Messages,
+    slack: int,
+    max_entries: int,
+    store: Store,
+    late: Callable[[], bool],
+) -> int:
+    """Find the best choice near the bound of messages, then farther from it, by elimination.
+
+    Args:
+      tables: whose costs moved.
+      passed: gets the choice.
+      slack: how far above the bound the strategies' own bounds may be at first.
+      max_entries: of a table.
+      store: where tables are kept.
+      late: whether to end.
+
+    Returns:
+      No choice costs less; 0 if the first tables are too large.
+    """
+    found = 0
+    while not late():
+        slack = min(max(slack, 1), passed.gap)
+        keep = passed.keep(slack)
+        # Where an operation has no strategy left, all choices cost more.
+        if all(map(len, keep.values())):
+            left = prune.undominated(tables.restricted(keep)).folded()
+            order = order_of(left.sizes, left.neighbours, max_entries)
+            if order.core:
+                break
+            done = cheapest(left, order, store)
+            if done.total[0] < passed.cost:
+                passed.offer(renumbered(left, done.choice(), tables))
+        # Whatever has another strategy costs more than the bound and the slack.
+        found = min(passed.bound + slack, passed.cost)
+        if found == passed.cost:
+            break
+        slack *= _MORE_SLACK
+    return found
 
 
 def core_of(tables: Tables, max_entries: int, store: Store) -> CoreProblem:

@@ -8,13 +8,14 @@ operations, so that each choice keeps its cost. The sum of all tables' least ent
 that no choice is below, and it grows with each sweep towards that of the linear program.
 
 A choice is read off on the way: each operation takes what is cheapest by the present tables,
-those before it having chosen. Where the bound of all choices with some strategy is above the cost
-of the best choice, no better choice has that strategy.
+those before it having chosen. It is mostly far above the bound, while the best choice is near it.
+So `core_problem.py` looks among the strategies whose own bound, that of all choices with them, is
+little above the bound of all. Where it is above the cost of a known choice, no better choice has
+that strategy.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,38 +25,10 @@ from tf_fuse.layout.optimize.tables import Tables
 # Sweeps at most, forward and backward; after how many the bound is looked at; the share of the gap
 # by which it has to have grown then, and the gap, as a part of the cost, that is small enough, or
 # they end.
-_SWEEPS = 120
+_SWEEPS = 64
 _LOOK = 8
 _SHARE = 0.02
 _CLOSE = 1_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Messages:
-    """What message passing found.
-
-    Attributes:
-      bound: no choice that costs less than `cost` costs less than this; picoseconds.
-      choice: the cheapest that was found.
-      cost: of it.
-      keep: for each operation the strategies that a cheaper choice may have.
-    """
-
-    bound: int
-    choice: tuple[int, ...]
-    cost: int
-    keep: tuple[np.ndarray, ...]
-
-
-def passed(tables: Tables, known: Sequence[int], late: Callable[[], bool]) -> Messages:
-    """Pass messages.
-
-    Args:
-      tables: a problem; its memory is ignored.
-      known: a choice that is possible.
-      late: whether to end; asked before each sweep.
-    """
-    return _Sweeps(tables, tuple(known)).run(late)
 
 
 class _Edge:
@@ -78,13 +51,27 @@ class _Edge:
         return part + self.moved[side] + self.moved[1 - side][other]
 
 
-class _Sweeps:
-    def __init__(self, tables: Tables, known: tuple[int, ...]):
+class Messages:
+    """Tables between which costs have moved; more of them with each `run`.
+
+    Attributes:
+      choice: the cheapest that is known.
+      cost: of it; picoseconds.
+      bound: no choice that costs less than `cost` costs less than this.
+    """
+
+    def __init__(self, tables: Tables, known: Sequence[int]):
+        """Begin.
+
+        Args:
+          tables: a problem; its memory is ignored.
+          known: a choice that is possible.
+        """
+        self.choice = tuple(known)
+        self.cost = tables.cost_of(known)
         self._tables = tables
-        self._choice = known
-        self._cost = tables.cost_of(known)
         # What costs more than the known choice is in no better one, whatever else that has.
-        cap = self._cost + 1
+        cap = self.cost + 1
         self._alone = [np.minimum(one, cap) for one in tables.cost]
         self._edges = [_Edge(a, b, np.minimum(pair, cap)) for (a, b), pair in tables.pairs.items()]
         # For each operation its tables with earlier ones, and with later ones.
@@ -93,19 +80,53 @@ class _Sweeps:
             a, b = edge.ends
             self._near[1][a].append(edge)
             self._near[0][b].append(edge)
+        self._lowest = self._sum()
 
-    def run(self, late: Callable[[], bool]) -> Messages:
-        best = self._bound()
+    @property
+    def bound(self) -> int:
+        """See above."""
+        return min(self._lowest, self.cost)
+
+    @property
+    def gap(self) -> int:
+        """How many picoseconds the best choice may be cheaper at most."""
+        return self.cost - self.bound
+
+    def offer(self, choice: Sequence[int]) -> None:
+        """Keep a choice if it is cheaper than the known one."""
+        cost = self._tables.cost_of(choice)
+        if cost < self.cost:
+            self.choice, self.cost = tuple(choice), cost
+
+    def run(self, late: Callable[[], bool]) -> None:
+        """Pass messages, until the bound stops growing.
+
+        Args:
+          late: whether to end; asked before each sweep.
+        """
         for sweep in range(1, _SWEEPS + 1):
-            if (self._cost - best) * _CLOSE <= self._cost or late():
+            if self.gap * _CLOSE <= self.cost or late():
                 break
             self._sweep(forward=True)
             self._sweep(forward=False)
             if sweep % _LOOK == 0:
-                before, best = best, max(best, self._bound())
-                if best - before < _SHARE * (self._cost - best):
+                before, self._lowest = self._lowest, max(self._lowest, self._sum())
+                if self._lowest - before < _SHARE * self.gap:
                     break
-        return Messages(min(best, self._cost), self._choice, self._cost, self._keep())
+        self._lowest = self._sum()
+
+    def keep(self, slack: int) -> dict[int, np.ndarray]:
+        """Return, for each operation, the strategies of all choices that may cost little.
+
+        Args:
+          slack: no choice with any other strategy costs `bound + slack` or less.
+        """
+        mine = [one - one.min() for one in self._alone]
+        for edge in self._edges:
+            for side in (0, 1):
+                least = edge.least(side)
+                mine[edge.ends[side]] = mine[edge.ends[side]] + (least - least.min())
+        return {node: np.flatnonzero(one <= slack) for node, one in enumerate(mine)}
 
     def _sweep(self, forward: bool) -> None:
         """Move costs from earlier tables to each operation in turn, and on to later ones."""
@@ -126,24 +147,8 @@ class _Sweeps:
             for edge in later[node]:
                 edge.moved[1 - side] += share
                 total -= share
-        cost = self._tables.cost_of(chosen)
-        if cost < self._cost:
-            self._choice, self._cost = tuple(chosen), cost
+        self.offer(chosen)
 
-    def _bound(self) -> int:
+    def _sum(self) -> int:
         found = sum(int(one.min()) for one in self._alone)
         return found + sum(int(edge.least(0).min()) for edge in self._edges)
-
-    def _keep(self) -> tuple[np.ndarray, ...]:
-        """Return the strategies whose own bound is not above the cost of the best choice."""
-        mine = [one - one.min() for one in self._alone]
-        for edge in self._edges:
-            for side in (0, 1):
-                least = edge.least(side)
-                mine[edge.ends[side]] = mine[edge.ends[side]] + (least - least.min())
-        slack = self._cost - self._bound()
-        found = [np.flatnonzero(one <= slack) for one in mine]
-        return tuple(
-            one if s in one else np.sort(np.append(one, s))
-            for one, s in zip(found, self._choice, strict=True)
-        )
