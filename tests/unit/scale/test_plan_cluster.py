@@ -218,6 +218,9 @@ def test_saved_model(folder, capsys):
         f"tf-fuse: error: {folder / 'saved'} has the signatures train; name the training step's by "
         "--signature, got no\n"
     )
+    tf.saved_model.save(tf.Module(), folder / "bare")
+    assert cli.main(_arguments(folder, "--model", str(folder / "bare"))) == 1
+    assert "bare has no signature; save it anew with " in capsys.readouterr().err
 
 
 def _with_collectives(folder):

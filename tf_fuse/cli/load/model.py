@@ -58,6 +58,11 @@ def _saved_model(path: Path, batch: int, signature: str | None) -> TracedStep:
         except (ValueError, OSError) as error:
             raise ScaleError(f"TensorFlow cannot load {path}: {error}") from error
     names = sorted(loaded.signatures)
+    if not names:
+        raise ScaleError(
+            f"{path} has no signature; save it anew with the training step as one: "
+            "tf.saved_model.save(model, folder, signatures={'train': step})"
+        )
     if signature is None and len(names) == 1:
         signature = names[0]
     if signature not in names:
