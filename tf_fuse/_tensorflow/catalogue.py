@@ -22,6 +22,7 @@ from tf_fuse._tensorflow.graphs import (
     dataset_functions,
     functions,
     generated_ops,
+    instance_keys,
     internal_api,
     rewrite_after_trace,
 )
@@ -59,6 +60,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     rewrite_after_trace,
     generated_ops,
     control_dependencies,
+    instance_keys,
     dataset_functions,
     functions,
     call_time_captures,

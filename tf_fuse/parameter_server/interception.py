@@ -167,7 +167,7 @@ def _creating(extended: Any, kwargs: Mapping[str, Any], is_spread: bool) -> Iter
     creating.name, creating.shape = _name(kwargs), None
     creating.is_fixed = _explicit_server(server_count(extended), creating.name) is not None
     if is_spread or partitioner_of(extended) is not None:
-        creating.planned = placement_of(extended).decisions()
+        creating.planned = placement_of(extended).decision
         _thread.whole = f"#{next(_wholes)}"
     try:
         yield

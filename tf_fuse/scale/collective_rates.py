@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,12 +62,39 @@ class CollectiveRates:
         found = {}
         for way in WAYS:
             given = content.get(way) if isinstance(content, dict) else None
-            values = [given.get(name) if isinstance(given, dict) else None for name in names]
-            numbers = [float(one) for one in values if isinstance(one, (int, float)) and one >= 0]
-            if len(numbers) < len(names):
+            if not isinstance(given, dict):
                 raise ScaleError(
                     f"{path} has no costs of collectives by {way}; run: tf-fuse calibrate --out "
                     f"{path}"
                 )
-            found[way] = WayRates(*numbers)
+            found[way] = WayRates(
+                *(
+                    checked_cost(given.get(name), f"{name} of {way}", path, name == "threads")
+                    for name in names
+                )
+            )
         return cls(found)
+
+
+def checked_cost(
+    value: Any, name: str, path: str | os.PathLike[str], is_divisor: bool = False
+) -> float:
+    """Return a value of a file of costs.
+
+    Args:
+      value: what the file has.
+      name: of the value, for errors.
+      path: of the file, for errors.
+      is_divisor: whether it must not be 0.
+
+    Raises:
+      ScaleError: it is not a number, or too small, or infinite.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf or (is_divisor and value == 0):
+        least = "above 0" if is_divisor else "0 or more"
+        raise ScaleError(
+            f"{path}: {name} is {value!r}, must be a number, {least}; run: tf-fuse calibrate --out "
+            f"{path}"
+        )
+    return float(value)

@@ -11,13 +11,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.scale.collective_rates import CollectiveRates
+from tf_fuse.scale.collective_rates import CollectiveRates, checked_cost
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.steps.step_graph import WORKER, StepGraph, Transfer, Work
 
 _VERSION = 3
 # A model's operations take so many times what the rates say at most, and such a part at least.
 _MOST_SCALE = 4.0
+# What other figures are divided by.
+_ABOVE_ZERO = ("step_threads", "data_threads", "core_share")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -254,13 +256,16 @@ def load_rates(path: str | os.PathLike[str]) -> Rates:
     Raises:
       ScaleError: the file does not exist, or holds no rates.
     """
-    given = _content(path).get("rates", {})
+    given = _content(path).get("rates")
     names = [field.name for field in dataclasses.fields(Rates)]
-    if missing := [name for name in names if not isinstance(given.get(name), (int, float))]:
-        raise ScaleError(f"{path}: {', '.join(missing)} is missing or not a number")
-    if wrong := [name for name in names if not 0 <= given[name] < float("inf")]:
-        raise ScaleError(f"{path}: {wrong[0]} is {given[wrong[0]]}, must be 0 or more")
-    return Rates(**{name: float(given[name]) for name in names})
+    found = given if isinstance(given, dict) else {}
+    if missing := [name for name in names if name not in found]:
+        raise ScaleError(
+            f"{path}: {', '.join(missing)} is missing; run: tf-fuse calibrate --out {path}"
+        )
+    return Rates(
+        **{name: checked_cost(found[name], name, path, name in _ABOVE_ZERO) for name in names}
+    )
 
 
 def load_collectives(path: str | os.PathLike[str]) -> CollectiveRates:
@@ -281,7 +286,9 @@ def _content(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path}"
         ) from None
     except (OSError, ValueError) as error:
-        raise ScaleError(f"{path} holds no costs: {error}") from None
+        raise ScaleError(
+            f"{path} holds no costs: {error}; run: tf-fuse calibrate --out {path}"
+        ) from None
     if not isinstance(content, dict) or content.get("version") != _VERSION:
         version = content.get("version") if isinstance(content, dict) else None
         raise ScaleError(

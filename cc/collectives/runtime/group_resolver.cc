@@ -56,54 +56,6 @@ std::string Names(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void Joins::AddBroadcast(const tensorflow::CompleteInstanceRequest& request) {
-  absl::MutexLock lock(&mu_);
-  auto found = joins_.find(Key(request.group_key(), request.device()));
-  if (found == joins_.end()) return;
-  if (found->second.broadcasts.size() >= kMaxJoins) return;
-  found->second.broadcasts.push_back(request);
-}
-
-bool Joins::KeepError(const tensorflow::CompleteInstanceRequest& request,
-                      absl::FunctionRef<bool()> is_current,
-                      std::function<void()> next) {
-  absl::MutexLock lock(&mu_);
-  const Key key(request.group_key(), request.device());
-  if (!is_current() || joins_.count(key) == 0) return false;
-  errors_.emplace(request.group_key(), std::move(next));
-  return true;
-}
-
-void Joins::Meet(int32_t group_key) {
-  std::vector<std::function<void()>> next;
-  {
-    absl::MutexLock lock(&mu_);
-    ++meetings_[group_key];
-    joins_.erase(joins_.lower_bound(Key(group_key, "")),
-                 joins_.lower_bound(Key(group_key + int64_t{1}, "")));
-    const auto [begin, end] = errors_.equal_range(group_key);
-    for (auto it = begin; it != end; ++it) next.push_back(it->second);
-    errors_.erase(begin, end);
-  }
-  for (const std::function<void()>& one : next) one();
-}
-
-void Joins::GoOn() {
-  std::multimap<int32_t, std::function<void()>> next;
-  {
-    absl::MutexLock lock(&mu_);
-    next.swap(errors_);
-  }
-  for (const auto& [key, one] : next) one();
-}
-
-std::vector<Joins::Join> Joins::All() const {
-  absl::MutexLock lock(&mu_);
-  std::vector<Join> all;
-  for (const auto& [key, join] : joins_) all.push_back(join);
-  return all;
-}
-
 FuseParamResolver::FuseParamResolver(
     const ConfigProto& config, const DeviceMgr* devices,
     DeviceResolverDistributed* resolver,
@@ -158,9 +110,9 @@ void FuseParamResolver::JoinBroadcasts(
     }
   }
   for (size_t i = 0; i < early->responses.size(); ++i) {
-    CollectiveParamResolverDistributed::CompleteInstanceAsync(
-        &early->join.broadcasts[i], &early->responses[i], &early->cancellation,
-        [early](const absl::Status& status) {});
+    AnswerInstance(&early->join.broadcasts[i], &early->responses[i],
+                   &early->cancellation,
+                   [early](const absl::Status& status) {});
   }
   for (const std::function<void()>& ask : asked) ask();
 }
@@ -174,9 +126,15 @@ void FuseParamResolver::CompleteParamsAsync(const DeviceAttributes& device,
   tensorflow::core::IntrusivePtr<CollectiveParams> kept(params,
                                                         /*add_ref=*/true);
   auto own = KeptCancellation::Of(cancellation);
+  const IdleInstances::Key instance(params->group.group_key,
+                                    params->instance.step_id,
+                                    params->instance.instance_key);
+  instances_.Begin(instance);
   CollectiveParamResolverDistributed::CompleteParamsAsync(
       WithCard(device), params, own->manager(),
-      [this, params, kept = std::move(kept), own, done](absl::Status status) {
+      [this, params, instance, kept = std::move(kept), own,
+       done](absl::Status status) {
+        EndUse(instance);
         own->End();
         if (status.ok()) {
           ChooseAlgorithm(params);
@@ -218,14 +176,14 @@ void FuseParamResolver::CompleteInstanceAsync(
     tensorflow::CompleteInstanceResponse* response,
     CancellationManager* cancellation, const StatusCallback& done) {
   const auto ask = [=, this] {
-    CollectiveParamResolverDistributed::CompleteInstanceAsync(
-        request, response, cancellation, [=, this](const absl::Status& status) {
-          if (status.ok() &&
-              request->type() == tensorflow::BROADCAST_COLLECTIVE) {
-            joins_->AddBroadcast(*request);
-          }
-          done(status);
-        });
+    AnswerInstance(request, response, cancellation,
+                   [=, this](const absl::Status& status) {
+                     if (status.ok() &&
+                         request->type() == tensorflow::BROADCAST_COLLECTIVE) {
+                       joins_->AddBroadcast(*request);
+                     }
+                     done(status);
+                   });
   };
   {
     absl::MutexLock lock(&mu_);
@@ -235,7 +193,42 @@ void FuseParamResolver::CompleteInstanceAsync(
   ask();
 }
 
+void FuseParamResolver::AnswerInstance(
+    const tensorflow::CompleteInstanceRequest* request,
+    tensorflow::CompleteInstanceResponse* response,
+    CancellationManager* cancellation, StatusCallback done) {
+  const IdleInstances::Key instance(request->group_key(), request->step_id(),
+                                    request->instance_key());
+  instances_.Begin(instance);
+  CollectiveParamResolverDistributed::CompleteInstanceAsync(
+      request, response, cancellation,
+      [this, instance, done = std::move(done)](const absl::Status& status) {
+        EndUse(instance);
+        done(status);
+      });
+}
+
+// Before it reports the end, which may end this task. TensorFlow reads nothing
+// of the record after it has called the callback of the last call.
+void FuseParamResolver::EndUse(const IdleInstances::Key& key) {
+  instances_.End(key, [this](const IdleInstances::Key& idle) {
+    const auto& [group, step, instance] = idle;
+    tensorflow::mutex_lock lock(instance_mu_);
+    auto of_group = instance_table_.find(group);
+    if (of_group == instance_table_.end()) return;
+    auto found = of_group->second.find({step, instance});
+    if (found == of_group->second.end()) return;
+    // A broadcast's record counts the members that have come.
+    if (found->second->shared->instance.type ==
+        tensorflow::BROADCAST_COLLECTIVE) {
+      return;
+    }
+    of_group->second.erase(found);
+  });
+}
+
 void FuseParamResolver::StartAbort(const absl::Status& status) {
+  instances_.Stop();  // TensorFlow walks over all records without a lock.
   CollectiveParamResolverDistributed::StartAbort(status);
   joins_->GoOn();
 }

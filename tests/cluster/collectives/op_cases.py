@@ -16,6 +16,9 @@ from tests.cluster.collectives.member import GROUP_KEY, Base, usage
 from tests.cluster.collectives.ranks import Error, Reduce
 from tests.cluster.collectives.values import digest, values
 
+# Other cases have smaller keys.
+_NEW_INSTANCES = 1_000_000
+
 
 class OpCases(Base):
     """Cases of `cases.Member`."""
@@ -140,6 +143,13 @@ class OpCases(Base):
     def repeat(self, calls: int, elements: int, op: str = "all_reduce", warm: int = 0) -> Any:
         """One function that calls an op again and again.
 
+        Args:
+          calls: how many.
+          elements: of the tensor.
+          op: "all_reduce", "rs_ag"; or "new_instances", at each call 100 all-reduces that have new
+            keys, as those of MultiWorkerMirroredStrategy have.
+          warm: calls that do not count.
+
         Returns:
           Whether all results were right, and what the process uses before and after.
         """
@@ -148,11 +158,11 @@ class OpCases(Base):
         step = self._step_of(op, key, elements)
 
         @tf.function(autograph=False)
-        def loop(count: Any, x: Any) -> Any:
+        def loop(first: Any, end: Any, x: Any) -> Any:
             return tf.while_loop(
-                lambda i, _: i < count,
-                lambda i, last: (i + 1, step(x + 0.0 * last[0])),
-                (tf.constant(0), x),
+                lambda i, _: i < end,
+                lambda i, last: (i + 1, step(i, x + 0.0 * last[0])),
+                (first, x),
                 shape_invariants=(tf.TensorShape([]), x.shape),
                 parallel_iterations=1,
             )[1]
@@ -161,19 +171,27 @@ class OpCases(Base):
         right = True
         with tf.device(self.device):
             if warm:
-                loop(tf.constant(warm), x)
+                loop(tf.constant(0), tf.constant(warm), x)
             before = usage()
-            for _ in range(10):
-                right = right and bool(np.array_equal(loop(tf.constant(calls // 10), x), total))
+            for done in range(warm, warm + calls, calls // 10):
+                sums = loop(tf.constant(done), tf.constant(done + calls // 10), x)
+                right = right and bool(np.array_equal(sums, total))
         return {"right": right, "before": before, "after": usage()}
 
-    def _step_of(self, op: str, key: int, elements: int) -> Callable[[Any], Any]:
+    def _step_of(self, op: str, key: int, elements: int) -> Callable[[Any, Any], Any]:
+        spec = Reduce(self.ranks, "float32", elements)
         if op == "all_reduce":
-            spec = Reduce(self.ranks, "float32", elements)
-            return lambda x: self._all_reduce(spec, key, x)
+            return lambda _, x: self._all_reduce(spec, key, x)
+        if op == "new_instances":
+            return lambda i, x: (
+                tf.add_n(
+                    [self._all_reduce(spec, _NEW_INSTANCES + 100 * i + k, x) for k in range(100)]
+                )
+                / 100.0
+            )
         from tf_fuse import collectives
 
         group = collectives.Group(self.ranks)
-        return lambda x: collectives.all_gather(
+        return lambda _, x: collectives.all_gather(
             collectives.reduce_scatter(x, group), [elements], group
         )

@@ -202,3 +202,12 @@ def test_many_small_calls_leave_nothing(ours, op, calls):
         # A leak of a request or buffer for each call would be megabytes.
         assert after["rss_kib"] - before["rss_kib"] < 8 << 10
     assert [c["lent_chunks"] for c in ours.values("counters")] == [0] * RANKS
+
+
+def test_instances_are_forgotten():
+    with Ranks(["grpc+fuse"] * 2) as ranks:
+        results = ranks.values("repeat", calls=600, elements=4, op="new_instances", warm=30)
+    for result in results:
+        assert result["right"] is True
+        # TensorFlow keeps a record of each of 60,000 instances, the plugin those of 1,000.
+        assert result["after"]["rss_kib"] - result["before"]["rss_kib"] < 8 << 10

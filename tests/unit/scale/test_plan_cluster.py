@@ -4,6 +4,8 @@
 
 import dataclasses
 import json
+import sys
+import zipfile
 
 import keras
 import pytest
@@ -76,8 +78,23 @@ def test_json_has_the_figures_of_the_tables(folder, capsys):
         (["--model", "none.keras"], "tf-fuse: error: none.keras does not exist\n"),
         (
             ["--sweep", "workers=1..4"],
-            "tf-fuse: error: --sweep 'workers=1..4' is not a range of servers, as in ps=1..64 or "
-            "ps=1,2,4\n",
+            "tf-fuse: error: --sweep 'workers=1..4' is not a range of 1 or more servers, the "
+            "smaller number first, as in ps=1..64 or ps=1,2,4\n",
+        ),
+        (
+            ["--hosts", "3"],
+            "tf-fuse: error: --hosts 3 is for --replicas; a worker or server has a host of its "
+            "own, or with --one-host all have one\n",
+        ),
+        (
+            ["--model", "none.keras", "--signature", "train"],
+            "tf-fuse: error: --signature train is for the folder of a SavedModel, and --model is "
+            "none.keras\n",
+        ),
+        (
+            ["--json", "none/found.json"],
+            "tf-fuse: error: --json none/found.json: the folder none does not exist; make it "
+            "first\n",
         ),
         (
             ["--rates", "none.json"],
@@ -90,6 +107,88 @@ def test_errors_say_what_to_do(folder, monkeypatch, capsys, change, text):
     monkeypatch.chdir(folder)
     assert cli.main(_arguments(folder, *change)) == 1
     assert capsys.readouterr().err == text
+
+
+def test_a_picture_of_unknown_kind_is_refused(folder, capsys):
+    pytest.importorskip("matplotlib")
+    assert cli.main(_arguments(folder, "--plot", "found.foo")) == 1
+    assert "--plot found.foo has the ending 'foo', must be one of " in capsys.readouterr().err
+
+
+_PROGRAM = """
+import tensorflow as tf
+
+def one():
+    return 1
+
+def number():
+    return 1, ()
+
+def tensor():
+    return tf.identity, tf.constant(1.0)
+
+def fails():
+    raise RuntimeError("mine")
+
+def step_fails():
+    return (lambda x: x.foo), (tf.constant(1.0),)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("one", "steps:one must return (function, arguments), and returned int"),
+        ("number", "steps:number must return (function, arguments), and returned int, tuple"),
+        (
+            "tensor",
+            "steps:tensor must return a tuple of arguments after the function",
+        ),
+        ("fails", "steps:fails raised RuntimeError: mine ("),
+        ("step_fails", "the step of steps:step_fails raised AttributeError: "),
+        ("none", "steps has no function none"),
+    ],
+)
+def test_errors_of_a_program_are_named(folder, monkeypatch, capsys, name, text):
+    monkeypatch.chdir(folder)
+    monkeypatch.delitem(sys.modules, "steps", raising=False)
+    (folder / "steps.py").write_text(_PROGRAM)
+    assert cli.main(_arguments(folder, "--model", f"steps:{name}")) == 1
+    assert f"tf-fuse: error: {text}" in capsys.readouterr().err
+
+
+def test_a_program_that_cannot_be_imported_is_named(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "wrong_steps.py").write_text("def (")
+    assert cli.main(_arguments(folder, "--model", "wrong_steps:step")) == 1
+    assert "tf-fuse: error: wrong_steps raised SyntaxError: " in capsys.readouterr().err
+
+
+def test_models_that_cannot_be_trained_are_refused(folder, capsys):
+    def error_of(name):
+        assert cli.main(_arguments(folder, "--model", str(folder / name))) == 1
+        return capsys.readouterr().err
+
+    (folder / "folder.keras").mkdir()
+    assert "folder.keras is a folder, not a file" in error_of("folder.keras")
+    with zipfile.ZipFile(folder / "empty.keras", "w") as file:
+        file.writestr("other", "")
+    assert "Keras cannot load" in error_of("empty.keras")
+    keras.Sequential([keras.Input((4,)), keras.layers.ReLU()]).save(folder / "still.keras")
+    assert "still.keras has no weights to train" in error_of("still.keras")
+    keras.Sequential([keras.layers.Dense(1)]).save(folder / "new.keras")
+    assert "new.keras was saved before it knew its inputs" in error_of("new.keras")
+
+    @keras.saving.register_keras_serializable("mine")
+    class Twice(keras.layers.Layer):
+        def call(self, x):
+            return 2 * x
+
+    keras.Sequential([keras.Input((4,)), Twice()]).save(folder / "own.keras")
+    keras.saving.get_custom_objects().clear()
+    error = error_of("own.keras")
+    assert "Twice" in error
+    assert "as --model MODULE:NAME" in error
 
 
 class _Saved(tf.Module):
@@ -119,6 +218,9 @@ def test_saved_model(folder, capsys):
         f"tf-fuse: error: {folder / 'saved'} has the signatures train; name the training step's by "
         "--signature, got no\n"
     )
+    tf.saved_model.save(tf.Module(), folder / "bare")
+    assert cli.main(_arguments(folder, "--model", str(folder / "bare"))) == 1
+    assert "bare has no signature; save it anew with " in capsys.readouterr().err
 
 
 def _with_collectives(folder):
@@ -147,6 +249,12 @@ def test_replicas(folder, capsys):
     [
         (("--sweep", "ps=1,2"), "--sweep and --plot try numbers of servers, and --replicas have"),
         (("--one-host", "--hosts", "2"), "--one-host is one host, and --hosts 2 are more"),
+        (("--hosts", "3"), "8 replicas cannot be on 3 hosts alike; take a number of hosts that"),
+        (
+            ("--replicas", "600", "--hosts", "4"),
+            "--replicas 600 on --hosts 4 are 150 on a host, 128 at most; name more hosts",
+        ),
+        (("--replicas", "20000"), "--replicas 20000 are too many to simulate, 16384 at most"),
     ],
 )
 def test_what_does_not_go_with_replicas_is_refused(folder, capsys, arguments, message):
@@ -158,6 +266,13 @@ def test_what_does_not_go_with_replicas_is_refused(folder, capsys, arguments, me
 def test_replicas_need_costs_of_collectives(folder, capsys):
     assert cli.main(_arguments(folder, "--replicas", "8")) == 1
     assert "has no costs of collectives by stock; run: tf-fuse calibrate" in capsys.readouterr().err
+
+
+def test_costs_of_collectives_are_checked(folder, capsys):
+    ways = dict.fromkeys(("stock", "shm", "grpc"), WayRates(1e-4, 1e-5, float("nan")))
+    save_rates(_COSTS, folder / "costs.json", {}, CollectiveRates(ways))
+    assert cli.main(_arguments(folder, "--replicas", "8")) == 1
+    assert "byte_s of stock is nan, must be a number, 0 or more; run" in capsys.readouterr().err
 
 
 def test_rates_are_read_as_they_were_written(tmp_path):
@@ -173,8 +288,22 @@ def test_rates_are_read_as_they_were_written(tmp_path):
         ("{", "holds no costs"),
         ('{"version": 3, "rates": {}}', "function_s, "),
         (
-            json.dumps({"version": 3, "rates": {**dataclasses.asdict(_COSTS), "hop_s": -1.0}}),
-            "hop_s is -1.0, must be 0 or more",
+            '{"version": 3, "rates": []}',
+            "function_s, .*; run: tf-fuse calibrate --out ",
+        ),
+        *(
+            (
+                json.dumps({"version": 3, "rates": {**dataclasses.asdict(_COSTS), name: value}}),
+                f"{name} is {value!r}, must be a number, {least}; run: tf-fuse calibrate --out ",
+            )
+            for name, value, least in (
+                ("hop_s", -1.0, "0 or more"),
+                ("hop_s", float("nan"), "0 or more"),
+                ("hop_s", float("inf"), "0 or more"),
+                ("hop_s", "x", "0 or more"),
+                ("hop_s", True, "0 or more"),
+                ("core_share", 0, "above 0"),
+            )
         ),
     ],
 )
@@ -190,5 +319,5 @@ def test_links_and_sweeps():
     assert numbers("ps=2..5") == [2, 3, 4, 5]
     assert numbers("ps=8,2") == [2, 8]
     assert numbers_to_try(8) == [1, 2, 3, 4, 5, 7, 8]
-    with pytest.raises(ScaleError, match="is not a range of servers"):
+    with pytest.raises(ScaleError, match="the smaller number first"):
         numbers("ps=5..2")

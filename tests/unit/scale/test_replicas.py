@@ -137,7 +137,7 @@ def test_rates_of_collectives_are_those_of_the_probes():
 @pytest.mark.parametrize("content", [None, [], {STOCK: {}}, {STOCK: {"call_s": -1.0}}])
 def test_a_file_without_collectives_is_refused(content):
     with pytest.raises(
-        ScaleError, match=r"costs\.json has no costs of collectives by stock; run: "
+        ScaleError, match=r"costs\.json.* stock.*; run: tf-fuse calibrate --out costs"
     ):
         CollectiveRates.from_dict(content, "costs.json")
 

@@ -8,13 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tf_fuse.cli.load.program import ProgramError, named_function
+from tf_fuse.cli.load.program import ProgramError, named_function, raised
 from tf_fuse.scale.errors import ScaleError
 from tf_fuse.scale.replicas.step import ReplicaStep, measured_step
 from tf_fuse.scale.steps.trace import TracedStep, recorded_variables, trace
 
 _MEASURE_S = 1.5
 _WARM_UP_STEPS = 3
+_INSTEAD = (
+    "If the model needs classes or functions of yours, name a Python function that makes it and "
+    "returns (step, arguments), as --model MODULE:NAME"
+)
 
 
 def load(model: str, batch: int, signature: str | None = None) -> TracedStep:
@@ -32,8 +36,7 @@ def load(model: str, batch: int, signature: str | None = None) -> TracedStep:
     """
     path = Path(model)
     if model.endswith(".keras"):
-        if not path.is_file():
-            raise ScaleError(f"{model} does not exist")
+        _check_file(path)
         return _keras(path, batch)
     if path.is_dir():
         return _saved_model(path, batch, signature)
@@ -55,6 +58,11 @@ def _saved_model(path: Path, batch: int, signature: str | None) -> TracedStep:
         except (ValueError, OSError) as error:
             raise ScaleError(f"TensorFlow cannot load {path}: {error}") from error
     names = sorted(loaded.signatures)
+    if not names:
+        raise ScaleError(
+            f"{path} has no signature; save it anew with the training step as one: "
+            "tf.saved_model.save(model, folder, signatures={'train': step})"
+        )
     if signature is None and len(names) == 1:
         signature = names[0]
     if signature not in names:
@@ -79,10 +87,22 @@ def _program(name: str, batch: int) -> TracedStep:
     except ProgramError as error:
         raise ScaleError(str(error)) from error
     with recorded_variables() as variables:
-        made = make()
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise ScaleError(f"{name} must return (function, args), and returned {type(made).__name__}")
-    return trace(name, made[0], made[1], variables, batch)
+        try:
+            made = make()
+        except Exception as error:  # of the user's function
+            raise ScaleError(raised(name, error)) from error
+    parts = made if isinstance(made, tuple) else (made,)
+    kinds = ", ".join(type(one).__name__ for one in parts)
+    if len(parts) != 2 or not callable(parts[0]):
+        raise ScaleError(f"{name} must return (function, arguments), and returned {kinds}")
+    if not isinstance(parts[1], (tuple, list)):
+        raise ScaleError(
+            f"{name} must return a tuple of arguments after the function, and returned {kinds}"
+        )
+    try:
+        return trace(name, *parts, variables, batch)
+    except Exception as error:  # of the user's step
+        raise ScaleError(raised(f"the step of {name}", error)) from error
 
 
 def _keras(path: Path, batch: int) -> TracedStep:
@@ -114,8 +134,7 @@ def load_replica(file: str, batch: int) -> ReplicaStep:
     path = Path(file)
     if not file.endswith(".keras"):
         raise ScaleError(f"--replicas takes a .keras file as --model, got {file!r}")
-    if not path.is_file():
-        raise ScaleError(f"{file} does not exist")
+    _check_file(path)
     model, optimizer, inputs = _loaded(path, batch)
     weights = model.trainable_variables
 
@@ -128,6 +147,13 @@ def load_replica(file: str, batch: int) -> ReplicaStep:
     return measured_step(path.name, weights, gradients, update)
 
 
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise ScaleError(f"{path} does not exist")
+    if not path.is_file():
+        raise ScaleError(f"{path} is a folder, not a file that Keras saved")
+
+
 def _loaded(path: Path, batch: int) -> tuple[Any, Any, Any]:
     """Return a saved Keras model, its optimizer or Adam, and inputs of zero."""
     import keras
@@ -135,8 +161,14 @@ def _loaded(path: Path, batch: int) -> tuple[Any, Any, Any]:
 
     try:
         model = keras.models.load_model(path)
-    except (ValueError, OSError, TypeError) as error:
-        raise ScaleError(f"Keras cannot load {path}: {error}") from error
+    except Exception as error:  # of Keras, or of what it reads the file with
+        raise ScaleError(
+            f"Keras cannot load {path}: {error} ({type(error).__name__}). {_INSTEAD}"
+        ) from error
+    if not getattr(model, "inputs", None):
+        raise ScaleError(f"the model in {path} was saved before it knew its inputs. {_INSTEAD}")
+    if not model.trainable_variables:
+        raise ScaleError(f"the model in {path} has no weights to train")
     optimizer = getattr(model, "optimizer", None) or keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     inputs = tf.nest.map_structure(lambda one: _zeros(one, batch), model.inputs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,8 @@ def named_function(text: str) -> Callable[[], Any]:
         raise ProgramError(
             f"cannot import {module_name}: {error}; run the command in the folder of {module_name}"
         ) from error
+    except Exception as error:  # of the user's module
+        raise ProgramError(raised(module_name, error)) from error
     finally:
         sys.path.pop(0)
     make = getattr(module, name, None)
@@ -38,3 +41,10 @@ def named_function(text: str) -> Callable[[], Any]:
         raise ProgramError(f"{module_name} has no function {name}")
     found: Callable[[], Any] = make
     return found
+
+
+def raised(name: str, error: Exception) -> str:
+    """Return a sentence for an error of the user's program: what it is, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{name} raised {type(error).__name__}: {error}{at}"

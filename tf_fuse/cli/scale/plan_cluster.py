@@ -35,18 +35,46 @@ def run(args: Namespace) -> int:
         print(f"tf-fuse: error: {missing}", file=sys.stderr)
         return 1
     try:
+        _check(args)
         if args.replicas:
             plan_replicas.run(args)
             return 0
         result = _predict(args)
+        if not json_output.write(_as_json(result), args.json):
+            _print(result)
+        if args.plot:
+            _plot(result, args.plot)
     except (ScaleError, OSError) as error:
         print(f"tf-fuse: error: {error}", file=sys.stderr)
         return 1
-    if not json_output.write(_as_json(result), args.json):
-        _print(result)
-    if args.plot:
-        _plot(result, args.plot)
     return 0
+
+
+def _check(args: Namespace) -> None:
+    """Refuse what would be ignored, or fail after minutes."""
+    if args.hosts and not args.replicas:
+        raise ScaleError(
+            f"--hosts {args.hosts} is for --replicas; a worker or server has a host of its own, or "
+            "with --one-host all have one"
+        )
+    if args.signature and not os.path.isdir(args.model):
+        raise ScaleError(
+            f"--signature {args.signature} is for the folder of a SavedModel, and --model is "
+            f"{args.model}"
+        )
+    for option, path in (("--json", args.json), ("--plot", args.plot)):
+        folder = os.path.dirname(path or "") or "."
+        if not os.path.isdir(folder):
+            raise ScaleError(f"{option} {path}: the folder {folder} does not exist; make it first")
+    if args.plot:
+        from matplotlib.figure import Figure
+
+        known = sorted(Figure().canvas.get_supported_filetypes())
+        ending = os.path.splitext(args.plot)[1].removeprefix(".")
+        if ending and ending.lower() not in known:
+            raise ScaleError(
+                f"--plot {args.plot} has the ending {ending!r}, must be one of {', '.join(known)}"
+            )
 
 
 def numbers(text: str) -> list[int]:
@@ -66,7 +94,10 @@ def numbers(text: str) -> list[int]:
             listed = [one for one in {first, *numbers_to_try(last)} if first <= one <= last]
         if listed and min(listed) > 0:
             return sorted(listed)
-    raise ScaleError(f"--sweep {text!r} is not a range of servers, as in ps=1..64 or ps=1,2,4")
+    raise ScaleError(
+        f"--sweep {text!r} is not a range of 1 or more servers, the smaller number first, as in "
+        "ps=1..64 or ps=1,2,4"
+    )
 
 
 def _predict(args: Namespace) -> dict[str, Any]:
@@ -147,6 +178,11 @@ def _print(result: dict[str, Any]) -> None:
         "steps/s fused; with more, less than 5 % is gained",
         highlight=False,
     )
+    if best.rate("stock") > best.rate("fused"):
+        console.print(
+            f"stock is faster there: {best.rate('stock'):.1f} steps/s; keep the protocol grpc",
+            highlight=False,
+        )
 
 
 def _sweep_table(comparisons: list[Any]) -> Table:

@@ -17,6 +17,8 @@ from tf_fuse.cli.scale.calibrate import DEFAULT_PATH
 
 # A resource that is used for less of the time is not what the steps wait for.
 _FULL = 0.75
+# All replicas of a host are simulated, and all messages of a ring: more take many minutes.
+_MOST_REPLICAS, _MOST_ON_HOST = 16_384, 128
 
 
 def run(args: Namespace) -> None:
@@ -42,6 +44,15 @@ def run(args: Namespace) -> None:
     if args.one_host and args.hosts not in (None, 1):
         raise ScaleError(f"--one-host is one host, and --hosts {args.hosts} are more")
     hosts = 1 if args.one_host else args.hosts or args.replicas
+    if args.replicas > _MOST_REPLICAS:
+        raise ScaleError(
+            f"--replicas {args.replicas} are too many to simulate, {_MOST_REPLICAS} at most"
+        )
+    if (here := -(-args.replicas // hosts)) > _MOST_ON_HOST:
+        raise ScaleError(
+            f"--replicas {args.replicas} on --hosts {hosts} are {here} on a host, {_MOST_ON_HOST} "
+            "at most; name more hosts"
+        )
     setting = job.Setting(args.replicas, hosts, args.cores, link.bytes_per_s, link.seconds)
     step = load_model.load_replica(args.model, args.batch)
     rows = [(job.RING, "stock"), *((one, mode) for mode in job.MODES[1:] for one in _ALGORITHMS)]

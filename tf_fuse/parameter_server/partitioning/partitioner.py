@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tensorflow.python.distribute import sharded_variable
@@ -315,7 +315,7 @@ class CostPartitioner(sharded_variable.Partitioner):
         if creating.is_fixed:
             decision = PartitionDecision(variable, reason="a device scope names its server")
         else:
-            decision = _planned(variable) or decide(variable, self.servers, self.costs, only)
+            decision = planned(variable) or decide(variable, self.servers, self.costs, only)
         self.decisions[variable] = decision
         creating.shape = sizes
         result = [1] * len(sizes)
@@ -330,7 +330,7 @@ class _Creating(threading.local):
     name = ""
     is_fixed = False
     shape: tuple[int, ...] | None = None
-    planned: dict[tuple[str, tuple[int, ...], str], PartitionDecision] | None = None
+    planned: Callable[[VariableSpec], PartitionDecision | None] | None = None
 
 
 creating = _Creating()
@@ -348,7 +348,6 @@ def _name() -> str:
     return variable_scope.get_variable_scope().name or ""
 
 
-def _planned(variable: VariableSpec) -> PartitionDecision | None:
-    if creating.planned is None:
-        return None
-    return creating.planned.get((variable.name, variable.shape, variable.dtype))
+def planned(variable: VariableSpec) -> PartitionDecision | None:
+    """Return what the plan decides about the variable that this thread is about to make."""
+    return None if creating.planned is None else creating.planned(variable)

@@ -168,10 +168,11 @@ class Placer:
             self._placed = [one for one in self._placed if one is not placed]
             self._servers.remove(placed.item, placed.server)
 
-    def decisions(self) -> dict[tuple[str, tuple[int, ...], str], PartitionDecision]:
-        """Return what plans decide about splitting, by name, shape and type of whole variables."""
+    def decision(self, variable: VariableSpec) -> PartitionDecision | None:
+        """Return what a plan decides about splitting a whole variable; the last plan's."""
         with self._lock:
-            return {key: one for plan in self._plans for key, one in plan.decisions.items()}
+            found = (plan.decision(variable) for plan in reversed(self._plans))
+            return next((one for one in found if one is not None), None)
 
     def may_split(self, name: str) -> bool:
         """Return whether a plan has a variable of that name in pieces."""

@@ -86,6 +86,10 @@ class Plan:
         """Return a copy in which all places are free."""
         return Plan(self.servers, self.places, self.decisions.values(), self.reason)
 
+    def decision(self, variable: VariableSpec) -> PartitionDecision | None:
+        """Return what was decided about splitting a variable; None if it was not planned."""
+        return self.decisions.get(_key(variable))
+
     def may_split(self, name: str) -> bool:
         """Return whether a variable of that name is to be in pieces."""
         return name in self._split

@@ -23,6 +23,7 @@ from tf_fuse.parameter_server.partitioning.partitioner import (
     LEAST_SAVING,
     PartitionDecision,
     creating,
+    planned,
     time_in_pieces,
     why_whole,
 )
@@ -137,8 +138,8 @@ class PlannedPartitioner(sharded_variable.Partitioner):
 
         sizes = tuple(tensor_shape.as_shape(shape).as_list())
         result = [1] * len(sizes)
-        key = (creating.name, sizes, dtypes.as_dtype(dtype).base_dtype.name)
-        decision = (creating.planned or {}).get(key)
+        name = dtypes.as_dtype(dtype).base_dtype.name
+        decision = planned(VariableSpec(creating.name, sizes, name))
         if decision is not None and not creating.is_fixed:
             creating.shape = sizes
             result[0] = decision.pieces

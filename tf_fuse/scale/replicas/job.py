@@ -50,7 +50,10 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.replicas % self.hosts:
-            raise ScaleError(f"{self.replicas} replicas cannot be on {self.hosts} hosts alike")
+            raise ScaleError(
+                f"{self.replicas} replicas cannot be on {self.hosts} hosts alike; take a number of "
+                f"hosts that divides {self.replicas}"
+            )
 
     @property
     def here(self) -> int:
