@@ -94,13 +94,15 @@ def run_alone(stock: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -
     is_outermost = first is mine[1]  # not evaluate inside of fit
     try:
         return stock(self, *args, **kwargs)
-    except BaseException:
+    except BaseException as error:
         # A callback's error, or an interrupt: no step runs on, and the next call counts none of
         # these.
         for step in ("test", "train") if is_outermost else ("test",):
             function = models.made(self, step)
             if hasattr(function, "give_up"):
                 function.give_up()
+        if (better := explained(error)) is not error:
+            raise better from error
         raise
     finally:
         if is_outermost:
@@ -221,11 +223,19 @@ def check_logs(model: Any, logs: Any) -> None:
 
 def explained(error: BaseException) -> BaseException:
     """Return an error that says what to write instead, where TensorFlow's does not."""
+    import tensorflow as tf
+
     if isinstance(error, RuntimeError) and "merge_call" in str(error):
         return ValueError(
             "train_step updates variables in a tf.function or a loop of TensorFlow, which no "
             "strategy can trace: leave out @tf.function (fit makes one function of each step), "
             "write loops in Python"
+        )
+    if isinstance(error, tf.errors.OpError) and "/job:localhost/" in str(error):
+        return ValueError(
+            "the data reads a generator, a table or a variable that is older than the "
+            "ParameterServerStrategy, which has given this process's devices other names: make "
+            "both after the strategy"
         )
     return error
 

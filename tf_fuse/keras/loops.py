@@ -66,8 +66,8 @@ class _Reader:
 
     @staticmethod
     def experimental_distribute_dataset(dataset: Any) -> Any:
-        """Return the dataset."""
-        return dataset
+        """Return the dataset, which may be older than the strategy."""
+        return batches.in_cluster(dataset)
 
 
 def _read_here(

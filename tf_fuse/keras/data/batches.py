@@ -8,6 +8,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 
+def in_cluster(dataset: Any) -> Any:
+    """Return a dataset that can be read after the process has connected to a cluster.
+
+    That gives the process's devices other names, and a dataset that was made before is on a device
+    of the old name, where nothing runs any more.
+    """
+    import tensorflow as tf
+
+    variant = tf.data.experimental.to_variant(dataset)
+    if any(variant.device == one.name for one in tf.config.list_logical_devices()):
+        return dataset
+    with tf.device("CPU:0"):
+        moved = tf.identity(variant)
+    found = tf.data.experimental.from_variant(moved, dataset.element_spec)
+    return found.with_options(dataset.options())
+
+
 def read(iterator: Iterator[Any], count: int) -> list[Any]:
     """Return the next batches; fewer at the end.
 

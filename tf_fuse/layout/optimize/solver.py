@@ -5,15 +5,14 @@
 1. Elimination without the limit. If the cheapest choice fits, it is the answer.
 2. Otherwise, elimination for the least memory, which shows whether anything fits; prices, which
    rule strategies out; and frontiers (`pareto.py`) on what is left. All exact.
-3. Where tables would be too large, messages (`messages.py`) on what is left of an elimination; near
-   their bound there are so few strategies that the rest can mostly be eliminated, too. Where it
-   cannot, or the choice does not fit, choices that are improved step by step, and the integer
-   program; all bound how far from the best the answer is at most.
+3. Where tables would be too large, messages (`messages.py`) on what is left of an elimination, and
+   an elimination of the few strategies near their bound. Where that fails, or the choice does not
+   fit, choices that are improved step by step, and the integer program; all bound how far from the
+   best the answer is at most.
 
 The answer is the cheapest of all choices that fit, of those found on the way and of those that the
-caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds), so
-that every machine finds the same answer. A time limit cuts this one sequence of steps short, so
-more time never gives a dearer choice.
+caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds): every
+machine finds the same answer. A time limit cuts these steps short: more time never gives a dearer one.
 
 With several time points, step 2 looks at the worst one first, then at the mean of this one and
 those at which the choice found does not fit. A choice that fits at each point fits in the mean, so
