@@ -11,8 +11,8 @@
    best the answer is at most.
 
 The answer is the cheapest of all choices that fit, of those found on the way and of those that the
-caller knows. Counts limit the work (entries of tables, columns and nodes of programs, rounds): every
-machine finds the same answer. A time limit cuts these steps short: more time never gives a dearer one.
+caller knows. Counts (of entries of tables, columns, nodes, rounds) limit the work: all machines
+find the same answer. A time limit cuts these steps short: more time never gives a dearer one.
 
 With several time points, step 2 looks at the worst one first, then at the mean of this one and
 those at which the choice found does not fit. A choice that fits at each point fits in the mean, so
