@@ -22,7 +22,6 @@ from tensorflow.python.eager import context as context_module
 
 from tests.cluster.all_passes import every_size
 from tests.cluster.all_passes.bias_sizes import LAST
-from tf_fuse.sharded_variable.shard_spec import window
 
 STEPS = 40
 _VECTORS = 64  # of a step
@@ -207,6 +206,9 @@ def compared(
       most elements ended as they began; what fused operations compute, without sizes, and what
       those of another trace compute besides.
     """
+    # Processes without the plugin import this module, too.
+    from tf_fuse.sharded_variable.shard_spec import window
+
     vectors = _Vectors(strategy, make, _TRACED)
     differences = _Differences(vectors)
     ranges = [(0, size) for size in _TRACED]
