@@ -7,6 +7,7 @@ TF_FUSE_TEST_UPDATES=all, each optimizer also updates biases of every size from 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -198,13 +199,18 @@ def _switch(on):
 
 
 def _trace(job, training):
-    """The operations of a step, by name."""
+    """The operations of a step, by name; Keras numbers its second optimizer."""
     from tests.cluster.all_passes import update_value_models as models
 
     with job.strategy.scope():
         graph = training.step.get_concrete_function(*models.numbers(0)).graph
+    prefix = f"{getattr(training.optimizer, 'name', None)}/"
+
+    def named(one):
+        return re.sub(f"^{re.escape(prefix)}", "optimizer/", one.name)
+
     operations = graph.get_operations()
-    return [(op.name, op.type, [one.name for one in op.inputs]) for op in operations]
+    return [(named(op), op.type, [*map(named, op.inputs)]) for op in operations]
 
 
 if __name__ == "__main__":
