@@ -85,9 +85,9 @@ def _servers(launcher, task):
     ]
 
 
-def _numbers(job, text, after=0.0):
+def _numbers(lines, text):
     """The numbers at the ends of lines with a text, and when the first one came."""
-    found = [(when, line) for when, line in job.lines if text in line and when > after]
+    found = [(when, line) for when, line in lines if text in line]
     return {int(line.split()[-1]) for _, line in found}, found[0][0] if found else math.inf
 
 
@@ -96,7 +96,7 @@ def _what_follows(job, folder, phase, kind, to_kill):
     status, end = job.end()
     assert status == 0, job.output
     killed = float((folder / "killed").read_text())
-    ends, _ = _numbers(job, "] ends at")
+    ends, _ = _numbers(job.lines, "] ends at")
     # The step of a killed worker may count twice.
     assert ends and ends <= ({8, 9} if "worker" in to_kill and kind == "servers" else {8})
     if "(1 of 1)" not in job.output:
@@ -107,8 +107,9 @@ def _what_follows(job, folder, phase, kind, to_kill):
         back = [when for when, line in job.lines if "ready task=worker:0" in line]
         # (If the program ends first, nobody waits for the worker.)
         return "task", (back[1] if len(back) > 1 else end) - killed
-    assert ": the job starts again (1 of 1)" in job.output
-    begins, when = _numbers(job, "] begins at", after=killed)
+    # (A line of before can come after the kill.)
+    again = [": the job starts again (1 of 1)" in line for _, line in job.lines].index(True)
+    begins, when = _numbers(job.lines[again:], "] begins at")
     (at,) = begins
     if phase == "saving" and (to_kill == "worker-1" or "ssh" in to_kill):
         assert 4 <= at <= 8  # Others may save meanwhile.
