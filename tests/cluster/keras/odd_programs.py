@@ -161,7 +161,7 @@ def stops(scope: Scope) -> Any:
 
 
 def compiled_again(scope: Scope) -> Any:
-    """Another optimizer and loss, for a model of which a layer no longer trains."""
+    """A model is compiled again, with another optimizer and loss, and one layer stops training."""
     model = _mlp(scope)
     first = _fit(model)
     model.layers[0].trainable = False
@@ -177,7 +177,7 @@ def averages(scope: Scope) -> Any:
 
 
 def weights_of_classes(scope: Scope) -> Any:
-    """`class_weight` with datasets, one of which workers may read."""
+    """`class_weight` with two datasets: the coordinator reads one, workers read the other."""
     with scope():
         model = keras.Sequential([keras.Input([6]), layers.Dense(4, "softmax")])
         loss = "sparse_categorical_crossentropy"
