@@ -80,7 +80,7 @@ class _Vectors:
         """Each element has an input, a weight and a target."""
         inputs, wanted = tf.split(x * inputs, sizes), tf.split(wanted, sizes)
         outputs = [tf.tanh(a + b) for a, b in zip(inputs, self._weights, strict=True)]
-        # A sum over replicas is not elementwise either, and its shape is known; so is that of a roll.
+        # A sum over replicas is not elementwise either, and its shape is known. So is a roll's.
         nothing = tf.cast(0.0 * x, tf.int32)
         gradients = [tf.roll(a - b, nothing, 0) for a, b in zip(outputs, wanted, strict=True)]
         self._optimizer.apply_gradients(zip(gradients, self._weights, strict=True))
