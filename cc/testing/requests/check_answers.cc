@@ -72,6 +72,9 @@ void Scenario::CheckReceived(const Received& received) {
   if (received.answers != 1) Die("answered twice", "a receive");
   if (!received.status.ok()) {
     if (received.status.message().empty()) Die("an error without text", "");
+    if (absl::StrContains(received.status.message(), "; failed: ]]")) {
+      Die("an error of no tensor", received.status.ToString());
+    }
     return;
   }
   if (received.slots.size() != received.keys->types.size()) {
@@ -93,6 +96,10 @@ void Scenario::CheckReceived(const Received& received) {
 void Scenario::CheckAnswer(Asked* asked) {
   if (!asked->status.ok()) {
     if (asked->status.message().empty()) Die("an error without text", "");
+    const auto named = asked->status.GetPayload(kFailedSlotsPayload);
+    if (named.has_value() && named->empty()) {
+      Die("an error of no tensor", asked->status.ToString());
+    }
     if (asked->by_parts) CheckFailedPart(*asked);
     return;
   }
@@ -188,9 +195,7 @@ void Scenario::CheckFailedPart(const Asked& asked) {
     return;
   }
   const Parts parts = PartsOf(asked);
-  const std::vector<size_t> failed = FailedIndices(asked.status, parts.size());
-  if (failed.empty()) Die("an error of no tensor", asked.status.ToString());
-  EndParts(asked, parts, failed);
+  EndParts(asked, parts, FailedIndices(asked.status, parts.size()));
 }
 
 }  // namespace testing

@@ -53,8 +53,9 @@ absl::Status AttachFailedIndices(const absl::Status& status,
     i = j + 1;
   }
   absl::Status result = status;
-  // Without the payload the receiver names all tensors: more, never fewer.
-  if (ranges.size() <= kMaxRangesBytes) {
+  // Without the payload the receiver names all tensors: more, never fewer. A
+  // request that comes after its step was aborted has seen none of them fail.
+  if (!ranges.empty() && ranges.size() <= kMaxRangesBytes) {
     result.SetPayload(kFailedPayload, absl::Cord(ranges));
   }
   return result;
@@ -65,7 +66,7 @@ std::vector<size_t> FailedIndices(const absl::Status& status, size_t count) {
   if (!payload.has_value()) return AllIndices(count);
   std::vector<size_t> indices;
   const std::string text(*payload);
-  for (const auto range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+  for (const auto range : absl::StrSplit(text, ',')) {
     const std::vector<std::string> ends = absl::StrSplit(range, '-');
     uint64_t first = 0;
     uint64_t last = 0;

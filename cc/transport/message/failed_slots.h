@@ -28,7 +28,8 @@ absl::Status AttachFailedIndices(const absl::Status& status,
                                  const std::vector<size_t>& indices);
 
 // The receiver's side: the slots in that payload, or all `count` if there is
-// none (the RPC itself failed).
+// none (the RPC itself failed) or it is not what we write. Never none: their
+// error would be asked for again without end.
 std::vector<size_t> FailedIndices(const absl::Status& status, size_t count);
 
 // The sender's answer to a request whose step has not begun for a long time:

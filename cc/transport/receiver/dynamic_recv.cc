@@ -247,10 +247,8 @@ void DynamicRecv::OnAnswer(Request* request, const absl::Status& status,
   Batch rest;
   rest.request_id = request_id;
   Receives failed;
-  std::vector<size_t> failed_indices = FailedIndices(status, receives.size());
-  // We never write an error without a tensor. Fail all receives, so that we do
-  // not ask again without end.
-  if (failed_indices.empty()) failed_indices = AllIndices(receives.size());
+  const std::vector<size_t> failed_indices =
+      FailedIndices(status, receives.size());
   for (size_t i = 0, next = 0; i < receives.size(); ++i) {
     const bool is_failed =
         next < failed_indices.size() && failed_indices[next] == i;
