@@ -77,7 +77,8 @@ def segment_sum(operation: Operation) -> Rule:
         sums=rows,
         extra=[("vocabulary", 7)],
         linear=[(0,)],
-        work=[Work(1, (*rows, *names))],
+        # Row by row.
+        work=[Work(16, (*rows, *names))],
         backward_work=[],
         constants=[1],
         saved_inputs=(1,),

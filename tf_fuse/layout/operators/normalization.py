@@ -34,7 +34,7 @@ def softmax(operation: Operation) -> Rule:
         ],
         # As oneDNN's softmax; rows with infinite or NaN values take more.
         extra=[(names[at], 5 if operation.kind == "LogSoftmax" else 8)],
-        work=[Work(5, tuple(names))],
+        work=[Work(16 if operation.kind == "LogSoftmax" else 5, tuple(names))],
         backward_work=[Work(4, tuple(names))],
         saved_inputs=(),
         saved_outputs=(0,),
@@ -48,7 +48,7 @@ def cross_entropy(operation: Operation) -> Rule:
     labels, and labels by logits.
     """
     expect(operation, [2, 2], [1, 2])
-    return _cross_entropy(operation, ["batch", "classes"], 3, 18)
+    return _cross_entropy(operation, ["batch", "classes"], 3, 18, 36)
 
 
 def sparse_cross_entropy(operation: Operation) -> Rule:
@@ -58,10 +58,12 @@ def sparse_cross_entropy(operation: Operation) -> Rule:
     the label's logit, which one of the devices has.
     """
     expect(operation, [2, 1], [1, 2])
-    return _cross_entropy(operation, ["batch"], 2, 30)
+    return _cross_entropy(operation, ["batch"], 2, 30, 72)
 
 
-def _cross_entropy(operation: Operation, labels: list[Written], sums: int, extra: int) -> Rule:
+def _cross_entropy(
+    operation: Operation, labels: list[Written], sums: int, extra: int, flops: int
+) -> Rule:
     both: list[Written] = ["batch", "classes"]
     return make(
         operation,
@@ -72,7 +74,7 @@ def _cross_entropy(operation: Operation, labels: list[Written], sums: int, extra
             Inner("classes", "sum", Work(sums, ("batch",))),
         ],
         extra=[("classes", extra)],
-        work=[Work(6, ("batch", "classes"))],
+        work=[Work(flops, ("batch", "classes"))],
         backward_work=[Work(1, ("batch", "classes"))],
         constants=[1] if sums == 2 else [],
         loose=[1],

@@ -48,6 +48,8 @@ class Entry(NamedTuple):
 
 
 # Rules differ in which sets of inputs they are linear in, and in what their gradients need.
+# Floating-point operations of an element are by the times of TensorFlow's kernels on a CPU core;
+# a sigmoid's are 8 (`tf_fuse.layout.profile.measure_rates`).
 _BOTH: Final = elementwise.elementwise([(0, 1)], saved_inputs=())
 _FIRST: Final = elementwise.elementwise([(0,)], saved_inputs=())
 _PRODUCT: Final = elementwise.elementwise([(0,), (1,)])
@@ -55,6 +57,9 @@ _PLAIN: Final = elementwise.elementwise()
 _COSTLY: Final = elementwise.elementwise(flops=8)
 _OUTPUT: Final = elementwise.elementwise(saved_inputs=(), saved_outputs=(0,))
 _COSTLY_OUTPUT: Final = elementwise.elementwise(flops=8, saved_inputs=(), saved_outputs=(0,))
+_LOGARITHM: Final = elementwise.elementwise(flops=16)
+# Not vectorized.
+_SCALAR: Final = elementwise.elementwise(flops=64)
 # Partial sums would be rounded one by one.
 _CAST: Final = elementwise.elementwise(saved_inputs=())
 _LOGICAL: Final = elementwise.elementwise(constants=range(8), saved_inputs=())
@@ -101,9 +106,11 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         _all(_PLAIN, "Abs Maximum Minimum SquaredDifference Square FloorDiv FloorMod")
         | _all(_CAST, "Cast CheckNumerics")
-        | _all(_COSTLY, "Pow Log Log1p Erf Erfc Sin Cos Softplus Xdivy Xlogy")
-        | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv")
-        | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Sqrt Rsqrt Elu Selu")
+        | _all(_COSTLY, "Erf Erfc Sin Cos")
+        | _all(_LOGARITHM, "Log Log1p Xdivy Xlogy")
+        | _all(_SCALAR, "Pow Softplus")
+        | _all(_OUTPUT, "Relu Relu6 LeakyRelu Reciprocal Inv Sqrt Rsqrt")
+        | _all(_COSTLY_OUTPUT, "Exp Expm1 Tanh Sigmoid Elu Selu")
         | _all(_LOGICAL, "Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr "
                          "LogicalNot Sign Floor Ceil Round Rint IsFinite IsNan IsInf ZerosLike "
                          "OnesLike LoopCond")

@@ -8,9 +8,9 @@
 
 All devices of the mesh work at once, as they do in a step, so they also share a processor's cores
 as they do there; the first one also works alone, to tell what a plan gains over it. Along each
-axis, relayouts of several sizes go there and back; products of matrices, absolute values of vectors
-and small operations run. Each runs a few times and many times within one call. Only the difference
-counts, so that the cost of a call itself does not.
+axis, relayouts of several sizes go there and back; products of matrices, leaky ReLUs and sigmoids
+of vectors, and small operations run. Each runs a few times and many times within one call. Only the
+difference counts, so that the cost of a call itself does not.
 
 All cases take turns, round by round, so that other work on the machine affects them alike. The
 lower quartile of a case's rounds counts; the median's distance above it is the sample's spread.
@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tf_fuse.layout.cost.model import Rates
+from tf_fuse.layout.operators.contraction import PRODUCT
 from tf_fuse.layout.profile.calibration import (
     Calibration,
     ComputeSample,
@@ -62,6 +63,8 @@ _SMALL: Final = 16
 # Small operations in one run.
 _CHAIN: Final = 24
 _ITEM_BYTES: Final = 4
+# Floating-point operations of an element's sigmoid, as its rule has them.
+_SIGMOID: Final = 8
 # The least share of a long call's time that counts as the case's own.
 _LEAST: Final = 0.001
 
@@ -72,7 +75,7 @@ class Relayouted(NamedTuple):
     Attributes:
       plans: there and, where need be, back.
       run: runs them as often as it was asked for, and waits until they are done.
-      anew: whether each time what is relayouted is made anew, as absolute values of itself.
+      anew: whether each time what is relayouted is made anew, as leaky ReLUs of itself.
     """
 
     plans: tuple[RelayoutPlan, ...]
@@ -90,7 +93,10 @@ class Bench(Protocol):
         """Return products of two square matrices, each device with its own, or on the first one."""
 
     def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return absolute values of a vector, likewise."""
+        """Return leaky ReLUs of a vector, likewise."""
+
+    def functions(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return sigmoids of a vector, each behind a leaky ReLU, likewise."""
 
     def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
         """Return operations on a small vector, likewise; some have two readers."""
@@ -126,9 +132,9 @@ class _Case:
 
     Attributes:
       axis: of a relayout, or None of what is computed.
-      size: of a product its rows, of an all-reduce its elements, of absolute values their number
-        below 0; 0 of others.
-      anew: whether absolute values are part of it, which do not count.
+      size: of a product its rows, of an all-reduce its elements, of leaky ReLUs their number below
+        0; 0 of others.
+      anew: whether leaky ReLUs are part of it, which do not count.
       sample: of the seconds of one time, and how many of them are noise.
       few: runs it `_FEW` times.
       many: runs it `_MANY` times.
@@ -308,18 +314,21 @@ def _computes(bench: Bench, alone: bool) -> Iterator[_Case]:
         operations: int,
         run: Callable[[int], Callable[[], None]],
         size: int = 0,
+        contraction: str = "",
     ) -> _Case:
         def sample(seconds: float, noise: float) -> ComputeSample:
             return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds, noise)
 
-        return _Case(None, size, False, sample, run(_FEW), run(_MANY), alone)
+        return _Case(None, size, False, sample, run(_FEW), run(_MANY), alone, contraction)
 
     for rows in _PRODUCTS:
         run = functools.partial(bench.product, rows, alone=alone)
-        yield case(2 * rows**3, 3 * rows**2, 1, run, rows)
+        yield case(2 * rows**3, 3 * rows**2, 1, run, rows, PRODUCT)
     for elements in _VECTORS:
         run = functools.partial(bench.vectors, elements, alone=alone)
         yield case(elements, 2 * elements, 1, run, -elements)
+        run = functools.partial(bench.functions, elements, alone=alone)
+        yield case((1 + _SIGMOID) * elements, 4 * elements, 2, run)
     # Alone, each would be too short for a clock.
     yield from _contractions(bench, alone)
     small = _CHAIN * _SMALL

@@ -20,10 +20,20 @@ def powers(one: Any, count: int) -> Any:
     return found
 
 
-def absolutes(one: Any, count: int) -> Any:
-    """Take absolute values of a vector one after the other; the result has its own memory."""
+def leaky_relus(one: Any, count: int) -> Any:
+    """Run leaky ReLUs of a vector one after the other; the result has its own memory.
+
+    Grappler would run others, such as absolute values, as a single operation on a chain of them.
+    """
     for _ in range(count):
-        one = tf.abs(one)
+        one = tf.nn.leaky_relu(one)
+    return one
+
+
+def sigmoids(one: Any, count: int) -> Any:
+    """Run sigmoids of a vector one after the other, each behind a leaky ReLU."""
+    for _ in range(count):
+        one = tf.sigmoid(tf.nn.leaky_relu(one))
     return one
 
 

@@ -21,7 +21,13 @@ from tf_fuse.layout.execution.communication.process_collectives import ProcessCo
 from tf_fuse.layout.execution.communication.relayouts import relayout
 from tf_fuse.layout.execution.devices import devices_of
 from tf_fuse.layout.profile.measure_rates import Relayouted
-from tf_fuse.layout.profile.probe_operations import absolutes, contractions, powers, small
+from tf_fuse.layout.profile.probe_operations import (
+    contractions,
+    leaky_relus,
+    powers,
+    sigmoids,
+    small,
+)
 from tf_fuse.layout.relayout.redistribution import RelayoutPlan, plan_relayout
 from tf_fuse.layout.types.mesh import Mesh
 from tf_fuse.layout.types.tensor_layout import TensorLayout
@@ -52,8 +58,12 @@ class ExecutionBench:
         return self._compute(lambda one: powers(one, count), (rows, rows), alone)
 
     def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return absolute values of a vector, likewise."""
-        return self._compute(lambda one: absolutes(one, count), (elements,), alone)
+        """Return leaky ReLUs of a vector, likewise."""
+        return self._compute(lambda one: leaky_relus(one, count), (elements,), alone)
+
+    def functions(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
+        """Return sigmoids of a vector, each behind a leaky ReLU, likewise."""
+        return self._compute(lambda one: sigmoids(one, count), (elements,), alone)
 
     def chain(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
         """Return operations on a small vector, likewise; some have two readers."""
@@ -92,7 +102,7 @@ class ExecutionBench:
     def _to_and_fro(self, plans: Sequence[RelayoutPlan], held: PerDevice, count: int) -> PerDevice:
         for _ in range(count):
             if len(plans) == 1:
-                held = self._communicator.each(held, lambda _, one: absolutes(one, 1))
+                held = self._communicator.each(held, lambda _, one: leaky_relus(one, 1))
             for plan in plans:
                 held = relayout(self._communicator, plan, held)
         return held

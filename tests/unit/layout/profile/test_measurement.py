@@ -39,7 +39,7 @@ SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "sec
 LINK_RATES = [one.name for one in dataclasses.fields(Link)]
 # Of two axes with relayouts, the other cases by all devices and by one, and what hides; each few
 # times and many times.
-RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1 + 8 + 9) + 2)
+RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 3 + 1 + 8 + 9) + 2)
 
 
 class Clocked:
@@ -84,10 +84,13 @@ class Clocked:
         return Relayouted(plans, self.taking(seconds * count))
 
     def product(self, rows, count, alone=False):
-        return self.computing(2 * rows**3, 12 * rows**2, count, alone)
+        return self.computing(2 * rows**3, 12 * rows**2, count, alone, "product")
 
     def vectors(self, elements, count, alone=False):
         return self.computing(elements, 8 * elements, count, alone)
+
+    def functions(self, elements, count, alone=False):
+        return self.computing(9 * elements, 16 * elements, count, alone, operations=2)
 
     def chain(self, elements, count, alone=False):
         return self.computing(elements, 8 * elements, count, alone)
@@ -105,15 +108,15 @@ class Clocked:
         seconds = rates.compute(2 * math.prod(sizes.values()), touched, 1, kind, turned)
         return self.taking(seconds * count)
 
-    def computing(self, flops, touched, count, alone):
+    def computing(self, flops, touched, count, alone, contraction="", operations=1):
         rates = TRUE.of_one_device() if alone else TRUE
-        return self.taking(rates.compute(flops, touched) * count)
+        return self.taking(rates.compute(flops, touched, operations, contraction) * count)
 
     def both(self, rows, source, count):
         plan = plan_relayout(source, TensorLayout(MESH, source.shape))
         elements = source.shape[0]
         sums = self.once(plan) + TRUE.compute(elements, 8 * elements)
-        products = TRUE.compute(2 * rows**3, 12 * rows**2)
+        products = TRUE.compute(2 * rows**3, 12 * rows**2, contraction="product")
         return self.taking((sums + products - self.hidden * min(sums, products)) * count)
 
     def agreed(self, seconds):
