@@ -41,7 +41,7 @@ class ContractionRates(NamedTuple):
       seconds_per_flop: of the sum.
       seconds_per_byte: that it reads or writes.
       seconds_per_operation: for each, however small.
-      seconds_per_transposed_byte: of what a product takes transposed.
+      seconds_per_transposed_byte: that it transposes.
     """
 
     seconds_per_flop: float
@@ -153,7 +153,7 @@ class Rates:
           touched_bytes: that they read and write.
           operations: their number.
           contraction: `PRODUCT`, `EINSUM`, or "" of others.
-          transposed_bytes: of what a product takes transposed.
+          transposed_bytes: of what a contraction transposes.
         """
         found = dict(self.contractions).get(contraction)
         rates = found or ContractionRates(

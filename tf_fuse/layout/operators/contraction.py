@@ -8,9 +8,10 @@ The signatures of OneFlow's matmul follow: (S(m), B) -> S(0), (B, S(n)) -> S(1),
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 from tf_fuse.layout.operators.rule import Rule, Work, Written, expect, make
@@ -30,13 +31,54 @@ def kind_of(operation: Operation) -> str:
     return _KINDS.get(operation.kind, "")
 
 
-def transposed_inputs(operation: Operation) -> list[int]:
-    """Return the numbers of the inputs that a product takes transposed."""
-    return [
-        number
+def transposed_tensors(operation: Operation) -> Mapping[int, bool]:
+    """Return which inputs, and outputs behind them, a product or an Einstein sum transposes.
+
+    Returns:
+      Their numbers, and whether each is copied for it; else a product reads it so.
+    """
+    if kind_of(operation) == EINSUM:
+        return transposed_by(operation.required("equation"))
+    return {
+        number: False
         for number, names in enumerate(_TRANSPOSED)
         if kind_of(operation) == PRODUCT and any(operation.attribute(name, False) for name in names)
-    ]
+    }
+
+
+@functools.cache
+def transposed_by(equation: str) -> Mapping[int, bool]:
+    """Return which inputs, and output behind them, an Einstein sum of two tensors transposes.
+
+    TensorFlow (einsum_op_impl.h) makes a batch of products of it: first come the dimensions that
+    all three tensors have. Then an input has those that it gives the output and those that are
+    summed over, one behind the other. Dimensions of one kind are in the order in which the equation
+    first names them. Tensors of other orders are copied.
+
+    Returns:
+      As `transposed_tensors`.
+    """
+    text, _, output = equation.replace(" ", "").replace("...", "").partition("->")
+    terms = text.split(",")
+    if len(terms) != 2 or any(len(set(one)) < len(one) for one in terms):
+        return {}
+    shared = set(terms[0]) & set(terms[1]) & set(output)
+
+    def in_order(some: str, last: Container[str]) -> bool:
+        key = [(one not in shared, one in last, text.index(one)) for one in some]
+        return key == sorted(key)
+
+    found = {}
+    summed = set(text) - set(output)
+    # A product reads the rows of its first factor, and the columns of its second one.
+    for i, (term, last, first) in enumerate(
+        [(terms[0], summed, output), (terms[1], output, summed)]
+    ):
+        if not in_order(term, last):
+            found[i] = not in_order(term, first)
+    if not in_order(output, terms[1]):
+        found[2] = True
+    return found
 
 
 def matmul(operation: Operation) -> Rule:

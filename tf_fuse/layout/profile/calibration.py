@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the rates of devices and links to measured times.
 
-The fit minimizes squares of relative errors, since times range from microseconds to seconds, and
-the short ones show what a message costs. A noisy time counts less. No rate is below zero: the fit
-tries every set of rates with the others zero, and takes the best one without a negative rate, which
-is the exact answer.
+The fit goes by ratios of predicted and measured times, since times range from microseconds to
+seconds, and the short ones show what a message costs. Twice too long counts as much as twice too
+short: relative errors would favour rates that are too low. A noisy time counts less. No rate is
+below zero: the fit tries every set of rates with the others zero, and takes the best one without a
+negative rate, which is the exact answer.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from tf_fuse.layout.relayout.link_rates import Link
 from tf_fuse.layout.types.errors import LayoutError, raise_if
 from tf_fuse.layout.types.mesh import Mesh
 
+# Fits, each with weights by what the one before predicts; the least share of a time for a weight.
+_REPEATS = 20
+_LEAST_SHARE = 1e-3
 _MOST_SPREAD = 0.5
 _MOST_ERROR = 0.9
 
@@ -57,7 +61,7 @@ class ComputeSample:
       operations: their number.
       seconds: that it took.
       noise: seconds by which the time may be wrong.
-      transposed_bytes: of what a product took transposed.
+      transposed_bytes: of what a contraction transposed.
     """
 
     flops: float
@@ -74,8 +78,8 @@ class Calibration:
 
     Attributes:
       rates: of the devices.
-      link_errors: (axis, largest relative error of a sample), in the mesh's order.
-      compute_error: the largest relative error of a sample.
+      link_errors: (axis, largest relative error of a sample beyond its noise), in the mesh's order.
+      compute_error: the largest such error of what was computed.
       spread: how far the median of a sample's times is above their lower quartile, as a share of
         it; the median of all samples. 0.0 where each was measured once.
     """
@@ -207,7 +211,10 @@ def _fit(
     times: Sequence[tuple[float, float]],
     who: str,
 ) -> tuple[list[float], float]:
-    """Return the nonnegative rates with the least sum of squares of relative errors."""
+    """Return the nonnegative rates with the least sum of ratios.
+
+    Those are the predicted over the measured time, and the measured over the predicted one.
+    """
     problems = []
     for i, (row, (time, noise)) in enumerate(zip(rows, times, strict=True)):
         problems += [
@@ -229,18 +236,24 @@ def _fit(
             f"measure {len(names)} or more"
         )
     seconds, noises = np.array(times, float).T
-    relative = np.array(rows, float) / (seconds + noises)[:, None]
-    wanted = seconds / (seconds + noises)
+    work, weights = np.array(rows, float), 1 / (seconds + noises)
     # Columns of one size: bytes are many, messages are few.
-    scale = np.linalg.norm(relative, axis=0)
-    alike = np.linalg.matrix_rank(relative / np.where(scale > 0, scale, 1), tol=1e-6) < len(names)
+    scale = np.linalg.norm(work * weights[:, None], axis=0)
+    columns = np.where(scale > 0, scale, 1)
+    alike = np.linalg.matrix_rank(work * weights[:, None] / columns, tol=1e-6) < len(names)
     if alike:
         raise LayoutError(
             f"{who}the samples do not tell the rates of {', '.join(names)} from one another: they "
             "grow together in all of them; measure with others, small and large ones"
         )
-    rates = _nonnegative(relative / scale, wanted) / scale
-    return [float(one) for one in rates], float(np.max(np.abs(relative @ rates - wanted)))
+    for _ in range(_REPEATS):
+        rates = _nonnegative(work * weights[:, None] / scale, seconds * weights) / scale
+        told = np.maximum(work @ rates, _LEAST_SHARE * seconds) + noises
+        taken = seconds + noises
+        # With these the gradient is that of told / taken + taken / told; half a step converges.
+        weights = np.sqrt(weights * np.sqrt((told + taken) / taken) / told)
+    beyond_noise = np.maximum(np.abs(work @ rates - seconds) - noises, 0)
+    return [float(one) for one in rates], float(np.max(beyond_noise / (seconds + noises)))
 
 
 def _nonnegative(

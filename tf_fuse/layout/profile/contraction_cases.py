@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
+from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT, transposed_by
 
 # Products with the one that is transposed, and sums with their equation, as the layers of a model
 # and their gradients have them: from what is all fixed cost to what is all arithmetic.
@@ -21,15 +21,18 @@ CONTRACTIONS: Final[Mapping[str, Sequence[tuple[str, Sequence[Sequence[int]]]]]]
         ("a", [(512, 128), (512, 256)]),
         ("b", [(512, 256), (128, 256)]),
         ("b", [(64, 512), (512, 512)]),
+        ("", [(2048, 128), (128, 256)]),
+        ("a", [(2048, 128), (2048, 256)]),
         ("", [(768, 384), (384, 512)]),
     ],
     EINSUM: [
-        ("bsd,dhk->bhsk", [(1, 16, 16), (16, 2, 8)]),
+        ("bhsk,bhtk->bhst", [(1, 4, 32, 16), (1, 4, 32, 16)]),
         ("bsd,dhk->bhsk", [(1, 32, 64), (64, 4, 16)]),
         ("bsd,dhk->bhsk", [(4, 32, 64), (64, 4, 16)]),
         ("bhsk,bhtk->bhst", [(4, 4, 64, 32), (4, 4, 64, 32)]),
         ("bhst,bhtk->bhsk", [(2, 4, 32, 32), (2, 4, 32, 16)]),
         ("bsd,bhsk->dhk", [(4, 64, 128), (4, 2, 64, 32)]),
+        ("bsd,bhsk->hkd", [(2, 32, 64), (2, 4, 32, 16)]),
         ("bsd,df->bsf", [(4, 64, 128), (128, 512)]),
         ("bsf,df->bsd", [(2, 32, 256), (64, 256)]),
         ("bsd,bsf->df", [(4, 64, 128), (4, 64, 512)]),
@@ -39,15 +42,22 @@ CONTRACTIONS: Final[Mapping[str, Sequence[tuple[str, Sequence[Sequence[int]]]]]]
 _EQUATIONS: Final = {"": "mk,kn->mn", "a": "km,kn->mn", "b": "mk,nk->mn"}
 
 
-def work_of(text: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int]:
-    """Return floating-point operations, elements touched, and elements taken transposed."""
+def work_of(text: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int, int]:
+    """Return floating-point operations, elements touched, elements transposed, and operations.
+
+    Each tensor that is copied to be transposed is an operation of its own.
+    """
     equation = _EQUATIONS.get(text, text)
-    turned = math.prod(shapes["ab".index(text)]) if text in ("a", "b") else 0
     terms, _, output = equation.partition("->")
     sizes = {
         letter: size
         for term, shape in zip(terms.split(","), shapes, strict=True)
         for letter, size in zip(term, shape, strict=True)
     }
-    made = math.prod(sizes[letter] for letter in output)
-    return 2 * math.prod(sizes.values()), sum(map(math.prod, shapes)) + made, turned
+    elements = [*map(math.prod, shapes), math.prod(sizes[letter] for letter in output)]
+    if text in _EQUATIONS:
+        turned = {i: False for i, one in enumerate("ab") if one == text}
+    else:
+        turned = transposed_by(text)
+    flops, transposed = 2 * math.prod(sizes.values()), sum(elements[i] for i in turned)
+    return flops, sum(elements), transposed, 1 + sum(turned.values())

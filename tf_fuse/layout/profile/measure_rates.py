@@ -29,11 +29,10 @@ import statistics
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tf_fuse.layout.cost.model import Rates
-from tf_fuse.layout.operators.contraction import PRODUCT
 from tf_fuse.layout.profile.calibration import (
     Calibration,
     ComputeSample,
@@ -53,11 +52,10 @@ _FEW: Final = 1
 _MANY: Final = 5
 # Elements of relayouted tensors: primes, so that no other axis can split them.
 _RELAYOUTS: Final = (257, 65537)
-# Rows of multiplied matrices; elements of vectors; elements of small tensors.
-# Overlap is measured with the largest products and all-reduces.
-_PRODUCTS: Final = (64, 192, 384)
-_HIDING: Final = _PRODUCTS[-1]
+# Overlap is measured with products of as many rows and all-reduces of as many elements.
+_HIDING: Final = 384
 _HIDDEN: Final = 524309
+# Elements of vectors; of small tensors.
 _VECTORS: Final = (*_RELAYOUTS, _HIDDEN)
 _SMALL: Final = 16
 # Small operations in one run.
@@ -89,11 +87,11 @@ class Bench(Protocol):
     def relayout(self, source: TensorLayout, target: TensorLayout, count: int) -> Relayouted:
         """Return relayouts of a float32 tensor between two layouts, there and back."""
 
-    def product(self, rows: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return products of two square matrices, each device with its own, or on the first one."""
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Return products of two square matrices, each device with its own."""
 
     def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return leaky ReLUs of a vector, likewise."""
+        """Return leaky ReLUs of a vector, each device with its own, or on the first one."""
 
     def functions(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
         """Return sigmoids of a vector, each behind a leaky ReLU, likewise."""
@@ -132,8 +130,7 @@ class _Case:
 
     Attributes:
       axis: of a relayout, or None of what is computed.
-      size: of a product its rows, of an all-reduce its elements, of leaky ReLUs their number below
-        0; 0 of others.
+      size: of an all-reduce its elements, of leaky ReLUs their number below 0; 0 of others.
       anew: whether leaky ReLUs are part of it, which do not count.
       sample: of the seconds of one time, and how many of them are noise.
       few: runs it `_FEW` times.
@@ -184,12 +181,13 @@ def measure(
         *_links(mesh, bench),
     ]
     axes = [axis for axis, size in mesh.dims if size > 1 and overlap is None]
-    beside = [
+    hiding = [bench.product(_HIDING, count) for count in (_FEW, _MANY) if axes]
+    hiding += [
         bench.both(_HIDING, TensorLayout(mesh, (_HIDDEN,), None, [axis]), count)
         for axis in axes
         for count in (_FEW, _MANY)
     ]
-    runs = [run for case in cases for run in (case.few, case.many)] + beside
+    runs = [run for case in cases for run in (case.few, case.many)] + hiding
     quartiles, spreads = _timed(runs, rounds, clock)
     agreed = bench.agreed([*quartiles, *spreads])
     seconds, spreads = agreed[: len(runs)], agreed[len(runs) :]
@@ -231,10 +229,11 @@ def measure(
         )  # fmt: skip
         error = max(error, one_error, *(worst for _, worst in fitted.values()))
     rates = dataclasses.replace(by_device[False], overlap=rates.overlap, alone=by_device.get(True))
-    if overlap is None:
-        few_many = iter(seconds[2 * len(cases) :])
-        together = {axis: _one(next(few_many), next(few_many)) for axis in axes}
-        share = _overlap({key: one for key, (one, _) in apart.items()}, together)
+    if axes:
+        last = seconds[2 * len(cases) :]
+        product, *together = map(_one, last[::2], last[1::2])
+        reduces = [apart[axis, _HIDDEN][0] for axis in axes]
+        share = min(map(_hidden, reduces, [product] * len(axes), together))
         rates = dataclasses.replace(rates, overlap=share)
     found = dataclasses.replace(found, rates=rates, compute_error=error, spread=spread)
     if found.problems:
@@ -314,16 +313,12 @@ def _computes(bench: Bench, alone: bool) -> Iterator[_Case]:
         operations: int,
         run: Callable[[int], Callable[[], None]],
         size: int = 0,
-        contraction: str = "",
     ) -> _Case:
         def sample(seconds: float, noise: float) -> ComputeSample:
             return ComputeSample(flops, touched * _ITEM_BYTES, operations, seconds, noise)
 
-        return _Case(None, size, False, sample, run(_FEW), run(_MANY), alone, contraction)
+        return _Case(None, size, False, sample, run(_FEW), run(_MANY), alone)
 
-    for rows in _PRODUCTS:
-        run = functools.partial(bench.product, rows, alone=alone)
-        yield case(2 * rows**3, 3 * rows**2, 1, run, rows, PRODUCT)
     for elements in _VECTORS:
         run = functools.partial(bench.vectors, elements, alone=alone)
         yield case(elements, 2 * elements, 1, run, -elements)
@@ -339,32 +334,22 @@ def _contractions(bench: Bench, alone: bool) -> Iterator[_Case]:
     """Return products and sums: an operation's fixed cost is more there than elsewhere."""
     for kind, cases in CONTRACTIONS.items():
         for text, shapes in cases:
-            flops, touched, turned = work_of(text, shapes)
+            work = work_of(text, shapes)
             few, many = (
                 bench.contraction(kind, text, shapes, count, alone) for count in (_FEW, _MANY)
             )
 
             def sample(
-                seconds: float, noise: float, sizes: tuple[int, int, int] = (flops, touched, turned)
+                seconds: float, noise: float, work: tuple[int, int, int, int] = work
             ) -> ComputeSample:
-                flops, touched, turned = sizes
+                flops, touched, turned, operations = work
                 return ComputeSample(
-                    flops, touched * _ITEM_BYTES, 1, seconds, noise, turned * _ITEM_BYTES
+                    flops, touched * _ITEM_BYTES, operations, seconds, noise, turned * _ITEM_BYTES
                 )
 
             yield _Case(None, 0, False, sample, few, many, alone, kind)
 
 
-def _overlap(apart: Mapping[tuple[str | None, int], float], together: Mapping[str, float]) -> float:
-    """Return the share of an all-reduce that a product beside it hides, where it is the least.
-
-    Args:
-      apart: seconds of all-reduces and products.
-      together: by axis, those of both at once.
-    """
-    product = apart[None, _HIDING]
-    shares = [
-        (apart[axis, _HIDDEN] + product - both) / min(apart[axis, _HIDDEN], product)
-        for axis, both in together.items()
-    ]
-    return min(1.0, max(0.0, min(shares, default=0.0)))
+def _hidden(reduce: float, product: float, both: float) -> float:
+    """Return the share of an all-reduce, or of a shorter product, that the other one hides."""
+    return min(1.0, max(0.0, (reduce + product - both) / min(reduce, product)))

@@ -53,12 +53,12 @@ class ExecutionBench:
         run = self._run(lambda held: self._to_and_fro(plans, held, count), source.slice_shape)
         return Relayouted(plans, run, len(plans) == 1)
 
-    def product(self, rows: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return products of two square matrices, each device with its own, or on the first one."""
-        return self._compute(lambda one: powers(one, count), (rows, rows), alone)
+    def product(self, rows: int, count: int) -> Callable[[], None]:
+        """Return products of two square matrices, each device with its own."""
+        return self._compute(lambda one: powers(one, count), (rows, rows))
 
     def vectors(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
-        """Return leaky ReLUs of a vector, likewise."""
+        """Return leaky ReLUs of a vector, each device with its own, or on the first one."""
         return self._compute(lambda one: leaky_relus(one, count), (elements,), alone)
 
     def functions(self, elements: int, count: int, alone: bool = False) -> Callable[[], None]:
@@ -120,7 +120,9 @@ class ExecutionBench:
         every = tf.function(gathered, autograph=False)(tf.constant([list(seconds)], tf.float64))
         return [float(one) for one in tf.reduce_max(every, 0).numpy()]
 
-    def _compute(self, what: Callable[[Any], Any], shapes: Any, alone: bool) -> Callable[[], None]:
+    def _compute(
+        self, what: Callable[[Any], Any], shapes: Any, alone: bool = False
+    ) -> Callable[[], None]:
         # The mesh's first device may be another process's.
         devices = [one for one in self._devices.local if one == 0 or not alone]
         each = self._communicator.each

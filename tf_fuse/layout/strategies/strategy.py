@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from tf_fuse.layout.operators import rule_of
-from tf_fuse.layout.operators.contraction import kind_of, transposed_inputs
+from tf_fuse.layout.operators.contraction import kind_of, transposed_tensors
 from tf_fuse.layout.operators.rule import Dims, Rule, Work
 from tf_fuse.layout.strategies.inner_halos import InnerHalo, inner_halos
 from tf_fuse.layout.types.mesh import Mesh
@@ -126,10 +126,10 @@ class Strategy:
       parameter_bytes: of those inputs that are parameters.
       output_bytes: of its outputs that are not in the place of inputs.
       known: whether it is by a rule; otherwise all devices do the same.
-      operations: of TensorFlow that a device runs for it.
+      operations: of TensorFlow that a device runs for it; 0 if it only passes its input on.
       view: whether its output is its input, so that it reads and writes nothing.
       contraction: `PRODUCT` or `EINSUM`, or "" of others.
-      transposed_bytes: of the inputs that a product takes transposed.
+      transposed_bytes: of what a product or an Einstein sum transposes.
     """
 
     choices: tuple[Choice, ...]
@@ -273,7 +273,8 @@ class _Assignment:
             layout.bytes_per_device(tensor.item_bytes)
             for layout, tensor in zip(layouts, tensors, strict=True)
         ]
-        placed = {output for output, _ in rule.aliases}
+        transposed = transposed_tensors(operation)
+        extra = sum(n for factor, n in rule.extra if factor in self._axes)
         forward = self._collectives(False)
         backward = self._collectives(True) if any(gradients[:count]) else []
         no_sums = any(sums and one.is_logical for sums, one in zip(partial, tensors, strict=True))
@@ -291,13 +292,12 @@ class _Assignment:
             self._sum(rule.backward_work) if any(gradients[:count]) else 0,
             sum(held[:count]),
             _parameters(operation.inputs, held),
-            sum(size for i, size in enumerate(held[count:]) if i not in placed),
+            sum(size for i, size in enumerate(held[count:]) if i not in dict(rule.aliases)),
             rule.known,
-            # Operations that only pass their input on do not run.
-            0 if rule.copies else 1 + sum(n for factor, n in rule.extra if factor in self._axes),
+            0 if rule.copies else 1 + extra + sum(transposed.values()),
             rule.view,
             kind_of(operation),
-            sum(held[number] for number in transposed_inputs(operation)),
+            sum(held[number] for number in transposed),
         )
 
     def _legal(self, dims: Dims, shape: Sequence[int], allowed: Allowed) -> bool:

@@ -260,9 +260,9 @@ def test_rates_are_not_negative():
     samples = [LinkSample(1000, 1, 2.0), LinkSample(2000, 1, 1.0), LinkSample(3000, 1, 1.0)]
     link, error = fit_link(samples)
     assert link.seconds_per_byte == 0.0
-    # One number for 2, 1 and 1 s with the least squares of relative errors: 2.5 / 2.25.
-    assert link.seconds_per_message == pytest.approx(2.5 / 2.25)
-    assert error == pytest.approx(1 - 2.5 / 2.25 / 2)
+    # One number for 2, 1 and 1 s: the least sum of its ratios to them, and theirs to it.
+    assert link.seconds_per_message == pytest.approx(math.sqrt(4 / 2.5))
+    assert error == pytest.approx(1 - math.sqrt(4 / 2.5) / 2)
 
 
 @settings(deadline=None, max_examples=50)

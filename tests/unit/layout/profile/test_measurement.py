@@ -11,6 +11,7 @@ import pytest
 
 from tf_fuse.layout import Hosts, LayoutError, Link, Mesh, TensorLayout, plan_relayout
 from tf_fuse.layout.cost.model import ContractionRates, Rates
+from tf_fuse.layout.operators.contraction import transposed_by
 from tf_fuse.layout.profile.calibration import Calibration, LinkSample, fit_link
 from tf_fuse.layout.profile.measure_rates import Relayouted, measure
 from tf_fuse.layout.profile.rates_file import load_rates, save_rates
@@ -25,11 +26,11 @@ LINKS = {
 CALL = 7e-4
 FACTORS = {
     "product": ContractionRates(2e-11, 3e-10, 9e-6, 4e-10),
-    "einsum": ContractionRates(3e-11, 2e-10, 2e-5),
+    "einsum": ContractionRates(3e-11, 2e-10, 2e-5, 3e-10),
 }
 OWN = {
     "product": ContractionRates(1e-11, 1e-10, 8e-6, 3e-10),
-    "einsum": ContractionRates(2e-11, 1e-10, 1e-5),
+    "einsum": ContractionRates(2e-11, 1e-10, 1e-5, 1e-10),
 }
 ALONE = Rates(MESH, LINKS, 3e-12, 1e-10, 3e-6, contractions=OWN, seconds_per_call=CALL)
 TRUE = Rates(
@@ -39,7 +40,7 @@ SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "sec
 LINK_RATES = [one.name for one in dataclasses.fields(Link)]
 # Of two axes with relayouts, the other cases by all devices and by one, and what hides; each few
 # times and many times.
-RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 3 + 1 + 8 + 9) + 2)
+RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1 + 10 + 10) + 1 + 2)
 
 
 class Clocked:
@@ -83,8 +84,8 @@ class Clocked:
             return Relayouted(plans[:1], self.taking(again * count), True)
         return Relayouted(plans, self.taking(seconds * count))
 
-    def product(self, rows, count, alone=False):
-        return self.computing(2 * rows**3, 12 * rows**2, count, alone, "product")
+    def product(self, rows, count):
+        return self.computing(2 * rows**3, 12 * rows**2, count, False, "product")
 
     def vectors(self, elements, count, alone=False):
         return self.computing(elements, 8 * elements, count, alone)
@@ -103,9 +104,15 @@ class Clocked:
             sizes |= dict(zip(term, shape, strict=True))
         made = math.prod(sizes[letter] for letter in output)
         touched = 4 * (sum(map(math.prod, shapes)) + made)
-        turned = 4 * math.prod(shapes["ab".index(text)]) if text in ("a", "b") else 0
+        elements = [*map(math.prod, shapes), made]
+        if kind == "product":
+            turned = {i: False for i, one in enumerate("ab") if one == text}
+        else:
+            turned = transposed_by(text)
         rates = TRUE.of_one_device() if alone else TRUE
-        seconds = rates.compute(2 * math.prod(sizes.values()), touched, 1, kind, turned)
+        flops, transposed = 2 * math.prod(sizes.values()), 4 * sum(elements[i] for i in turned)
+        operations = 1 + sum(turned.values())
+        seconds = rates.compute(flops, touched, operations, kind, transposed)
         return self.taking(seconds * count)
 
     def computing(self, flops, touched, count, alone, contraction="", operations=1):
