@@ -55,9 +55,8 @@ def work_of(text: str, shapes: Sequence[Sequence[int]]) -> tuple[int, int, int, 
         for letter, size in zip(term, shape, strict=True)
     }
     elements = [*map(math.prod, shapes), math.prod(sizes[letter] for letter in output)]
+    turned = transposed_by(text)
     if text in _EQUATIONS:
         turned = {i: False for i, one in enumerate("ab") if one == text}
-    else:
-        turned = transposed_by(text)
     flops, transposed = 2 * math.prod(sizes.values()), sum(elements[i] for i in turned)
     return flops, sum(elements), transposed, 1 + sum(turned.values())
