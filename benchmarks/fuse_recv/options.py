@@ -14,9 +14,12 @@ from examples.compare import WARM_UP_STEPS
 
 RECEIVES = "receives"  # fused receives, and no operations that run as one
 COMPRESSED = "compressed"  # fused, with rows and gradients of bfloat16
+COMPRESSED_IN_FLIGHT = "compressed_in_flight"  # and four steps under way
 UNIQUE = "unique"  # all, and each id of a lookup once
 COMBINE = "combine"  # fused, with sums of rows
-MODES = ("stock", RECEIVES, "fused", COMBINE, COMPRESSED, "all", UNIQUE, "local")
+MODES = (
+    "stock", RECEIVES, "fused", COMBINE, COMPRESSED, COMPRESSED_IN_FLIGHT, "all", UNIQUE, "local",
+)  # fmt: skip
 _DEFAULT_MODES = ("stock", "fused", "local")
 IN_FLIGHT = "in_flight_"  # followed by the number
 PER_CALL = "per_call_"  # the same

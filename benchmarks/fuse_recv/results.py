@@ -206,9 +206,9 @@ def conclusion(result: Mapping[str, Any]) -> str:
 
 def compared_modes(modes: Iterable[str]) -> list[str]:
     """The modes whose losses are compared: on a cluster, with all bits."""
-    others = ("local", COMPRESSED, UNIQUE)
+    others = ("local", UNIQUE)
     # A graph of several steps differs from one step's in the last bit, in one process as well.
-    begins = (IN_FLIGHT, PER_CALL)
+    begins = (COMPRESSED, IN_FLIGHT, PER_CALL)
     return [mode for mode in modes if mode not in others and not mode.startswith(begins)]
 
 

@@ -13,7 +13,8 @@
 
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
 mode `all` has the option `tf_fuse`, and `unique` has `fuse_lookups_unique`, too; `compressed` has
-`compress="bfloat16"`. The losses of the last two differ. `combine` is `fused` with
+`compress="bfloat16"`, and `compressed_in_flight` four steps in flight besides. The losses of the
+last three differ. `combine` is `fused` with
 `fuse_lookups_combine`. Each value of `--in-flight` is a mode that has the option
 `steps_in_flight`, too; of `--steps-per-call`, one whose calls are
 `tf_fuse.parameter_server.repeat(step, n)`, whose losses may differ in the last bit.
@@ -42,6 +43,7 @@ from rich.progress import Progress
 from benchmarks.fuse_recv.options import (
     COMBINE,
     COMPRESSED,
+    COMPRESSED_IN_FLIGHT,
     FEATURES_FIELD,
     GROUPINGS,
     IN_FLIGHT,
@@ -173,6 +175,9 @@ def variant(args: argparse.Namespace, mode: str) -> dict[str, Any]:
         return {"mode": "fused", "fuse_options": {"fuse_operations": False}}
     if mode == COMPRESSED:
         return {"mode": "fused", "fuse_options": {"compress": "bfloat16"}}
+    if mode == COMPRESSED_IN_FLIGHT:
+        both = {"tf_fuse": True, "compress": "bfloat16", "steps_in_flight": 4}
+        return {"mode": "fused", "fuse_options": both}
     if mode in GROUPINGS:
         return {"mode": "fused", "fuse_options": {"fuse_grouping": mode}}
     if mode != "fused" or len(args.grouping) != 1:

@@ -259,11 +259,9 @@ void Fetch::Copy(const std::shared_ptr<SharedMemory>& memory,
   {
     absl::MutexLock lock(&mu_);
     --copies_;
-    if (!intact && !ended_) {
-      ended_ = true;
-      status_ = LostLoanError();
-    }
   }
+  // The rest may be coming as bytes just now.
+  if (!intact) Cancel(LostLoanError());
   Came(bytes);
 }
 

@@ -32,9 +32,10 @@ int MemoryOf(uint64_t bytes, bool sealed) {
   return fd;
 }
 
-// Lends all of a chunk, and while that is copied sends it as bytes, too, the
-// second half when the request may have been answered.
-bool SendTwice(Liar* liar, const v1::ChunkRequest& request) {
+// Lends all of a chunk, or what is no longer lent, and while that is copied
+// sends it as bytes, too, the second half when the request may have been
+// answered.
+bool SendTwice(Liar* liar, Random* random, const v1::ChunkRequest& request) {
   v1::ChannelMessage message;
   message.mutable_segment()->set_id(7);
   message.mutable_segment()->set_bytes(kMaxBytes);
@@ -46,7 +47,7 @@ bool SendTwice(Liar* liar, const v1::ChunkRequest& request) {
   answer->set_call(request.call());
   answer->set_segment(7);
   answer->set_segment_bytes(request.bytes());
-  answer->set_lease(kLease);
+  answer->set_lease(kLease + Below(random, 2));
   answer->set_stamp_offset(kStampOffset);
   if (!liar->Send(message, 0)) return false;
   answer->set_lease(0);
@@ -198,7 +199,7 @@ bool Lie(Liar* liar, Random* random, const v1::ChunkRequest& request) {
       return Below(random, 32) != 0 || liar->SendBytes(noise);
     }
     case 2:
-      return SendTwice(liar, request);
+      return SendTwice(liar, random, request);
     case 3: {
       v1::ChannelMessage message;
       message.mutable_hello()->set_token("again");
