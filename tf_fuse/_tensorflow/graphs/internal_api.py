@@ -68,6 +68,13 @@ MEMBERS = (
         _UPDATES,
     ),
     Member(
+        "tensorflow.python.framework.tensor_util",
+        "try_evaluate_constant",
+        Takes("tensor"),
+        "to infer shapes that values say",
+        _UPDATES,
+    ),
+    Member(
         "tensorflow.python.eager.record",
         "stop_recording",
         Exists(),
