@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ class Backend:
       problem: returns why a context cannot run them, or "".
       has_servers: whether they can run on other tasks.
       may_differ: returns whether last bits may differ from TensorFlow's.
+      variant: returns the options of a call that a rewritten function depends on.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Backend:
     problem: Callable[[Any], str]
     has_servers: bool = False
     may_differ: Callable[[], bool] = lambda: False
+    variant: Callable[[], Hashable] = lambda: None
 
 
 def no_xla(context: Any) -> str:

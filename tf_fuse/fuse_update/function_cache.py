@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from tf_fuse._tensorflow.eager import error_messages as tensorflow_errors
@@ -24,7 +24,7 @@ from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
 from tf_fuse.fuse_update.analysis.local_nodes import can_fuse_locally
 from tf_fuse.fuse_update.backend import Backend
 from tf_fuse.fuse_update.fusion_decision import FusionDecision
-from tf_fuse.fuse_update.pipeline import FunctionCall, Pipeline
+from tf_fuse.fuse_update.pipeline import FunctionCall, Pipeline, Records
 
 _log = logging.getLogger("tf_fuse")
 
@@ -37,8 +37,26 @@ class _Rewriting:
         self.is_over = threading.Event()
 
 
+class _Variant:
+    """The rewritten functions for one set of options, and of devices of passed variables.
+
+    Attributes:
+      pipeline: rewrites functions.
+      rewritten: the name of each function's rewritten one; None: the function itself is called.
+      in_progress: functions that threads rewrite at the moment.
+    """
+
+    def __init__(self, pipeline: Pipeline):
+        self.pipeline = pipeline
+        self.rewritten: dict[bytes, bytes | None] = {}
+        self.in_progress: dict[bytes, _Rewriting] = {}
+
+
 class UpdateFuser:
     """The rewritten functions of one eager context.
+
+    TensorFlow optimizes and places a function again when a program calls it with other options, or
+    with variables of other devices. So there is a rewritten function for each of them.
 
     Thread-safe without a lock, since the garbage collector may remove functions on any thread. A
     thread that calls a function while another thread rewrites it waits: an update that is not fused
@@ -61,10 +79,9 @@ class UpdateFuser:
           backend: runs the fused updates.
         """
         self._graphs, self._backend = graphs, backend
-        self._suffix = f"__tf_fuse_{backend.name}"
-        self._pipeline = Pipeline(backend, self._suffix, shapes)
-        self._rewritten: dict[bytes, bytes | None] = {}
-        self._in_progress: dict[bytes, _Rewriting] = {}
+        self._shapes, self._records = shapes, Records()
+        self._variants: dict[Hashable, _Variant] = {}
+        self._handles: dict[bytes, tuple[int, ...]] = {}
         self._servers = Servers(ask_task, context.host_address_space)
         # Tasks that cannot run a rewritten function.
         self._tasks_without_plugin: set[str] = set()
@@ -75,12 +92,12 @@ class UpdateFuser:
     @property
     def decisions(self) -> list[FusionDecision]:
         """What was decided about each function that still exists, in the order of first calls."""
-        return self._pipeline.decided.all()
+        return self._records.decided.all()
 
     @property
     def counts(self) -> Counter[str]:
         """How many updates were ever fused, and how many assignments were not."""
-        return self._pipeline.counts
+        return self._records.counts
 
     def call(self, context: Any, call: Call, name: bytes, inputs: Sequence[Any], num: int) -> Any:
         """Call the rewritten function if there is one, else the function itself."""
@@ -109,35 +126,65 @@ class UpdateFuser:
         self._tasks_without_plugin.add(task)
 
     def _rewritten_of(self, context: Any, name: bytes, inputs: Sequence[Any]) -> bytes | None:
-        while name not in self._rewritten:
+        handles = self._passed_handles(name)
+        if _is_one_passed_twice(handles, inputs):
+            return None
+        variant = self.variant(tuple(inputs[i].device for i in handles))
+        while name not in variant.rewritten:
             mine = _Rewriting()
-            current = self._in_progress.setdefault(name, mine)
+            current = variant.in_progress.setdefault(name, mine)
             if current is mine:
                 try:
-                    if name not in self._rewritten:
-                        self._rewritten[name] = self._rewrite(context, name.decode(), inputs)
+                    if name not in variant.rewritten:
+                        made = self._rewrite(context, variant.pipeline, name.decode(), inputs)
+                        variant.rewritten[name] = made
                 finally:
-                    self._in_progress.pop(name, None)
+                    variant.in_progress.pop(name, None)
                     mine.is_over.set()
             elif current.thread == mine.thread:
                 return None
             else:
                 current.is_over.wait()
-        return self._rewritten.get(name)
+        return variant.rewritten.get(name)
+
+    def variant(self, devices: tuple[str, ...] = ()) -> _Variant:
+        """Return the rewritten functions for calls by this thread.
+
+        Args:
+          devices: of the variables that are passed as arguments.
+        """
+        key = self._backend.variant(), devices
+        if (found := self._variants.get(key)) is not None:
+            return found
+        number = f"_{len(self._variants)}" if self._variants else ""
+        suffix = f"__tf_fuse_{self._backend.name}{number}"
+        pipeline = Pipeline(self._backend, suffix, self._shapes, self._records)
+        return self._variants.setdefault(key, _Variant(pipeline))
+
+    def _passed_handles(self, name: bytes) -> tuple[int, ...]:
+        """Return the positions of variables that a program may pass anew with each call."""
+        found = self._handles.get(name)
+        if found is None:
+            graph = self._graphs.get(name.decode())
+            found = () if graph is None else _handles_of(graph)
+            self._handles[name] = found
+        return found
 
     def forget(self, context: Any, name: bytes) -> None:
         """Drop what was made of a function that is gone, and what was decided about it.
 
         The bodies that operations call stay: other functions call the same, or may do so later.
         """
-        self._pipeline.decided.forget(name.decode())
-        rewritten = self._rewritten.pop(name, None)
-        called = self._pipeline.called.pop(name, set())
-        for one in ({rewritten} if rewritten else set()) | called:
-            if context.has_function(one):
+        self._records.decided.forget(name.decode())
+        self._handles.pop(name, None)
+        made = {variant.rewritten.pop(name, None) for variant in list(self._variants.values())}
+        for one in made | self._records.called.pop(name, set()):
+            if one is not None and context.has_function(one):
                 context.remove_function(one)
 
-    def _rewrite(self, context: Any, name: str, inputs: Sequence[Any]) -> bytes | None:
+    def _rewrite(
+        self, context: Any, pipeline: Pipeline, name: str, inputs: Sequence[Any]
+    ) -> bytes | None:
         """Return the name of the rewritten function, or None if nothing changes."""
         graph = self._graphs.get(name)
         if self._problem or graph is None:
@@ -145,13 +192,13 @@ class UpdateFuser:
         signature = context.get_function_def(name).signature
         devices = {a.name: t.device for a, t in zip(signature.input_arg, inputs, strict=True)}
         try:
-            found = self._pipeline.run(
+            found = pipeline.run(
                 context,
                 FunctionCall(
                     name,
                     graph,
                     CallSite((bool(signature.output_arg),), body=_bodies(context)),
-                    name + self._suffix,
+                    name + pipeline.suffix,
                     self._can_fuse_on(context, devices),
                     _variable_names(graph, signature, inputs),
                 ),
@@ -174,6 +221,26 @@ class UpdateFuser:
         if self._backend.has_servers and has_other_tasks(context):
             return ArgumentDevices(self._servers, devices)
         return can_fuse_locally(context, devices)
+
+
+def _handles_of(graph: Any) -> tuple[int, ...]:
+    """Return the positions of a function's arguments that are variables, captures left out."""
+    from tensorflow.python.framework import dtypes
+
+    captures = {id(tensor) for tensor in graph.internal_captures}
+    return tuple(
+        position
+        for position, tensor in enumerate(graph.inputs)
+        if tensor.dtype == dtypes.resource and id(tensor) not in captures
+    )
+
+
+def _is_one_passed_twice(handles: Sequence[int], inputs: Sequence[Any]) -> bool:
+    """Return whether a variable that is passed is another input, too: two names of one variable."""
+    if not handles:
+        return False
+    passed = {id(inputs[i]) for i in handles}
+    return sum(id(tensor) in passed for tensor in inputs) > len(handles)
 
 
 def _variable_names(graph: Any, signature: Any, inputs: Sequence[Any]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_fuse._tensorflow.graphs.functions import called_by
@@ -72,8 +72,9 @@ class FunctionCall:
     variables: Mapping[str, str]
 
 
-class Pipeline:
-    """Runs the pass on functions of one eager context.
+@dataclass(frozen=True)
+class Records:
+    """What the pass did to the functions of one eager context.
 
     Attributes:
       decided: what was decided about each function.
@@ -81,20 +82,37 @@ class Pipeline:
       called: names of the rewritten functions of each called function, one for each `CallSite`.
     """
 
+    decided: Decided[FusionDecision] = field(default_factory=Decided)
+    counts: Counter[str] = field(
+        default_factory=lambda: Counter(updates_fused=0, assignments_left=0)
+    )
+    called: dict[bytes, set[bytes]] = field(default_factory=dict)
+
+
+class Pipeline:
+    """Runs the pass on functions of one eager context, with one set of options.
+
+    Attributes:
+      suffix: appended to names of rewritten functions.
+    """
+
     def __init__(
-        self, backend: Backend, suffix: str, shapes: Mapping[str, Mapping[str, Shape | None]]
+        self,
+        backend: Backend,
+        suffix: str,
+        shapes: Mapping[str, Mapping[str, Shape | None]],
+        records: Records,
     ):
-        """Start without decisions.
+        """Store what the pass needs.
 
         Args:
           backend: runs the fused updates.
-          suffix: appended to names of rewritten functions.
+          suffix: see `Pipeline`; it differs from that of other options.
           shapes: by function, the shapes of its tensors where its graph does not have them.
+          records: what was done so far.
         """
-        self.decided: Decided[FusionDecision] = Decided()
-        self.counts = Counter(updates_fused=0, assignments_left=0)
-        self.called: dict[bytes, set[bytes]] = {}
-        self._backend, self._suffix, self._shapes = backend, suffix, shapes
+        self.suffix = suffix
+        self._backend, self._shapes, self._records = backend, shapes, records
 
     def run(self, context: Any, call: FunctionCall) -> str:
         """Rewrite a function, and register the result in the context.
@@ -153,9 +171,9 @@ class Pipeline:
             else:
                 found = outline(view, *arguments, partial)
         decision = FusionDecision(call.name, found, view, devices is not None, call.variables)
-        self.decided.add(call.name, decision, call.rewritten)
+        self._records.decided.add(call.name, decision, call.rewritten)
         unfused = len(decision.assignments_left())
-        self.counts.update(updates_fused=len(found.clusters), assignments_left=unfused)
+        self._records.counts.update(updates_fused=len(found.clusters), assignments_left=unfused)
         return view, found
 
     def _fuse_called(
@@ -176,7 +194,8 @@ class Pipeline:
                     continue
                 inner = self._inner_call(context, call, view, shapes, node, name, graph)
                 if self.run(context, inner) == inner.rewritten:
-                    self.called.setdefault(name.encode(), set()).add(inner.rewritten.encode())
+                    called = self._records.called.setdefault(name.encode(), set())
+                    called.add(inner.rewritten.encode())
                     found.setdefault(node.name, {})[name] = inner.rewritten
         return found
 
@@ -198,7 +217,7 @@ class Pipeline:
         else:
             inside = can_fuse_locally(context, {})
         known = view.of_arguments(node, arguments, call.variables)
-        return FunctionCall(name, graph, site, name + self._suffix + site.suffix, inside, known)
+        return FunctionCall(name, graph, site, name + self.suffix + site.suffix, inside, known)
 
 
 def _is_compiled(node: Any) -> bool:

@@ -20,6 +20,7 @@ from tf_fuse._tensorflow.variables import coordinator as coordinators
 from tf_fuse._tensorflow.variables import parameter_server_strategy
 from tf_fuse.keras import backups, checks, metric_sums, steps
 from tf_fuse.keras.data import batches, parts
+from tf_fuse.keras.data.function_orders import PassOfFunction, key_of, number_of_pass
 from tf_fuse.keras.data.orders import Passes
 from tf_fuse.keras.data.worker_data import WorkerData
 from tf_fuse.keras.step_queue import Call, StepQueue
@@ -119,7 +120,14 @@ def _read_on_workers(
                 f"{name} cannot be given with a function of an InputContext: its dataset must "
                 "yield (x, y) or (x, y, sample_weight)"
             )
-    data = WorkerData(strategy, function, more.get("steps_per_epoch"))
+    data = WorkerData(
+        strategy,
+        PassOfFunction(function),
+        more.get("steps_per_epoch"),
+        arguments=lambda epoch: [number_of_pass(passes.begin(epoch))],
+        example=[number_of_pass(0)],
+    )
+    passes = Passes(key_of(function), data.cardinality)
     nothing = tf.data.Dataset.from_generator(tuple, output_signature=data.element_spec)
     stock(self, _Reader, **{**more, "x": nothing, "batch_size": None, "shuffle": False})
     trainer.set_dataset(self, data)
@@ -136,7 +144,7 @@ def _read_parts(self: Any, strategy: Any, given: Any) -> None:
     # Keras may have mapped it, to weigh classes.
     policy, steps = parts.policy_of(given), trainer.steps_per_epoch(self)
     part = parts.of(trainer.dataset_of(self), policy)
-    passes = Passes(given, is_counted=bool(steps))
+    passes = Passes(given, None if steps else int(given.cardinality()))
     data = WorkerData(
         strategy,
         part,

@@ -209,6 +209,21 @@ def fuses_updates(context: Any) -> bool | None:
     return None if is_set is None else bool(is_set)
 
 
+def graph_options(context: Any) -> bytes:
+    """Return the `GraphOptions` that this thread calls functions with, serialized, without ours."""
+    return _stock_graph_options(experimental_options.config_of_call(context))
+
+
+@functools.lru_cache(maxsize=64)
+def _stock_graph_options(serialized: bytes) -> bytes:
+    from tensorflow.core.protobuf import config_pb2
+
+    config = config_pb2.ConfigProto.FromString(serialized)
+    add_to_config(config, {})
+    found: bytes = config.graph_options.SerializeToString(deterministic=True)
+    return found
+
+
 def install(when_set: Callable[[Mapping[str, Any]], None]) -> None:
     """Extend TensorFlow's eager context, once per process.
 

@@ -18,6 +18,7 @@ FUNCTION_REASONS = {
     "group_size": "the replicas cannot be in groups of shard_weight_update_group_size",
     "no_group": "it is not known which replicas train together",
     "nothing_to_cut": "no gradient's update can be cut with profit",
+    "one_replica": "the replicas of this process do not update their variables alike",
     "python_code": "an operation runs Python code in the step, which may use any variable",
     "traced_before": "it was traced before tf_fuse was imported",
     "verification": "the function that was made of it is wrong, which is an error of tf_fuse",

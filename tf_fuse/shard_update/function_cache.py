@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from tensorflow.python.framework import errors
@@ -32,6 +32,7 @@ from tf_fuse.shard_update.plan import PlanOptions, ShardedUpdate
 from tf_fuse.shard_update.replicas import Replicas, groups_of, why_no_groups
 from tf_fuse.shard_update.rewritten_function import PREFIX, RewrittenFunction, register
 from tf_fuse.shard_update.runtime.dataset_captures import is_captured
+from tf_fuse.shard_update.runtime.local_replicas import explained, unlike
 from tf_fuse.shard_update.runtime.plan_consensus import describe
 from tf_fuse.shard_update.runtime.replica_group import ReplicaGroup
 from tf_fuse.shard_update.runtime.strategy_variables import container_of, is_of_one_replica
@@ -114,8 +115,8 @@ class FunctionCache:
             with using(context, inputs, name):
                 return call(context, name, inputs, num)
         # (Variables of other functions' shard groups, which this one reads as any.)
-        own = {id(inputs[position]) for position, _ in rewritten.handles}
-        others = [tensor for tensor in inputs if id(tensor) not in own]
+        own = {position for position, _ in rewritten.handles}
+        others = [tensor for position, tensor in enumerate(inputs) if position not in own]
         with (
             using(context, others, name),
             rewritten.replica_group.state.step(rewritten.shard_group, user_of(name)),
@@ -186,7 +187,7 @@ class FunctionCache:
             return error
         definition = context.get_function_def(name)
         arguments = [argument.name for argument in definition.signature.input_arg]
-        variables = [arguments[position] for position in sorted(containers)]
+        variables = {arguments[i]: id(container) for i, container in sorted(containers.items())}
         # (Of all replicas' variables, where a dataset has that of one.)
         read = {id(c) for position, c in containers.items() if is_captured(inputs[position])}
         kept = [arguments[i] for i, c in sorted(containers.items()) if id(c) in read]
@@ -248,8 +249,8 @@ class FunctionCache:
         replica_group: ReplicaGroup,
         definition: Any,
         graph: Any,
-        variables: Sequence[str],
-        kept: Collection[str],
+        variables: Mapping[str, int],
+        kept: Sequence[str],
         costs: UpdateCosts,
     ) -> Decision:
         name = definition.signature.name
@@ -275,6 +276,13 @@ class FunctionCache:
         update = ShardedUpdate(())
         try:
             update = shard_update(original, replicas, variables, PREFIX, options, kept, costs)
+            while (differ := unlike(update.buckets, replicas, variables)) is not None:
+                more = [name for name, number in variables.items() if number in differ]
+                if set(more) <= set(kept):
+                    return Decision(name, ShardedUpdate(update.buckets), "one_replica")
+                kept, before = [*kept, *more], update
+                update = shard_update(original, replicas, variables, PREFIX, options, kept, costs)
+                update = explained(before, update)
             if update.function is None:
                 return Decision(name, update, "nothing_to_cut")
             wrong = check_update(original, update)

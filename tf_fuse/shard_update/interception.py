@@ -9,7 +9,7 @@ function is first called with the option on, from the graph that it was traced t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from tf_fuse._tensorflow.eager.function_calls import Call, extend
@@ -19,7 +19,7 @@ from tf_fuse.fuse_update.backend import Backend, no_xla
 from tf_fuse.fuse_update.encode.elementwise import ElementwiseEncoder
 from tf_fuse.fuse_update.encode.xla import XlaEncoder
 from tf_fuse.fuse_update.function_cache import UpdateFuser
-from tf_fuse.options import is_on
+from tf_fuse.options import graph_options, is_on
 from tf_fuse.shard_update.function_cache import FunctionCache, using
 from tf_fuse.shard_update.traced_functions import graphs as _graphs
 
@@ -92,8 +92,11 @@ def fuser_of(context: Any) -> UpdateFuser:
     def may_differ() -> bool:
         return has_other_tasks(context) and not is_on(context, "shard_weight_update_exact")
 
-    maker = ElementwiseEncoder(lambda: context.config, may_differ)
-    backend = Backend("fused", maker, lambda context: "", has_servers=True, may_differ=may_differ)
+    def variant() -> Hashable:
+        return graph_options(context), may_differ()
+
+    maker = ElementwiseEncoder(lambda: graph_options(context), may_differ)
+    backend = Backend("fused", maker, lambda context: "", True, may_differ, variant)
     return _keeper_of(context, "_tf_fuse_fuser", backend)
 
 

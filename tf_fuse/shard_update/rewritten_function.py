@@ -41,8 +41,14 @@ class RewrittenFunction:
     handles: list[tuple[int, weakref.ref[Any]]]
 
     def is_of(self, inputs: Sequence[Any]) -> bool:
-        """Return whether a call is with the variables that the rewritten function was made for."""
-        return all(inputs[position] is handle() for position, handle in self.handles)
+        """Return whether a call is with the variables that the rewritten function was made for.
+
+        And with each of them once: what is in shards has no value under another name.
+        """
+        if any(inputs[position] is not handle() for position, handle in self.handles):
+            return False
+        own = {id(inputs[position]) for position, _ in self.handles}
+        return sum(id(tensor) in own for tensor in inputs) == len(self.handles)
 
 
 def register(

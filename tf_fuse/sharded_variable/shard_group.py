@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,9 @@ from tf_fuse.sharded_variable.local_shards import (
 )
 from tf_fuse.sharded_variable.named_variables import Named
 from tf_fuse.sharded_variable.unshard import UnshardCounts, Unsharder
+
+_NUMBER = "_tf_fuse_number"
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -287,8 +291,17 @@ def after_a_death(held: ShardRanges) -> str:
 
 def key_of(held: Sequence[ShardRanges], handles: Mapping[int, Sequence[Any]]) -> tuple[Any, ...]:
     """Return what tells whether two functions can use the same parts."""
-    ids = tuple((rank, *map(id, handles[rank])) for rank in sorted(handles))
-    return ids, tuple(held)
+    numbers = tuple((rank, *map(_number_of, handles[rank])) for rank in sorted(handles))
+    return numbers, tuple(held)
+
+
+def _number_of(handle: Any) -> int:
+    """Return a number that no other handle ever has: Python uses ids of those that are gone."""
+    number: int | None = getattr(handle, _NUMBER, None)
+    if number is None:
+        number = next(_numbers)
+        setattr(handle, _NUMBER, number)
+    return number
 
 
 def scope_of(number: int, devices: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ def test_an_order_is_the_same_in_all_workers(cases, what):
     assert cases[what] == [1] * _ROWS
 
 
-@pytest.mark.parametrize("policy", ["DATA", "OFF"])
+@pytest.mark.parametrize("policy", ["DATA", "OFF", "function"])
 def test_each_epoch_has_the_order_of_one_process(cases, policy):
     """Seen by the first rows of its batches, which workers train in any order."""
     found, expected = cases[f"orders {policy}"]
@@ -244,7 +244,12 @@ def _main(folder):
 
             alone = RowCounter(_ROWS)
             alone.compile()
-            return first_rows(model(), asking(data(), policy)), first_rows(alone, data())
+
+            def mine(context):
+                return data().shard(context.num_input_pipelines, context.input_pipeline_id)
+
+            given = mine if policy == "function" else asking(data(), policy)
+            return first_rows(model(), given), first_rows(alone, data())
 
         return run
 
@@ -308,6 +313,7 @@ def _main(folder):
             "sampled": sampled,
             "orders DATA": orders("DATA"),
             "orders OFF": orders("OFF"),
+            "orders function": orders("function"),
             "steps of calls": lambda: trained_twice(
                 asking(tf.data.Dataset.range(32, output_type=tf.int32).batch(_BATCH), "DATA"), 32, 3
             ),

@@ -149,6 +149,31 @@ def _main(which):
         fused = [len(fusion.variables) for one in found for fusion in one.clusters]
         return {"servers": servers, "stock": stock, "ours": ours, "fused": fused}
 
+    def passed_variables():
+        def run(on):
+            switch(on)
+            pairs = []
+            for task in range(2):
+                with tf.device(f"/job:ps/task:{task}"):
+                    pairs.append([tf.Variable(tf.fill([5], 1.0 + i)) for i in range(2)])
+
+            @tf.function
+            def step(weight, slot):
+                slot.assign(slot * 0.5 + 0.3)
+                weight.assign_sub(slot * 0.1)
+
+            (a, m), (b, n) = pairs
+            for passed in ((a, m), (b, n), (a, n), (a, m)):
+                job.call(step, passed)
+            switch(False)
+            return coordinator.exact([one.numpy() for pair in pairs for one in pair])
+
+        stock = run(False)
+        before = len(decisions())
+        ours = run(True)
+        found = [len(one.outline.clusters) for one in decisions()[before:]]
+        return {"stock": stock, "ours": ours, "fused": found}
+
     def off():
         switch(False)
         before = len(decisions())
@@ -252,6 +277,7 @@ def _main(which):
         "Adagrad with zeros": lambda: with_zeros("Adagrad", initial_accumulator_value=0.0),
         "RMSprop with zeros": lambda: with_zeros("RMSprop"),
         "two servers": two_servers,
+        "passed variables": passed_variables,
         "without fused receives": without_fused_receives,
         "on by default": by_default,
         "locks": locks,

@@ -172,7 +172,7 @@ def _every_size(name):
                 make,
                 lambda step, *arguments: job.call(step, arguments),
                 _switch,
-                lambda: fuser()._rewritten,
+                lambda: fuser().variant().rewritten,
             )
 
     coordinator.finish({"every size": case})

@@ -103,5 +103,7 @@ def _rewritten() -> dict[bytes, bytes | None]:
     """The names of rewritten functions, by those of the functions."""
     from tf_fuse.shard_update import interception
 
-    found: dict[bytes, bytes | None] = interception.fuser_of(context_module.context())._rewritten
+    found: dict[bytes, bytes | None] = (
+        interception.fuser_of(context_module.context()).variant().rewritten
+    )
     return found

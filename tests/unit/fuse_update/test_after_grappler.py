@@ -74,7 +74,7 @@ def _lowered():
 def test_branches_become_one_cluster():
     """Where handles are followed through Switch, two nodes of which one runs are in one cluster."""
     view, shapes = _lowered()
-    encoder = ElementwiseEncoder(tf.compat.v1.ConfigProto, lambda: True)
+    encoder = ElementwiseEncoder(bytes, lambda: True)
     finder = Finder(view, shapes, lambda device, variable: True, encoder.rules)
     (cluster,) = finder.clusters()
     assigned = {view.nodes[name].op for name in cluster.nodes} & ASSIGNS
@@ -83,7 +83,7 @@ def test_branches_become_one_cluster():
 
 def test_lowered_branches_stay():
     view, shapes = _lowered()
-    encoder = ElementwiseEncoder(tf.compat.v1.ConfigProto, lambda: True)
+    encoder = ElementwiseEncoder(bytes, lambda: True)
     found = outline(view, shapes, lambda device, variable: True, encoder)
     assert found.function is None
     assert {left.reason for left in found.left} == {"control_flow"}

@@ -43,7 +43,7 @@ class _Traced:
         self.partial = partial_shapes(self.view, concrete.graph)
 
     def outline(self, may_differ=True):
-        maker = ElementwiseEncoder(tf.compat.v1.ConfigProto, lambda: may_differ)
+        maker = ElementwiseEncoder(bytes, lambda: may_differ)
         found = outline(self.view, self.shapes, self.places, maker, partial=self.partial)
         return found
 

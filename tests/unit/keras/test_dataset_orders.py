@@ -158,12 +158,12 @@ def test_parallel_operations_keep_the_order():
 
 def test_an_epoch_with_a_number_of_steps_is_one_pass():
     data = _rows()
-    assert [Passes(data, is_counted=True).begin() for _ in range(3)] == [0, 1, 2]
-    assert Passes(_rows(), is_counted=True).begin() == 0
+    assert [Passes(data, None).begin() for _ in range(3)] == [0, 1, 2]
+    assert Passes(_rows(), None).begin() == 0
 
 
 def test_an_epoch_that_goes_on_after_a_restart_has_its_own_pass():
-    passes = Passes(_rows(), is_counted=False)
+    passes = Passes(_rows(), _ROWS)
     assert [passes.begin(3), passes.begin()] == [6, 8]
 
 
@@ -186,7 +186,7 @@ def test_keras_makes_that_many_iterators(known):
     part = parts.of(_shuffled(), _POLICIES.DATA)
     numbers = []
     for _ in range(2):
-        passes = Passes(data, is_counted=False)
+        passes = Passes(data, int(data.cardinality()))
         numbers += [passes.begin() for _ in range(3)]
     expected = [batch[0] for number in numbers for batch in _read(part, number)]
     assert [int(one["first"]) for one in firsts] == expected

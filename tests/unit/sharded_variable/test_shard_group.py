@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_fuse.sharded_variable.choose_sources import Copies
 from tf_fuse.sharded_variable.local_shards import ShardRanges
 from tf_fuse.sharded_variable.peers import Peers
-from tf_fuse.sharded_variable.shard_group import ShardGroup, after_a_death
+from tf_fuse.sharded_variable.shard_group import ShardGroup, after_a_death, key_of
 
 _OWN = "/job:localhost/replica:0/task:0/device:CPU:0"
 _OTHER = "/job:worker/replica:0/task:1/device:CPU:0"
@@ -75,6 +75,23 @@ def test_a_replica_that_does_not_end_its_step_is_an_error(monkeypatch):
     assert f"{_OTHER} has ended step 1, and not step 2, after 0 s" in str(caught.value)
     assert "values" not in reader.asked
     assert shard_group.is_parted
+
+
+class _Handle:
+    pass
+
+
+def test_a_variable_that_is_gone_is_not_taken_for_a_new_one():
+    """A new optimizer's slot may have the id of an old one, beside a weight that is the same."""
+    weight, slot = _Handle(), _Handle()
+    held = [ShardRanges((4,), tf.float32, ((0, 2), (2, 4)), is_weight=one) for one in (False, True)]
+    key, old = key_of(held, {0: [slot, weight]}), id(slot)
+    assert key_of(held, {0: [slot, weight]}) == key
+    del slot
+    made = [_Handle()]
+    while id(made[-1]) != old:
+        made.append(_Handle())
+    assert key_of(held, {0: [made[-1], weight]}) != key
 
 
 _LOST = "If a task was killed, its shards are lost: restart the program from its last checkpoint."

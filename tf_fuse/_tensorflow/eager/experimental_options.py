@@ -94,6 +94,12 @@ def stored(context: Any) -> dict[str, Any]:
     return options
 
 
+def config_of_call(context: Any) -> bytes:
+    """Return the serialized `ConfigProto` that this thread passes with a call of a function."""
+    config: bytes = context.function_call_options.config_proto_serialized
+    return config
+
+
 def extend(
     ours: Collection[str],
     before_set: Callable[[Mapping[str, Any]], None],

@@ -48,7 +48,7 @@ MEMBERS = (
         "_set_attr",
         Takes("self", "attr_name", "attr_value"),
         "to mark tensors",
-        (feature_names.LAYOUT, feature_names.COMPRESSION),
+        (feature_names.LAYOUT, feature_names.COMPRESSION, feature_names.KERAS_FIT),
     ),
     Member(
         _CLASS,
@@ -88,6 +88,13 @@ def set_text_attribute(operation: Any, name: str, text: str) -> None:
     from tensorflow.core.framework import attr_value_pb2
 
     operation._set_attr(name, attr_value_pb2.AttrValue(s=text.encode()))
+
+
+def set_flag(operation: Any, name: str, is_on: bool) -> None:
+    """Set an attribute of an operation that is a bool."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    operation._set_attr(name, attr_value_pb2.AttrValue(b=is_on))
 
 
 def colocation(graph: Any) -> list[Any]:

@@ -48,7 +48,7 @@ MEMBERS = (
         "_update_input",
         Takes("self", "index", "tensor"),
         "to redirect consumers",
-        _FEATURES,
+        (*_FEATURES, feature_names.KERAS_FIT),
     ),
     Member(
         _OPERATION,
@@ -175,7 +175,12 @@ def replace(old: Any, new: Any) -> None:
     for consumer in old.consumers():
         for index, tensor in enumerate(consumer.inputs):
             if tensor is old:
-                consumer._update_input(index, new)
+                set_input(consumer, index, new)
+
+
+def set_input(op: Any, index: int, tensor: Any) -> None:
+    """Give an operation another input, of the same graph."""
+    op._update_input(index, tensor)
 
 
 def chain_to(tensor: Any) -> tuple[list[Any], Any]:

@@ -45,14 +45,16 @@ _FLOATS = frozenset({FLOAT, DOUBLE})
 class ElementwiseEncoder:
     """Encodes clusters as operations that run a program."""
 
-    def __init__(self, config: Callable[[], Any], may_differ: Callable[[], bool] = lambda: False):
+    def __init__(
+        self, graph_options: Callable[[], bytes], may_differ: Callable[[], bool] = lambda: False
+    ):
         """Store how functions are optimized.
 
         Args:
-          config: returns the `ConfigProto` that functions are called with.
+          graph_options: returns the serialized `GraphOptions` of a call.
           may_differ: returns whether last bits may differ where Grappler's result is unknown.
         """
-        self._config, self._may_differ = config, may_differ
+        self._graph_options, self._may_differ = graph_options, may_differ
         self._subexpressions: tuple[GraphView, CommonSubexpressions] | None = None
 
     @property
@@ -119,7 +121,7 @@ class ElementwiseEncoder:
     ) -> FusedOperation | str:
         assert self._subexpressions is not None
         simple = simplify(
-            view, cluster, shapes, self._config(),
+            view, cluster, shapes, self._graph_options(),
             subexpressions=self._subexpressions[1], has_results=has_results, alone=alone,
         )  # fmt: skip
         if simple is None:

@@ -34,13 +34,15 @@ from tf_fuse.fuse_update.grappler.read_back import ReadBack
 from tf_fuse.fuse_update.grappler.simplified_cluster import SimplifiedCluster
 
 _COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
+# TensorFlow's default: no update's function is smaller.
+_MIN_GRAPH_NODES = 4
 
 
 def simplify(
     view: GraphView,
     cluster: FusionCluster,
     shapes: Mapping[str, Shape | None],
-    config: Any,
+    graph_options: bytes,
     *,
     subexpressions: CommonSubexpressions,
     has_results: bool,
@@ -52,7 +54,7 @@ def simplify(
       view: of the function that contains the cluster.
       cluster: the shapes of all its tensors are known.
       shapes: of the function's tensors.
-      config: the `ConfigProto` with which the function is called.
+      graph_options: serialized, with which the function is called.
       subexpressions: of the function.
       has_results: whether the program's call returns anything.
       alone: whether to assume that Grappler does not change the producers of inputs.
@@ -60,23 +62,38 @@ def simplify(
     Returns:
       The function with constants as nodes, or None if Grappler's result for the front is unknown.
     """
-    options = config.graph_options.SerializeToString(deterministic=True)
-    copy = ClusterCopy(view, cluster, shapes, subexpressions, has_results, alone=alone)
-    simple = _simplified(copy, options)
+    make = functools.partial(ClusterCopy, view, cluster, shapes, subexpressions, has_results)
+    copy = make(alone=alone)
+    simple = _simplified(copy, graph_options)
     if simple is None or alone:
         return simple
     # It is unknown when Grappler removes an IdentityN. Then the input gets another name, and
     # Grappler may change the input's producer together with the cluster. So try both.
     others = []
     if copy.has_early_names:
-        others.append(ClusterCopy(view, cluster, shapes, subexpressions, has_results, early=True))
+        others.append((make(early=True), graph_options))
     if copy.has_front_behind:
-        others.append(ClusterCopy(view, cluster, shapes, subexpressions, has_results, through=True))
-    for one in others:
+        others.append((make(through=True), graph_options))
+    if (without := _without_optimization(graph_options)) is not None:
+        others.append((make(), without))
+    for one, options in others:
         other = _simplified(one, options)
         if other is None or _signature(view, simple) != _signature(view, other):
             return None
     return simple
+
+
+@functools.lru_cache(maxsize=64)
+def _without_optimization(graph_options: bytes) -> bytes | None:
+    """Return options that change no graph, if others let Grappler skip a graph for its size."""
+    from tensorflow.core.protobuf import config_pb2
+
+    options = config_pb2.GraphOptions.FromString(graph_options)
+    if options.rewrite_options.min_graph_nodes <= _MIN_GRAPH_NODES:
+        return None
+    options.rewrite_options.disable_meta_optimizer = True
+    without: bytes = options.SerializeToString(deterministic=True)
+    return without
 
 
 def _simplified(copy: ClusterCopy, options: bytes) -> SimplifiedCluster | None:

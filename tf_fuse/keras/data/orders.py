@@ -19,7 +19,7 @@ from typing import Any, Final
 
 # Where the two seeds are among the inputs, by how the operation's name begins.
 _SEEDS: Final = {"ShuffleDataset": 2, "ShuffleAndRepeat": 2, "RandomDataset": 0, "Sampling": 2}
-_ANEW: Final = ("reshuffle_each_iteration", "rerandomize_each_iteration")
+ANEW: Final = ("reshuffle_each_iteration", "rerandomize_each_iteration")
 _REPEATING: Final = ("RepeatDataset", "ForeverRepeat", "ShuffleAndRepeat")
 _PER_ELEMENT: Final = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
 _numbers = itertools.count()
@@ -30,14 +30,14 @@ class Passes:
     """The passes over a dataset that Keras would have made in one process.
 
     Args:
-      dataset: that `fit` or `evaluate` gets.
-      is_counted: whether epochs have a number of steps; else they end with the data.
+      dataset: that `fit` or `evaluate` gets, or the function that makes it.
+      cardinality: of the dataset; None if epochs have a number of steps, and do not end with data.
     """
 
-    def __init__(self, dataset: Any, is_counted: bool):
+    def __init__(self, dataset: Any, cardinality: int | None):
         self._dataset = dataset
         # If Keras knows the length, it makes an iterator at the end of an epoch, too.
-        self._step = 1 if is_counted or int(dataset.cardinality()) < 0 else 2
+        self._step = 1 if cardinality is None or cardinality < 0 else 2
 
     def begin(self, epoch: int | None = None) -> int:
         """Return the number of the pass that begins.
@@ -89,8 +89,8 @@ class Order:
         """Give seeds to the nodes of a graph, or of a function."""
         by_name = {node.name: node for node in nodes}
         for node in list(nodes):
-            first = next((at for name, at in _SEEDS.items() if node.op.startswith(name)), None)
-            if first is None or node.op == "ShuffleDatasetV2":
+            first = place_of_seeds(node.op)
+            if first is None:
                 continue
             found = [_value(by_name.get(one.partition(":")[0])) for one in node.input[first:][:2]]
             seeds = [one for one in found if one is not None]
@@ -99,18 +99,25 @@ class Order:
             is_unseeded = not any(seeds)
             if is_unseeded:
                 seeds = [secrets.randbits(62) + 1, secrets.randbits(62)]
-            repeats, is_cached = _readers(node, nodes) if not is_function else (True, False)
-            is_anew = any(node.attr[one].b for one in _ANEW if one in node.attr)
+            repeats, is_cached = readers(node, nodes) if not is_function else (True, False)
+            is_anew = any(node.attr[one].b for one in ANEW if one in node.attr)
             if is_function:  # Each element has a generator of its own, which begins anew.
                 is_anew = is_unseeded
             if is_anew and not is_cached:
                 constants = _constants(nodes, node, first, seeds, is_function)
                 self._anew.append((seeds, constants, repeats))
-                for one in _ANEW:
+                for one in ANEW:
                     if one in node.attr and not repeats:
                         node.attr[one].b = False
             elif is_unseeded:
                 _constants(nodes, node, first, seeds, is_function)
+
+
+def place_of_seeds(op: str) -> int | None:
+    """Return where two seeds are among the inputs of an operation; None if it has none."""
+    if op == "ShuffleDatasetV2":
+        return None
+    return next((at for name, at in _SEEDS.items() if op.startswith(name)), None)
 
 
 def _keep_order(nodes: Any) -> None:
@@ -128,7 +135,7 @@ def _keep_order(nodes: Any) -> None:
                 handle.name = f"tf_fuse/{secrets.token_hex(8)}/{next(_numbers)}"
 
 
-def _readers(node: Any, nodes: Any) -> tuple[bool, bool]:
+def readers(node: Any, nodes: Any) -> tuple[bool, bool]:
     """Return whether one pass reads a node several times, and whether a cache keeps it."""
     found, repeats, is_cached = {node.name}, False, False
     for one in _after(node, nodes):

@@ -24,6 +24,7 @@ class WorkerData:
       element_spec: of the batches.
       name: of datasets for which the same steps are traced.
       steps: of all workers in an epoch; None if an epoch ends with the datasets.
+      cardinality: of one worker's dataset; None if there are `steps`.
       may_end: whether a worker may come to the end of its dataset before all steps of an epoch, and
         leave the rest to others.
       arguments: returns what the function gets beside the context in a new pass, as tensors; gets
@@ -92,7 +93,8 @@ class WorkerData:
                 "cannot be sent to workers: make the dataset inside of the function"
             )
         endless = tf.data.INFINITE_CARDINALITY
-        if not steps and self._cardinality(lambda: make(*example)) == endless:
+        self.cardinality = None if steps else self._cardinality(lambda: make(*example))
+        if self.cardinality == endless:
             raise ValueError(
                 "the dataset of a worker is endless: give steps_per_epoch (or steps, "
                 "validation_steps)"
