@@ -162,7 +162,7 @@ def _cut(
     """Return a slice's begin in each dimension, its strides, and the dropped dimensions.
 
     Returns:
-      None if it is not known, as for slices with a new dimension.
+      None if it is not known, as for slices with a new dimension or of an unknown size.
     """
     gradient = operation.type == "StridedSliceGrad"
     big = shapes[1] if gradient else shapes[0]
@@ -171,7 +171,7 @@ def _cut(
         name: operation.get_attr(f"{name}_mask")
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
-    if big is None or end is None or masks["new_axis"]:
+    if big is None or None in big or end is None or masks["new_axis"]:
         return None
     count = len(begin)
     dots = next((i for i in range(count) if masks["ellipsis"] >> i & 1), count)

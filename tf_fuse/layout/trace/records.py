@@ -195,8 +195,27 @@ def can_be_planned(made: Made) -> bool:
     )
 
 
-def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None:
+def composites(concrete: Any) -> dict[str, str]:
+    """Return, by names of a function's inputs, the types of sparse and ragged ones."""
+    given = tf.nest.flatten(getattr(concrete, "structured_input_signature", None))
+    kinds = []
+    for one in given:
+        if isinstance(one, tf.TypeSpec):
+            kind = "" if isinstance(one, tf.TensorSpec) else one.value_type.__name__
+            kinds += [kind] * len(tf.nest.flatten(one, expand_composites=True))
+    both = zip(concrete.graph.inputs, kinds, strict=False)
+    return {one.op.name: kind for one, kind in both if kind}
+
+
+def check_shapes(
+    records: Sequence[Record], tensors: Mapping[str, Made], kinds: Mapping[str, str]
+) -> None:
     """Check that shapes are known; report where they are lost, and not all that follow.
+
+    Args:
+      records: of the function.
+      tensors: by name.
+      kinds: of `composites`.
 
     Raises:
       LayoutError: one is not.
@@ -208,7 +227,12 @@ def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None
             continue
         shape = tensors[lost[0]].shape
         words = "an unknown shape" if shape is None else f"shape {list(shape)}"
-        if one.kind == "Placeholder":
+        if one.name in kinds:
+            problems.append(
+                f"input {one.name!r} is of a {kinds[one.name]}, and plans are for dense tensors of "
+                "whole shapes; make it dense before the function"
+            )
+        elif one.kind == "Placeholder":
             problems.append(
                 f"input {one.name!r} has {words}; a plan needs whole shapes: give it as a "
                 "tf.TensorSpec with all sizes in args or in the function's input_signature"

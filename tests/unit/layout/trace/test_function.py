@@ -222,3 +222,29 @@ def test_errors():
     assert error(f, []).endswith(
         "; give its arguments as tf.TensorSpec in args, or an input_signature to its tf.function"
     )
+
+
+def test_sparse_and_ragged_arguments_are_errors_that_name_their_type():
+    """Their components have no size, so a tf.TensorSpec cannot help."""
+    sparse, ragged = tf.SparseTensorSpec([8, 4]), tf.RaggedTensorSpec([4, None])
+
+    def step(x, s, r):
+        return x, s.values[1:], r.values
+
+    with pytest.raises(LayoutError) as caught:
+        trace(step, [tf.TensorSpec([None]), sparse], {"r": ragged})
+    words = "and plans are for dense tensors of whole shapes; make it dense before the function"
+    assert sorted(caught.value.problems) == [
+        f"input 'r' is of a RaggedTensor, {words}",
+        f"input 's_1' is of a SparseTensor, {words}",
+        "input 'x' has shape [None]; a plan needs whole shapes: give it as a tf.TensorSpec with "
+        "all sizes in args or in the function's input_signature",
+    ]
+
+
+def test_a_slice_of_an_unknown_size_reports_where_the_size_is_lost():
+    with pytest.raises(LayoutError) as caught:
+        trace(lambda x: tf.boolean_mask(x, x > 0)[1:], [tf.TensorSpec([8])])
+    assert caught.value.problems[0].startswith(
+        "tensor 'boolean_mask/Where' of Where 'boolean_mask/Where' has shape [None, 1], which is "
+    )
