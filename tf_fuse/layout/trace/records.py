@@ -19,6 +19,8 @@ from tf_fuse.layout.types.operation import ITEM_BYTES, LIST_OF, Tensor
 
 _planning = threading.local()
 
+# Operations that make numbers of a shape.
+_SIZES: Final = ("Shape", "ShapeN", "Size")
 # How many problems an error lists.
 _LISTED: Final = 8
 
@@ -221,9 +223,15 @@ def check_shapes(
       LayoutError: one is not.
     """
     problems = []
+    # Sizes of tensors whose shapes are lost, and numbers computed of these.
+    sizes: set[str] = set()
     for one in records:
         lost = [name for name in one.outputs if not is_whole(tensors[name].shape)]
-        if not lost or not all(is_whole(tensors[name].shape) for name in one.inputs):
+        follows = not all(is_whole(tensors[name].shape) for name in one.inputs)
+        if not sizes.isdisjoint(one.inputs) or (follows and one.kind in _SIZES):
+            sizes.update(one for one in one.outputs if "int" in tensors[one].dtype)
+            follows = True
+        if not lost or follows:
             continue
         shape = tensors[lost[0]].shape
         words = "an unknown shape" if shape is None else f"shape {list(shape)}"

@@ -248,3 +248,18 @@ def test_a_slice_of_an_unknown_size_reports_where_the_size_is_lost():
     assert caught.value.problems[0].startswith(
         "tensor 'boolean_mask/Where' of Where 'boolean_mask/Where' has shape [None, 1], which is "
     )
+
+
+def test_what_an_unknown_size_makes_unknown_is_not_reported_beside_it():
+    """Such as gradients of a sum and of a broadcast, which are as long as another tensor's size."""
+    w = tf.Variable(tf.ones([4, 8]), name="w")
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.matmul(x, w) - y) ** 2)
+        return tape.gradient(loss, w)
+
+    with pytest.raises(LayoutError) as caught:
+        trace(step, [tf.TensorSpec([None, 4]), tf.TensorSpec([8])])
+    (problem,) = caught.value.problems
+    assert problem.startswith("input 'x' has shape [None, 4]; ")
