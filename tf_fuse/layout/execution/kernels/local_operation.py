@@ -198,7 +198,8 @@ def create(operation: Any, inputs: Sequence[Any], others: Mapping[str, Any] | No
     }
     attributes |= others or {}
     types = [one.dtype for one in operation.outputs]
-    name = operation.name.split("/")[-1]
+    # Outside of a scope, no name begins with these.
+    name = operation.name.split("/")[-1].lstrip("_-\\") or operation.type
     return create_operation(graph, operation.type, list(inputs), types, attributes, name)
 
 
