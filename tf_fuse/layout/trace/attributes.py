@@ -202,13 +202,3 @@ def _clamped(begin: int, size: int) -> int:
     """Return the index at which a slice with elements begins: outside, it is the nearest one."""
     from_front = begin + size if begin < 0 else begin
     return max(0, min(from_front, size - 1))
-
-
-def reduced(shape: Sequence[int], described: Described) -> list[int] | None:
-    """Return the shape of a reduction whose axes TensorFlow did not know; None of others."""
-    axes = described.attributes.get("axes")
-    if described.kind not in REDUCTIONS.split() or axes is None:
-        return None
-    gone = {one % len(shape) for one in np.ravel(axes).tolist()}
-    kept = described.attributes["keep_dims"]
-    return [1 if i in gone else size for i, size in enumerate(shape) if kept or i not in gone]
