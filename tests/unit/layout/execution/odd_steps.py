@@ -31,8 +31,39 @@ def slice_assignment() -> tuple[Any, list[Any]]:
     return step, [w]
 
 
+def rows() -> tuple[Any, list[Any]]:
+    """Shapes of its gradients follow from numbers that TensorFlow reads when a graph runs."""
+    w = tf.Variable(X, name="w")
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            found = tf.gather_nd(w, [[3], [3], [0], [1], [2], [7], [6], [1]]) * x
+            loss = tf.reduce_mean(tf.boolean_mask(found, np.arange(8) % 3 > 0) ** 2)
+        w.assign_sub(tf.convert_to_tensor(tape.gradient(loss, w)))
+        return loss
+
+    return step, [w]
+
+
+def ctc() -> tuple[Any, list[Any]]:
+    """A loss whose loop is of functions of `tf.compat.v1`."""
+    w = tf.Variable(X[:4], name="w")
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.ctc_loss(
+                tf.constant([[1, 2], [3, 1]]), tf.reshape(x @ w, [4, 2, 4]), tf.fill([2], 2),
+                tf.fill([2], 4), blank_index=0,
+            )  # fmt: skip
+            loss = tf.reduce_mean(losses)
+        w.assign_sub(tape.gradient(loss, w))
+        return loss
+
+    return step, [w]
+
+
 CASES: Final[dict[str, Callable[[], tuple[Any, list[Any]]]]] = {
-    one.__name__: one for one in (slice_assignment,)
+    one.__name__: one for one in (ctc, rows, slice_assignment)
 }
 
 
