@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from tests.unit.layout.execution.test_execution import run
 
-
 SUMS = 1e-6
 
 
