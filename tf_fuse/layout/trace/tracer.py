@@ -180,8 +180,10 @@ class Tracer:
     def shape_of(self, value: Value) -> Sequence[int] | None:
         """Return the shape of a tensor, or of a variable; None if it is not known."""
         name = value.variable if isinstance(value, Handle) else value
-        shape = self.tensors[name].shape if isinstance(name, str) else None
-        return shape if is_whole(shape) else None
+        known = self.tensors.get(name) if isinstance(name, str) else None
+        if known is None or known.dtype.startswith(LIST_OF) or not is_whole(known.shape):
+            return None
+        return known.shape
 
     def loop(self, operation: Any, name: str, inputs: Sequence[Value]) -> list[Value]:
         """Map a loop's outputs; a variable's handle comes out as it went in."""
@@ -277,7 +279,10 @@ class Tracer:
         if len(whole) < len(shapes) or not is_plain(operation):
             return outputs
         values = [self.constants.get(one or "") for one in tensors]
-        found = inferred(operation, whole, values)
+        try:
+            found = inferred(operation, whole, values)
+        except ValueError:  # They do not go together, which is an error when the graph runs.
+            return outputs
         return [
             one if is_whole(one.shape) else one._replace(shape=dims_of(shape))
             for one, shape in zip(outputs, found, strict=True)
