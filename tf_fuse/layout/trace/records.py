@@ -248,10 +248,22 @@ def check_shapes(
         else:
             problems.append(
                 f"tensor {lost[0]!r} of {one.kind} {one.name!r} has {words}, which is not "
-                "known before the function runs; a plan needs whole shapes: keep it and what "
-                "depends on it out of the function, or mask by tf.where with three arguments"
+                f"known before the function runs; a plan needs whole shapes: {_remedy(one.kind)}"
             )
     raise_if(_first(problems))
+
+
+def _remedy(kind: str) -> str:
+    """Return what to do without an operation that makes tensors of unknown shapes."""
+    if kind == "Unique":
+        return (
+            "if an optimizer makes it of a table's gradient, give it "
+            "tf.convert_to_tensor(gradient); else keep it out of the function"
+        )
+    return (
+        "keep it and what depends on it out of the function, or mask by tf.where with three "
+        "arguments"
+    )
 
 
 def checked(records: Sequence[Record], tensors: Mapping[str, Made]) -> dict[str, Tensor]:

@@ -263,3 +263,15 @@ def test_what_an_unknown_size_makes_unknown_is_not_reported_beside_it():
         trace(step, [tf.TensorSpec([None, 4]), tf.TensorSpec([8])])
     (problem,) = caught.value.problems
     assert problem.startswith("input 'x' has shape [None, 4]; ")
+
+
+def test_distinct_rows_of_a_gradient_are_an_error_that_says_how_to_do_without():
+    """Optimizers of tf_keras make them of gradients of tables."""
+    with pytest.raises(LayoutError) as caught:
+        trace(lambda ids: tf.unique(ids)[0] * 2, [tf.TensorSpec([8], tf.int32)])
+    (problem,) = caught.value.problems
+    assert problem == (
+        "tensor 'Unique' of Unique 'Unique' has shape [None], which is not known before the "
+        "function runs; a plan needs whole shapes: if an optimizer makes it of a table's gradient, "
+        "give it tf.convert_to_tensor(gradient); else keep it out of the function"
+    )
