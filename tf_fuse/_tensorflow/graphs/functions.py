@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -59,6 +60,9 @@ MEMBERS = (
     ),
 )  # fmt: skip
 
+# Of functions that have none.
+_graphs: MutableMapping[Any, Any] = weakref.WeakKeyDictionary()
+
 
 def called_by(graph: Any) -> Mapping[str, Any]:
     """Return the functions that a graph calls, by name; none for other objects."""
@@ -71,9 +75,25 @@ def function_of(graph: Any, name: str) -> Any:
     return graph._get_function(name)
 
 
+def graph_of(function: Any) -> Any:
+    """Return the graph of a function that a graph calls; of a `Defun` one made of its text."""
+    if hasattr(function, "graph"):
+        return function.graph
+    if function not in _graphs:
+        from tensorflow.python.framework import function_def_to_graph, ops
+
+        with ops.Graph().as_default() as outer:  # It has the functions that this one calls.
+            function.add_to_graph(outer)
+            _graphs[function] = function_def_to_graph.function_def_to_graph(function.definition)
+    return _graphs[function]
+
+
 def add_function(graph: Any, function: Any) -> None:
     """Add a function to a graph, with all functions that it calls."""
-    graph._add_function_recursive(function)
+    if hasattr(function, "graph"):
+        graph._add_function_recursive(function)
+    else:
+        function.add_to_graph(graph)
 
 
 def create_operation(

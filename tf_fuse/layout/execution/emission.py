@@ -41,6 +41,7 @@ _REPLACEMENTS: Final = {
     "StatefulRandomBinomial": "tf.random.stateless_binomial",
     "TruncatedNormal": "tf.random.stateless_truncated_normal",
 }
+_OTHER_DRAW: Final = "tf.random.stateless_*"
 _MADE: Final = ("Const", "Placeholder", "Variable", "VarHandleOp")
 
 
@@ -353,9 +354,9 @@ def _check_state(one: Instruction, origin: Any) -> None:
         return
     found = own_state(origin.operation)
     if found is not None:
+        draw = _REPLACEMENTS.get(found.type, _OTHER_DRAW if "Random" in found.type else "")
+        seeded = f"take {draw} with a seed that is fed or in a variable, or " if draw else ""
         raise LayoutError(
             f"{one.operation} has a state of its own ({found.type}), which each device would have "
-            "too: their values would differ; take "
-            f"{_REPLACEMENTS.get(found.type, 'tf.random.stateless_*')} with a seed that is fed or "
-            "in a variable, or call it outside and feed what it makes"
+            f"too: their values would differ; {seeded}call it outside and feed what it makes"
         )

@@ -162,7 +162,7 @@ def _cut(
     """Return a slice's begin in each dimension, its strides, and the dropped dimensions.
 
     Returns:
-      None if it is not known, as for slices with a new dimension.
+      None if it is not known, as for slices with a new dimension or of an unknown size.
     """
     gradient = operation.type == "StridedSliceGrad"
     big = shapes[1] if gradient else shapes[0]
@@ -171,7 +171,7 @@ def _cut(
         name: operation.get_attr(f"{name}_mask")
         for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     }
-    if big is None or end is None or masks["new_axis"]:
+    if big is None or None in big or end is None or masks["new_axis"]:
         return None
     count = len(begin)
     dots = next((i for i in range(count) if masks["ellipsis"] >> i & 1), count)
@@ -202,13 +202,3 @@ def _clamped(begin: int, size: int) -> int:
     """Return the index at which a slice with elements begins: outside, it is the nearest one."""
     from_front = begin + size if begin < 0 else begin
     return max(0, min(from_front, size - 1))
-
-
-def reduced(shape: Sequence[int], described: Described) -> list[int] | None:
-    """Return the shape of a reduction whose axes TensorFlow did not know; None of others."""
-    axes = described.attributes.get("axes")
-    if described.kind not in REDUCTIONS.split() or axes is None:
-        return None
-    gone = {one % len(shape) for one in np.ravel(axes).tolist()}
-    kept = described.attributes["keep_dims"]
-    return [1 if i in gone else size for i, size in enumerate(shape) if kept or i not in gone]

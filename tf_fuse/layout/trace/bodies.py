@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tf_fuse._tensorflow.graphs.functions import function_of
+from tf_fuse._tensorflow.graphs.functions import function_of, graph_of
 from tf_fuse.layout.operators.random_numbers import STATELESS
 from tf_fuse.layout.trace.effects import is_stateful
 from tf_fuse.layout.trace.records import Made, Record, can_be_planned
@@ -359,7 +359,7 @@ class BodyTracer(Tracer):
 
 
 def _graph(operation: Any, attribute: str) -> Any:
-    return function_of(operation.graph, operation.get_attr(attribute).name).graph
+    return graph_of(function_of(operation.graph, operation.get_attr(attribute).name))
 
 
 def _origin(tensor: Any) -> Any:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
+from tf_fuse._tensorflow.graphs.functions import create_operation
 from tf_fuse.layout.trace.layout_marks import is_marked
 
 # Operations of shapes and indices; `tf.get_static_value` knows fewer.
@@ -17,11 +19,55 @@ _OF_INDICES: Final[Collection[str]] = (
     "Add", "AddV2", "BroadcastGradientArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims",
     "FloorDiv", "FloorMod", "GatherV2", "InvertPermutation", "ListDiff", "Max", "Maximum", "Min",
     "Minimum", "Mul", "Neg", "NotEqual", "Pack", "Prod", "Range", "Reshape", "Slice", "Squeeze",
-    "StridedSlice", "Sub", "ZerosLike",
+    "StridedSlice", "Sub", "Where", "ZerosLike",
 )  # fmt: skip
+# Operations whose outputs are the shapes of their inputs, or the numbers of their elements.
+_SIZES: Final = ("Shape", "ShapeN", "Size", "VariableShape")
 # Arguments with another name in `tf.raw_ops` than in graphs.
-_RENAMED: Final = ("dim", "reduction_indices", "squeeze_dims")
+_RENAMED: Final = {
+    "dim": "axis", "input": "condition", "reduction_indices": "axis", "squeeze_dims": "axis",
+}  # fmt: skip
 _ELEMENTS: Final = 1024
+
+
+def shapes_known(operation: Any, shapes: Sequence[Sequence[int] | None]) -> list[np.ndarray]:
+    """Return the outputs of an operation that are sizes of its inputs; none where unknown.
+
+    Args:
+      operation: a `tf.Operation`.
+      shapes: of its inputs, or None.
+    """
+    known = [np.array(one) for one in shapes if one is not None]
+    if operation.type not in _SIZES or len(known) != len(operation.outputs):
+        return []
+    dtype = operation.outputs[0].dtype.as_numpy_dtype
+    sizes = map(np.prod, known) if operation.type == "Size" else known
+    return [np.asarray(one, dtype) for one in sizes]
+
+
+def inferred(
+    operation: Any, shapes: Sequence[Sequence[int]], values: Sequence[np.ndarray | None]
+) -> list[tf.TensorShape]:
+    """Return the shapes of an operation's outputs, by what is known of its inputs.
+
+    Args:
+      operation: a `tf.Operation`.
+      shapes: of its inputs.
+      values: of its inputs, or None.
+    """
+    attributes = {
+        name: value for name, value in operation.node_def.attr.items() if not name.startswith("_")
+    }
+    types = [one.dtype for one in operation.outputs]
+    with tf.Graph().as_default() as graph:
+        inputs = [
+            tf.constant(value, one.dtype)
+            if _is_index(value)
+            else tf.compat.v1.placeholder(one.dtype.base_dtype, shape)
+            for one, shape, value in zip(operation.inputs, shapes, values, strict=True)
+        ]
+        made = create_operation(graph, operation.type, inputs, types, attributes, "made")
+        return [one.shape for one in made.outputs]
 
 
 def folded(operation: Any, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -65,6 +111,8 @@ def _run(operation: Any, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray
         for one in definition.attr
         if one.name not in inferred
     }
-    named = {"axis" if name in _RENAMED else name: value for name, value in given.items()}
-    found = getattr(tf.raw_ops, operation.type)(**named)
+    run = getattr(tf.raw_ops, operation.type)
+    taken = inspect.signature(run).parameters
+    named = {name if name in taken else _RENAMED[name]: value for name, value in given.items()}
+    found = run(**named)
     return [one.numpy() for one in (found if isinstance(found, (list, tuple)) else [found])]

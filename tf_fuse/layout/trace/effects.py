@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
-from tf_fuse._tensorflow.graphs.functions import function_of
+from tf_fuse._tensorflow.graphs.functions import function_of, graph_of
 
 # Operations that are stateful or have no outputs, but whose effect nobody misses if nothing
 # depends on them. Operations that write variables are always in the plan.
@@ -181,7 +181,7 @@ def _has_effect(operation: Any) -> bool:
     kind = operation.type
     is_stateful, calls = _traits(kind)
     if calls:
-        inner = (one for each in functions_of(operation) for one in each.graph.get_operations())
+        inner = (one for each in functions_of(operation) for one in graph_of(each).get_operations())
         return any(map(_has_effect, inner))
     if kind in _HARMLESS or kind.startswith(_HARMLESS_KINDS):
         return False
@@ -195,6 +195,14 @@ def is_stateful(operation: Any) -> bool:
     """Return whether an operation has a state, or an effect without outputs."""
     kind = operation.type
     return _traits(kind)[0] or (not operation.outputs and kind not in _HARMLESS)
+
+
+def is_plain(operation: Any) -> bool:
+    """Return whether an operation calls no functions and is for tensors of numbers or text."""
+    types = [one.dtype for one in (*operation.inputs, *operation.outputs)]
+    return not _traits(operation.type)[1] and not {"resource", "variant"} & {
+        one.name for one in types
+    }
 
 
 @functools.cache
@@ -221,5 +229,5 @@ def written_inputs(operation: Any) -> list[int]:
 
 
 def _calls_python(operation: Any) -> bool:
-    inner = (one for each in functions_of(operation) for one in each.graph.get_operations())
+    inner = (one for each in functions_of(operation) for one in graph_of(each).get_operations())
     return operation.type in _OF_PYTHON or any(map(_calls_python, inner))

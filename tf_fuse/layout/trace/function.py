@@ -26,6 +26,7 @@ from tf_fuse.layout.trace.records import (
     can_be_planned,
     check_shapes,
     checked,
+    composites,
     concrete_function,
     for_a_plan,
     needed_of,
@@ -127,7 +128,7 @@ def _traced(tracer: BodyTracer, concrete: Any, returned: Sequence[str | None]) -
         kept = _needed(tracer, {*needed, *beside.observed})
     needed.update(beside.observed)
     needed.update(name for one in kept for name in one.inputs)
-    check_shapes(kept, tracer.tensors)
+    check_shapes(kept, tracer.tensors, composites(concrete))
     tensors = checked(kept, tracer.tensors)
     sources = Sources(
         concrete,

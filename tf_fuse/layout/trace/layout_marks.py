@@ -144,7 +144,7 @@ def _text_of(operation: Any) -> str | None:
 
 def _inside(operation: Any) -> Iterator[Any]:
     for one in functions_of(operation):
-        for inner in one.graph.get_operations():
+        for inner in functions.graph_of(one).get_operations():
             yield inner
             yield from _inside(inner)
 

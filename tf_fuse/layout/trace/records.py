@@ -19,6 +19,8 @@ from tf_fuse.layout.types.operation import ITEM_BYTES, LIST_OF, Tensor
 
 _planning = threading.local()
 
+# Operations that make numbers of a shape.
+_SIZES: Final = ("Shape", "ShapeN", "Size")
 # How many problems an error lists.
 _LISTED: Final = 8
 
@@ -195,20 +197,50 @@ def can_be_planned(made: Made) -> bool:
     )
 
 
-def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None:
+def composites(concrete: Any) -> dict[str, str]:
+    """Return, by names of a function's inputs, the types of sparse and ragged ones."""
+    given = tf.nest.flatten(getattr(concrete, "structured_input_signature", None))
+    kinds = []
+    for one in given:
+        if isinstance(one, tf.TypeSpec):
+            kind = "" if isinstance(one, tf.TensorSpec) else one.value_type.__name__
+            kinds += [kind] * len(tf.nest.flatten(one, expand_composites=True))
+    both = zip(concrete.graph.inputs, kinds, strict=False)
+    return {one.op.name: kind for one, kind in both if kind}
+
+
+def check_shapes(
+    records: Sequence[Record], tensors: Mapping[str, Made], kinds: Mapping[str, str]
+) -> None:
     """Check that shapes are known; report where they are lost, and not all that follow.
+
+    Args:
+      records: of the function.
+      tensors: by name.
+      kinds: of `composites`.
 
     Raises:
       LayoutError: one is not.
     """
     problems = []
+    # Sizes of tensors whose shapes are lost, and numbers computed of these.
+    sizes: set[str] = set()
     for one in records:
         lost = [name for name in one.outputs if not is_whole(tensors[name].shape)]
-        if not lost or not all(is_whole(tensors[name].shape) for name in one.inputs):
+        follows = not all(is_whole(tensors[name].shape) for name in one.inputs)
+        if not sizes.isdisjoint(one.inputs) or (follows and one.kind in _SIZES):
+            sizes.update(one for one in one.outputs if "int" in tensors[one].dtype)
+            follows = True
+        if not lost or follows:
             continue
         shape = tensors[lost[0]].shape
         words = "an unknown shape" if shape is None else f"shape {list(shape)}"
-        if one.kind == "Placeholder":
+        if one.name in kinds:
+            problems.append(
+                f"input {one.name!r} is of a {kinds[one.name]}, and plans are for dense tensors of "
+                "whole shapes; make it dense before the function"
+            )
+        elif one.kind == "Placeholder":
             problems.append(
                 f"input {one.name!r} has {words}; a plan needs whole shapes: give it as a "
                 "tf.TensorSpec with all sizes in args or in the function's input_signature"
@@ -216,10 +248,22 @@ def check_shapes(records: Sequence[Record], tensors: Mapping[str, Made]) -> None
         else:
             problems.append(
                 f"tensor {lost[0]!r} of {one.kind} {one.name!r} has {words}, which is not "
-                "known before the function runs; a plan needs whole shapes: keep it and what "
-                "depends on it out of the function, or mask by tf.where with three arguments"
+                f"known before the function runs; a plan needs whole shapes: {_remedy(one.kind)}"
             )
     raise_if(_first(problems))
+
+
+def _remedy(kind: str) -> str:
+    """Return what to do without an operation that makes tensors of unknown shapes."""
+    if kind == "Unique":
+        return (
+            "if an optimizer makes it of a table's gradient, give it "
+            "tf.convert_to_tensor(gradient); else keep it out of the function"
+        )
+    return (
+        "keep it and what depends on it out of the function, or mask by tf.where with three "
+        "arguments"
+    )
 
 
 def checked(records: Sequence[Record], tensors: Mapping[str, Made]) -> dict[str, Tensor]:

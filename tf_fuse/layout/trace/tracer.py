@@ -11,10 +11,18 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
-from tf_fuse._tensorflow.graphs.functions import function_of
-from tf_fuse.layout.trace.attributes import describe, reduced, spare_outputs
-from tf_fuse.layout.trace.constants import folded
-from tf_fuse.layout.trace.effects import UNUSED, Argument, Captured, Effects, Holder, written_inputs
+from tf_fuse._tensorflow.graphs.functions import function_of, graph_of
+from tf_fuse.layout.trace.attributes import describe, spare_outputs
+from tf_fuse.layout.trace.constants import folded, inferred, shapes_known
+from tf_fuse.layout.trace.effects import (
+    UNUSED,
+    Argument,
+    Captured,
+    Effects,
+    Holder,
+    is_plain,
+    written_inputs,
+)
 from tf_fuse.layout.trace.records import (
     Made,
     Origin,
@@ -128,7 +136,7 @@ class Tracer:
 
     def call(self, graph: Any, operation: Any, prefix: str, inputs: Sequence[Value]) -> list[Value]:
         """Return a call of a function: what that does, in its place."""
-        inner = function_of(graph, operation.get_attr("f").name).graph
+        inner = graph_of(function_of(graph, operation.get_attr("f").name))
         values: dict[str, Value] = {
             one.name: value for one, value in zip(inner.inputs, inputs, strict=True)
         }
@@ -162,10 +170,20 @@ class Tracer:
             outputs[i] = Made([], outputs[i].dtype)
         handles = list(dict.fromkeys(one for one in inputs if isinstance(one, Handle)))
         constants = [self.constants.get(one) if isinstance(one, str) else None for one in inputs]
-        found = [] if handles else folded(operation, constants)
+        found = shapes_known(operation, list(map(self.shape_of, inputs)))
+        if not found and not handles:
+            found = folded(operation, constants)
         if found:
             return [self.constant(f"{name}:{i}" if i else name, one) for i, one in enumerate(found)]
         return self.with_inputs(operation, name, inputs, outputs, handles)
+
+    def shape_of(self, value: Value) -> Sequence[int] | None:
+        """Return the shape of a tensor, or of a variable; None if it is not known."""
+        name = value.variable if isinstance(value, Handle) else value
+        known = self.tensors.get(name) if isinstance(name, str) else None
+        if known is None or known.dtype.startswith(LIST_OF) or not is_whole(known.shape):
+            return None
+        return known.shape
 
     def loop(self, operation: Any, name: str, inputs: Sequence[Value]) -> list[Value]:
         """Map a loop's outputs; a variable's handle comes out as it went in."""
@@ -217,9 +235,8 @@ class Tracer:
         )
         kind, numbers, attributes = described
         read = [one for i in numbers if (one := tensors[i]) is not None]
-        if outputs and not is_whole(outputs[0].shape) and is_whole(first):
-            shape = reduced(first, described)
-            outputs = outputs if shape is None else [outputs[0]._replace(shape=shape)]
+        if not all(is_whole(one.shape) for one in outputs):
+            outputs = self.with_shapes(operation, tensors, outputs)
         changed = [inputs[number] for number in written_inputs(operation)] if handles else []
         written = [one for one in handles if any(one is each for each in changed)]
         arguments = tuple(map(self.argument, inputs))
@@ -252,6 +269,24 @@ class Tracer:
         if self.block == OUTSIDE:
             self.effects.operation(self.records[-1].name, operation, arguments, own)
         return list(own)
+
+    def with_shapes(
+        self, operation: Any, tensors: Sequence[str | None], outputs: Sequence[Made]
+    ) -> Sequence[Made]:
+        """Return what is known of outputs with shapes that TensorFlow did not know."""
+        shapes = [self.shape_of(one) for one in tensors]
+        whole = [one for one in shapes if one is not None]
+        if len(whole) < len(shapes) or not is_plain(operation):
+            return outputs
+        values = [self.constants.get(one or "") for one in tensors]
+        try:
+            found = inferred(operation, whole, values)
+        except ValueError:  # They do not go together, which is an error when the graph runs.
+            return outputs
+        return [
+            one if is_whole(one.shape) else one._replace(shape=dims_of(shape))
+            for one, shape in zip(outputs, found, strict=True)
+        ]
 
     def argument(self, value: Value) -> Argument:
         """Return a value as an effect reads it."""

@@ -224,6 +224,7 @@ def errors() -> dict[str, Any]:
         "twice": told(lambda: executed(product, ["CPU:0", "CPU:0"])),
         "random": told(lambda: executed(tf.random.shuffle)),
         "inner": told(lambda: executed(lambda x: tf.map_fn(tf.random.shuffle, x))),
+        "python": told(lambda: executed(_by_python)),
     }
     found["handle"] = told(lambda: executed(rows_of_handle))
     run = executed(lambda x: (weight.read_value(), rows_of_handle(x))[1])
@@ -309,6 +310,12 @@ def _wrong_label(label: int) -> None:
     run = layout.execute(problem.search("propagate", pins={at.name: "split classes"}))
     run(tf.ones([2, 4]), tf.constant([0, 3]))
     run(tf.ones([2, 4]), tf.constant([0, label]))
+
+
+def _by_python(x: Any) -> Any:
+    found = tf.py_function(tf.sin, [x], x.dtype)
+    found.set_shape(x.shape)
+    return found
 
 
 def _wrong_row() -> None:

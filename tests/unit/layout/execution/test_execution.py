@@ -105,6 +105,8 @@ def test_what_cannot_run_says_why(execute):
         "inner": random.format(
             "While 'map/while'", "RandomShuffle", "tf.random.experimental.stateless_shuffle"
         ),
+        "python": "EagerPyFunc 'EagerPyFunc' has a state of its own (EagerPyFunc), which each "
+        "device would have too: their values would differ; call it outside and feed what it makes",
         "handle": "'rows_of_handle' uses variables by their handles alone: "
         "ResourceGather/resource; read each by a method in it, too, as by variable.read_value()",
         "read": [[1.0, 1.0]],

@@ -222,3 +222,56 @@ def test_errors():
     assert error(f, []).endswith(
         "; give its arguments as tf.TensorSpec in args, or an input_signature to its tf.function"
     )
+
+
+def test_sparse_and_ragged_arguments_are_errors_that_name_their_type():
+    """Their components have no size, so a tf.TensorSpec cannot help."""
+    sparse, ragged = tf.SparseTensorSpec([8, 4]), tf.RaggedTensorSpec([4, None])
+
+    def step(x, s, r):
+        return x, s.values[1:], r.values
+
+    with pytest.raises(LayoutError) as caught:
+        trace(step, [tf.TensorSpec([None]), sparse], {"r": ragged})
+    words = "and plans are for dense tensors of whole shapes; make it dense before the function"
+    assert sorted(caught.value.problems) == [
+        f"input 'r' is of a RaggedTensor, {words}",
+        f"input 's_1' is of a SparseTensor, {words}",
+        "input 'x' has shape [None]; a plan needs whole shapes: give it as a tf.TensorSpec with "
+        "all sizes in args or in the function's input_signature",
+    ]
+
+
+def test_a_slice_of_an_unknown_size_reports_where_the_size_is_lost():
+    with pytest.raises(LayoutError) as caught:
+        trace(lambda x: tf.boolean_mask(x, x > 0)[1:], [tf.TensorSpec([8])])
+    assert caught.value.problems[0].startswith(
+        "tensor 'boolean_mask/Where' of Where 'boolean_mask/Where' has shape [None, 1], which is "
+    )
+
+
+def test_what_an_unknown_size_makes_unknown_is_not_reported_beside_it():
+    """Such as gradients of a sum and of a broadcast, which are as long as another tensor's size."""
+    w = tf.Variable(tf.ones([4, 8]), name="w")
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.matmul(x, w) - y) ** 2)
+        return tape.gradient(loss, w)
+
+    with pytest.raises(LayoutError) as caught:
+        trace(step, [tf.TensorSpec([None, 4]), tf.TensorSpec([8])])
+    (problem,) = caught.value.problems
+    assert problem.startswith("input 'x' has shape [None, 4]; ")
+
+
+def test_distinct_rows_of_a_gradient_are_an_error_that_says_how_to_do_without():
+    """Optimizers of tf_keras make them of gradients of tables."""
+    with pytest.raises(LayoutError) as caught:
+        trace(lambda ids: tf.unique(ids)[0] * 2, [tf.TensorSpec([8], tf.int32)])
+    (problem,) = caught.value.problems
+    assert problem == (
+        "tensor 'Unique' of Unique 'Unique' has shape [None], which is not known before the "
+        "function runs; a plan needs whole shapes: if an optimizer makes it of a table's gradient, "
+        "give it tf.convert_to_tensor(gradient); else keep it out of the function"
+    )

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -120,3 +121,20 @@ def test_what_gradients_compute_of_constants_is_known():
     assert not {"ListDiff", "Neg"} & {one.kind for one in found.operations}
     assert "ListDiff" not in found.unknown
     assert [one.attribute("axis") for one in found.operations if one.kind == "Roll"] == [(1,)] * 2
+
+
+def test_shapes_that_follow_from_known_numbers_are_known():
+    """TensorFlow does not know them: it reads a variable's shape, and masks, when a graph runs."""
+    w = tf.Variable(tf.ones([8, 4]), name="w")
+    mask = np.arange(8) % 3 > 0
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            rows = tf.boolean_mask(tf.gather_nd(w, [[3], [3], [0], [1], [2], [7], [6], [1]]), mask)
+            loss = tf.reduce_mean(rows**2) + tf.reduce_sum(tf.boolean_mask(x, mask))
+        return tape.gradient(loss, w)
+
+    traced = trace(step, [SPEC])
+    shapes = {one.kind: one.outputs[0].shape for one in traced.operations}
+    assert (shapes["GatherV2"], shapes["UnsortedSegmentSum"]) == ((5, 4), (8, 4))
+    assert list(traced.unknown) == ["ResourceGatherNd"]

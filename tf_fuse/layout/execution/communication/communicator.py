@@ -21,6 +21,7 @@ import tensorflow as tf
 from tf_fuse.layout.execution.communication import neighbours
 from tf_fuse.layout.execution.communication.carried_types import as_integers
 from tf_fuse.layout.execution.communication.process_collectives import ProcessCollectives
+from tf_fuse.layout.execution.communication.sums import total
 from tf_fuse.layout.execution.devices import Devices
 
 # A tensor, or several, by the number of the local device that holds them.
@@ -280,13 +281,13 @@ class Communicator:
         own = {one: held[one] for one in group}
         parts = self.each(own, lambda _, one: tf.split(one, len(group), dimension))
         terms = {device: [parts[one][i] for one in group] for i, device in enumerate(group)}
-        return self.each(terms, lambda _, some: tf.add_n(some))
+        return self.each(terms, lambda _, some: total(some))
 
     def _reduce_here(self, group: Sequence[int], held: PerDevice, reduction: str) -> dict[int, Any]:
         with tf.device(self.devices.names[group[0]]):
             terms = [held[one] for one in group]
             if reduction == "sum":
-                made = tf.add_n(terms)
+                made = total(terms)
             else:
                 by_type = _LOGICAL if terms[0].dtype == tf.bool else _REDUCE
                 made = functools.reduce(by_type[reduction], terms)

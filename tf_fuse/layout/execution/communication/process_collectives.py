@@ -27,6 +27,7 @@ from tf_fuse.layout.execution.communication.carried_types import (
 )
 from tf_fuse.layout.execution.communication.meetings import Meetings
 from tf_fuse.layout.execution.communication.plugin_operations import equal_bounds, flat, surely
+from tf_fuse.layout.execution.communication.sums import total
 from tf_fuse.layout.execution.devices import Devices
 from tf_fuse.layout.relayout import axis_permutations
 from tf_fuse.layout.types.errors import LayoutError
@@ -179,7 +180,7 @@ class ProcessCollectives:
             found = {}
             for device, terms in taken.items():
                 with tf.device(self._devices.names[device]):
-                    found[device] = tf.add_n(terms)
+                    found[device] = total(terms)
             return found
         found = {}
         for device, blocks in parts.items():

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_fuse.layout.execution.communication.communicator import Communicator, PerDevice
+from tf_fuse.layout.execution.communication.slices import cut
 from tf_fuse.layout.relayout import steps as kinds
 from tf_fuse.layout.relayout.redistribution import (
     RelayoutPlan,
@@ -112,7 +113,7 @@ def _part(
         dimension = step.targets[0]
         shape[dimension] //= communicator.members(step.axes)
         begin[dimension] += communicator.place(device, step.axes) * shape[dimension]
-    return tf.slice(tensor, begin, shape)
+    return cut(tensor, begin, shape)
 
 
 def _members(step: RelayoutStep) -> list[tuple[int, ...]]:
@@ -129,7 +130,7 @@ def _blocks(step: RelayoutStep, tensor: Any) -> list[Any]:
     for receiver in _members(step):
         take = block_of(step, receiver, step.targets, step.after, tensor.shape.as_list())
         sizes = [one.stop - one.start for one in take]
-        found.append(tf.slice(tensor, [one.start for one in take], sizes))
+        found.append(cut(tensor, [one.start for one in take], sizes))
     return found
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
-from tf_fuse._tensorflow.graphs.functions import add_function, create_operation
+from tf_fuse._tensorflow.graphs.functions import add_function, create_operation, graph_of
 from tf_fuse.layout.execution.program import Instruction
 from tf_fuse.layout.strategies.strategy import SPLIT
 from tf_fuse.layout.trace.effects import functions_of
@@ -27,7 +27,7 @@ _OF_GRAPHS: Final = ("_class", "_output_shapes", "_XlaMustCompile")
 # Knuth's multiplier, by which numbers of calls and trips do not meet soon.
 _NEXT: Final = 6364136223846793005
 # Stateful to TensorFlow, but with the same results on every device.
-_CHECKS: Final = ("Assert", "CheckNumerics", "CheckNumericsV2", "Print", "PrintV2")
+_CHECKS: Final = ("Assert", "CheckNumerics", "CheckNumericsV2", "Empty", "Print", "PrintV2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +183,7 @@ def own_state(operation: Any) -> Any:
             one.dtype == tf.resource for one in operation.inputs
         )
         return operation if stateful and not fine else None
-    inner = (one for function in called for one in function.graph.get_operations())
+    inner = (one for function in called for one in graph_of(function).get_operations())
     found = (own_state(one) for one in inner if one.type != "Placeholder")
     return next((one for one in found if one is not None), None)
 
@@ -198,7 +198,8 @@ def create(operation: Any, inputs: Sequence[Any], others: Mapping[str, Any] | No
     }
     attributes |= others or {}
     types = [one.dtype for one in operation.outputs]
-    name = operation.name.split("/")[-1]
+    # Outside of a scope, no name begins with these.
+    name = operation.name.split("/")[-1].lstrip("_-\\") or operation.type
     return create_operation(graph, operation.type, list(inputs), types, attributes, name)
 
 
