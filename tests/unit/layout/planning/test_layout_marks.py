@@ -152,7 +152,7 @@ def test_other_errors():
         layout.plan, step, GRID, [tf.TensorSpec([7, 16])]
     )
     assert error(layout.plan, step, GRID, [tf.TensorSpec([None, 16])]).startswith(
-        "- input 'x' has shape [None, 16]; a plan needs whole shapes"
+        "input 'x' has shape [None, 16]; a plan needs whole shapes: "
     )
     assert "axis 'rows' is not in mesh ''; its axes are: none" in error(
         layout.plan, step, Mesh({}), ARGS
