@@ -76,7 +76,13 @@ def run(spec: dict[str, Any]) -> None:
         environments = [psutil.Process(pid).environ() for pid in cluster.pids.values()]
         emit(
             "environment",
-            ours=sorted(name for env in environments for name in env if "FUSE" in name),
+            # Those below are of these tests.
+            ours=sorted(
+                name
+                for env in environments
+                for name in env
+                if "FUSE" in name and not name.startswith(("TF_FUSE_DATA", "TF_FUSE_TEST"))
+            ),
             plugin_loaded="tf_fuse" in sys.modules,
         )
 

@@ -6,6 +6,7 @@ It is long, so TF_FUSE_TEST_UPDATES=1 (`make updates`) runs it; `test_updates` i
 TF_FUSE_TEST_UPDATES=all, each optimizer also updates biases of every size from 1 to 4097.
 """
 
+import hashlib
 import os
 import re
 import sys
@@ -199,18 +200,24 @@ def _switch(on):
 
 
 def _trace(job, training):
-    """The operations of a step, by name; Keras numbers its second optimizer."""
+    """The operations of a step, each by what it computes, in no order.
+
+    Keras numbers its second optimizer, whose variables are on other servers; tf_keras.legacy has
+    operations for each server.
+    """
     from tests.cluster.all_passes import update_value_models as models
 
     with job.strategy.scope():
         graph = training.step.get_concrete_function(*models.numbers(0)).graph
     prefix = f"{getattr(training.optimizer, 'name', None)}/"
-
-    def named(one):
-        return re.sub(f"^{re.escape(prefix)}", "optimizer/", one.name)
-
-    operations = graph.get_operations()
-    return [(named(op), op.type, [*map(named, op.inputs)]) for op in operations]
+    made = {}
+    for one in graph.get_operations():
+        name = re.sub(f"^{re.escape(prefix)}", "optimizer/", one.name) if not one.inputs else ""
+        value = one.node_def.attr["value"].SerializeToString() if one.type == "Const" else name
+        inputs = [(made[tensor.op.name], tensor.value_index) for tensor in one.inputs]
+        text = repr((one.type, value, inputs))
+        made[one.name] = hashlib.sha256(text.encode()).hexdigest()
+    return sorted(made.values())
 
 
 if __name__ == "__main__":
