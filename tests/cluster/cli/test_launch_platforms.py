@@ -239,7 +239,7 @@ def test_a_job_that_is_cancelled_ends_in_order(sbatch, tmp_path, servers):
 
     def cancel(job):
         said = ""
-        while ": waits\n" not in said:
+        while "0: waits\n" not in said:
             said += (line := job.stdout.readline())
             assert line, said
         (srun,) = psutil.Process(job.pid).children()
