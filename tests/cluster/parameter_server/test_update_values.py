@@ -27,7 +27,6 @@ pytestmark = [
 ]
 
 _LIBRARIES, _OPTIONS = ("keras", "tf_keras"), ("Adam amsgrad", "RMSprop centered")
-_V1 = "tf.compat.v1.train Adam"
 _NAMES = [
     *(
         f"{library} {name}"
@@ -39,7 +38,7 @@ _NAMES = [
     ),
     *(f"keras {name} clipnorm" for name in ("Adagrad", "Ftrl", "RMSprop", "SGD")),
     "keras SGD global_clipnorm", "tf_keras.legacy Adam",
-    _V1,
+    "tf.compat.v1.train Adam",
 ]  # fmt: skip
 # What oneDNN, Eigen and the C library choose by the processor; each can be told to use less.
 _INEXACT = "tf_keras RMSprop clipnorm"
@@ -88,7 +87,7 @@ def test_every_size(name):
     else:
         assert case["differ"] == [], case
     # (Updates that are one operation already; TensorFlow 1 has products of two decays besides.)
-    assert bool(case["programs"]) == (name not in ("tf_keras.legacy Adam", _V1)), case
+    assert bool(case["programs"]) == (name != "tf_keras.legacy Adam"), case
 
 
 @pytest.mark.parametrize("instructions", _INSTRUCTIONS)
