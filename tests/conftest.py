@@ -13,11 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import file_order, forking
 
 _ROOT = Path(__file__).resolve().parents[1]
+
+# A busy machine takes any time for an example.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 if os.environ.get(forking.VARIABLE) != "0":
     forking.install()

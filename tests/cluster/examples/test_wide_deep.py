@@ -157,7 +157,8 @@ def test_parts_with_progress_are_one_round(data, one_process):
     assert events == ["starting", "building", "ready", *["round"] * _STEPS, "evaluation"]
 
 
-def test_demo_prints_a_table_and_writes_json(tmp_path, capsys):
+def test_demo_prints_a_table_and_writes_json(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("TF_FUSE_DATA", raising=False)
     out = tmp_path / "demo.json"
     arguments = ["--modes", "stock", "local", "--rows", "600", "--batch", "32", "--steps", "4"]
     assert demo.main([*arguments, "--rounds", "2", "--json", str(out)]) == 0
