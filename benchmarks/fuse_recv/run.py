@@ -14,9 +14,8 @@
 One value of `--grouping` is what the mode `fused` uses; of several, each is a mode of its own. The
 mode `all` has the option `tf_fuse`, and `unique` has `fuse_lookups_unique`, too; `compressed` has
 `compress="bfloat16"`, and `compressed_in_flight` four steps in flight besides. The losses of the
-last three differ. `combine` is `fused` with
-`fuse_lookups_combine`. Each value of `--in-flight` is a mode that has the option
-`steps_in_flight`, too; of `--steps-per-call`, one whose calls are
+last three differ. `combine` is `fused` with `fuse_lookups_combine`. Each value of `--in-flight` is
+a mode that has the option `steps_in_flight`, too; of `--steps-per-call`, one whose calls are
 `tf_fuse.parameter_server.repeat(step, n)`, whose losses may differ in the last bit.
 
 Each mode has processes of its own, warm and idle between its rounds, and every round runs all modes

@@ -32,9 +32,9 @@ int MemoryOf(uint64_t bytes, bool sealed) {
   return fd;
 }
 
-// Lends all of a chunk, or what is no longer lent, and while that is copied
-// sends it as bytes, too, the second half when the request may have been
-// answered.
+// Lends a chunk; in half of the cases the lease has ended. While the receiver
+// copies the chunk, sends it again as bytes. The second half comes when the
+// receiver may have answered the request.
 bool SendTwice(Liar* liar, Random* random, const v1::ChunkRequest& request) {
   v1::ChannelMessage message;
   message.mutable_segment()->set_id(7);

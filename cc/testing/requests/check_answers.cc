@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/limits.h"
 #include "testing/requests/fuzz_task.h"
 #include "testing/tensor_values.h"

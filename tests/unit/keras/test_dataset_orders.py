@@ -10,10 +10,10 @@ pytest.importorskip("keras")
 
 import tensorflow as tf
 
+from tests.unit.keras import seeded_datasets as seeded
 from tf_fuse.keras.data import parts
 from tf_fuse.keras.data.orders import Passes
 
-_ROWS = 40
 _POLICIES = tf.data.experimental.AutoShardPolicy
 
 
@@ -21,10 +21,6 @@ _POLICIES = tf.data.experimental.AutoShardPolicy
 def _without_a_global_seed():
     """One that another test has set would give seeds to all datasets."""
     tf.random.set_seed(None)
-
-
-def _rows():
-    return tf.data.Dataset.range(_ROWS)
 
 
 def _part(part, number, worker=0, workers=1):
@@ -38,71 +34,53 @@ def _read(*args):
     return [one.tolist() for one in _part(*args).as_numpy_iterator()]
 
 
-def _passes(dataset, count):
-    return [[one.tolist() for one in dataset.as_numpy_iterator()] for _ in range(count)]
-
-
-def _shuffled():
-    return _rows().shuffle(8, seed=3).batch(4)
-
-
 def _shuffled_twice():
-    return _rows().shuffle(8, seed=3).map(lambda x: x + 1).shuffle(3, seed=5, name="b").batch(4)
-
-
-def _shuffled_once():
-    return _rows().shuffle(8, seed=3, reshuffle_each_iteration=False).batch(4)
-
-
-def _shuffled_inside():
-    return _rows().batch(10).flat_map(lambda x: tf.data.Dataset.from_tensors(x).unbatch().shuffle(
-        5, seed=2)).batch(4)  # fmt: skip
-
-
-def _cached():
-    return _rows().shuffle(8, seed=3).cache().shuffle(3, seed=4).batch(4)
+    return (
+        seeded.rows().shuffle(8, seed=3).map(lambda x: x + 1).shuffle(3, seed=5, name="b").batch(4)
+    )
 
 
 @pytest.mark.parametrize(
-    "make", [_shuffled, _shuffled_twice, _shuffled_once, _shuffled_inside, _cached]
+    "make",
+    [seeded.shuffled, _shuffled_twice, seeded.shuffled_once, seeded.shuffled_inside, seeded.cached],
 )
 def test_each_pass_has_the_order_of_one_process(make):
     part = parts.of(make(), _POLICIES.DATA)
-    assert [_read(part, number) for number in range(4)] == _passes(make(), 4)
+    assert [_read(part, number) for number in range(4)] == seeded.passes(make(), 4)
 
 
 def test_the_first_pass_of_repeated_data_has_the_order_of_one_process():
     def make():
-        return _rows().shuffle(8, seed=3).repeat(3).batch(4)
+        return seeded.rows().shuffle(8, seed=3).repeat(3).batch(4)
 
     part = parts.of(make(), _POLICIES.DATA)
-    assert [_read(part, 0)] == _passes(make(), 1)
+    assert [_read(part, 0)] == seeded.passes(make(), 1)
     assert _read(part, 1) != _read(part, 0)
     assert _read(part, 1) == _read(part, 1)
 
 
 def _unseeded():
-    return _rows().shuffle(20)
+    return seeded.rows().shuffle(20)
 
 
 def _unseeded_inside():
-    return _rows().batch(20).interleave(
+    return seeded.rows().batch(20).interleave(
         lambda x: tf.data.Dataset.from_tensors(x).unbatch().shuffle(10)
     )  # fmt: skip
 
 
 def _sampled():
-    evens, odds = (_rows().filter(lambda x, i=i: x % 2 == i) for i in range(2))
+    evens, odds = (seeded.rows().filter(lambda x, i=i: x % 2 == i) for i in range(2))
     return tf.data.Dataset.sample_from_datasets([evens, odds])
 
 
 def _sampled_anew():
-    evens, odds = (_rows().filter(lambda x, i=i: x % 2 == i) for i in range(2))
+    evens, odds = (seeded.rows().filter(lambda x, i=i: x % 2 == i) for i in range(2))
     return tf.data.Dataset.sample_from_datasets([evens, odds], rerandomize_each_iteration=True)
 
 
 def _random():
-    numbers = tf.data.Dataset.zip(tf.data.Dataset.random(), _rows())
+    numbers = tf.data.Dataset.zip(tf.data.Dataset.random(), seeded.rows())
     return numbers.filter(lambda number, row: number % 2 == 0).map(lambda number, row: row)
 
 
@@ -123,7 +101,7 @@ def test_what_has_no_seed_is_the_same_whenever_it_is_read(make, policy):
 )
 def test_what_has_no_seed_is_another_in_each_pass_and_dataset(make):
     part, other = (parts.of(make(), _POLICIES.DATA) for _ in range(2))
-    assert sorted(_read(part, 0)) == list(range(_ROWS))
+    assert sorted(_read(part, 0)) == list(range(seeded.ROWS))
     assert _read(part, 0) != _read(part, 1)
     assert _read(part, 0) != _read(other, 0)
 
@@ -131,7 +109,7 @@ def test_what_has_no_seed_is_another_in_each_pass_and_dataset(make):
 @pytest.mark.parametrize("make", [_unseeded, _sampled], ids=lambda one: one.__name__)
 def test_workers_divide_all_rows(make):
     part = parts.of(make(), _POLICIES.DATA)
-    assert sorted(row for i in range(3) for row in _read(part, 1, i, 3)) == list(range(_ROWS))
+    assert sorted(row for i in range(3) for row in _read(part, 1, i, 3)) == list(range(seeded.ROWS))
 
 
 def _operations(part):
@@ -145,7 +123,7 @@ def test_parallel_operations_keep_the_order():
         rows = tf.data.Dataset.from_tensors(row)
         return rows.map(lambda x: x, num_parallel_calls=2, deterministic=False)
 
-    data = _rows().interleave(inner, num_parallel_calls=2, deterministic=False)
+    data = seeded.rows().interleave(inner, num_parallel_calls=2, deterministic=False)
     options = tf.data.Options()
     options.deterministic = False
     data = data.batch(4, num_parallel_calls=2).with_options(options)
@@ -157,13 +135,13 @@ def test_parallel_operations_keep_the_order():
 
 
 def test_an_epoch_with_a_number_of_steps_is_one_pass():
-    data = _rows()
+    data = seeded.rows()
     assert [Passes(data, None).begin() for _ in range(3)] == [0, 1, 2]
-    assert Passes(_rows(), None).begin() == 0
+    assert Passes(seeded.rows(), None).begin() == 0
 
 
 def test_an_epoch_that_goes_on_after_a_restart_has_its_own_pass():
-    passes = Passes(_rows(), _ROWS)
+    passes = Passes(seeded.rows(), seeded.ROWS)
     assert [passes.begin(3), passes.begin()] == [6, 8]
 
 
@@ -176,14 +154,14 @@ def test_keras_makes_that_many_iterators(known):
         def train_step(self, data):
             return {"first": tf.cast(data[0], tf.float32)}
 
-    data = _shuffled() if known else _shuffled().filter(lambda x: True)
+    data = seeded.shuffled() if known else seeded.shuffled().filter(lambda x: True)
     firsts = []
     note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: firsts.append(logs))
     model = Model()
     model.compile(run_eagerly=True)
     for _ in range(2):
         model.fit(data, epochs=3, verbose=0, callbacks=[note])
-    part = parts.of(_shuffled(), _POLICIES.DATA)
+    part = parts.of(seeded.shuffled(), _POLICIES.DATA)
     numbers = []
     for _ in range(2):
         passes = Passes(data, int(data.cardinality()))
