@@ -40,10 +40,7 @@ def _shuffled_twice():
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [seeded.shuffled, _shuffled_twice, seeded.shuffled_once, seeded.shuffled_inside, seeded.cached],
-)
+@pytest.mark.parametrize("make", [*seeded.MAKERS, _shuffled_twice])
 def test_each_pass_has_the_order_of_one_process(make):
     part = parts.of(make(), _POLICIES.DATA)
     assert [_read(part, number) for number in range(4)] == seeded.passes(make(), 4)

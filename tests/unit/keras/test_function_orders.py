@@ -33,14 +33,7 @@ def _sampled():
     return tf.data.Dataset.sample_from_datasets([evens, odds], seed=5)
 
 
-_MAKERS = [
-    seeded.shuffled,
-    _shuffled_twice,
-    seeded.shuffled_once,
-    seeded.shuffled_inside,
-    seeded.cached,
-    _sampled,
-]
+_MAKERS = [*seeded.MAKERS, _shuffled_twice, _sampled]
 
 
 @pytest.mark.parametrize("make", _MAKERS, ids=lambda one: one.__name__)
