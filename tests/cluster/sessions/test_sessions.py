@@ -45,7 +45,7 @@ _PHASES = {
     "plain_master": ["ref_variables"],
     "experimental": ["ref_variables"],
 }
-_ERRORS = {"errors", "iterators", "recovery"}  # Cases in which a receive fails.
+_ERRORS = {"errors", "iterators", "recovery"}  # Cases in which a receive fails or may fail.
 # Of a cluster of tasks with this environment; the sessions have no option.
 _UNSTAMPED = ["partial_run", "while_v1"]
 _UNSTAMPED_ENV = {"TF_FUSE_DYNAMIC": "1", "TF_FUSE_MAX_KEYS_PER_REQUEST": "2"}
@@ -107,7 +107,8 @@ def test_it_is_fused(plugin, case):
         assert total["fused_rpcs"] == total["served_rpcs"]
         assert total["tensors"] == total["served_tensors"]
     assert total["tensors"] >= 2 * total["fused_rpcs"] > 0
-    assert ("errors" in total) == (case in _ERRORS)
+    if case != "iterators":  # Its step ends at once or after its receives.
+        assert ("errors" in total) == (case in _ERRORS)
     assert ("fallbacks" in total) == (case == "plain_server")
 
 
