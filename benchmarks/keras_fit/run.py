@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Keras's `fit` on parameter servers takes per step, against a custom loop and tf_keras.
 
-    python benchmarks/keras_fit/run.py --workers 2 --ps 2 --json keras_fit.json
+    python benchmarks/keras_fit/run.py --steps-in-flight 1 4 --json keras_fit.json
 
 * `loop`: a custom loop with `ClusterCoordinator`; each worker reads its own dataset.
 * `fit`: Keras 3 with `tf_fuse.keras`; workers read datasets that a function makes.
@@ -36,8 +36,8 @@ from examples.progress import display, open_console
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
-    "batch", "data", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_in_flight",
-    "steps_per_execution", "width", "workers",
+    "batch", "data", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution",
+    "width", "workers",
 )  # fmt: skip
 _FIRST = "fit"  # The others are compared with it.
 _TIMEOUT_S = 1800.0
@@ -57,39 +57,60 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
       ProcessError: a variant's process failed.
     """
     settings = {key: getattr(args, key) for key in _SETTINGS}
-    task = progress.add_task("rounds", total=args.rounds * len(args.variants))
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in args.variants}
+    rows = [
+        (name, count)
+        for count in args.steps_in_flight
+        for name in args.variants
+        if name != "tf_keras" or count == args.steps_in_flight[0]
+    ]
+    task = progress.add_task("rounds", total=args.rounds * len(rows))
+    rounds: dict[tuple[str, int], list[dict[str, Any]]] = {row: [] for row in rows}
     script = str(Path(__file__).with_name("variant.py"))
     for _ in range(args.rounds):
-        for name in args.variants:
-            command = [sys.executable, script, json.dumps({**settings, "variant": name})]
-            rounds[name] += output.rows_of(command, _TIMEOUT_S)
+        for name, count in rows:
+            given = {**settings, "variant": name, "steps_in_flight": count}
+            command = [sys.executable, script, json.dumps(given)]
+            rounds[name, count] += output.rows_of(command, _TIMEOUT_S)
             progress.advance(task)
     return {
         "settings": {**settings, "rounds": args.rounds},
         "machine": machine(),
-        "variants": {
-            name: {key: compare.spread(one[key] for one in found) for key in found[0]}
-            for name, found in rounds.items()
-        },
-        "ratio": ratios(rounds),
+        "rows": [
+            {
+                "variant": name,
+                "steps_in_flight": count,
+                **{key: compare.spread(one[key] for one in found) for key in found[0]},
+                **ratios(rounds, name, count),
+            }
+            for (name, count), found in rounds.items()
+        ],
     }
 
 
-def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Time per step of the other variants over that of `fit`, of each round.
+def ratios(
+    rounds: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]], name: str, count: int
+) -> dict[str, Any]:
+    """Compare the time per step of a row with that of others, of each round.
 
-    Above 1, `fit` is faster.
+    Args:
+      rounds: what each round gave, by variant and number of steps in flight.
+      name: of the row's variant.
+      count: its number of steps in flight.
+
+    Returns:
+      "over_fit": its time over that of `fit` with as many in flight; above 1, `fit` is faster.
+      "speedup": the time of the variant with the first number in flight over its time. What the
+        row itself is compared with has neither.
     """
-    if _FIRST not in rounds:
-        return {}
+
+    def over(above: Any, below: Any) -> dict[str, float]:
+        pairs = zip(rounds[above], rounds[below], strict=True)
+        return compare.spread(one["ms_per_step"] / other["ms_per_step"] for one, other in pairs)
+
+    row, fit, first = (name, count), (_FIRST, count), next(key for key in rounds if key[0] == name)
     return {
-        name: compare.spread(
-            other["ms_per_step"] / mine["ms_per_step"]
-            for other, mine in zip(found, rounds[_FIRST], strict=True)
-        )
-        for name, found in rounds.items()
-        if name != _FIRST
+        **({"over_fit": over(row, fit)} if fit in rounds and fit != row else {}),
+        **({"speedup": over(first, row)} if first != row else {}),
     }
 
 
@@ -102,16 +123,18 @@ def render(result: Mapping[str, Any]) -> Table:
         f"{settings['rounds']} rounds of {settings['steps']} steps"
     )
     table.add_column("variant")
-    for column in ("ms per step\nmedian (min to max)", "coordinator's CPU\nms per step",
-                   "time over fit's"):  # fmt: skip
+    for column in ("in flight", "ms per step\nmedian (min to max)",
+                   "coordinator's CPU\nms per step", "time over fit's",
+                   "speed-up by\nin flight"):  # fmt: skip
         table.add_column(column, justify="right")
-    for name, numbers in result["variants"].items():
-        ratio = result["ratio"].get(name)
+    for row in result["rows"]:
+        ratios = (row.get("over_fit"), row.get("speedup"))
         table.add_row(
-            name,
-            output.span(numbers["ms_per_step"], ".2f"),
-            output.span(numbers["cpu_ms_per_step"], ".2f"),
-            output.span(ratio, ".2f") if ratio else "",
+            row["variant"],
+            str(row["steps_in_flight"]),
+            output.span(row["ms_per_step"], ".2f"),
+            output.span(row["cpu_ms_per_step"], ".2f"),
+            *(output.span(one, ".2f") if one else "" for one in ratios),
         )
     return table
 
@@ -127,8 +150,8 @@ def plot(result: Mapping[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
-    names = list(result["variants"])
-    times = [one["ms_per_step"] for one in result["variants"].values()]
+    names = [f"{row['variant']}\n{row['steps_in_flight']} in flight" for row in result["rows"]]
+    times = [row["ms_per_step"] for row in result["rows"]]
     medians = [one["median"] for one in times]
     spans = [[one["median"] - one["min"] for one in times],
              [one["max"] - one["median"] for one in times]]  # fmt: skip
@@ -150,7 +173,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--metrics", action="store_true", help="with AUC")
     parser.add_argument("--steps", type=int, default=300, help="that count, of all workers")
     parser.add_argument("--steps-per-execution", type=int, default=1)
-    parser.add_argument("--steps-in-flight", type=int, default=1, help="not of tf_keras")
+    parser.add_argument(
+        "--steps-in-flight", type=int, nargs="+", default=[1],
+        help="each variant runs with each number; tf_keras once",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
@@ -158,11 +184,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a picture here")
     args = parser.parse_args(argv)
     args.variants = list(dict.fromkeys(args.variants))
+    args.steps_in_flight = list(dict.fromkeys(args.steps_in_flight))
     arguments.check_counts(
-        parser,
-        args,
-        ("batch", "ps", "rounds", "steps", "workers", "steps_per_execution", "steps_in_flight"),
+        parser, args, ("batch", "ps", "rounds", "steps", "workers", "steps_per_execution")
     )
+    if min(args.steps_in_flight) < 1:
+        parser.error(f"--steps-in-flight: {min(args.steps_in_flight)} is below 1")
     arguments.check_criteo(parser, args)
     return args
 

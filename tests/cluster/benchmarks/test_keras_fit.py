@@ -49,9 +49,22 @@ def test_a_file_in_another_format_is_named(criteo, capsys):
     assert "expected 40 comma-separated columns" in capsys.readouterr().err
 
 
+def test_rows_are_compared_with_fit_and_with_the_first_number_in_flight():
+    times = {("loop", 1): 6.0, ("fit", 1): 8.0, ("loop", 4): 3.0, ("fit", 4): 2.0}
+    rounds = {row: [{"ms_per_step": one}] for row, one in times.items()}
+
+    def compared(name, count):
+        return {key: one["median"] for key, one in run.ratios(rounds, name, count).items()}
+
+    assert compared("loop", 1) == {"over_fit": 0.75}
+    assert compared("fit", 1) == {}
+    assert compared("loop", 4) == {"over_fit": 1.5, "speedup": 2.0}
+    assert compared("fit", 4) == {"speedup": 4.0}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "more", ["", "--metrics --steps-per-execution 2", "--steps-in-flight 2 --data criteo.csv"]
+    "more", ["", "--metrics --steps-per-execution 2", "--steps-in-flight 1 2 --data criteo.csv"]
 )
 def test_variants(run_benchmark, more, tmp_path, criteo):
     result = run_benchmark(
@@ -59,8 +72,10 @@ def test_variants(run_benchmark, more, tmp_path, criteo):
         f"--workers 1 --ps 1 --width 8 --batch 8 --rows 9 --steps 4 --rounds 1 --plot a.svg {more}",
     )
     assert (tmp_path / "a.svg").stat().st_size > 0
-    assert list(result["variants"]) == ["loop", "fit", "fit_coordinator", "tf_keras"]
-    assert set(result["ratio"]) == {"loop", "fit_coordinator", "tf_keras"}
-    for numbers in result["variants"].values():
-        assert set(numbers) == {"ms_per_step", "cpu_ms_per_step", "loss"}
-        assert all(one["min"] > 0 for one in numbers.values())
+    rows = {(one["variant"], one["steps_in_flight"]): one for one in result["rows"]}
+    names = ["loop", "fit", "fit_coordinator", "tf_keras"]
+    more_rows = [(name, 2) for name in names[:-1]] if "--steps-in-flight" in more else []
+    assert list(rows) == [(name, 1) for name in names] + more_rows
+    for (name, count), row in rows.items():
+        assert ("over_fit" in row, "speedup" in row) == (name != "fit", count > 1)
+        assert min(row[key]["min"] for key in ("ms_per_step", "cpu_ms_per_step", "loss")) > 0
