@@ -208,8 +208,14 @@ def _serve(
             )
 
 
-def main() -> None:
-    """Runs the specification in argv[1]; leaves with os._exit, as this process owns a server."""
+def main(
+    run: Callable[[Mapping[str, Any], Callable[[], Mapping[str, Any]]], None] = run,
+) -> None:
+    """Runs the specification in argv[1]; leaves with os._exit, as this process owns a server.
+
+    Args:
+      run: gets it, and what waits for the next command, which is empty to end.
+    """
     pending: queue.Queue[Mapping[str, Any]] = queue.Queue()
     finished = threading.Event()
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The caller's side of `examples/job.py`: one mode of a comparison, as an object.
+"""The caller's side of `examples/job.py`, or its like: one mode of a comparison, as an object.
 
 Each session is a process with a cluster of its own, idle between rounds. So the modes of a
 comparison can be warm at the same time and run in turn: A B A B.
@@ -43,13 +43,15 @@ class Session:
         *,
         env: Mapping[str, str] | None = None,
         on_event: OnEvent | None = None,
+        program: Path = _ROOT / "examples" / "job.py",
     ):
         """Starts the process, and returns at once: `wait_ready` waits.
 
         Args:
-          spec: see `examples.job.run`.
+          spec: see `examples.job.run`; "mode" is the session's name.
           env: environment variables added to this process's.
           on_event: called with each event as it comes, for progress.
+          program: gets the specification and takes commands, as `examples/job.py`.
         """
         self.mode = spec["mode"]
         self._on_event = on_event
@@ -57,9 +59,8 @@ class Session:
         self._children = standalone.cluster_package().child_process
         self._process = self._children.PipedProcess(f"mode {self.mode}")
         prefix = spec.get("hosts", {}).get("chief", {}).get("command", [])
-        program = str(_ROOT / "examples" / "job.py")
         self._process.start(
-            [*prefix, sys.executable, program, json.dumps(dict(spec))],
+            [*prefix, sys.executable, str(program), json.dumps(dict(spec))],
             {**os.environ, **(env or {})},
             Path(self._stderr.name),
             _ROOT,

@@ -10,14 +10,14 @@
 * `tf_keras`: tf_keras's own `fit` on stock TensorFlow: protocol `grpc`, the plugin is not loaded.
 
 The rows have Criteo's columns: those of a file (`--data`), or drawn. All but the last have the
-option `tf_fuse`. Each round runs each variant once, one after the other,
-in processes of its own. Each trains as many steps before those that count.
+option `tf_fuse`. Each variant has processes of its own, warm and idle while another one runs; a
+round runs each once. Rounds of `fit` are epochs. Each trains as many steps before the first round.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +33,7 @@ from benchmarks.common import arguments, output
 from benchmarks.fuse_recv.results import machine
 from examples import compare
 from examples.progress import display, open_console
+from examples.session import Session, SessionError
 
 VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
@@ -40,7 +41,6 @@ _SETTINGS = (
     "width", "workers",
 )  # fmt: skip
 _FIRST = "fit"  # The others are compared with it.
-_TIMEOUT_S = 1800.0
 
 
 def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
       What `--json` writes.
 
     Raises:
-      ProcessError: a variant's process failed.
+      SessionError: a variant's process failed.
     """
     settings = {key: getattr(args, key) for key in _SETTINGS}
     rows = [
@@ -63,15 +63,25 @@ def measure(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         for name in args.variants
         if name != "tf_keras" or count == args.steps_in_flight[0]
     ]
-    task = progress.add_task("rounds", total=args.rounds * len(rows))
     rounds: dict[tuple[str, int], list[dict[str, Any]]] = {row: [] for row in rows}
-    script = str(Path(__file__).with_name("variant.py"))
-    for _ in range(args.rounds):
+    script = Path(__file__).with_name("variant.py")
+    warm = progress.add_task("warm up", total=len(rows))
+    task = progress.add_task("rounds", total=args.rounds * len(rows))
+    with contextlib.ExitStack() as stack:
+        sessions = {}
         for name, count in rows:
-            given = {**settings, "variant": name, "steps_in_flight": count}
-            command = [sys.executable, script, json.dumps(given)]
-            rounds[name, count] += output.rows_of(command, _TIMEOUT_S)
-            progress.advance(task)
+            spec = {
+                **settings, "rounds": args.rounds, "mode": f"{name}, {count} in flight",
+                "variant": name, "steps_in_flight": count,
+            }  # fmt: skip
+            sessions[name, count] = stack.enter_context(Session(spec, program=script))
+            sessions[name, count].wait_ready()
+            progress.advance(warm)
+        for number in range(args.rounds):
+            for row in rows if number % 2 == 0 else reversed(rows):  # None always comes first.
+                found = sessions[row].run(args.steps)
+                rounds[row].append({key: found[key] for key in found if key != "event"})
+                progress.advance(task)
     return {
         "settings": {**settings, "rounds": args.rounds},
         "machine": machine(),
@@ -205,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with display(console) as progress:
             result = measure(args, progress)
-    except output.ProcessError as error:
+    except SessionError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     console.print(render(result))

@@ -1,8 +1,10 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One run of one variant, in a process of its own; `run.py` starts it.
+"""One variant, in a process of its own that waits before each round; `run.py` starts it.
 
-    python variant.py '{"variant": "fit", "workers": 2, ...}' ROWS.json
+    python variant.py '{"variant": "fit", "workers": 2, ...}'
+
+Commands and events are those of `examples/job.py`: {"run": STEPS} runs a round.
 
 The model is wide & deep on the columns of Criteo's logs: 13 numbers and 26 categories, of a file or
 drawn. Keras 3 and tf_keras build it with the same code.
@@ -11,11 +13,10 @@ drawn. Keras 3 and tf_keras build it with the same code.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.common import output
+from examples import job
 from examples.wide_deep.data import criteo
 from examples.wide_deep.data.common import stable_bucket
 from examples.wide_deep.data.encode import scaled
@@ -96,29 +97,33 @@ def read(settings: dict[str, Any]) -> Any:
     return (np.array(numeric, np.float32), np.array(ids, np.int32)), np.array(labels, np.float32)
 
 
-class _Clock:
-    """Times of the coordinator.
+class _Rounds:
+    """The rounds of this process: it waits before each while other variants run.
 
-    Attributes:
-      begun: clock and CPU seconds when the steps that count began; None before.
-      ended: the same of their end.
+    Args:
+      settings: of the benchmark.
+      commands: waits for the next command.
     """
 
-    def __init__(self) -> None:
-        self.begun: tuple[float, float] | None = None
-        self.ended: tuple[float, float] | None = None
+    def __init__(self, settings: dict[str, Any], commands: Callable[[], Any]):
+        self.steps = settings["steps"]
+        self._commands = commands
+        self._begun = (0.0, 0.0)
 
-    def begin(self) -> None:
-        self.begun = time.perf_counter(), time.process_time()
+    def begin(self) -> bool:
+        """Wait for the next round; return whether there is one."""
+        if not self._commands():
+            return False
+        self._begun = time.perf_counter(), time.process_time()
+        return True
 
-    def end(self) -> None:
-        self.ended = time.perf_counter(), time.process_time()
-
-    def row(self, steps: int, **more: Any) -> dict[str, Any]:
-        """What `run.py` gets."""
-        assert self.begun is not None and self.ended is not None
-        seconds, cpu = (end - begin for begin, end in zip(self.begun, self.ended, strict=True))
-        return {"ms_per_step": seconds / steps * 1e3, "cpu_ms_per_step": cpu / steps * 1e3, **more}
+    def end(self, loss: float) -> None:
+        """Say what the round took."""
+        now = time.perf_counter(), time.process_time()
+        ms, cpu_ms = (
+            (end - begin) / self.steps * 1e3 for begin, end in zip(self._begun, now, strict=True)
+        )
+        job.emit("round", ms_per_step=ms, cpu_ms_per_step=cpu_ms, loss=loss)
 
 
 def _compiled(keras: Any, settings: dict[str, Any], strategy: Any) -> Any:
@@ -134,27 +139,37 @@ def _compiled(keras: Any, settings: dict[str, Any], strategy: Any) -> Any:
     return made
 
 
-def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any) -> dict[str, Any]:
-    clock = _Clock()
-
-    class Times(keras.callbacks.Callback):
-        """By epochs: tf_keras refuses callbacks of batches on parameter servers."""
+def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any, rounds: _Rounds) -> None:
+    class Epochs(keras.callbacks.Callback):
+        """Rounds are epochs: tf_keras refuses callbacks of batches on parameter servers."""
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 1:
-                clock.begin()
+                job.emit("ready")
+            if epoch > 0 and not rounds.begin():
+                _leave()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Before Keras deletes the iterator: tf.data sometimes waits there for 10 s."""
-            clock.end()
+            if epoch > 0:
+                rounds.end(float(logs["loss"]))
 
-    history = _compiled(keras, settings, strategy).fit(
-        data, epochs=2, steps_per_epoch=settings["steps"], verbose=0, callbacks=[Times()]
+    _compiled(keras, settings, strategy).fit(
+        data,
+        epochs=settings["rounds"] + 2,  # That before the rounds, and the wait behind them.
+        steps_per_epoch=settings["steps"],
+        verbose=0,
+        callbacks=[Epochs()],
     )
-    return clock.row(settings["steps"], loss=float(history.history["loss"][1]))
 
 
-def fit(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+def _leave() -> None:
+    """End this process: TensorFlow cannot stop a coordinator's server."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def fit(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
     """Keras 3's `fit`; workers read their own datasets."""
     import keras
 
@@ -163,27 +178,27 @@ def fit(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
     def data(context: Any) -> tf.data.Dataset:
         return batches(settings, context.input_pipeline_id)
 
-    return _fit(keras, settings, strategy, data)
+    _fit(keras, settings, strategy, data, rounds)
 
 
-def fit_coordinator(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+def fit_coordinator(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
     """Keras 3's `fit`; the coordinator reads the data."""
     import keras
 
     import tf_fuse.keras  # noqa: F401  (has Keras run its steps on workers)
 
-    return _fit(keras, settings, strategy, batches(settings))
+    _fit(keras, settings, strategy, batches(settings), rounds)
 
 
-def tf_keras(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+def tf_keras(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
     """tf_keras's own `fit`."""
     import tf_keras as keras  # type: ignore[import-untyped]
 
     data = keras.utils.experimental.DatasetCreator(lambda _: batches(settings))
-    return _fit(keras, settings, strategy, data)
+    _fit(keras, settings, strategy, data, rounds)
 
 
-def loop(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
+def loop(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
     """A custom loop, as in TensorFlow's tutorial "Parameter server training"."""
     import keras
 
@@ -218,21 +233,19 @@ def loop(settings: dict[str, Any], strategy: Any) -> dict[str, Any]:
     index = tf.distribute.coordinator.experimental_get_current_worker_index
     iterator = iter(coordinator.create_per_worker_dataset(lambda: batches(settings, index())))
 
-    def run(steps: int) -> Any:
-        for _ in range(0, steps, settings["steps_per_execution"]):
+    def run() -> Any:
+        for _ in range(0, settings["steps"], settings["steps_per_execution"]):
             result = coordinator.schedule(step, args=(iterator,))
         coordinator.join()
         return result
 
-    clock = _Clock()
-    run(settings["steps"])
-    clock.begin()
-    result = run(settings["steps"])
-    clock.end()
-    return clock.row(settings["steps"], loss=float(result.fetch()))
+    run()
+    job.emit("ready")
+    while rounds.begin():
+        rounds.end(float(run().fetch()))
 
 
-VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {
+VARIANTS: dict[str, Callable[..., None]] = {
     "loop": loop,
     "fit": fit,
     "fit_coordinator": fit_coordinator,
@@ -240,12 +253,10 @@ VARIANTS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Runs a variant, and writes its row."""
-    settings = json.loads(sys.argv[1])
-    del sys.argv[1]
-    stock = settings["variant"] == "tf_keras"
-    if stock:  # The plugin is not loaded.
+def run(spec: Mapping[str, Any], commands: Callable[[], Any]) -> None:
+    """Runs a variant until there are no more commands."""
+    settings = dict(spec)
+    if settings["variant"] == "tf_keras":  # The plugin is not loaded.
         from examples.standalone import cluster_package
 
         package, protocol = cluster_package(), "grpc"
@@ -262,11 +273,8 @@ def main() -> None:
         workers=settings["workers"], ps=settings["ps"], protocol=protocol
     )
     strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
-    output.give_rows([VARIANTS[settings["variant"]](settings, strategy)])
-    cluster.close()
-    sys.stdout.flush()
-    os._exit(0)  # TensorFlow cannot stop a coordinator's server.
+    VARIANTS[settings["variant"]](settings, strategy, _Rounds(settings, commands))
 
 
 if __name__ == "__main__":
-    main()
+    job.main(run)

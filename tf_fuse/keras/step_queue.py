@@ -105,8 +105,7 @@ class StepQueue:
         self.strategy = strategy
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self.workers = parameter_server_strategy.worker_count(strategy.extended)
-        # One more waits for each worker, so that it does not wait for the coordinator.
-        self._calls_per_worker = steps_in_flight.per_worker() + 1
+        self._in_flight = steps_in_flight.per_worker()
         self.put_back = coordinators.count_put_back(self.coordinator)
         self._begun: collections.deque[Call] = collections.deque()
         self._lock = threading.Lock()  # the worker's threads look at what has begun
@@ -115,8 +114,11 @@ class StepQueue:
         return len(self._begun)
 
     def most(self) -> int:
-        """Return how many calls are under way if all workers are busy."""
-        return self._calls_per_worker * self.workers
+        """Return how many calls are under way if all workers are busy.
+
+        One more waits for each worker, so that it does not wait for the coordinator.
+        """
+        return (self._in_flight + 1) * self.workers
 
     def trace(
         self,
@@ -131,7 +133,8 @@ class StepQueue:
           function: gets arguments of the specs; `packing` packs what it returns.
           specs: of its arguments.
           packing: None to leave it unpacked.
-          late: whether a worker runs its next call while what it returned comes.
+          late: whether a worker runs its next call while what it returned comes; with several steps
+            in flight, it has others to run, and what fetches here saves a change of threads.
         """
         import tensorflow as tf
 
@@ -139,6 +142,7 @@ class StepQueue:
         with parameter_server_strategy.being_scheduled(self.strategy.extended):
             concrete = traced.get_concrete_function(*specs)
         checks.check_captures(concrete)
+        late = late and self._in_flight == 1
         scheduler = coordinators.Scheduler(
             self.coordinator, concrete, as_arrays=packing is not None, late=late
         )

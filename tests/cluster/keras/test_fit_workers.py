@@ -4,6 +4,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 import threading
 from unittest import mock
@@ -239,9 +240,11 @@ def _main(folder, in_flight):
 
         @contextlib.contextmanager
         def fetching():
-            _, _, device = threading.current_thread().name.partition("tf_fuse-results-of-")
-            if device and not killed:
-                killed.append(f"worker:{tf.DeviceSpec.from_string(device).task}")
+            # By one step in flight, and by several.
+            name = threading.current_thread().name
+            worker = re.search(r"results-of-.*/task:(\d+)/|calls-of-worker-(\d+)-", name)
+            if worker and not killed:
+                killed.append(f"worker:{worker[1] or worker[2]}")
                 job.cluster.kill(killed[0])
                 job.cluster.restart(killed[0])
             with stock():
