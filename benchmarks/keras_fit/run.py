@@ -5,6 +5,7 @@
     python benchmarks/keras_fit/run.py --steps-in-flight 1 4 --json keras_fit.json
 
 * `loop`: a custom loop with `ClusterCoordinator`; each worker reads its own dataset.
+* `loop_mean`: the same with a metric, the mean loss, as in TensorFlow's tutorial and in `fit`.
 * `fit`: Keras 3 with `tf_fuse.keras`; workers read datasets that a function makes.
 * `fit_coordinator`: same; the coordinator reads one dataset.
 * `tf_keras`: tf_keras's own `fit` on stock TensorFlow: protocol `grpc`, the plugin is not loaded.
@@ -35,7 +36,7 @@ from examples import compare
 from examples.progress import display, open_console
 from examples.session import Session, SessionError
 
-VARIANTS = ("loop", "fit", "fit_coordinator", "tf_keras")
+VARIANTS = ("loop", "loop_mean", "fit", "fit_coordinator", "tf_keras")
 _SETTINGS = (
     "batch", "data", "dim", "metrics", "ps", "rows", "seed", "steps", "steps_per_execution",
     "width", "workers",

@@ -12,6 +12,7 @@ drawn. Keras 3 and tf_keras build it with the same code.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -198,8 +199,17 @@ def tf_keras(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
     _fit(keras, settings, strategy, data, rounds)
 
 
-def loop(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
-    """A custom loop, as in TensorFlow's tutorial "Parameter server training"."""
+def loop(
+    settings: dict[str, Any], strategy: Any, rounds: _Rounds, keeps_mean: bool = False
+) -> None:
+    """A custom loop, as in TensorFlow's tutorial "Parameter server training".
+
+    Args:
+      settings: of the benchmark.
+      strategy: the `ParameterServerStrategy`.
+      rounds: of this process.
+      keeps_mean: whether each step adds its loss to a metric.
+    """
     import keras
 
     made = _compiled(keras, settings, strategy)
@@ -209,6 +219,7 @@ def loop(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
         if auc:
             auc.update_state([[0.0]], [[0.0]])
             auc.reset_state()
+        mean = keras.metrics.Mean() if keeps_mean else None
 
     loss_of = keras.losses.BinaryCrossentropy(from_logits=True)
 
@@ -221,6 +232,8 @@ def loop(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
         made.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         if auc:
             auc.update_state(labels, outputs)
+        if mean:
+            mean.update_state(loss)
         return loss
 
     @tf.function
@@ -247,6 +260,7 @@ def loop(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
 
 VARIANTS: dict[str, Callable[..., None]] = {
     "loop": loop,
+    "loop_mean": functools.partial(loop, keeps_mean=True),
     "fit": fit,
     "fit_coordinator": fit_coordinator,
     "tf_keras": tf_keras,

@@ -73,7 +73,7 @@ def test_variants(run_benchmark, more, tmp_path, criteo):
     )
     assert (tmp_path / "a.svg").stat().st_size > 0
     rows = {(one["variant"], one["steps_in_flight"]): one for one in result["rows"]}
-    names = ["loop", "fit", "fit_coordinator", "tf_keras"]
+    names = ["loop", "loop_mean", "fit", "fit_coordinator", "tf_keras"]
     more_rows = [(name, 2) for name in names[:-1]] if "--steps-in-flight" in more else []
     assert list(rows) == [(name, 1) for name in names] + more_rows
     for (name, count), row in rows.items():
