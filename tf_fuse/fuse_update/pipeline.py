@@ -21,11 +21,13 @@ conditionals in which Keras 3 divides rows by a table.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tf_fuse._tensorflow.dtype_numbers import RESOURCE
 from tf_fuse._tensorflow.graphs.functions import called_by
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.decisions import Decided
@@ -36,7 +38,7 @@ from tf_fuse.function_graph.function_lookup import (
     static_shapes,
 )
 from tf_fuse.function_graph.set_shapes import set_shapes
-from tf_fuse.function_graph.view import ASSIGNS, GraphView
+from tf_fuse.function_graph.view import ASSIGNS, GraphView, data_inputs
 from tf_fuse.fuse_update.analysis.devices import ArgumentDevices
 from tf_fuse.fuse_update.analysis.fusion_clusters import CanFuseOn
 from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
@@ -192,6 +194,8 @@ class Pipeline:
                 graph = getattr(functions[name], "graph", None)
                 if graph is None or not context.has_function(name) or _is_compiled(node):
                     continue
+                if _passes_one_variable_twice(view, node):
+                    continue
                 inner = self._inner_call(context, call, view, shapes, node, name, graph)
                 if self.run(context, inner) == inner.rewritten:
                     called = self._records.called.setdefault(name.encode(), set())
@@ -212,12 +216,26 @@ class Pipeline:
         """Describe the call of one function by a node of another."""
         site = call.site.of_call(view, shapes, node)
         arguments = [a.name for a in context.get_function_def(name).signature.input_arg]
+        rewritten = name + self.suffix + site.suffix
         if isinstance(call.can_fuse_on, ArgumentDevices):
             inside: CanFuseOn = call.can_fuse_on.inside(view, node, arguments)
+            # Calls with variables of other servers get a function of their own.
+            rewritten += _name_of(call.can_fuse_on.of_arguments(view, node, arguments))
         else:
             inside = can_fuse_locally(context, {})
         known = view.of_arguments(node, arguments, call.variables)
-        return FunctionCall(name, graph, site, name + self.suffix + site.suffix, inside, known)
+        return FunctionCall(name, graph, site, rewritten, inside, known)
+
+
+def _name_of(devices: Mapping[str, str]) -> str:
+    """Return a part of a function's name: the same only for the same devices of its arguments."""
+    return "_" + hashlib.sha256(repr(sorted(devices.items())).encode()).hexdigest()[:16]
+
+
+def _passes_one_variable_twice(view: GraphView, node: Any) -> bool:
+    """Return whether a variable is two arguments of a call: two names of one variable."""
+    passed = [view.resource(t) for t in data_inputs(node) if view.dtype(t) == RESOURCE]
+    return len(set(passed)) < len(passed)
 
 
 def _is_compiled(node: Any) -> bool:

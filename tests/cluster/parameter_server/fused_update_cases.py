@@ -149,7 +149,7 @@ def _main(which):
         fused = [len(fusion.variables) for one in found for fusion in one.clusters]
         return {"servers": servers, "stock": stock, "ours": ours, "fused": fused}
 
-    def passed_variables():
+    def passed_variables(nested):
         def run(on):
             switch(on)
             pairs = []
@@ -163,8 +163,12 @@ def _main(which):
                 weight.assign_sub(slot * 0.1)
 
             (a, m), (b, n) = pairs
-            for passed in ((a, m), (b, n), (a, n), (a, m)):
-                job.call(step, passed)
+            every = ((a, m), (b, n), (a, n), (a, m))
+            if nested:
+                job.call(tf.function(lambda: [step(*passed) for passed in every] and None))
+            else:
+                for passed in every:
+                    job.call(step, passed)
             switch(False)
             return coordinator.exact([one.numpy() for pair in pairs for one in pair])
 
@@ -277,7 +281,8 @@ def _main(which):
         "Adagrad with zeros": lambda: with_zeros("Adagrad", initial_accumulator_value=0.0),
         "RMSprop with zeros": lambda: with_zeros("RMSprop"),
         "two servers": two_servers,
-        "passed variables": passed_variables,
+        "passed variables": lambda: passed_variables(nested=False),
+        "variables passed on": lambda: passed_variables(nested=True),
         "without fused receives": without_fused_receives,
         "on by default": by_default,
         "locks": locks,

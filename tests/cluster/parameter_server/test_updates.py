@@ -104,10 +104,11 @@ def test_variables_of_two_servers_that_are_made_of_each_other(cases):
     assert cases["two servers"]["fused"] == [1, 1, 1, 1]
 
 
-def test_variables_that_are_arguments_are_updated_where_they_are(cases):
+@pytest.mark.parametrize("name", ["passed variables", "variables passed on"])
+def test_variables_that_are_arguments_are_updated_where_they_are(cases, name):
     """One trace, called with variables of one server, of the other one, and of both."""
-    assert cases["passed variables"]["ours"] == cases["passed variables"]["stock"]
-    assert cases["passed variables"]["fused"] == [1, 1, 2]
+    assert cases[name]["ours"] == cases[name]["stock"]
+    assert cases[name]["fused"] == [1, 1, 2]
 
 
 def test_option_off_changes_nothing(cases):

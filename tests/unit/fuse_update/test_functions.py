@@ -202,6 +202,20 @@ def test_a_function_that_is_called_in_two_ways():
     assert (clusters(outlines), reasons(outlines)) == (1, {"optimizer"})
 
 
+def test_an_inner_function_is_passed_a_variable_that_it_uses_already():
+    def body(job, g):
+        def step(slot):
+            slot.assign(slot * 0.5 + g * 0.3)
+            job.w.assign_sub(slot * 0.1)
+
+        step = tf.function(step, autograph=False)
+        for slot in (job.m, job.w, job.m):
+            step(slot)
+        return g
+
+    assert clusters(compared(body)) == 1
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 def test_what_an_inner_function_returns(is_read):
     def body(job, g):

@@ -136,9 +136,8 @@ def leave_out(reads: Sequence[Any]) -> None:
       reads: of variables, all in one graph; those that something needs stay.
     """
     graph = reads[0].graph
-    results = (*graph.outputs, *graph.control_outputs)
-    needed = {id(one) for one in results} - {id(one) for one in reads}
-    left_out = dict.fromkeys(one for one in reads if not _is_needed(one, needed))
+    needed = _results(graph) - {id(one) for one in reads}
+    left_out = dict.fromkeys(one for one in reads if not _leads_to(one, needed))
 
     def without(waits: Sequence[Any]) -> dict[Any, None]:
         kept: dict[Any, None] = {}
@@ -155,7 +154,17 @@ def leave_out(reads: Sequence[Any]) -> None:
     graph.control_outputs[:] = without(graph.control_outputs)
 
 
-def _is_needed(op: Any, needed: set[int]) -> bool:
+def is_needed(op: Any) -> bool:
+    """Return whether a function that has been traced runs an operation without a state."""
+    return bool(op._control_outputs) or _leads_to(op, _results(op.graph))
+
+
+def _results(graph: Any) -> set[int]:
+    """Return the results and control outputs of a function, by identity."""
+    return {id(one) for one in (*graph.outputs, *graph.control_outputs)}
+
+
+def _leads_to(op: Any, needed: set[int]) -> bool:
     """Return whether an operation's results lead to something that a function needs.
 
     Args:

@@ -48,6 +48,17 @@ def _gather_later(op: Any) -> None:
 
 def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) -> None:
     """Make all that uses a gather's rows use rows that are gathered from variables."""
+    # (A gather from a variable always runs.)
+    if generated_ops.is_needed(op):
+        _replace(op, reads, between, passed)
+    # (Keras also reads a table to learn its shape.)
+    for handle in {id(read.inputs[0]): read.inputs[0] for read in reads}.values():
+        for user in handle.consumers():
+            if user.type == "ReadVariableOp":
+                rewrite_after_trace.when_changed(user, generated_ops.leave_out)
+
+
+def _replace(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) -> None:
     from tensorflow.python.framework import dtypes, ops
     from tensorflow.python.ops import math_ops
 
@@ -65,11 +76,6 @@ def _gather(op: Any, reads: list[Any], between: list[Any], passed: list[Any]) ->
             if one.type == "Cast":
                 rows = math_ops.cast(rows, one.outputs[0].dtype)
     rewrite_after_trace.replace(op.outputs[0], rows)
-    # (Keras also reads a table to learn its shape.)
-    for handle in {id(read.inputs[0]): read.inputs[0] for read in reads}.values():
-        for user in handle.consumers():
-            if user.type == "ReadVariableOp":
-                rewrite_after_trace.when_changed(user, generated_ops.leave_out)
 
 
 def _reads_of(op: Any) -> list[Any]:
