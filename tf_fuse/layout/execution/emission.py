@@ -225,7 +225,7 @@ class Emission:
                     found[device] = tf.constant(value[at])
                     continue
                 # A tensor of another device is sent in each call, as what is fed. (The slash enters
-                # the scope that there is.)
+                # the scope of these.)
                 with tf.name_scope(f"{traffic.FED}/"):
                     found[device] = tf.identity(value[at] if at else value)
         self.held[name] = found

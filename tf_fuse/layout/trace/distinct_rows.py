@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Follow the rows of distinct numbers, of which there are as many as the data has.
+"""Follow the rows of distinct numbers; the data says how many there are.
 
 Optimizers add up the gradients of a table's equal rows: `Unique` makes the distinct row numbers,
 and sums, quotients and updates have a row for each. A plan needs whole shapes. So it gives these

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fill up distinct row numbers to a size that is known, and leave out what was filled in.
 
-The number that is filled in is the least one of its type, which is no row of a table.
+The number that is filled in is the least one of its type, which cannot be a row of a table.
 """
 
 from __future__ import annotations
