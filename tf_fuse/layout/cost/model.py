@@ -28,6 +28,7 @@ from typing import NamedTuple
 from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout.link_rates import GroupLinks, Hosts, Link, Links
+from tf_fuse.layout.relayout.steps import chain_of_sums
 from tf_fuse.layout.strategies.inner_halos import InnerHalo
 from tf_fuse.layout.strategies.strategy import InnerAllReduce, Strategy
 from tf_fuse.layout.types.errors import LayoutError, raise_if
@@ -173,10 +174,12 @@ class Rates:
             # Slices of what is sent, and a concatenation.
             handled = 2 * (one.awaited_bytes + one.joined_bytes)
             return link.seconds(one.awaited_bytes, one.messages, 1 + one.messages, handled)
-        # As `steps.Space.handling` has it: a sum of what the members hold.
+        # As `steps.Space.handling` has it: sums, or others, of what the members hold.
         members = math.prod(map(self.mesh.size_of, one.axes))
-        touched = one.held_bytes * (1 + 1 / members)
-        return link.seconds(one.received_bytes / self.mesh.size, one.messages, 1, touched)
+        sums, tensors = chain_of_sums(members)
+        operations = sums if one.reduction == "sum" else members - 1
+        touched = one.held_bytes * tensors / members
+        return link.seconds(one.received_bytes / self.mesh.size, one.messages, operations, touched)
 
 
 @dataclasses.dataclass(frozen=True)

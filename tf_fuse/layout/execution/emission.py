@@ -223,7 +223,10 @@ class Emission:
                 at = layout.slice_of(device)
                 if isinstance(value, np.ndarray):
                     found[device] = tf.constant(value[at])
-                else:
+                    continue
+                # A tensor of another device is sent in each call, as what is fed. (The slash enters
+                # the scope of these.)
+                with tf.name_scope(f"{traffic.FED}/"):
                     found[device] = tf.identity(value[at] if at else value)
         self.held[name] = found
 

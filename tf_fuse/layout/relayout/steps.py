@@ -26,9 +26,12 @@ put together what it received:
 | pad | 2, zeros and a concatenation | (2 p + 1) V |
 | all_gather | 1, a concatenation | 2 p V |
 | all_to_all | p + 1, slices and a concatenation | 4 V |
-| reduce_scatter | 2, a split and a sum | 3 V + V / p |
-| all_reduce | 1, a sum | V + V / p |
+| reduce_scatter | 2 p - 2, a split and a chain of sums | 2 V + 3 (p - 1) / p V |
+| all_reduce | 2 p - 3, a chain of sums | 3 (p - 1) / p V |
 | permute | 1, without work | 0 |
+
+In a chain of sums, each of p - 1 sums reads two tensors and writes one, and an operation that moves
+nothing stands between two of them (`execution/communication/sums.py`).
 
 A device keeps slices that are contiguous, so only the last of the axes that split a
 dimension can be gathered, moved or padded, and a new one becomes the last. An all-to-all over
@@ -114,6 +117,15 @@ ONE_AXIS = StepSet(joint=frozenset(), strided=False)
 """Steps along one axis each."""
 MANY_AXES_STEPS = StepSet(mixed=False, strided=False)
 """Fewer steps: with all, the search on a mesh of many axes takes from seconds to minutes."""
+
+
+def chain_of_sums(members: int) -> tuple[int, int]:
+    """Return what adds up a tensor of each member, one after the other.
+
+    Returns:
+      Operations, and tensors that they read and write.
+    """
+    return max(0, 2 * members - 3), 3 * (members - 1)
 
 
 class RelayoutState(NamedTuple):
@@ -222,14 +234,16 @@ class Space:
         """
         members = self.members(step.axes)
         held = self.elements(state) * self._devices
+        sums, tensors = chain_of_sums(members)
+        added = tensors * (held // members)
         return {
             SLICE: (1, 2 * (held // members)),
             MASK: (1, held),
             PAD: (2, (2 * members + 1) * held),
             ALL_GATHER: (1, 2 * members * held),
             ALL_TO_ALL: (members + 1, 4 * held),
-            REDUCE_SCATTER: (2, 3 * held + held // members),
-            ALL_REDUCE: (1, held + held // members),
+            REDUCE_SCATTER: (1 + sums, 2 * held + added),
+            ALL_REDUCE: (sums, added),
             PERMUTE: (1, 0),
         }[step.kind]
 

@@ -16,10 +16,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from tf_fuse._tensorflow.graphs.functions import function_of, graph_of
 from tf_fuse.layout.operators.random_numbers import STATELESS
+from tf_fuse.layout.trace.constants import origin_of, whole_number
 from tf_fuse.layout.trace.effects import is_stateful
-from tf_fuse.layout.trace.records import Made, Record, can_be_planned
+from tf_fuse.layout.trace.known_branch import (
+    BRANCHES,
+    KnownBranch,
+    body_of,
+    known_branch,
+    negation_and_check,
+)
+from tf_fuse.layout.trace.records import Made, Origin, Record, can_be_planned
 from tf_fuse.layout.trace.tracer import LOOPS, Handle, Tracer, Value
 from tf_fuse.layout.types.control_flow import (
     ASSUMED_TRIPS,
@@ -66,6 +73,10 @@ class BodyTracer(Tracer):
         """The bodies that were recorded."""
         return ControlFlow(tuple(self._regions), self._blocks)
 
+    def check_seen(self, names: Iterable[str]) -> None:
+        """Check tensors that are seen outside of the function."""
+        del names
+
     def record(
         self,
         name: str,
@@ -92,6 +103,9 @@ class BodyTracer(Tracer):
         """Record an operation, or the branches of a conditional."""
         if operation.type in _CONDITIONALS:
             name = prefix + operation.name
+            known = known_branch(operation) if self._is_predicate(inputs[0]) else None
+            if known is not None and self.block == OUTSIDE and inputs[0] not in self.constants:
+                return self._assumed(known, name, inputs)
             made = self._planned(self._conditional, operation, name, inputs)
             if made is not None:
                 return made
@@ -140,11 +154,11 @@ class BodyTracer(Tracer):
             return None
 
     def _while(self, operation: Any, name: str, inputs: Sequence[Value]) -> list[Value]:
-        condition, body = (_graph(operation, one) for one in ("cond", "body"))
+        condition, body = (body_of(operation, one) for one in ("cond", "body"))
         outer, self._begins = self._begins, []
         name = self.free(name)
         same = [
-            _origin(made).name == given.name
+            origin_of(made).name == given.name
             for given, made in zip(body.inputs, body.outputs, strict=True)
         ]
         entered = [
@@ -204,7 +218,7 @@ class BodyTracer(Tracer):
 
     def _conditional(self, operation: Any, name: str, inputs: Sequence[Value]) -> list[Value]:
         decides, *given = inputs
-        branches = [_graph(operation, one) for one in ("then_branch", "else_branch")]
+        branches = [body_of(operation, one) for one in BRANCHES]
         if isinstance(decides, str) and decides in self.constants:
             taken = branches[0 if np.any(self.constants[decides]) else 1]
             return self._inlined(taken, f"{name}/", given)
@@ -243,6 +257,22 @@ class BodyTracer(Tracer):
         )
         return outputs
 
+    def _is_predicate(self, value: Value) -> bool:
+        return isinstance(value, str) and self.tensors[value] == Made([], "bool")
+
+    def _assumed(self, branch: KnownBranch, name: str, inputs: Sequence[Value]) -> list[Value]:
+        """Record one branch, and a check that the other one is not taken."""
+        negation, check, text = negation_and_check(name)
+        holds = inputs[0]
+        assert isinstance(holds, str)
+        if branch.number == 1:
+            made = self.record(f"{name}/not", "LogicalNot", [holds], [self.tensors[holds]], {})
+            self.origins[self.records[-1].name] = Origin(negation, (0,), {}, {}, ())
+            holds = made[0]
+        told = self.constant(f"{name}/text", np.array(text, object))
+        self.effects.operation(self.free(f"{name}/check"), check, (holds, told), ())
+        return self._inlined(branch.graph, f"{name}/", inputs[1:])
+
     def _block(self, block: str, graph: Any, values: Sequence[Value]) -> list[Value]:
         """Record a body, and return what it makes."""
         outer, self.block = self.block, block
@@ -257,8 +287,9 @@ class BodyTracer(Tracer):
 
     def _predicate(self, name: str, decides: Value, block: str) -> str:
         """Record what decides, which all devices have alike."""
-        if not isinstance(decides, str) or self.tensors[decides] != Made([], "bool"):
+        if not self._is_predicate(decides):
             raise _NotPlannedError
+        assert isinstance(decides, str)
         outer, self.block = self.block, block
         made = self.record(f"{name}/predicate", PREDICATE, [decides], [Made([], "bool")], {})[0]
         self.block = outer
@@ -323,8 +354,8 @@ class BodyTracer(Tracer):
         for one in condition.get_operations():
             if one.type != "Less":
                 continue
-            counter, limit = (places.get(_origin(each).name) for each in one.inputs)
-            fixed = _number(one.inputs[1]) if limit is None else self._known(inputs[limit])
+            counter, limit = (places.get(origin_of(each).name) for each in one.inputs)
+            fixed = whole_number(one.inputs[1]) if limit is None else self._known(inputs[limit])
             start = None if counter is None else self._known(inputs[counter])
             step = None if counter is None else self._step(body, counter, inputs)
             if fixed is None or start is None or not step:
@@ -341,12 +372,12 @@ class BodyTracer(Tracer):
     def _step(self, body: Any, counter: int, inputs: Sequence[Value]) -> int | None:
         """Return what a body adds to a counter."""
         names = [one.name for one in body.inputs]
-        made = _origin(body.outputs[counter]).op
-        if made.type not in ("Add", "AddV2") or _origin(made.inputs[0]).name != names[counter]:
+        made = origin_of(body.outputs[counter]).op
+        if made.type not in ("Add", "AddV2") or origin_of(made.inputs[0]).name != names[counter]:
             return None
-        added = _origin(made.inputs[1])
+        added = origin_of(made.inputs[1])
         is_given = added.name in names
-        step = self._known(inputs[names.index(added.name)]) if is_given else _number(added)
+        step = self._known(inputs[names.index(added.name)]) if is_given else whole_number(added)
         return step if step is not None and step > 0 else None
 
     def _known(self, value: Value) -> int | None:
@@ -356,23 +387,3 @@ class BodyTracer(Tracer):
         if constant is None:
             return self._counted.get(value)
         return int(constant) if constant.ndim == 0 and constant.dtype.kind in "iu" else None
-
-
-def _graph(operation: Any, attribute: str) -> Any:
-    return graph_of(function_of(operation.graph, operation.get_attr(attribute).name))
-
-
-def _origin(tensor: Any) -> Any:
-    """Return the tensor that identities pass on."""
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
-
-
-def _number(tensor: Any) -> int | None:
-    """Return a whole number that is a constant in a graph."""
-    import tensorflow as tf
-
-    value = tf.get_static_value(tensor)
-    known = value is not None and np.ndim(value) == 0 and value.dtype.kind in "iu"
-    return int(value) if known else None

@@ -17,9 +17,9 @@ from tf_fuse.layout.trace.layout_marks import is_marked
 # Operations of shapes and indices; `tf.get_static_value` knows fewer.
 _OF_INDICES: Final[Collection[str]] = (
     "Add", "AddV2", "BroadcastGradientArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims",
-    "FloorDiv", "FloorMod", "GatherV2", "InvertPermutation", "ListDiff", "Max", "Maximum", "Min",
-    "Minimum", "Mul", "Neg", "NotEqual", "Pack", "Prod", "Range", "Reshape", "Slice", "Squeeze",
-    "StridedSlice", "Sub", "Where", "ZerosLike",
+    "FloorDiv", "FloorMod", "GatherV2", "Identity", "InvertPermutation", "ListDiff", "Max",
+    "Maximum", "Min", "Minimum", "Mul", "Neg", "NotEqual", "Pack", "Prod", "Range", "Reshape",
+    "Slice", "Squeeze", "StridedSlice", "Sub", "Where", "ZerosLike",
 )  # fmt: skip
 # Operations whose outputs are the shapes of their inputs, or the numbers of their elements.
 _SIZES: Final = ("Shape", "ShapeN", "Size", "VariableShape")
@@ -84,13 +84,29 @@ def folded(operation: Any, inputs: Sequence[np.ndarray | None]) -> list[np.ndarr
     # A `Fill` may be large, and costs nothing in the graph. Fed tensors are not constants.
     if kind == "Fill" or kind.startswith("Placeholder") or not operation.outputs:
         return []
+    if is_marked(operation):
+        return []
     if kind in _OF_INDICES and operation.inputs and all(map(_is_index, inputs)):
         with tf.init_scope(), tf.device("CPU:0"):
             return _run(operation, inputs)
-    if len(operation.outputs) > 1 or is_marked(operation):
+    if len(operation.outputs) > 1:
         return []
     value = tf.get_static_value(operation.outputs[0])
     return [] if value is None else [np.asarray(value)]
+
+
+def origin_of(tensor: Any) -> Any:
+    """Return the tensor that identities pass on."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def whole_number(tensor: Any) -> int | None:
+    """Return a whole number that is a constant in a graph."""
+    value = tf.get_static_value(tensor)
+    known = value is not None and np.ndim(value) == 0 and value.dtype.kind in "iu"
+    return int(value) if known else None
 
 
 def _is_index(value: np.ndarray | None) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 
 from tf_fuse.layout.operators import without_rule
 from tf_fuse.layout.trace.bodies import BodyTracer
+from tf_fuse.layout.trace.distinct_rows import DistinctRowsTracer, MixedRowsError
 from tf_fuse.layout.trace.records import (
     Record,
     Sources,
@@ -103,8 +104,16 @@ def trace(
     """
     with for_a_plan():
         concrete = concrete_function(function, args, kwargs)
+    variables = {id(one.handle): one for one in concrete.graph.variables}
+    try:
+        return _recorded(DistinctRowsTracer(variables, bodies), concrete)
+    except MixedRowsError:
+        return _recorded(BodyTracer(variables, bodies), concrete)
+
+
+def _recorded(tracer: BodyTracer, concrete: Any) -> TracedFunction:
+    """Return what a tracer records of a function."""
     graph = concrete.graph
-    tracer = BodyTracer({id(one.handle): one for one in graph.variables}, bodies)
     captured = {id(inner): outer for outer, inner in graph.captures}
     values = {one.name: tracer.source(one, captured.get(id(one))) for one in graph.inputs}
     tracer.graph(graph, "", values)
@@ -126,6 +135,7 @@ def _traced(tracer: BodyTracer, concrete: Any, returned: Sequence[str | None]) -
             {one.name for one in kept}, lambda name: can_be_planned(tracer.tensors[name])
         )
         kept = _needed(tracer, {*needed, *beside.observed})
+    tracer.check_seen([*needed, *beside.observed])
     needed.update(beside.observed)
     needed.update(name for one in kept for name in one.inputs)
     check_shapes(kept, tracer.tensors, composites(concrete))

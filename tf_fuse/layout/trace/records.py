@@ -117,7 +117,7 @@ class Sources:
             (
                 missing - of_handles,
                 "that it does not capture",
-                "capture tf.Variables, do not pass them as arguments",
+                "capture tf.Variables, do not make them in it or pass them as arguments",
             ),
         )
         raise_if(

@@ -27,6 +27,8 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
 }  # fmt: skip
 # The attribute of an `Identity` whose tensor must have a layout, which is its value as text.
 LAYOUT_MARK: Final = "layout"
+# The attribute of an operation with numbers of rows, if the last ones may mean nothing.
+DISTINCT_ROWS: Final = "distinct_rows"
 # Before the type of the elements of a list of tensors, which counts them in its shape.
 LIST_OF: Final = "list of "
 _WITH_GRADIENT = ("bfloat16", "complex", "float", "half")

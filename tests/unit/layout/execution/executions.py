@@ -226,6 +226,7 @@ def errors() -> dict[str, Any]:
         "inner": told(lambda: executed(lambda x: tf.map_fn(tf.random.shuffle, x))),
         "python": told(lambda: executed(_by_python)),
     }
+    found["made"] = told(lambda: executed(_in_own_variable))
     found["handle"] = told(lambda: executed(rows_of_handle))
     run = executed(lambda x: (weight.read_value(), rows_of_handle(x))[1])
     found["read"] = run(tf.ones([4, 6])).numpy().tolist()
@@ -310,6 +311,12 @@ def _wrong_label(label: int) -> None:
     run = layout.execute(problem.search("propagate", pins={at.name: "split classes"}))
     run(tf.ones([2, 4]), tf.constant([0, 3]))
     run(tf.ones([2, 4]), tf.constant([0, label]))
+
+
+def _in_own_variable(x: Any) -> Any:
+    handle = tf.raw_ops.VarHandleOp(dtype=x.dtype, shape=x.shape)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=x)
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
 
 
 def _by_python(x: Any) -> Any:

@@ -107,6 +107,8 @@ def test_what_cannot_run_says_why(execute):
         ),
         "python": "EagerPyFunc 'EagerPyFunc' has a state of its own (EagerPyFunc), which each "
         "device would have too: their values would differ; call it outside and feed what it makes",
+        "made": "'_in_own_variable' uses variables that it does not capture: VarHandleOp; capture "
+        "tf.Variables, do not make them in it or pass them as arguments",
         "handle": "'rows_of_handle' uses variables by their handles alone: "
         "ResourceGather/resource; read each by a method in it, too, as by variable.read_value()",
         "read": [[1.0, 1.0]],

@@ -10,7 +10,7 @@ SUMS = 1e-6
 
 
 def test_steps_with_rare_operations_have_the_values_of_one_device(isolated_env):
-    names = ["ctc", "rows", "slice_assignment"]
+    names = ["captured", "ctc", "rows", "slice_assignment"]
     found = run("odd_steps.py", " ".join(names), isolated_env)
     assert list(found) == names
     assert found["slice_assignment"] == {"data": 0.0, "auto": 0.0}

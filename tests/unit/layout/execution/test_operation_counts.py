@@ -12,7 +12,7 @@ import pytest
 from tests import scripted
 from tf_fuse.layout import Link, Mesh, TensorLayout, plan_relayout
 from tf_fuse.layout.cost.model import Rates, operation_cost
-from tf_fuse.layout.strategies.strategy import strategies
+from tf_fuse.layout.strategies.strategy import InnerAllReduce, strategies
 from tf_fuse.layout.types.operation import Operation, Tensor
 
 HERE = Path(__file__).resolve().parent
@@ -59,8 +59,8 @@ def test_other_names_cost_nothing():
         (([["x"], []], ()), ([], ("x",)), 2, (2 * 4 + 1) * 32),
         (([["x"], []], ()), ([], ()), 1, 2 * 4 * 32),
         (([["x"], []], ()), ([[], ["x"]], ()), 5, 4 * 32),
-        (([], ("x",)), ([["x"], []], ()), 2, 3 * 128 + 128 / 4),
-        (([], ("x",)), ([], ()), 1, 128 + 128 / 4),
+        (([], ("x",)), ([["x"], []], ()), 1 + 5, 2 * 128 + 3 * 3 * 128 / 4),
+        (([], ("x",)), ([], ()), 5, 3 * 3 * 128 / 4),
     ],
 )
 def test_what_steps_run_beside_sending(source, target, operations, touched):
@@ -72,3 +72,11 @@ def test_what_steps_run_beside_sending(source, target, operations, touched):
     assert (plan.operations, plan.touched_bytes_per_device) == (operations, touched)
     received = plan.received_bytes_per_device * 1e3
     assert plan.seconds == pytest.approx(10.0 * operations + touched + received)
+
+
+@pytest.mark.parametrize(("reduction", "operations"), [("sum", 5), ("max", 3), ("prod", 3)])
+def test_what_reductions_within_operations_run_beside_sending(reduction, operations):
+    """Of three sums, two pass on what is added up; maxima follow each other at once."""
+    one = InnerAllReduce(reduction, ("x",), 32, 4 * 2 * 3 * 32 // 4, 6)
+    seconds = Rates(MESH, {"x": Link(0.0, 0.0, 10.0, 1.0)}, 1.0).collective(one)
+    assert seconds == 10.0 * operations + 3 * 3 * 32 / 4

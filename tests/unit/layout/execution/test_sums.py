@@ -9,6 +9,7 @@ import itertools
 import tensorflow as tf
 
 from tf_fuse.layout.execution.communication.sums import total
+from tf_fuse.layout.relayout.steps import chain_of_sums
 
 
 def test_a_sum_has_the_same_bits_whichever_terms_others_read():
@@ -25,3 +26,15 @@ def test_a_sum_has_the_same_bits_whichever_terms_others_read():
 
     subsets = [held for n in range(4) for held in itertools.combinations(range(3), n)]
     assert [added(held) for held in subsets] == [[0.0] * 64] * 8
+
+
+def test_a_sum_runs_the_operations_that_plans_charge():
+    """A Snapshot moves nothing: it takes the sum's memory."""
+    for members in range(1, 6):
+        with tf.Graph().as_default() as graph:
+            terms = [tf.compat.v1.placeholder(tf.float32, [8]) for _ in range(members)]
+            total(terms)
+        kinds = [one.type for one in graph.get_operations() if one.type != "Placeholder"]
+        tensors = 3 * kinds.count("AddV2")
+        assert chain_of_sums(members) == (len(kinds), tensors)
+        assert set(kinds) <= {"AddV2", "Snapshot"}

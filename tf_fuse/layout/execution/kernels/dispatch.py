@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tf_fuse.layout.execution.kernels import halo
 from tf_fuse.layout.execution.kernels.batch_norm import batch_norm, batch_norm_gradient
+from tf_fuse.layout.execution.kernels.distinct_rows import distinct, or_other, with_meaning
 from tf_fuse.layout.execution.kernels.lists import with_element_shape
 from tf_fuse.layout.execution.kernels.local_operation import LocalOperation
 from tf_fuse.layout.execution.kernels.random_numbers import draw, seeded_draw
@@ -110,6 +111,7 @@ def gather(device: LocalOperation, table: Any, ids: Any) -> list[Any]:
     """Run `GatherV2`, `Gather` and `ResourceGather`: rows of others are zeros."""
     axis = device.attribute("axis", 0) % table.shape.rank
     batch = device.attribute("batch_dims", 0)
+    ids = or_other(device, ids, 0)
     if not device.axes("vocabulary"):
         return [tf.gather(table, ids, axis=axis, batch_dims=batch)]
     count = table.shape[axis]
@@ -140,6 +142,7 @@ def one_hot(device: LocalOperation, ids: Any, *values: Any) -> list[Any]:
 def segment_sum(device: LocalOperation, data: Any, ids: Any) -> list[Any]:
     """Run `UnsortedSegmentSum`: rows of segments that another device has are left out."""
     count = device.shape()[0]
+    ids = or_other(device, ids, -1)
     if not device.axes("vocabulary"):
         return [tf.math.unsorted_segment_sum(data, ids, count)]
     whole = device.operation.outputs[0].shape[0]
@@ -151,22 +154,29 @@ def segment_sum(device: LocalOperation, data: Any, ids: Any) -> list[Any]:
 
 def sparse_update(device: LocalOperation, *inputs: Any) -> list[Any]:
     """Update rows by their numbers; a device takes the updates of its own rows."""
-    if not device.axes("vocabulary"):
-        return device.again(inputs)
     assert device.origin is not None
     names = [one.name for one in device.origin.operation.op_def.input_arg]
     places = {names[number]: i for i, number in enumerate(device.origin.numbers)}
     at, rows = places["indices"], places.get("updates", places.get("grad"))
-    ids, count = inputs[at], device.shape()[0]
+    given = list(inputs)
+
+    def keep(mine: Any) -> None:
+        given[at] = tf.boolean_mask(given[at], mine)
+        if rows is not None and given[rows].shape.rank:
+            given[rows] = tf.boolean_mask(given[rows], mine)
+
+    known = with_meaning(device, inputs[at])
+    if known is not None:
+        keep(known)
+    if not device.axes("vocabulary"):
+        return device.again(given)
+    ids, count = given[at], device.shape()[0]
     own = own_numbers(device, ids, "vocabulary", count, -1)
     # A number outside of the table is taken, so that it is an error as on one device.
     wrong = tf.logical_or(ids < 0, ids >= device.operation.outputs[0].shape[0])
     own = tf.where(wrong, tf.cast(count, ids.dtype), own)
-    mine = own >= 0
-    given = list(inputs)
-    given[at] = tf.boolean_mask(own, mine)
-    if rows is not None and given[rows].shape.rank:
-        given[rows] = tf.boolean_mask(given[rows], mine)
+    given[at] = own
+    keep(own >= 0)
     return device.again(given)
 
 
@@ -281,5 +291,6 @@ KERNELS: Final[Mapping[str, Kernel]] = {
     "SparseSoftmaxCrossEntropyWithLogits": sparse_cross_entropy,
     "SplitV": split_sizes,
     "StridedSliceGrad": cut_gradient,
+    "Unique": distinct,
     "UnsortedSegmentSum": segment_sum,
 }
