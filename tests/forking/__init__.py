@@ -11,9 +11,13 @@ same way, for example the tasks of a `LocalCluster`. The server is the parent of
 
 What is started otherwise (another option, another program, something put before the command,
 `preexec_fn`), commands of a test that look at how processes begin (`tf-fuse doctor`, `launch`), and
-what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever.
+what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever. A test that
+looks at what a launched job does, not at how its processes begin and end, adds `LAUNCHED` to the
+environment of the launcher, which is forked then with all of the job.
 """
 
-from .popen import VARIABLE, install
+from .popen import LAUNCHERS, VARIABLE, install
 
-__all__ = ["VARIABLE", "install"]
+__all__ = ["LAUNCHED", "VARIABLE", "install"]
+
+LAUNCHED = {VARIABLE: LAUNCHERS}

@@ -22,6 +22,8 @@ from typing import Any
 from . import protocol
 
 VARIABLE = "TF_FUSE_TEST_FORK"
+# Of that variable: where the launchers that a test starts are forked, too.
+LAUNCHERS = "launchers"
 _PROGRAM = Path(__file__).with_name("server.py")
 _STOPPED_POLL_S = 0.001
 
@@ -93,7 +95,8 @@ class ForkedPopen(_original):
         names = inspect.signature(_original._execute_child).parameters
         given = dict(zip(list(names)[1:], (args, *rest), strict=True))
         env = os.environ if given["env"] is None else given["env"]
-        argv = _argv(args, by_test=_server.is_own)
+        by_test = _server.is_own and env.get(VARIABLE) != LAUNCHERS
+        argv = _argv(args, by_test)
         if argv is None or not _may_fork(env) or any(given[k] != v for k, v in _USUAL.items()):
             super()._execute_child(args, *rest)
             return
@@ -148,7 +151,8 @@ def _argv(args: Any, by_test: bool = True) -> list[str] | None:
 
     Args:
       args: of `Popen`.
-      by_test: whether a test starts it, or a program, say a quickstart that launches itself.
+      by_test: whether a test starts it that looks at how processes begin; not a program, say a
+        quickstart that launches itself.
     """
     if isinstance(args, (str, bytes, os.PathLike)):
         return None
