@@ -13,11 +13,12 @@ What is started otherwise (another option, another program, something put before
 `preexec_fn`), commands of a test that look at how processes begin (`tf-fuse doctor`, `launch`), and
 what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever. A test that
 looks at what a launched job does, not at how its processes begin and end, adds `LAUNCHED` to the
-environment of the launcher, which is forked then with all of the job.
+environment of the launcher, which is forked then with all of the job. Where something else starts
+the launcher, `command` is one that forks what it starts.
 """
 
-from .popen import LAUNCHERS, VARIABLE, install
+from .popen import LAUNCHERS, VARIABLE, command, install
 
-__all__ = ["LAUNCHED", "VARIABLE", "install"]
+__all__ = ["LAUNCHED", "VARIABLE", "command", "install"]
 
 LAUNCHED = {VARIABLE: LAUNCHERS}

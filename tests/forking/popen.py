@@ -83,7 +83,7 @@ class _Server:
         return address
 
 
-_server: _Server
+_server: _Server | None = None
 
 
 class ForkedPopen(_original):
@@ -167,6 +167,13 @@ def _argv(args: Any, by_test: bool = True) -> list[str] | None:
         is_own = argv[1] == "tf_fuse" and not (by_test and set(_OWN_START) & set(argv[2:3]))
         return argv if is_own or package in ("benchmarks", "examples") else None
     return argv if argv and argv[0].endswith(".py") else None
+
+
+def command() -> list[str]:
+    """Return a command `tf-fuse` that is a process of its own, and forks those that it starts."""
+    if _server is None:
+        return [sys.executable, "-m", "tf_fuse"]
+    return [sys.executable, str(_PROGRAM.with_name("launcher.py")), _server.address()]
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
