@@ -73,7 +73,7 @@ def cases(job: Any, kind: str) -> dict[str, Callable[[], Any]]:
     def train(lookup, tables, signature=None, trains=True):
         """A step: sums, a loss of them, and SGD by hand."""
 
-        @tf.function(input_signature=signature)
+        @tf.function(input_signature=signature, autograph=False)
         def step(*arguments):
             with tf.GradientTape() as tape:
                 sums = lookup(*arguments)
@@ -243,7 +243,7 @@ def cases(job: Any, kind: str) -> dict[str, Callable[[], Any]]:
         """Steps of an optimizer, stock and ours."""
 
         def step_of(weights, loss_of, trainer):
-            @tf.function
+            @tf.function(autograph=False)
             def step(*arguments):
                 def replica():
                     with tf.GradientTape() as tape:

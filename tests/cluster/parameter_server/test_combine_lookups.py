@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option fuse_lookups_combine in a job of one worker and two servers: bits, bytes, errors."""
 
+import functools
 import sys
 
 import pytest
@@ -29,14 +30,20 @@ _LEFT = ["pieces", "rows are used", "width 1", "gradient of a branch"]
 _BOTH = ["gradient of a loop"]
 
 
+@pytest.fixture(scope="module")
+def jobs():
+    """A function that returns what a job has given, which runs once."""
+    return functools.cache(functools.partial(coordinator.run, __file__))
+
+
 @pytest.fixture(scope="module", params=list(_JOBS))
-def job(request):
-    return coordinator.run(__file__, request.param)
+def job(jobs, request):
+    return jobs(request.param)
 
 
 @pytest.fixture(scope="module")
-def cases():
-    return coordinator.run(__file__, "all")
+def cases(jobs):
+    return jobs("all")
 
 
 @pytest.mark.parametrize("kind", [*_COMBINED, *_LEFT, *_BOTH])
