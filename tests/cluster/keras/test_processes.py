@@ -242,7 +242,7 @@ def test_the_chief_alone_saves(two, tmp_path, sharded, saves):
 
 @pytest.mark.parametrize("saves", [("backup",), slow(("backup", "alone"))])
 def test_a_job_that_was_killed_goes_on(two, tmp_path, saves):
-    """With the chief's backup, wherever the others look for one; in new processes."""
+    """With the chief's backup, wherever the others look for one."""
     plain = two.fit(sharded=True)
     args = {"sharded": True, "folder": str(tmp_path), "saves": saves}
     with Ranks([_FUSE] * 2, server=False) as ranks:
@@ -267,7 +267,8 @@ def test_a_job_that_was_killed_goes_on_at_the_step(two, tmp_path):
         ranks.start("keras_fit", [0], **args)
         ranks.start("keras_fit", [1], dies=1, **args)  # after the first of three steps
         assert ranks.wait(seconds=_SECONDS)[1] is Ended
-    again = _run(two.ranks, "keras_fit", **args)  # (In new processes: see above.)
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        again = _run(ranks, "keras_fit", **args)
     assert [one["epochs"] for one in again] == [[1]] * 2
     assert [[batch for batch, _ in one["batches"]] for one in again] == [[1, 2]] * 2
     for key in (*_VALUES, "evaluated", "predicted"):
@@ -285,7 +286,8 @@ def test_a_chief_that_was_killed_in_a_backup_leaves_a_whole_one(two, tmp_path, p
         ranks.start("keras_fit", [0], point=point, **args)
         ranks.start("keras_fit", [1], **args)
         assert ranks.wait(seconds=_SECONDS)[0] is Ended
-    again = _run(two.ranks, "keras_fit", **args)  # (In new processes: see above.)
+    with Ranks([_FUSE] * 2, server=False) as ranks:
+        again = _run(ranks, "keras_fit", **args)
     first = 2 if point == interrupted_saves.POINTS[-1] else 1
     expected = [*range(first, 3), *range(3)]
     assert [[batch for batch, _ in one["batches"]] for one in again] == [expected] * 2
