@@ -62,6 +62,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 export TENSORFLOW PYTHON ARCH
+# Or pytest would prepare each module of tests anew, in each process of a run.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help environment native demo test slow quickstarts format fuzz fuzz-requests fuzz-channels fuzz-updates tsan

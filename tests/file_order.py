@@ -14,14 +14,30 @@ from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Any
 
-# Files of few tests that take minutes.
+# Files that take long though they have few tests: those of clusters and of one process in turn.
 LONG = (
     "tests/cluster/all_passes/test_gradient_programs.py",
     "tests/fault/parameter_server/test_everything_faults.py",
-    "tests/fault/parameter_server/test_keras_backup_faults.py",
-    "tests/cluster/report/test_running_job.py",
     "tests/cluster/keras/test_processes.py",
+    "tests/cluster/report/test_running_job.py",
     "tests/cluster/layout/test_execution.py",
+    "tests/fault/parameter_server/test_keras_backup_faults.py",
+    "tests/unit/layout/execution/test_execution.py",
+    "tests/cluster/cli/test_launch_quickstarts.py",
+    "tests/unit/layout/execution/test_control_flow.py",
+    "tests/cluster/examples/test_wide_deep.py",
+    "tests/unit/layout/execution/test_halo_runs.py",
+    "tests/fault/parameter_server/test_keras_fit_faults.py",
+    "tests/unit/layout/execution/test_keras_fit.py",
+    "tests/cluster/monitoring/test_normal_logs.py",
+    "tests/unit/layout/test_import_without_tensorflow.py",
+    "tests/fault/launch/test_launch_faults.py",
+    "tests/unit/layout/execution/test_communicating_bodies.py",
+    "tests/fault/soak/test_soak.py",
+    "tests/fault/transport/test_silent_hosts.py",
+    "tests/cluster/docs/test_tutorial.py",
+    "tests/unit/packaging/test_wheel_contents.py",
+    "tests/unit/layout/execution/test_random_draws.py",
 )
 
 

@@ -11,9 +11,14 @@ same way, for example the tasks of a `LocalCluster`. The server is the parent of
 
 What is started otherwise (another option, another program, something put before the command,
 `preexec_fn`), commands of a test that look at how processes begin (`tf-fuse doctor`, `launch`), and
-what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever.
+what runs with the variable TF_FUSE_TEST_FORK=0 in its environment, is started as ever. A test that
+looks at what a launched job does, not at how its processes begin and end, adds `LAUNCHED` to the
+environment of the launcher, which is forked then with all of the job. Where something else starts
+the launcher, `command` is one that forks what it starts.
 """
 
-from .popen import VARIABLE, install
+from .popen import LAUNCHERS, VARIABLE, command, install
 
-__all__ = ["VARIABLE", "install"]
+__all__ = ["LAUNCHED", "VARIABLE", "command", "install"]
+
+LAUNCHED = {VARIABLE: LAUNCHERS}

@@ -22,6 +22,8 @@ from typing import Any
 from . import protocol
 
 VARIABLE = "TF_FUSE_TEST_FORK"
+# Of that variable: where the launchers that a test starts are forked, too.
+LAUNCHERS = "launchers"
 _PROGRAM = Path(__file__).with_name("server.py")
 _STOPPED_POLL_S = 0.001
 
@@ -81,7 +83,7 @@ class _Server:
         return address
 
 
-_server: _Server
+_server: _Server | None = None
 
 
 class ForkedPopen(_original):
@@ -93,7 +95,8 @@ class ForkedPopen(_original):
         names = inspect.signature(_original._execute_child).parameters
         given = dict(zip(list(names)[1:], (args, *rest), strict=True))
         env = os.environ if given["env"] is None else given["env"]
-        argv = _argv(args, by_test=_server.is_own)
+        by_test = _server.is_own and env.get(VARIABLE) != LAUNCHERS
+        argv = _argv(args, by_test)
         if argv is None or not _may_fork(env) or any(given[k] != v for k, v in _USUAL.items()):
             super()._execute_child(args, *rest)
             return
@@ -148,7 +151,8 @@ def _argv(args: Any, by_test: bool = True) -> list[str] | None:
 
     Args:
       args: of `Popen`.
-      by_test: whether a test starts it, or a program, say a quickstart that launches itself.
+      by_test: whether a test starts it that looks at how processes begin; not a program, say a
+        quickstart that launches itself.
     """
     if isinstance(args, (str, bytes, os.PathLike)):
         return None
@@ -163,6 +167,13 @@ def _argv(args: Any, by_test: bool = True) -> list[str] | None:
         is_own = argv[1] == "tf_fuse" and not (by_test and set(_OWN_START) & set(argv[2:3]))
         return argv if is_own or package in ("benchmarks", "examples") else None
     return argv if argv and argv[0].endswith(".py") else None
+
+
+def command() -> list[str]:
+    """Return a command `tf-fuse` that is a process of its own, and forks those that it starts."""
+    if _server is None:
+        return [sys.executable, "-m", "tf_fuse"]
+    return [sys.executable, str(_PROGRAM.with_name("launcher.py")), _server.address()]
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:

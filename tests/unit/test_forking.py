@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,12 @@ from tests import forking
 from tests.forking import popen
 
 _PYTHON = sys.executable
+_ROOT = Path(__file__).resolve().parents[2]
 _CODE = """
 import os, sys
 import tensorflow
 import tests.forking.popen as popen
-print(sys.argv, sys.path[0] == "", __name__, os.getcwd(), hasattr(popen, "_server"), flush=True)
+print(sys.argv, sys.path[0] == "", __name__, os.getcwd(), popen._server is not None, flush=True)
 sys.exit(os.environ.get("STATUS"))
 """
 
@@ -94,6 +96,25 @@ def test_code_has_its_arguments_folder_and_status(tmp_path):
     for number, one in enumerate(found):
         assert one.stdout == f"['-c', '{number}'] True __main__ {tmp_path} True\n"
         assert (one.returncode, one.stderr) == (1, "told to standard error\n")
+
+
+@pytest.mark.skipif(
+    os.environ.get(forking.VARIABLE) == "0", reason="processes are started as users start them"
+)
+@pytest.mark.parametrize("how", ["as ever", "launched", "command"])
+def test_what_a_launcher_starts_is_forked_where_a_test_wants_that(tmp_path, how):
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nprint('is forked:', 'tensorflow' in sys.modules)\n")
+    command = forking.command() if how == "command" else [_PYTHON, "-m", "tf_fuse"]
+    env = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    env |= {"PYTHONPATH": os.fspath(_ROOT), "TMPDIR": os.fspath(tmp_path)}
+    done = subprocess.run(
+        [*command, "launch", program],
+        env=env | forking.LAUNCHED if how == "launched" else env,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"[worker:0] is forked: {how != 'as ever'}\n" in done.stdout
 
 
 def test_threads_start_one_server_together(monkeypatch):

@@ -260,6 +260,8 @@ _STATEMENTS: dict[str, Callable[[Run, int, int], None]] = {
     "watch": Run._watch,
 }
 
+KINDS = sorted(_STATEMENTS)
+
 
 def option_sets(count: int, seed: int) -> list[dict[str, Any]]:
     """Draws sets of options: over them, each option is on with each other, in all of its ways.
@@ -288,7 +290,7 @@ def programs() -> st.SearchStrategy[Program]:
     """Draws programs."""
     # What is cheap to trace, and what a rewrite can go wrong with, is drawn more often.
     often = ["gather", "gather_read", "identity", "open", "product", "read", "watch"]
-    kinds = sorted(_STATEMENTS) + often
+    kinds = KINDS + often
     statement = st.tuples(st.sampled_from(kinds), st.integers(0, 7), st.integers(0, 7))
     return st.lists(statement, min_size=3, max_size=8)
 

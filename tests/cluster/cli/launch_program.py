@@ -11,14 +11,15 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[3]
 
 
-def start(tmp_path, program, *options, arguments=()):
-    """Start `tf-fuse launch` with a program of this text."""
+def start(tmp_path, program, *options, arguments=(), variables=()):
+    """Start `tf-fuse launch` with a program of this text, and more variables."""
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(program))
     command = [sys.executable, "-m", "tf_fuse", "launch", "--log-dir", str(tmp_path / "logs")]
     env = {**os.environ, "PYTHONPATH": str(_ROOT), "GRPC_FAIL_FAST": "use_caller"}
     env["TMPDIR"] = str(tmp_path)
     env.pop("TF_CONFIG", None)
+    env.update(variables)
     return subprocess.Popen(
         [*command, *options, str(file), *map(str, arguments)],
         env=env,
@@ -28,8 +29,8 @@ def start(tmp_path, program, *options, arguments=()):
     )
 
 
-def run(tmp_path, program, *options, arguments=()):
+def run(tmp_path, program, *options, **more):
     """Run it to the end; return its status and output."""
-    launcher = start(tmp_path, program, *options, arguments=arguments)
+    launcher = start(tmp_path, program, *options, **more)
     output, _ = launcher.communicate(timeout=280)
     return launcher.returncode, output

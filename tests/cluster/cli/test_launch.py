@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import forking
 from tests.cluster.cli.launch_program import run, start
 from tests.fault.coordinator import wait_until
 
@@ -53,14 +54,14 @@ _TRAIN = """
 """
 
 
-def _train(tmp_path, to_kill, *options):
+def _train(tmp_path, to_kill, *options, variables=forking.LAUNCHED):
     arguments = [tmp_path / "mark", to_kill, tmp_path / "logs"]
     options = ["--workers", "2", "--ps", "1", *options]
-    return run(tmp_path, _TRAIN, *options, arguments=arguments)
+    return run(tmp_path, _TRAIN, *options, arguments=arguments, variables=variables)
 
 
 def test_a_job_with_servers(tmp_path):
-    status, output = _train(tmp_path, "")
+    status, output = _train(tmp_path, "", variables={})
     assert status == 0, output
     assert "[chief:0] counted 21 by grpc+fuse\n" in output
     logs = tmp_path / "logs"

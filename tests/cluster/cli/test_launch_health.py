@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.cluster.cli import ssh
 from tf_fuse.cluster.launcher import step_counts
 from tf_fuse.cluster.ports import HeldPorts
@@ -106,7 +107,7 @@ def _launch(tmp_path, text, *options, **variables):
                 *(sys.executable, "-m", "tf_fuse", "launch", *options),
                 *("--health-port", str(port), str(program), str(port)),
             ],
-            env=_env(**variables),
+            env=_env(**forking.LAUNCHED | variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

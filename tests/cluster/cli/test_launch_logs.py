@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests import forking
 from tests.cluster.cli.launch_program import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -33,6 +34,7 @@ def test_the_logs_of_a_second_job_follow_those_of_the_first(tmp_path):
             _FAILS_ONCE,
             *("--workers", "1", "--ps", "1", "--max-restarts", "1"),
             arguments=[tmp_path / "mark"],
+            variables=forking.LAUNCHED,
         )
         assert status == 0, output
         outputs.append(output)

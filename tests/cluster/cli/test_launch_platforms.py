@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from examples import two_hosts
-from tests import slurm
+from tests import forking, slurm
 from tests.cluster.examples import quickstarts
 from tf_fuse.cluster.ports import HeldPorts
 
@@ -51,12 +52,16 @@ def _ports_in_turn(count):
 
 @pytest.fixture
 def sbatch(tmp_path):
-    """A function that runs the recipe with a program; returns its status and output."""
-    slurm.install(tmp_path)
-    (tmp_path / "tf-fuse").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tf_fuse "$@"\n')
-    (tmp_path / "tf-fuse").chmod(0o755)
+    """A function that runs the recipe with a program; returns its status and output.
 
-    def run(tasks, servers, *command, follow=None, **variables):
+    With `forks`, launchers fork what they start.
+    """
+    slurm.install(tmp_path)
+
+    def run(tasks, servers, *command, follow=None, forks=False, **variables):
+        launcher = forking.command() if forks else [sys.executable, "-m", "tf_fuse"]
+        (tmp_path / "tf-fuse").write_text(f'#!/bin/sh\nexec {shlex.join(launcher)} "$@"\n')
+        (tmp_path / "tf-fuse").chmod(0o755)
         with _ports_in_turn(tasks) as port:
             job = subprocess.Popen(
                 ["bash", _ROOT / "deploy" / "slurm" / "train.sbatch", *command],
@@ -84,7 +89,7 @@ def sbatch(tmp_path):
 
 def test_the_recipe_for_slurm_trains_on_servers(sbatch, tmp_path):
     """Its step ends with the program, whose status it has; each task has a log, too."""
-    status, output = sbatch(4, 1, _EXAMPLES / "keras_ps.py", LOGS="of/job")
+    status, output = sbatch(4, 1, _EXAMPLES / "keras_ps.py", forks=True, LOGS="of/job")
     assert status == 0, output
     tasks = [line for line in output.splitlines() if " by Slurm" in line]
     assert sorted(line.partition(" of {")[0] for line in tasks) == [
@@ -110,7 +115,7 @@ def test_the_recipe_for_slurm_runs_each_quickstart(sbatch, tmp_path, name, uncha
     if not unchanged:
         program = tmp_path / name
         program.write_text(quickstarts.shortened(name), encoding="utf-8")
-    status, output = sbatch(2, 0, program)
+    status, output = sbatch(2, 0, program, forks=not unchanged)
     assert status == 0, output
     assert "1: tf-fuse launch: task worker:1 of" in output
     expected = quickstarts.RATE if "mwms" in name else quickstarts.SPEED_UP

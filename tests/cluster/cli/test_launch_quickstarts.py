@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from examples import two_hosts
-from tests import pid_namespaces
+from tests import forking, pid_namespaces
 from tests.cluster.examples import quickstarts
 from tf_fuse.cluster.ports import HeldPorts
 
@@ -72,9 +72,10 @@ def quickstart(name, unchanged, tmp_path):
 @pytest.mark.parametrize(
     ("name", "unchanged"), quickstarts.cases("quickstart_ps.py", "quickstart_session.py")
 )
-def test_here(quickstart):
+def test_here(quickstart, unchanged):
     """The task is in a cluster of one, whose TF_CONFIG a program need not use."""
-    status, output = _run([sys.executable, "-m", "tf_fuse", "launch", quickstart])
+    variables = {} if unchanged else forking.LAUNCHED
+    status, output = _run([sys.executable, "-m", "tf_fuse", "launch", quickstart], **variables)
     assert status == 0, output
     expected = quickstarts.RATE if "mwms" in quickstart.name else quickstarts.SPEED_UP
     assert len(re.findall(rf"^\[worker:0\] {expected}$", output, re.MULTILINE)) == 1

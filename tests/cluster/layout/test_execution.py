@@ -137,7 +137,7 @@ def test_devices_of_several_processes_communicate_in_bodies(processes, way, isol
     """In each trip of a loop and in branches, with the bytes that the plan has for them."""
     env = isolated_env | {layout_processes.WAY: way}
     ranks = results("bodies_program.py", processes, env, tmp_path)
-    assert len(ranks[0]) == 9
+    assert len(ranks[0]) == (7 if processes == 2 else 9)
     for name in ranks[0]:
         found = [rank[name] for rank in ranks]
         assert all(one["worst"] < 1e-5 for one in found), name

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option fuse_lookups_combine in a job of one worker and two servers: bits, bytes, errors."""
 
+import functools
 import sys
 
 import pytest
@@ -17,6 +18,7 @@ _JOBS = {
     "plain_servers": {"worker": "grpc+fuse", "ps": "grpc", "chief": "grpc+fuse"},
     "plain_worker": {"worker": "grpc", "ps": "grpc+fuse", "chief": "grpc+fuse"},
 }
+_MIXED = [name for name in _JOBS if name != "all"]
 _COMBINED = [
     *combine_cases.SPARSE, "safe", "safe with weights", "empty rows", "no ids", "ragged sum",
     "ragged mean", "segments", "axis sum", "axis mean", "axis mean of three", "mask", "float64",
@@ -29,19 +31,37 @@ _LEFT = ["pieces", "rows are used", "width 1", "gradient of a branch"]
 _BOTH = ["gradient of a loop"]
 
 
-@pytest.fixture(scope="module", params=list(_JOBS))
-def job(request):
-    return coordinator.run(__file__, request.param)
+@pytest.fixture(scope="module")
+def jobs():
+    """A function that returns what a job has given, which runs once."""
+    return functools.cache(functools.partial(coordinator.run, __file__))
 
 
 @pytest.fixture(scope="module")
-def cases():
-    return coordinator.run(__file__, "all")
+def cases(jobs):
+    return jobs("all")
 
 
 @pytest.mark.parametrize("kind", [*_COMBINED, *_LEFT, *_BOTH])
-def test_values_gradients_and_tables_have_the_same_bits(job, kind):
-    case = job[kind]
+def test_values_gradients_and_tables_have_the_same_bits(cases, kind):
+    case = cases[kind]
+    assert "raised" not in case, case
+    assert case["on"] == case["stock"]
+
+
+@pytest.mark.parametrize("kind", combine_cases.MIXED)
+@pytest.mark.parametrize("job", _MIXED)
+def test_tasks_without_the_plugin_have_the_same_bits(jobs, job, kind):
+    case = jobs(job)[kind]
+    assert "raised" not in case, case
+    assert case["on"] == case["stock"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*_COMBINED, *_LEFT, *_BOTH])
+@pytest.mark.parametrize("job", _MIXED)
+def test_all_kinds_of_lookups_where_tasks_are_without_the_plugin(jobs, job, kind):
+    case = jobs(job, "slow")[kind]
     assert "raised" not in case, case
     assert case["on"] == case["stock"]
 
@@ -107,9 +127,12 @@ def test_with_other_options(cases, option):
     assert case["moved"] == [True]
 
 
-def _main(kind):
+def _main(kind, speed=""):
     job = coordinator.Job("on", 1, 2, protocol=_JOBS[kind])
-    coordinator.finish(combine_cases.cases(job, kind))
+    cases = combine_cases.cases(job, kind)
+    if kind in _MIXED and speed != "slow":
+        cases = {name: cases[name] for name in combine_cases.MIXED}
+    coordinator.finish(cases)
 
 
 if __name__ == "__main__":

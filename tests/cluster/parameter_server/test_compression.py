@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option compress in a job of one worker and two servers: values to the bit, and bytes."""
 
+import functools
 import sys
 
 import numpy as np
@@ -28,14 +29,20 @@ _JOBS = {
 }
 
 
+@pytest.fixture(scope="module")
+def jobs():
+    """A function that returns what a job has given, which runs once."""
+    return functools.cache(functools.partial(coordinator.run, __file__))
+
+
 @pytest.fixture(scope="module", params=list(_JOBS))
-def job(request):
-    return request.param, coordinator.run(__file__, request.param)
+def job(jobs, request):
+    return request.param, jobs(request.param)
 
 
 @pytest.fixture(scope="module")
-def cases():
-    return coordinator.run(__file__, "all")
+def cases(jobs):
+    return jobs("all")
 
 
 def _rounds(kind, exact):

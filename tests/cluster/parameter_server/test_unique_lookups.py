@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option fuse_lookups_unique in a job of one worker and two servers: values, bits and bytes."""
 
+import functools
 import sys
 
 import numpy as np
@@ -34,14 +35,20 @@ _LEFT = ["keras Adam", "keras Adagrad"]
 _CLOSE = ["keras SGD", "keras SGD momentum", "keras SGD, in one operation"]
 
 
+@pytest.fixture(scope="module")
+def jobs():
+    """A function that returns what a job has given, which runs once."""
+    return functools.cache(functools.partial(coordinator.run, __file__))
+
+
 @pytest.fixture(scope="module", params=list(_JOBS))
-def job(request):
-    return coordinator.run(__file__, request.param)
+def job(jobs, request):
+    return jobs(request.param)
 
 
 @pytest.fixture(scope="module")
-def cases():
-    return coordinator.run(__file__, "all")
+def cases(jobs):
+    return jobs("all")
 
 
 @pytest.mark.parametrize("kind", _KINDS)

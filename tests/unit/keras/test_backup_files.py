@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of `BackupAndRestore`: each backup is whole, or the one before is the newest."""
 
+import functools
 import json
 import os
 import types
@@ -73,6 +74,12 @@ def clustered(monkeypatch):
     _cluster(monkeypatch, True)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A function that returns what `_train` does where nothing interrupts it."""
+    return functools.cache(lambda *args: _train(tmp_path_factory.mktemp("whole"), *args))
+
+
 def _interrupted(folder, point, number, **more):
     undo = interrupted_saves.interrupt(point, number, _killed)
     try:
@@ -84,42 +91,41 @@ def _interrupted(folder, point, number, **more):
 
 @pytest.mark.parametrize("number", [1, 2, 4])
 @pytest.mark.parametrize("point", interrupted_saves.POINTS)
-def test_a_backup_is_whole_or_the_one_before_is_the_newest(clustered, tmp_path, point, number):
+def test_a_backup_is_whole_or_the_one_before_is_the_newest(
+    whole, clustered, tmp_path, point, number
+):
     """Weights, step and epoch are of one moment; no step is lost, none trains twice."""
-    whole = _train(tmp_path / "whole")
     folder = tmp_path / "killed"
     _interrupted(folder, point, number)
     is_newest = point == interrupted_saves.POINTS[-1]
     first, steps, values = _train(folder)
     begins = 2 * (number if is_newest else number - 1)
     assert first == (begins, begins)
-    assert (steps, values) == whole[1:]
+    assert (steps, values) == whole()[1:]
     assert sorted(os.listdir(folder)) == _FILES
 
 
 @pytest.mark.parametrize("point", interrupted_saves.POINTS)
-def test_backups_that_are_interrupted_one_after_the_other(clustered, tmp_path, point):
+def test_backups_that_are_interrupted_one_after_the_other(whole, clustered, tmp_path, point):
     """A program is killed in its second backup, each time it is started."""
-    whole = _train(tmp_path / "whole")
     folder, firsts = tmp_path / "killed", []
     for _ in range(3):
         _interrupted(folder, point, 2)
         firsts.append(json.loads((folder / _FILES[1]).read_text()))
     first, *rest = _train(folder)
     assert first[0] == first[1] > 0
-    assert tuple(rest) == whole[1:]
+    assert tuple(rest) == whole()[1:]
     made = [one["epoch"] * _STEPS + sum(one["steps_made"]) for one in firsts]
     assert made == sorted(set(made))
 
 
 @pytest.mark.parametrize("point", interrupted_saves.POINTS)
-def test_a_backup_of_each_epoch_is_whole(clustered, tmp_path, point):
-    whole = _train(tmp_path / "whole", "epoch")
+def test_a_backup_of_each_epoch_is_whole(whole, clustered, tmp_path, point):
     _interrupted(tmp_path / "killed", point, 2, save_freq="epoch")
     first, *rest = _train(tmp_path / "killed", "epoch")
     begins = 2 * _STEPS if point == interrupted_saves.POINTS[-1] else _STEPS
     assert first == (begins, begins)
-    assert tuple(rest) == whole[1:]
+    assert tuple(rest) == whole("epoch")[1:]
 
 
 def test_two_backups_are_kept(clustered, tmp_path):
@@ -133,11 +139,10 @@ def test_two_backups_are_kept(clustered, tmp_path):
 
 
 @pytest.mark.parametrize("first_here", [True, False])
-def test_backups_go_from_and_to_keras_alone(tmp_path, monkeypatch, first_here):
-    whole = _train(tmp_path / "whole", "epoch")
+def test_backups_go_from_and_to_keras_alone(whole, tmp_path, monkeypatch, first_here):
     for is_here, epochs in ((first_here, 1), (not first_here, 2), (first_here, _EPOCHS)):
         _cluster(monkeypatch, is_here)
         first, *rest = _train(tmp_path / "both", "epoch", epochs=epochs)
         assert first == ((epochs - 1) * _STEPS,) * 2
         assert sorted(os.listdir(tmp_path / "both")) == _FILES
-    assert tuple(rest) == whole[1:]
+    assert tuple(rest) == whole("epoch")[1:]
