@@ -27,6 +27,7 @@ LONG = (
     "tests/unit/layout/execution/test_control_flow.py",
     "tests/cluster/examples/test_wide_deep.py",
     "tests/unit/layout/execution/test_halo_runs.py",
+    "tests/unit/layout/execution/test_table_optimizers.py",
     "tests/fault/parameter_server/test_keras_fit_faults.py",
     "tests/unit/layout/execution/test_keras_fit.py",
     "tests/cluster/monitoring/test_normal_logs.py",
