@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -55,7 +56,8 @@ class ElementwiseEncoder:
           may_differ: returns whether last bits may differ where Grappler's result is unknown.
         """
         self._graph_options, self._may_differ = graph_options, may_differ
-        self._subexpressions: tuple[GraphView, CommonSubexpressions] | None = None
+        # (Of each thread, its newest function: each worker's thread rewrites functions.)
+        self._newest = threading.local()
 
     @property
     def rules(self) -> Rules:
@@ -75,8 +77,9 @@ class ElementwiseEncoder:
         site: CallSite,
     ) -> FusedOperation | str:
         """Make one; or says why it cannot."""
-        if self._subexpressions is None or self._subexpressions[0] is not view:
-            self._subexpressions = view, CommonSubexpressions(view, site.is_inner)
+        if getattr(self._newest, "view", None) is not view:
+            self._newest.view = view
+            self._newest.subexpressions = CommonSubexpressions(view, site.is_inner)
         made = self._make_exact(view, cluster, shapes, site)
         if not self._may_differ() or (made != "optimizer" and cluster.size != 1):
             return made
@@ -119,10 +122,9 @@ class ElementwiseEncoder:
         has_results: bool,
         alone: bool = False,
     ) -> FusedOperation | str:
-        assert self._subexpressions is not None
         simple = simplify(
             view, cluster, shapes, self._graph_options(),
-            subexpressions=self._subexpressions[1], has_results=has_results, alone=alone,
+            subexpressions=self._newest.subexpressions, has_results=has_results, alone=alone,
         )  # fmt: skip
         if simple is None:
             return "optimizer"
