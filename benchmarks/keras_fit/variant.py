@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -147,8 +146,8 @@ def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any, rounds:
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             if epoch == 1:
                 job.emit("ready")
-            if epoch > 0 and not rounds.begin():
-                _leave()
+            if epoch > 0:
+                rounds.begin()
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             """Before Keras deletes the iterator: tf.data sometimes waits there for 10 s."""
@@ -157,17 +156,11 @@ def _fit(keras: Any, settings: dict[str, Any], strategy: Any, data: Any, rounds:
 
     _compiled(keras, settings, strategy).fit(
         data,
-        epochs=settings["rounds"] + 2,  # That before the rounds, and the wait behind them.
+        epochs=settings["rounds"] + 1,
         steps_per_epoch=settings["steps"],
         verbose=0,
         callbacks=[Epochs()],
     )
-
-
-def _leave() -> None:
-    """End this process: TensorFlow cannot stop a coordinator's server."""
-    sys.stdout.flush()
-    os._exit(0)
 
 
 def fit(settings: dict[str, Any], strategy: Any, rounds: _Rounds) -> None:
@@ -268,7 +261,7 @@ VARIANTS: dict[str, Callable[..., None]] = {
 
 
 def run(spec: Mapping[str, Any], commands: Callable[[], Any]) -> None:
-    """Runs a variant until there are no more commands."""
+    """Runs the rounds of a variant."""
     settings = dict(spec)
     if settings["variant"] == "tf_keras":  # The plugin is not loaded.
         from examples.standalone import cluster_package

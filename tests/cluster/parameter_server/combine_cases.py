@@ -23,15 +23,6 @@ SPARSE = [
         COMBINERS, ("", " with weights"), ("int32", "int64")
     )
 ]
-# What runs, too, where tasks are without the plugin: each way of a lookup in one of the types, and
-# each reason for which rows travel. `make slow` runs all.
-MIXED = [
-    "sum, int32", "mean, int64", "mean with weights, int32", "sqrtn with weights, int64", "safe",
-    "safe with weights", "empty rows", "no ids", "ragged mean", "segments", "axis sum",
-    "axis mean of three", "mask", "float64", "bfloat16", "two tables", "branch",
-    "branch that is not taken", "loop", "gradient of a branch", "gradient of a loop", "pieces",
-    "rows are used", "width 1",
-]  # fmt: skip
 # Names of rows, and of their gradients (times a rate).
 ROWS_SENT = re.compile(r"embedding_lookup(_\d+)?$|Gather(_\d+)?$|^mul(_\d+)?$")
 OPTIMIZERS = [

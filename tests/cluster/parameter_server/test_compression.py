@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option compress in a job of one worker and two servers: values to the bit, and bytes."""
 
-import functools
 import sys
 
 import numpy as np
@@ -27,12 +26,6 @@ _JOBS = {
     },
     "plain_worker": {"worker": "grpc", "ps": "grpc+fuse", "chief": "grpc+fuse"},
 }
-
-
-@pytest.fixture(scope="module")
-def jobs():
-    """A function that returns what a job has given, which runs once."""
-    return functools.cache(functools.partial(coordinator.run, __file__))
 
 
 @pytest.fixture(scope="module", params=list(_JOBS))

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option fuse_lookups_unique in a job of one worker and two servers: values, bits and bytes."""
 
-import functools
 import sys
 
 import numpy as np
@@ -33,12 +32,6 @@ _UNIQUE_ALREADY = ["tf_keras SGD", "tf_keras Adagrad"]
 _LEFT = ["keras Adam", "keras Adagrad"]
 # They multiply by a rate first, or subtract one gradient after the other.
 _CLOSE = ["keras SGD", "keras SGD momentum", "keras SGD, in one operation"]
-
-
-@pytest.fixture(scope="module")
-def jobs():
-    """A function that returns what a job has given, which runs once."""
-    return functools.cache(functools.partial(coordinator.run, __file__))
 
 
 @pytest.fixture(scope="module", params=list(_JOBS))

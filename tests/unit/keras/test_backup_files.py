@@ -139,10 +139,11 @@ def test_two_backups_are_kept(clustered, tmp_path):
 
 
 @pytest.mark.parametrize("first_here", [True, False])
-def test_backups_go_from_and_to_keras_alone(whole, tmp_path, monkeypatch, first_here):
+def test_backups_go_from_and_to_keras_alone(tmp_path, monkeypatch, first_here):
+    whole = _train(tmp_path / "whole", "epoch")
     for is_here, epochs in ((first_here, 1), (not first_here, 2), (first_here, _EPOCHS)):
         _cluster(monkeypatch, is_here)
         first, *rest = _train(tmp_path / "both", "epoch", epochs=epochs)
         assert first == ((epochs - 1) * _STEPS,) * 2
         assert sorted(os.listdir(tmp_path / "both")) == _FILES
-    assert tuple(rest) == whole("epoch")[1:]
+    assert tuple(rest) == whole[1:]

@@ -224,8 +224,8 @@ class Emission:
                 if isinstance(value, np.ndarray):
                     found[device] = tf.constant(value[at])
                     continue
-                # A tensor of another device is sent in each call, as what is fed. (The slash enters
-                # the scope of these.)
+                # Each call sends this tensor to its device, as it sends fed tensors, in whose scope
+                # it is. (A name with a slash at the end is an existing scope.)
                 with tf.name_scope(f"{traffic.FED}/"):
                     found[device] = tf.identity(value[at] if at else value)
         self.held[name] = found

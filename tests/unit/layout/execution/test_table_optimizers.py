@@ -27,7 +27,7 @@ def test_optimizers_of_tf_keras_update_distinct_rows_as_on_one_device(train):
 
 
 def test_optimizers_of_keras_3_divide_rows_as_on_one_device(train):
-    """Their division is a conditional, of which one branch has as many rows as there are zeros."""
+    """They divide in a conditional; one of its branches has a row for each zero."""
     names = ["Adagrad", "RMSprop", "Adam"]
     found = train(f"keras {' '.join(names)}")
     assert {name: set(one) for name, one in found.items()} == dict.fromkeys(names, LAYOUTS)
