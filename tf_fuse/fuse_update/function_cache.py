@@ -224,15 +224,34 @@ class UpdateFuser:
 
 
 def _handles_of(graph: Any) -> tuple[int, ...]:
-    """Return the positions of a function's arguments that are variables, captures left out."""
+    """Return the positions of a function's arguments that are variables, captures left out.
+
+    Iterators are handles, too. Each worker has its own, and all of them call one function.
+    """
     from tensorflow.python.framework import dtypes
 
-    captures = {id(tensor) for tensor in graph.internal_captures}
+    no_variables = {id(tensor) for tensor in [*graph.internal_captures, *_iterators_of(graph)]}
     return tuple(
         position
         for position, tensor in enumerate(graph.inputs)
-        if tensor.dtype == dtypes.resource and id(tensor) not in captures
+        if tensor.dtype == dtypes.resource and id(tensor) not in no_variables
     )
+
+
+def _iterators_of(graph: Any) -> list[Any]:
+    """Return the arguments of a function that its signature says are iterators of tf.data."""
+    import tensorflow as tf
+
+    is_iterator: list[bool] = []
+    for spec in tf.nest.flatten(graph.structured_input_signature):
+        if isinstance(spec, tf.TypeSpec):
+            tensors = len(tf.nest.flatten(spec, expand_composites=True))
+            is_iterator += [isinstance(spec, tf.data.IteratorSpec)] * tensors
+    captures = {id(tensor) for tensor in graph.internal_captures}
+    arguments = [tensor for tensor in graph.inputs if id(tensor) not in captures]
+    if len(is_iterator) != len(arguments):
+        return []
+    return [one for one, yes in zip(arguments, is_iterator, strict=True) if yes]
 
 
 def _is_one_passed_twice(handles: Sequence[int], inputs: Sequence[Any]) -> bool:

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function whose variables are arguments is called with others: on other devices, or twice.
 
+Its iterators, too, may be on other devices.
+
 A process of its own has two devices.
 """
 
@@ -29,6 +31,12 @@ def test_variables_of_another_device_are_updated_there(cases):
 
 def test_a_captured_variable_may_be_passed_too(cases):
     case = cases["names"]
+    assert case["ours"] == case["stock"]
+    assert (case["traces"], case["fused"]) == (1, [1])
+
+
+def test_iterators_of_several_devices_need_one_rewritten_function(cases):
+    case = cases["iterators"]
     assert case["ours"] == case["stock"]
     assert (case["traces"], case["fused"]) == (1, [1])
 
@@ -74,6 +82,20 @@ def _main():
 
         return step, [(other,), (one,), (other,)], [one, other]
 
+    def iterators():
+        weight, slot = made("CPU:0", 1.0), made("CPU:0", 2.0)
+
+        @tf.function
+        def step(number, iterator, gradient):
+            with tf.device("/job:localhost/replica:0/task:0/device:CPU:0"):
+                update(weight, slot, gradient * next(iterator) + number)
+
+        passed = []
+        for device in ("CPU:0", "CPU:1"):
+            with tf.device(device):
+                passed.append((0.5, iter(tf.data.Dataset.from_tensors(3.0).repeat())))
+        return step, [*passed, *passed], [weight, slot]
+
     def compared(make):
         values = []
         for on in (False, True):
@@ -92,7 +114,7 @@ def _main():
             "fused": [len(one.outline.clusters) for one in found],
         }
 
-    scripted.give({"devices": compared(devices), "names": compared(names)})
+    scripted.give({one.__name__: compared(one) for one in (devices, names, iterators)})
 
 
 if __name__ == "__main__":

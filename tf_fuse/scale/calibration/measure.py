@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -50,13 +51,14 @@ class Job:
         return self.mode if self.mode == "local" else f"{self.mode} {self.workers}x{self.ps}"
 
 
-JOBS = (
+_IN_ORDER = (
     Job("local"),
     *(Job(mode, 1, 2) for mode in ("stock", "fused")),
     *(Job(mode, 4, 2, _FEW) for mode in ("stock", "fused")),
     *(Job(mode, 2, 4, _FEW) for mode in ("stock", "fused")),
-    Job("local"),
 )
+# There and back: a machine that becomes slower meanwhile slows all jobs alike.
+JOBS = (*_IN_ORDER, *reversed(_IN_ORDER))
 
 
 def run_jobs(jobs: Iterable[Job], on_probe: Callable[[Job, str], None]) -> dict[str, Any]:
@@ -67,21 +69,29 @@ def run_jobs(jobs: Iterable[Job], on_probe: Callable[[Job, str], None]) -> dict[
       on_probe: called with each job and probe that has ended.
 
     Returns:
-      What `probe_job.run` returns, by the job's name. Of a job that runs twice, the run of each
-      probe that takes the least CPU: a busy moment of the machine makes all others look cheap.
+      What `probe_job.run` returns, by the job's name; means of those that run several times.
 
     Raises:
       ScaleError: a job failed.
     """
-    results: dict[str, Any] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for job in jobs:
-        found = _run_job(job, on_probe)
-        before = results.get(job.name, {})
-        results[job.name] = {
-            name: min((one, before.get(name, one)), key=lambda run: sum(run["cpu_s"].values()))
-            for name, one in found.items()
-        }
-    return results
+        found.setdefault(job.name, []).append(_run_job(job, on_probe))
+    return {
+        name: {probe: _mean([run[probe] for run in runs]) for probe in runs[0]}
+        for name, runs in found.items()
+    }
+
+
+def _mean(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the means of what runs of one probe took."""
+    return {
+        "seconds": statistics.mean(run["seconds"] for run in runs),
+        "cpu_s": {
+            role: statistics.mean(run["cpu_s"][role] for run in runs) for role in runs[0]["cpu_s"]
+        },
+        "steps": runs[0]["steps"],
+    }
 
 
 def _run_job(job: Job, on_probe: Callable[[Job, str], None]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ _FOLDER = Path(__file__).resolve().parent
 _PACKAGE = _FOLDER.parents[1]
 _WARM_UP_STEPS = 12
 #: Of each probe.
-ROUNDS = 5
+ROUNDS = 3
 _ROUND_S = 0.7
 
 
