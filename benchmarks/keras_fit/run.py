@@ -135,7 +135,7 @@ def render(result: Mapping[str, Any]) -> Table:
     )
     table.add_column("variant")
     for column in ("in flight", "ms per step\nmedian (min to max)",
-                   "coordinator's CPU\nms per step", "time over fit's",
+                   "CPU ms per step:\ncoordinator", "tasks", "time over fit's",
                    "speed-up by\nin flight"):  # fmt: skip
         table.add_column(column, justify="right")
     for row in result["rows"]:
@@ -145,6 +145,7 @@ def render(result: Mapping[str, Any]) -> Table:
             str(row["steps_in_flight"]),
             output.span(row["ms_per_step"], ".2f"),
             output.span(row["cpu_ms_per_step"], ".2f"),
+            output.span(row["tasks_cpu_ms_per_step"], ".2f"),
             *(output.span(one, ".2f") if one else "" for one in ratios),
         )
     return table

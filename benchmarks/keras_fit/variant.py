@@ -103,27 +103,40 @@ class _Rounds:
     Args:
       settings: of the benchmark.
       commands: waits for the next command.
+      cluster: has the workers and servers.
     """
 
-    def __init__(self, settings: dict[str, Any], commands: Callable[[], Any]):
+    def __init__(self, settings: dict[str, Any], commands: Callable[[], Any], cluster: Any):
         self.steps = settings["steps"]
         self._commands = commands
-        self._begun = (0.0, 0.0)
+        self._cluster = cluster
+        self._begun = (0.0, 0.0, 0.0)
+
+    def _now(self) -> tuple[float, float, float]:
+        """Return the time, the CPU seconds of this process, and those of the tasks."""
+        tasks = sum(self._cluster.cpu_seconds().values())
+        return time.perf_counter(), time.process_time(), tasks
 
     def begin(self) -> bool:
         """Wait for the next round; return whether there is one."""
         if not self._commands():
             return False
-        self._begun = time.perf_counter(), time.process_time()
+        self._begun = self._now()
         return True
 
     def end(self, loss: float) -> None:
         """Say what the round took."""
-        now = time.perf_counter(), time.process_time()
-        ms, cpu_ms = (
-            (end - begin) / self.steps * 1e3 for begin, end in zip(self._begun, now, strict=True)
+        ms, cpu_ms, tasks_cpu_ms = (
+            (end - begin) / self.steps * 1e3
+            for begin, end in zip(self._begun, self._now(), strict=True)
         )
-        job.emit("round", ms_per_step=ms, cpu_ms_per_step=cpu_ms, loss=loss)
+        job.emit(
+            "round",
+            ms_per_step=ms,
+            cpu_ms_per_step=cpu_ms,
+            tasks_cpu_ms_per_step=tasks_cpu_ms,
+            loss=loss,
+        )
 
 
 def _compiled(keras: Any, settings: dict[str, Any], strategy: Any) -> Any:
@@ -280,7 +293,7 @@ def run(spec: Mapping[str, Any], commands: Callable[[], Any]) -> None:
         workers=settings["workers"], ps=settings["ps"], protocol=protocol
     )
     strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
-    VARIANTS[settings["variant"]](settings, strategy, _Rounds(settings, commands))
+    VARIANTS[settings["variant"]](settings, strategy, _Rounds(settings, commands, cluster))
 
 
 if __name__ == "__main__":

@@ -116,9 +116,10 @@ class StepQueue:
     def most(self) -> int:
         """Return how many calls are under way if all workers are busy.
 
-        One more waits for each worker, so that it does not wait for the coordinator.
+        Of each worker, the result of one more comes, and yet another one waits, so that the worker
+        does not wait for the coordinator.
         """
-        return (self._in_flight + 1) * self.workers
+        return (self._in_flight + 2) * self.workers
 
     def trace(
         self,
