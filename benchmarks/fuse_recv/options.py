@@ -32,8 +32,11 @@ _DEFAULTS: dict[str, dict[str, int]] = {
     "mixed": {"features": 60, "batch": 64, "workers": 1, "ps": 2, "steps": 40},
     "rfc": {"features": 40, "batch": 128, "workers": 5, "ps": 1, "steps": 60},
     "adult": {"batch": 64, "workers": 1, "ps": 2, "steps": 60},
+    "criteo": {"batch": 64, "workers": 1, "ps": 2, "steps": 60},
     "nothing": {"batch": 64, "workers": 1, "ps": 1, "steps": 400},
 }
+# Wide & deep on rows of a file.
+DATASETS = ("adult", "criteo")
 # Which field of the workload --features is.
 FEATURES_FIELD = {
     "features": "features", "bags": "features", "mixed": "features", "rfc": "embeddings",
@@ -61,7 +64,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="per round, all workers together")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--data", type=Path, help="adult.data; else TF_FUSE_DATA, else synthetic")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="a file of adult or criteo; else TF_FUSE_DATA (adult), else synthetic",
+    )
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(_DEFAULT_MODES))
     parser.add_argument(
         "--grouping",
@@ -98,8 +105,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             file=sys.stderr,
         )
         args.features = None
-    if args.data is not None and args.workload != "adult":
-        parser.error(f"--data is for the workload adult, not for {args.workload}")
+    if args.data is not None and args.workload not in DATASETS:
+        parser.error(f"--data is for the workloads adult and criteo, not for {args.workload}")
     if args.workload == "adult" and args.data is None and "TF_FUSE_DATA" in os.environ:
         args.data = Path(os.environ["TF_FUSE_DATA"]) / "adult" / "adult.data"
     for grouping in args.grouping:

@@ -6,6 +6,7 @@
     python benchmarks/fuse_recv/run.py --workload rfc --json rfc.json
     python benchmarks/fuse_recv/run.py --workload bags --modes stock fused combine local
     python benchmarks/fuse_recv/run.py --workload adult --data adult.data --json adult.json
+    python benchmarks/fuse_recv/run.py --workload criteo --data day_0.tsv --json criteo.json
     python benchmarks/fuse_recv/run.py --workload nothing --json nothing.json
     python benchmarks/fuse_recv/run.py --workload mixed --grouping level,consumer,cost
     python benchmarks/fuse_recv/run.py --modes stock fused all local --in-flight 2,4
@@ -43,6 +44,7 @@ from benchmarks.fuse_recv.options import (
     COMBINE,
     COMPRESSED,
     COMPRESSED_IN_FLIGHT,
+    DATASETS,
     FEATURES_FIELD,
     GROUPINGS,
     IN_FLIGHT,
@@ -98,9 +100,9 @@ def specification(
     }
     if args.workload in FEATURES_FIELD:
         spec["options"][FEATURES_FIELD[args.workload]] = args.features
-    if args.workload == "adult":
+    if args.workload in DATASETS:
         data = prepare(
-            "adult", work_dir, train=args.data, rows=20_000, seed=args.seed, on_rows=on_rows
+            args.workload, work_dir, train=args.data, rows=20_000, seed=args.seed, on_rows=on_rows
         )
         spec |= {"data": data.train, "source": data.source}
     return spec
@@ -121,7 +123,7 @@ def measure(args: argparse.Namespace, progress: Progress, work_dir: str) -> dict
       DataError: a data file is missing or malformed.
       SessionError: a mode's process failed.
     """
-    if args.workload == "adult":
+    if args.workload in DATASETS:
         bar = progress.add_task("encoding rows", total=None)
         spec = specification(args, work_dir, lambda n: progress.update(bar, completed=n))
         progress.update(bar, total=spec["data"]["rows"], completed=spec["data"]["rows"])
