@@ -102,6 +102,17 @@ def test_a_worker_runs_its_next_call_before_the_result_of_the_one_before_is_here
     assert second.is_done() and found.done()
 
 
+def test_a_call_waits_while_one_runs_and_the_result_of_another_comes(calls):
+    found, worker, _ = calls
+    queue = object.__new__(step_queue.StepQueue)
+    queue._in_flight, queue.workers = 1, 1
+    begun = [_scheduled(found) for _ in range(queue.most())]
+    worker.run(found)  # its result comes
+    running = found.get(timeout=10.0)
+    assert [running is not None, any(one.is_done() for one in begun)] == [True, False]
+    assert found.get(timeout=0.1) is not None, "no call waits"
+
+
 def test_a_call_whose_result_is_lost_with_its_worker_runs_again(calls):
     found, worker, fetcher = calls
     call = _scheduled(found)
