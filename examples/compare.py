@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -132,6 +133,22 @@ def spread(values: Iterable[float]) -> dict[str, float]:
     """Median, min and max of values; there must be one."""
     values = list(values)
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def interval_of_median(values: Iterable[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of a median, from order statistics.
+
+    Returns:
+      Two of the values (Conover, Practical Nonparametric Statistics, section 3.2); None if there
+      are fewer than six, which have no such interval.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    below, outside = 0.0, -1
+    while below <= 0.025:
+        outside += 1
+        below += math.comb(count, outside) / 2**count
+    return (ordered[outside - 1], ordered[-outside]) if outside else None
 
 
 def summarize(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

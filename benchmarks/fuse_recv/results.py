@@ -57,8 +57,9 @@ def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
       rounds: mode to `examples.runner.Round.as_dict()` of each round.
 
     Returns:
-      speedup_by_round (steps/s, fused over stock), if both modes ran; times_local_by_round, mode to
-      a step's time over one of one process.
+      speedup_by_round (steps/s, fused over stock) and cpu_by_round (CPU of all tasks, likewise),
+      if both modes ran; with six rounds and more, "interval" is the median's 95 % confidence
+      interval. times_local_by_round, mode to a step's time over one of one process.
     """
     out: dict[str, Any] = {}
     if "local" in rounds:
@@ -71,11 +72,19 @@ def comparison_of_rounds(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> d
             if mode != "local"
         }
     if {"stock", "fused"} <= set(rounds):
-        pairs = zip(rounds["stock"], rounds["fused"], strict=True)
-        out["speedup_by_round"] = compare.spread(
-            f["steps_per_s"] / s["steps_per_s"] for s, f in pairs
-        )
+        pairs = list(zip(rounds["stock"], rounds["fused"], strict=True))
+        for name, ratios in (
+            ("speedup_by_round", [f["steps_per_s"] / s["steps_per_s"] for s, f in pairs]),
+            ("cpu_by_round", [_cpu_ms(f) / _cpu_ms(s) for s, f in pairs]),
+        ):
+            interval = compare.interval_of_median(ratios)
+            out[name] = {**compare.spread(ratios), **({"interval": interval} if interval else {})}
     return out
+
+
+def _cpu_ms(one: Mapping[str, Any]) -> float:
+    """CPU ms per step of all tasks in a round."""
+    return float(sum(one["cpu_ms_per_step"].values()))
 
 
 def comparison_of_groupings(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -172,10 +181,14 @@ def conclusion(result: Mapping[str, Any]) -> str:
     """The ratios and the losses, for people."""
     lines = []
     if "speedup" in result:
-        by_round = result["speedup_by_round"]
+        by_round, cpu = result["speedup_by_round"], result["cpu_by_round"]
         lines.append(
             f"speedup        {result['speedup']:.2f} (of medians; by round "
-            f"{by_round['min']:.2f} to {by_round['max']:.2f})"
+            f"{by_round['min']:.2f} to {by_round['max']:.2f}{_interval(by_round)})"
+        )
+        lines.append(
+            f"cpu            {cpu['median']:.3f} times stock's, all tasks ({cpu['min']:.2f} to "
+            f"{cpu['max']:.2f} by round{_interval(cpu)})"
         )
     if "rpc_reduction" in result:
         lines.append(f"rpc_reduction  {result['rpc_reduction']:.2%} fewer receive RPCs")
@@ -202,6 +215,13 @@ def conclusion(result: Mapping[str, Any]) -> str:
     elif len(result["modes"]) > 1 and result["settings"]["workers"] > 1:
         lines.append("losses         not compared: the order of several workers' updates varies")
     return "\n".join(lines)
+
+
+def _interval(ratios: Mapping[str, Any]) -> str:
+    if "interval" not in ratios:
+        return ""
+    low, high = ratios["interval"]
+    return f"; 95 % interval of the median {low:.3f} to {high:.3f}"
 
 
 def compared_modes(modes: Iterable[str]) -> list[str]:

@@ -97,12 +97,33 @@ def test_losses_of_what_does_not_keep_all_bits_are_not_compared():
 
 def test_speedup_by_round_pairs_the_rounds():
     rounds = {
-        "stock": [_round(rate, []) for rate in (10.0, 20.0, 5.0)],
-        "fused": [_round(rate, []) for rate in (20.0, 30.0, 20.0)],
+        "stock": [_round(rate, [], worker=4.0, ps=4.0) for rate in (10.0, 20.0, 5.0)],
+        "fused": [_round(rate, [], worker=1.0, ps=3.0) for rate in (20.0, 30.0, 20.0)],
     }
     assert fuse_recv.comparison_of_rounds(rounds) == {
-        "speedup_by_round": {"median": 2.0, "min": 1.5, "max": 4.0}
+        "speedup_by_round": {"median": 2.0, "min": 1.5, "max": 4.0},
+        "cpu_by_round": {"median": 0.5, "min": 0.5, "max": 0.5},
     }
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(5, None), (6, (0.0, 5.0)), (9, (1.0, 7.0)), (60, (21.0, 38.0))],
+)
+def test_the_interval_of_a_median_is_of_the_binomial_distribution(count, expected):
+    """Tables of the sign test's interval have ranks 1 and 6, 2 and 8, 22 and 39."""
+    values = [float(i) for i in reversed(range(count))]
+    assert compare.interval_of_median(values) == expected
+
+
+def test_many_rounds_have_intervals():
+    rounds = {
+        "stock": [_round(10.0, [], worker=4.0) for _ in range(6)],
+        "fused": [_round(rate, [], worker=1.0) for rate in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)],
+    }
+    found = fuse_recv.comparison_of_rounds(rounds)
+    assert found["speedup_by_round"]["interval"] == (1.0, 6.0)
+    assert found["cpu_by_round"]["interval"] == (0.25, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +218,7 @@ def _result(losses_equal=True):
         "modes": {"stock": mode(10.0, 905.0, 70.0, 80.0), "fused": mode(40.0, 10.0, 11.0, 15.0)},
         "speedup": 4.0,
         "speedup_by_round": {"median": 4.0, "min": 3.5, "max": 4.5},
+        "cpu_by_round": {"median": 0.5, "min": 0.4, "max": 0.6},
         "rpc_reduction": 1 - 10 / 905,
         "losses_equal": losses_equal,
         "max_loss_difference": {"fused": 0.0 if losses_equal else 0.25},
