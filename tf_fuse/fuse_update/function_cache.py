@@ -230,28 +230,30 @@ def _handles_of(graph: Any) -> tuple[int, ...]:
     """
     from tensorflow.python.framework import dtypes
 
-    no_variables = {id(tensor) for tensor in [*graph.internal_captures, *_iterators_of(graph)]}
+    captures = {id(tensor) for tensor in graph.internal_captures}
+    arguments = [i for i, tensor in enumerate(graph.inputs) if id(tensor) not in captures]
     return tuple(
         position
-        for position, tensor in enumerate(graph.inputs)
-        if tensor.dtype == dtypes.resource and id(tensor) not in no_variables
+        for position, is_iterator in zip(
+            arguments, _are_iterators(graph, len(arguments)), strict=True
+        )
+        if graph.inputs[position].dtype == dtypes.resource and not is_iterator
     )
 
 
-def _iterators_of(graph: Any) -> list[Any]:
-    """Return the arguments of a function that its signature says are iterators of tf.data."""
+def _are_iterators(graph: Any, count: int) -> list[bool]:
+    """Return which of a function's `count` arguments its signature says are iterators of tf.data.
+
+    All are False if the signature has another number of tensors: two for a variable passed twice.
+    """
     import tensorflow as tf
 
-    is_iterator: list[bool] = []
+    found: list[bool] = []
     for spec in tf.nest.flatten(graph.structured_input_signature):
         if isinstance(spec, tf.TypeSpec):
             tensors = len(tf.nest.flatten(spec, expand_composites=True))
-            is_iterator += [isinstance(spec, tf.data.IteratorSpec)] * tensors
-    captures = {id(tensor) for tensor in graph.internal_captures}
-    arguments = [tensor for tensor in graph.inputs if id(tensor) not in captures]
-    if len(is_iterator) != len(arguments):
-        return []
-    return [one for one, yes in zip(arguments, is_iterator, strict=True) if yes]
+            found += [isinstance(spec, tf.data.IteratorSpec)] * tensors
+    return found if len(found) == count else [False] * count
 
 
 def _is_one_passed_twice(handles: Sequence[int], inputs: Sequence[Any]) -> bool:
