@@ -17,6 +17,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/locked_variables.h"
+#include "update/sorted_rows.h"
 #include "update/update_program.h"
 #include "update/update_threads.h"
 
@@ -73,7 +74,8 @@ REGISTER_OP("TfFuse>ElementwiseUpdate")
 Computes element by element, and reads and assigns variables, all under one lock.
 
 variables: Handles of variables of `size` elements each.
-inputs: Tensors of `size` elements, or of one that stands for all.
+inputs: Tensors of `size` elements, or of one that stands for all, or rows; then the vectors
+  that number rows.
 begun: If the update is counted, what TfFuse>UpdateCount told when the step began.
 results: What the program returns, of `size` elements.
 shapes: Of the results.
@@ -148,13 +150,13 @@ class ElementwiseUpdateOp : public OpKernel {
       return std::equal(a.begin(), a.end(), b.begin(), b.end());
     };
     if (static_cast<size_t>(variables) != program_->variable_types().size() ||
-        !same(inputs, program_->input_types()) ||
+        !same(inputs, InputTypes()) ||
         !same(results, program_->result_types()) ||
         results.size() != shapes_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "TfFuse>ElementwiseUpdate: the program is of ",
           program_->variable_types().size(), " variables, inputs of ",
-          DataTypes(program_->input_types()), " and results of ",
+          DataTypes(InputTypes()), " and results of ",
           DataTypes(program_->result_types()), "; the operation has ",
           variables, ", ", DataTypes(inputs), " and ", DataTypes(results),
           " of ", shapes_.size(), " shapes"));
@@ -167,6 +169,13 @@ class ElementwiseUpdateOp : public OpKernel {
       }
     }
     return absl::OkStatus();
+  }
+
+  std::vector<DataType> InputTypes() const {
+    std::vector<DataType> types = program_->input_types();
+    const auto& indices = program_->index_types();
+    types.insert(types.end(), indices.begin(), indices.end());
+    return types;
   }
 
   template <typename Types>
@@ -182,9 +191,21 @@ class ElementwiseUpdateOp : public OpKernel {
     OpInputList inputs;
     absl::Status status = ctx->input_list("inputs", &inputs);
     if (!status.ok()) return status;
-    for (int i = 0; i < inputs.size(); ++i) {
+    const int count = static_cast<int>(program_->input_types().size());
+    for (int i = count; i < inputs.size(); ++i) {
+      auto sorted = SortedRows::Sort(inputs[i], program_->rows());
+      if (!sorted.ok()) return sorted.status();
+      memory->indices.push_back(*std::move(sorted));
+    }
+    for (int i = 0; i < count; ++i) {
       const Tensor& input = inputs[i];
       const int64_t elements = input.NumElements();
+      if (const int at = program_->IndicesOf(i); at >= 0) {
+        status = CheckRows(input, inputs[count + at]);
+        if (!status.ok()) return status;
+        memory->inputs.push_back({input.data(), false});
+        continue;
+      }
       if (elements != program_->size() && elements != 1) {
         return absl::InvalidArgumentError(
             absl::StrCat(name(), ": input ", i, " has the shape ",
@@ -193,6 +214,26 @@ class ElementwiseUpdateOp : public OpKernel {
       }
       memory->inputs.push_back(
           {input.data(), elements == 1 && program_->size() != 1});
+    }
+    return absl::OkStatus();
+  }
+
+  // (As UnsortedSegmentSum does.)
+  absl::Status CheckRows(const Tensor& rows, const Tensor& indices) const {
+    if (!tensorflow::TensorShapeUtils::StartsWith(rows.shape(),
+                                                  indices.shape())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.shape = ", rows.shape().DebugString(),
+                       " does not start with segment_ids.shape = ",
+                       indices.shape().DebugString()));
+    }
+    const int64_t width = program_->size() / program_->rows();
+    if (rows.NumElements() != indices.NumElements() * width) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name(), ": ", indices.NumElements(), " rows of a tensor of shape ",
+          rows.shape().DebugString(), ", but the update is of ",
+          program_->rows(), " rows with together ", program_->size(),
+          " elements"));
     }
     return absl::OkStatus();
   }

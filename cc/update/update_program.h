@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/types.pb.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/block_ops.h"
+#include "update/sorted_rows.h"
 
 namespace tf_fuse {
 
@@ -30,6 +31,8 @@ struct ProgramMemory {
   std::vector<VariableMemory> variables;
   std::vector<BlockOperand> inputs;
   std::vector<char*> results;
+  // By vector of numbers: where the rows of inputs go.
+  std::vector<SortedRows> indices;
 };
 
 class Program {
@@ -48,6 +51,19 @@ class Program {
   const std::vector<tensorflow::DataType>& result_types() const {
     return result_types_;
   }
+  // Of the vectors that number rows.
+  const std::vector<tensorflow::DataType>& index_types() const {
+    return index_types_;
+  }
+  // The vector that numbers the rows of an input; -1: the input is not rows.
+  int IndicesOf(int input) const {
+    for (const RowSum& sum : row_sums_) {
+      if (sum.input == input) return sum.indices;
+    }
+    return -1;
+  }
+  // Of each value, if there are vectors that number rows.
+  int64_t rows() const { return rows_; }
   // Whether a variable is assigned.
   bool assigns(int variable) const { return assigned_[variable]; }
   // An estimate of the time for an element.
@@ -64,7 +80,14 @@ class Program {
 
   // Where elements are.
   struct Place {
-    enum class Kind : uint8_t { kInput, kBefore, kAfter, kResult, kRegister };
+    enum class Kind : uint8_t {
+      kInput,
+      kBefore,
+      kAfter,
+      kResult,
+      kRegister,
+      kRowSum
+    };
     Kind kind;
     int index;
     int bytes;  // Of an element.
@@ -73,6 +96,13 @@ class Program {
     BlockFunction function;
     absl::InlinedVector<Place, 3> operands;
     Place output;
+  };
+  struct RowSum {
+    int input;
+    int indices;
+    int bytes;            // Of an element.
+    BlockFunction apply;  // To each row first; null: nothing.
+    BlockFunction add;
   };
   class Frame;
   class Ahead;
@@ -84,7 +114,9 @@ class Program {
   int64_t size_ = 0;
   int registers_ = 0;
   std::vector<tensorflow::DataType> variable_types_, input_types_,
-      result_types_;
+      result_types_, index_types_;
+  std::vector<RowSum> row_sums_;
+  int64_t rows_ = 0;
   std::vector<bool> assigned_;
   std::vector<Instruction> code_;
   // Memory beside the registers that the code is on, in the order in which it

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <utility>
@@ -23,6 +24,7 @@ void Program::FindStreams() {
   std::set<std::pair<Place::Kind, int>> seen;
   const auto add = [&](const Place& place) {
     if (place.kind != Place::Kind::kRegister &&
+        place.kind != Place::Kind::kRowSum &&
         seen.insert({place.kind, place.index}).second) {
       streams_.push_back(place);
     }
@@ -38,9 +40,23 @@ void Program::FindStreams() {
 class Program::Frame {
  public:
   Frame(const Program& program, const ProgramMemory& memory, int64_t first)
-      : scratch_(new char[program.registers_ * kStride + kAlign]) {
+      : scratch_(new char[(program.registers_ + program.row_sums_.size() + 1) *
+                              kStride +
+                          kAlign]) {
     const auto address = reinterpret_cast<uintptr_t>(scratch_.get());
     registers_ = scratch_.get() + (kAlign - address % kAlign) % kAlign;
+    row_sums_ = registers_ + program.registers_ * kStride;
+    applied_ = row_sums_ + program.row_sums_.size() * kStride;
+    const int64_t width = program.rows_ > 0 ? program.size_ / program.rows_ : 0;
+    for (size_t i = 0; i < program.row_sums_.size(); ++i) {
+      const RowSum& sum = program.row_sums_[i];
+      const SortedRows& rows = memory.indices[sum.indices];
+      char* const block = row_sums_ + i * kStride;
+      std::memset(block, 0, kBlockElements * sum.bytes);
+      sums_.push_back({sum, width, &rows,
+                       static_cast<const char*>(memory.inputs[sum.input].data),
+                       block, width > 0 ? rows.FirstFrom(first / width) : 0});
+    }
     for (const Instruction& one : program.code_) {
       Step step{one.function, {}, {}, nullptr, 0};
       for (size_t i = 0; i < one.operands.size(); ++i) {
@@ -55,8 +71,8 @@ class Program::Frame {
     }
   }
 
-  // Computes a block.
-  void Run(int64_t count, Ahead* ahead);
+  // Computes a block, whose first element is `first`.
+  void Run(int64_t first, int64_t count, Ahead* ahead);
   void GoToNextBlock();
 
   // Where an element is.
@@ -77,6 +93,8 @@ class Program::Frame {
         return {memory.results[place.index] + offset, false};
       case Place::Kind::kRegister:
         return {registers_ + place.index * kStride, false};
+      case Place::Kind::kRowSum:
+        return {row_sums_ + place.index * kStride, false};
     }
     return {nullptr, false};
   }
@@ -96,14 +114,31 @@ class Program::Frame {
     int64_t output_stride;
   };
 
+  // Sums rows to a block.
+  struct Sum {
+    RowSum how;
+    int64_t width;  // Of a row, in elements.
+    const SortedRows* rows;
+    const char* values;
+    char* block;
+    size_t next;  // The first of the rows that is not before the block.
+    bool is_zero = true;
+
+    void Run(int64_t first, int64_t count, char* applied);
+  };
+
   // From a block to the next one.
   static int64_t Stride(const Place& place) {
-    return place.kind == Place::Kind::kRegister ? 0
-                                                : kBlockElements * place.bytes;
+    const bool stays = place.kind == Place::Kind::kRegister ||
+                       place.kind == Place::Kind::kRowSum;
+    return stays ? 0 : kBlockElements * place.bytes;
   }
 
   std::unique_ptr<char[]> scratch_;
   char* registers_;
+  char* row_sums_;
+  char* applied_;
+  absl::InlinedVector<Sum, 2> sums_;
   absl::InlinedVector<Step, 16> steps_;
 };
 
@@ -165,7 +200,31 @@ class Program::Ahead {
   int64_t per_part_ = 0;
 };
 
-void Program::Frame::Run(int64_t count, Ahead* ahead) {
+void Program::Frame::Sum::Run(int64_t first, int64_t count, char* applied) {
+  if (!is_zero) std::memset(block, 0, kBlockElements * how.bytes);
+  is_zero = true;
+  const int64_t last = first + count;
+  for (size_t i = next; i < rows->size(); ++i) {
+    const auto& [row, position] = (*rows)[i];
+    const int64_t begin = std::max(row * width, first);
+    const int64_t end = std::min((row + 1) * width, last);
+    if (begin >= last) break;
+    if ((row + 1) * width <= last) next = i + 1;
+    BlockOperand value{
+        values + (position * width + begin - row * width) * how.bytes, false};
+    if (how.apply != nullptr) {
+      how.apply(&value, applied, end - begin);
+      value.data = applied;
+    }
+    char* const sum = block + (begin - first) * how.bytes;
+    const BlockOperand both[] = {{sum, false}, value};
+    how.add(both, sum, end - begin);
+    is_zero = false;
+  }
+}
+
+void Program::Frame::Run(int64_t first, int64_t count, Ahead* ahead) {
+  for (Sum& sum : sums_) sum.Run(first, count, applied_);
   for (const Step& step : steps_) {
     ahead->Ask();
     step.function(step.operands, step.output, count);
@@ -192,7 +251,7 @@ void Program::Run(const ProgramMemory& memory, int64_t begin,
     if (element > first) frame.GoToNextBlock();
     const int64_t next = element + kBlockElements;
     ahead.Begin(next, std::min(kBlockElements, last - next));
-    frame.Run(std::min(kBlockElements, last - element), &ahead);
+    frame.Run(element, std::min(kBlockElements, last - element), &ahead);
   }
 }
 

@@ -144,6 +144,9 @@ absl::Status UpdateStage::CheckProgram(int variables,
   auto program = Program::Compile(message_.program());
   if (!program.ok()) return program.status();
   program_ = std::make_shared<Program>(*std::move(program));
+  if (!program_->index_types().empty()) {
+    return WrongStage("a program that sums rows");
+  }
   const size_t own = program_->variable_types().size();
   if (own != static_cast<size_t>(message_.variables_size()) ||
       (own > 0 && message_.is_by_row())) {

@@ -7,6 +7,7 @@
 
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tf_fuse/v1/staged_update.pb.h"
+#include "tf_fuse/v1/update.pb.h"
 
 namespace tf_fuse {
 
@@ -86,6 +87,21 @@ class StageReader {
   int rows_ = -1;
 };
 
+RowSum OfElementwiseUpdate(const Node& node) {
+  std::string serialized;
+  int variables = 0;
+  v1::UpdateProgram program;
+  if (!TryGetNodeAttr(node.attrs(), "program", &serialized) ||
+      !TryGetNodeAttr(node.attrs(), "N", &variables) ||
+      !program.ParseFromString(serialized) || program.row_sums_size() != 1 ||
+      !program.row_sums(0).op().empty()) {
+    return {};
+  }
+  const v1::RowSum& sum = program.row_sums(0);
+  return {variables + program.input_types_size() + sum.indices(),
+          variables + sum.input()};
+}
+
 }  // namespace
 
 RowSum FindRowSum(const Node& node,
@@ -95,6 +111,7 @@ RowSum FindRowSum(const Node& node,
     return {/*ids=*/1, /*values=*/2};
   }
   if (type == "UnsortedSegmentSum") return {/*ids=*/1, /*values=*/0};
+  if (type == "TfFuse>ElementwiseUpdate") return OfElementwiseUpdate(node);
   if (type != "TfFuse>StagedUpdate") return {};
   std::string serialized;
   int variables = 0;

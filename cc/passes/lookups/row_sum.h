@@ -20,7 +20,8 @@ struct RowSum {
 
 // Of ResourceScatterAdd and ResourceScatterSub, UnsortedSegmentSum, and a
 // TfFuse>StagedUpdate that only adds rows to variables, perhaps negated, or
-// multiplied or divided by inputs that `is_scalar` says to be scalars.
+// multiplied or divided by inputs that `is_scalar` says to be scalars, and a
+// TfFuse>ElementwiseUpdate that sums one input's rows.
 RowSum FindRowSum(const tensorflow::Node& node,
                   const std::function<bool(int input)>& is_scalar);
 

@@ -29,7 +29,7 @@ JOIN = "TfFuse>JoinRows"
 # Sums rows up to a whole tensor.
 SUM = "UnsortedSegmentSum"
 # Those that the operation adds.
-_TYPES = frozenset({FLOAT, DOUBLE, INT32, INT64, BFLOAT16, HALF})
+ADDED_TYPES = frozenset({FLOAT, DOUBLE, INT32, INT64, BFLOAT16, HALF})
 _INDEX_TYPES = frozenset({INT32, INT64})
 
 # Returns the static shape of a tensor, with None for unknown sizes; None if its rank is unknown.
@@ -131,7 +131,7 @@ class RowFinder:
         """Return whether our operation can replace a scatter."""
         return (
             node.op in SCATTERS
-            and node.attr["dtype"].type in _TYPES
+            and node.attr["dtype"].type in ADDED_TYPES
             and node.attr["Tindices"].type in _INDEX_TYPES
             and bool(self._shape_of(variable_of(self._view, node)))
         )
@@ -142,7 +142,7 @@ class RowFinder:
         return (
             source is not None
             and source.op == JOIN
-            and node.attr["T"].type in _TYPES
+            and node.attr["T"].type in ADDED_TYPES
             and bool(self.row_shape(node))
         )
 
