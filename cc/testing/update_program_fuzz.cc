@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 #include "update/update_program.h"
 
@@ -75,6 +76,7 @@ class Maker {
       types_.push_back(TypeNear(type));
       message_.add_input_types(types_.back());
     }
+    if (OneIn(random_, 2)) AddRowSums();
     for (int i = Below(random_, 40); i > 0; --i) AddStep();
     for (int i = Below(random_, 3); i > 0 && !types_.empty(); --i) {
       message_.add_results(Value());
@@ -83,6 +85,27 @@ class Maker {
   }
 
  private:
+  // Some inputs become rows.
+  void AddRowSums() {
+    constexpr int64_t kRows[] = {1, 2, 5, 7, 19, 512, 513, 4096};
+    constexpr const char* kApplied[] = {"", "", "Square", "Abs", "NotAnOp"};
+    int64_t rows = OneOf(random_, kRows);
+    if (message_.size() % rows != 0)
+      rows = std::max<int64_t>(message_.size(), 1);
+    message_.set_rows(rows);
+    for (int i = 1 + Below(random_, 2); i > 0; --i) {
+      message_.add_index_types(OneIn(random_, 2) ? tensorflow::DT_INT32
+                                                 : tensorflow::DT_INT64);
+    }
+    for (int i = 0; i < message_.input_types_size(); ++i) {
+      if (OneIn(random_, 2)) continue;
+      v1::RowSum* const sum = message_.add_row_sums();
+      sum->set_input(i);
+      sum->set_indices(Below(random_, message_.index_types_size()));
+      sum->set_op(kApplied[Below(random_, OneIn(random_, 20) ? 5 : 4)]);
+    }
+  }
+
   DataType TypeNear(DataType type) {
     return OneIn(random_, 8) ? OneOf(random_, kTypes) : type;
   }
@@ -171,7 +194,7 @@ void Damage(Random* random, v1::UpdateProgram* message) {
   constexpr int kOdd[] = {-1, 0, 1, 7, 13, 100, 1 << 30, -(1 << 30)};
   const int odd = OneOf(random, kOdd);
   const int steps = message->steps_size();
-  switch (Below(random, 6)) {
+  switch (Below(random, 8)) {
     case 0:
       message->set_size(odd > 1000 ? 100 : odd);
       break;
@@ -180,6 +203,17 @@ void Damage(Random* random, v1::UpdateProgram* message) {
       break;
     case 2:
       if (message->input_types_size() > 0) message->set_input_types(0, odd);
+      break;
+    case 3:
+      message->set_rows(odd);
+      break;
+    case 4:
+      if (message->row_sums_size() == 0) break;
+      if (OneIn(random, 2)) {
+        message->mutable_row_sums(0)->set_input(odd);
+      } else {
+        message->mutable_row_sums(0)->set_indices(odd);
+      }
       break;
     default:
       if (steps == 0) break;
@@ -207,15 +241,33 @@ std::unique_ptr<char[]> Memory(Random* random, DataType type, int64_t size) {
   return memory;
 }
 
+// Where rows go: some to the same place, some nowhere.
+SortedRows Indices(Random* random, DataType type, int64_t count, int64_t rows) {
+  tensorflow::Tensor numbers(type, tensorflow::TensorShape({count}));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = OneIn(random, 9)
+                            ? -1 - Below(random, 3)
+                            : Below(random, static_cast<int>(rows));
+    if (type == tensorflow::DT_INT32) {
+      numbers.flat<int32_t>()(i) = static_cast<int32_t>(row);
+    } else {
+      numbers.flat<int64_t>()(i) = row;
+    }
+  }
+  return *SortedRows::Sort(numbers, rows);
+}
+
 struct Outcome {
   std::vector<std::string> variables, results;
 };
 
 Outcome Run(const Program& program, const Bytes& variables,
-            const std::vector<BlockOperand>& inputs, bool in_place,
+            const std::vector<BlockOperand>& inputs,
+            const std::vector<SortedRows>& indices, bool in_place,
             bool backwards) {
   ProgramMemory memory;
   memory.inputs = inputs;
+  memory.indices = indices;
   Bytes before, after, results;
   const auto bytes = [&](DataType type) {
     return program.size() * DataTypeSize(type);
@@ -264,13 +316,23 @@ void Try(Random* random, const Program& program) {
   for (const DataType type : program.variable_types()) {
     variables.push_back(Memory(random, type, program.size()));
   }
+  std::vector<SortedRows> indices;
+  std::vector<int64_t> counts;
+  for (const DataType type : program.index_types()) {
+    counts.push_back(Below(random, 40));
+    indices.push_back(Indices(random, type, counts.back(), program.rows()));
+  }
   std::vector<BlockOperand> inputs;
-  for (const DataType type : program.input_types()) {
-    const bool single = program.size() != 1 && OneIn(random, 2);
-    memory.push_back(Memory(random, type, single ? 1 : program.size()));
+  for (size_t i = 0; i < program.input_types().size(); ++i) {
+    const int vector = program.IndicesOf(static_cast<int>(i));
+    const bool single = vector < 0 && program.size() != 1 && OneIn(random, 2);
+    const int64_t size =
+        vector < 0 ? (single ? 1 : program.size())
+                   : counts[vector] * (program.size() / program.rows());
+    memory.push_back(Memory(random, program.input_types()[i], size));
     inputs.push_back({memory.back().get(), single});
   }
-  const Outcome once = Run(program, variables, inputs, false, false);
+  const Outcome once = Run(program, variables, inputs, indices, false, false);
   for (size_t i = 0; i < variables.size(); ++i) {
     const std::string& value = once.variables[i];
     if (!program.assigns(static_cast<int>(i)) &&
@@ -280,7 +342,8 @@ void Try(Random* random, const Program& program) {
     }
   }
   for (const bool in_place : {false, true}) {
-    const Outcome again = Run(program, variables, inputs, in_place, true);
+    const Outcome again =
+        Run(program, variables, inputs, indices, in_place, true);
     if (again.variables != once.variables || again.results != once.results) {
       std::fprintf(stderr, "other values %s\n",
                    in_place ? "in place" : "block by block");
