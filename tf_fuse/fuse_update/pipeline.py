@@ -50,7 +50,7 @@ from tf_fuse.fuse_update.outline import Outline, outline
 from tf_fuse.fuse_update.outline_row_divisions import outline_with_divisions
 from tf_fuse.fuse_update.rewrite.dead_nodes import without_dead_nodes
 from tf_fuse.fuse_update.rewrite.locking import lock_applies
-from tf_fuse.fuse_update.rewrite.shared_reads import share_reads
+from tf_fuse.fuse_update.rewrite.shared_reads import mark_reads, share_reads
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,9 @@ class Pipeline:
             view, found = self._outline(call, view, shapes, devices)
         function, is_locked = found.function, False
         if devices is not None:
-            if function is not None and self._backend.may_differ():
-                share_reads(function, view, shapes)
+            if function is not None:
+                share = share_reads if self._backend.may_differ() else mark_reads
+                share(function, view, shapes)
             is_locked = bool(lock_applies(function or definition, view, devices))
         if function is None:
             if not inner and not is_locked:

@@ -43,6 +43,17 @@ def test_servers_run_as_many_operations_for_many_tables(cases):
     assert sum(many["lookups"]) == _MORE_TABLES
 
 
+def test_servers_run_as_many_operations_where_an_optimizer_changes_all_rows(cases):
+    few, many = (cases[f"all rows {tables}"] for tables in (_TABLES, _MORE_TABLES))
+    assert few["servers"] == many["servers"]
+    # Of each server: what tells the step's beginning, lookups with their sends, and updates.
+    assert [len(groups) for groups in many["servers"].values()] == [3, 3]
+    # (One more counts the steps.)
+    assert (few["updates"], many["updates"]) == (_TABLES + 1, _MORE_TABLES + 1)
+    # No table has an operation of its own that makes its gradient dense.
+    assert (few["sums"], many["sums"]) == (2 * _TABLES, 2 * _MORE_TABLES)
+
+
 def test_a_worker_sends_as_often_for_many_tables(cases):
     few, many = (cases[f"operations {tables}"] for tables in (_TABLES, _MORE_TABLES))
     # Ids, and gradients that are ready at a moment of their own each.
@@ -62,9 +73,12 @@ def test_an_error_is_that_of_tensorflow(cases, row):
 
 def _main():
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
     import tf_fuse
     from tests.cluster.parameter_server import update_cases
+    from tf_fuse.shard_update import interception
+    from tf_fuse.v1 import update_pb2
 
     job = coordinator.Job("off", 1, 2)
 
@@ -135,10 +149,23 @@ def _main():
             "groups": with_[2],
         }
 
-    def counted(tables):
+    def of_all_rows(tables):
+        tf.config.optimizer.set_experimental_options({"fuse_weight_update": True})
+        found = counted(tables, "keras Adam")
+        tf.config.optimizer.set_experimental_options({"fuse_weight_update": False})
+        (decision,) = interception.fuser_of(context.context()).decisions[-1:]
+        sums = [
+            len(update_pb2.UpdateProgram.FromString(node.attr["program"].s).row_sums)
+            for node in decision.outline.function.node_def
+            if node.op == "TfFuse>ElementwiseUpdate"
+        ]
+        return {**found, "sums": sum(sums)}
+
+    def counted(tables, kind="scatter"):
         switch(True)
-        step, _ = model("scatter", tables)
+        step, _ = model(kind, tables)
         job.call(step, (ids(0, tables),))
+        updates = 0
         servers = {}
         lookups = []
         sends = collections.Counter()
@@ -151,7 +178,10 @@ def _main():
             if "/job:ps/" in group["device"]:
                 servers.setdefault(group["device"], []).append(sorted(group["operations"]))
                 lookups.append(group["operations"].get("ResourceGather", 0))
-        return {"servers": servers, "lookups": lookups, "sends": sends, "sent": sent}
+                updates += group["operations"].get("TfFuse>ElementwiseUpdate", 0)
+        return {
+            "servers": servers, "lookups": lookups, "sends": sends, "sent": sent, "updates": updates
+        }  # fmt: skip
 
     def error(row):
         texts = {}
@@ -176,6 +206,7 @@ def _main():
         for name in ("scatter", "keras Adam", "keras SGD", "tf_keras Adagrad", "large rows")
     }
     cases |= {f"operations {n}": lambda n=n: counted(n) for n in (_TABLES, _MORE_TABLES)}
+    cases |= {f"all rows {n}": lambda n=n: of_all_rows(n) for n in (_TABLES, _MORE_TABLES)}
     cases |= {f"error {row}": lambda row=row: error(row) for row in (-1, 50)}
     coordinator.finish(cases)
 

@@ -17,14 +17,19 @@ def step_of(op, inputs=(), variable=0, dtype=None):
     )
 
 
-def program_of(size, steps, *, variables=(), inputs=(), results=()):
-    """A program; the others are types, and the numbers of results."""
+def program_of(size, steps, *, variables=(), inputs=(), results=(), rows=0, indices=(), sums=()):
+    """A program; the others are types, and the numbers of results; sums are (input, vector, op)."""
     return update_pb2.UpdateProgram(
         size=size,
         steps=steps,
         variable_types=[dtype.as_datatype_enum for dtype in variables],
         input_types=[dtype.as_datatype_enum for dtype in inputs],
         results=results,
+        rows=rows,
+        index_types=[dtype.as_datatype_enum for dtype in indices],
+        row_sums=[
+            update_pb2.RowSum(input=number, indices=vector, op=op) for number, vector, op in sums
+        ],
     )
 
 

@@ -23,6 +23,14 @@ from tests.unit.kernels.elementwise_programs import (
 )
 
 F, D, B = tf.float32, tf.float64, tf.bool
+
+
+def _summed(sums, *, rows=3, indices=(tf.int32,), dtype=F):
+    """A program whose result is one input of six elements."""
+    steps = [step_of("Identity", [0], dtype=dtype)]
+    return program_of(6, steps, inputs=[dtype], results=[0], rows=rows, indices=indices, sums=sums)
+
+
 _WRONG = [
     (program_of(-1, []), "size -1"),
     (program_of(1, [read()] * 10001, variables=[F]), "more than 10000 values"),
@@ -71,6 +79,20 @@ _WRONG = [
      "a step 0 (AddN) of bool to type 10"),
     (program_of(1, [step_of("AddN", [0, 1], dtype=F)], inputs=[F, D]),
      "a step 0 (AddN) whose input 1 is double, not float"),
+    (_summed([(0, 0, "")], indices=[F]), "numbers of rows of float"),
+    (_summed([(0, 0, "")], indices=[tf.uint8]), "numbers of rows of type 4"),
+    (_summed([(0, 0, "")], rows=0), "0 rows of 6 elements"),
+    (_summed([(0, 0, "")], rows=-3), "-3 rows of 6 elements"),
+    (_summed([(0, 0, "")], rows=4), "4 rows of 6 elements"),
+    (_summed([], indices=[]), "3 rows of 6 elements"),
+    (_summed([(1, 0, "")]), "rows in input 1 with the numbers 0"),
+    (_summed([(-1, 0, "")]), "rows in input -1 with the numbers 0"),
+    (_summed([(0, 1, "")]), "rows in input 0 with the numbers 1"),
+    (_summed([(0, -1, "")]), "rows in input 0 with the numbers -1"),
+    (_summed([(0, 0, ""), (0, 0, "")]), "rows in input 0 with the numbers 0"),
+    (_summed([(0, 0, "Mul")]), "a sum of rows of float after the operation 'Mul'"),
+    (_summed([(0, 0, "x")]), "a sum of rows of float after the operation 'x'"),
+    (_summed([(0, 0, "")], dtype=B), "a sum of rows of bool after the operation ''"),
 ]  # fmt: skip
 
 
@@ -137,6 +159,32 @@ def test_an_input_of_another_size():
         call(_ADD, [v], [tf.zeros([3])])
     assert "input 0 has the shape [3], but the update is of 2 elements" in _first(error)
     assert v.numpy().tolist() == [1.0, 2.0]
+
+
+_ROWS = _summed([(0, 0, "Square")])
+
+
+def test_rows_that_are_summed():
+    rows = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    (result,) = call(_ROWS, (), [rows, tf.constant([2, -1, 2])], [F])
+    assert result.numpy().tolist() == [0.0, 0.0, 0.0, 0.0, 26.0, 40.0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "indices", "what"),
+    [
+        ([2, 2], [0, 3], "segment_ids[1] = 3 is out of range [0, 3)"),
+        ([2, 2], [[0, 1], [9, 1]], "segment_ids[1,0] = 9 is out of range [0, 3)"),
+        ([3, 2], [0, 1], "data.shape = [3,2] does not start with segment_ids.shape = [2]"),
+        ([], [0], "data.shape = [] does not start with segment_ids.shape = [1]"),
+        ([2, 3], [0, 1], "2 rows of a tensor of shape [2,3], but the update is of 3 rows with "
+         "together 6 elements"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit(rows, indices, what):
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        call(_ROWS, (), [tf.ones(rows), tf.constant(indices)], [F])
+    assert what in _first(error)
 
 
 def test_a_variable_of_another_size_or_type():

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which tensors travel as bfloat16: rows and gradients of marked variables, and nothing else."""
 
+import types
+
 import pytest
 import tensorflow as tf
 
+from tests.unit.kernels import elementwise_programs as elementwise
 from tests.unit.passes import compression_testing as graphs
 from tests.unit.passes.pass_testing import PS0, PS1, W0, device, trace
 from tf_fuse.explain import rewrite
@@ -45,10 +48,10 @@ def test_a_graph_without_marks_is_not_changed():
     assert {node.op for partition in plain.before.values() for node in partition.node} == {
         "_Arg", "Placeholder", "ResourceGather", "ResourceScatterSub", "Square", "_Recv", "_Send",
     }  # fmt: skip
-    types = {
+    sent = {
         node.attr["T"].type for p in plain.before.values() for node in p.node if node.op == "_Send"
     }
-    assert types == {tf.float32.as_datatype_enum, tf.int32.as_datatype_enum}
+    assert sent == {tf.float32.as_datatype_enum, tf.int32.as_datatype_enum}
 
 
 @pytest.mark.parametrize("mark", ["", "float32"])
@@ -255,6 +258,22 @@ def test_the_update_of_whole_rows_with_a_count_of_updates_is_dense():
             )
 
     assert graphs.sent(build) == {"gradient": "bfloat16 by TfFuse>RoundWithFeedback"}
+
+
+def test_rows_that_an_update_of_a_whole_variable_sums_have_no_feedback():
+    steps = [elementwise.assign(0, kind="Add")]
+    program = elementwise.program_of(
+        18, steps, variables=[tf.float32], inputs=[tf.float32],
+        rows=9, indices=[tf.int32], sums=[(0, 0, "")],
+    )  # fmt: skip
+
+    def build():
+        gradient, ids = graphs.gradient(), graphs.fed("ids")
+        with tf.device(PS0):
+            table = types.SimpleNamespace(handle=graphs.table())
+            elementwise.call(program, [table], [gradient, ids])
+
+    assert graphs.sent(build) == {"gradient": "bfloat16 by Cast", "ids": "int32"}
 
 
 def test_rows_in_a_fused_receive_with_other_tensors():

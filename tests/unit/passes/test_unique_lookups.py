@@ -3,10 +3,12 @@
 """Which ids travel once each: those of lookups, and of gradients that are only added up."""
 
 import re
+import types
 
 import pytest
 import tensorflow as tf
 
+from tests.unit.kernels import elementwise_programs as elementwise
 from tests.unit.passes.pass_testing import PS0, PS1, W0, device, nodes_of, trace
 from tf_fuse.explain import rewrite
 
@@ -246,6 +248,24 @@ def test_gradients_that_become_dense():
         _used(_summed(gradient, _input("ids")), on=PS0)
 
     assert _found(build) == ([0, 1, 1], ["gradient/sums", "ids/unique"])
+
+
+@pytest.mark.parametrize("op", ["", "Square"])
+def test_gradients_that_an_update_of_a_whole_table_sums(op):
+    program = elementwise.program_of(
+        18, [elementwise.assign(0, kind="Add")], variables=[tf.float32],
+        inputs=[tf.float32, tf.float32], rows=9, indices=[tf.int32], sums=[(1, 0, op)],
+    )  # fmt: skip
+
+    def build():
+        gradient, ids = _input("gradient", (3, 2), tf.float32), _input("ids")
+        with tf.device(PS0):
+            table = types.SimpleNamespace(handle=_table())
+            elementwise.call(program, [table], [tf.constant(1.0), gradient, ids])
+
+    assert _found(build) == (
+        (_NONE, ["gradient", "ids"]) if op else ([0, 1, 1], ["gradient/sums", "ids/unique"])
+    )
 
 
 @pytest.mark.parametrize("numbers_are_used", [False, True])
