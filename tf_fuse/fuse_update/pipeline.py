@@ -10,7 +10,7 @@
 4. find fusion clusters         `analysis/fusion_clusters.py`     view, shapes -> clusters
 5. encode them                  `encode/`                         cluster -> FusedOperation
 6. outline them                 `rewrite/function_builder.py`     view, operations -> FunctionDef
-7. share reads (servers only)   `rewrite/shared_reads.py`         reads each rate once
+7. mark reads (servers only)    `rewrite/shared_reads.py`         of rates, for a later pass
 8. lock (servers only)          `rewrite/locking.py`              sets use_locking on ResourceApply*
 9. register the function, with the bodies that it calls
 
@@ -50,7 +50,7 @@ from tf_fuse.fuse_update.outline import Outline, outline
 from tf_fuse.fuse_update.outline_row_divisions import outline_with_divisions
 from tf_fuse.fuse_update.rewrite.dead_nodes import without_dead_nodes
 from tf_fuse.fuse_update.rewrite.locking import lock_applies
-from tf_fuse.fuse_update.rewrite.shared_reads import mark_reads, share_reads
+from tf_fuse.fuse_update.rewrite.shared_reads import mark_reads
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,7 @@ class Pipeline:
         function, is_locked = found.function, False
         if devices is not None:
             if function is not None:
-                share = share_reads if self._backend.may_differ() else mark_reads
-                share(function, view, shapes)
+                mark_reads(function, view, shapes)
             is_locked = bool(lock_applies(function or definition, view, devices))
         if function is None:
             if not inner and not is_locked:

@@ -11,7 +11,6 @@
 #include "passes/fuse_recv/operations_rewrite.h"
 #include "passes/fuse_recv/recv_analysis.h"
 #include "passes/fuse_recv/recv_rewrite.h"
-#include "passes/merge_equal_nodes.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace tf_fuse {
@@ -38,9 +37,6 @@ FusePlan PlanAndVerify(const PartitionView& view,
 absl::Status FuseReceives(const PartitionGraphs& partitions,
                           const AnalysisOptions& options,
                           v1::FuseReport* report) {
-  if (options.fuse_operations) {
-    for (const auto& [_, graph] : partitions) MergeEqualNodes(graph.get());
-  }
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
   FusePlan plan = PlanAndVerify(*view, options);

@@ -1,0 +1,160 @@
+// Copyright 2026 The tf_fuse Authors.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Merges the arithmetic that an optimizer repeats for each variable, such as
+// the bias correction of its rate: the reads that
+// tf_fuse/fuse_update/rewrite/shared_reads.py marks, and what depends on them.
+// TensorFlow leaves both alone, since each read may see another value, and the
+// arithmetic is colocated with another variable each. So servers would run ten
+// operations for each variable, and updates that wait for the same numbers
+// would not become one operation.
+
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "passes/view/placed_nodes.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+
+namespace tf_fuse {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+
+namespace {
+
+// Of a ReadVariableOp, a bool: whether it may be merged with another read of
+// its variable that waits for the same nodes.
+constexpr char kSharedReadAttr[] = "_tf_fuse_shared_read";
+
+// Longer ones are not compared.
+constexpr size_t kMostAttrBytes = 256;
+
+bool IsSharedRead(const Node& node) {
+  bool shared = false;
+  return node.type_string() == "ReadVariableOp" &&
+         tensorflow::TryGetNodeAttr(node.attrs(), kSharedReadAttr, &shared) &&
+         shared;
+}
+
+class Merger {
+ public:
+  explicit Merger(Graph* graph) : graph_(graph) {}
+
+  void Run() {
+    FindDevices();
+    if (devices_.empty()) return;
+    std::vector<Node*> order;
+    tensorflow::GetReversePostOrder(*graph_, &order,
+                                    tensorflow::NodeComparatorName());
+    std::unordered_map<std::string, Node*> first;
+    for (Node* node : order) {
+      if (!MayMerge(*node)) continue;
+      std::string key = KeyOf(*node);
+      if (key.empty()) continue;
+      const auto [it, is_new] = first.emplace(std::move(key), node);
+      if (!is_new) Replace(node, it->second);
+    }
+  }
+
+ private:
+  // Those that have marked reads, or read what these read.
+  void FindDevices() {
+    for (const Node* node : graph_->op_nodes()) {
+      if (!IsSharedRead(*node)) continue;
+      devices_.insert(DeviceOf(*node));
+      for (const Node* reader : node->out_nodes()) {
+        devices_.insert(DeviceOf(*reader));
+      }
+    }
+  }
+
+  bool MayMerge(const Node& node) const {
+    if (!node.IsOp() || node.IsControlFlow() || node.num_outputs() == 0 ||
+        devices_.count(DeviceOf(node)) == 0) {
+      return false;
+    }
+    const auto is_ref = [](tensorflow::DataType type) {
+      return tensorflow::IsRefType(type);
+    };
+    return IsSharedRead(node) ||
+           (!node.op_def().is_stateful() &&
+            std::none_of(node.input_types().begin(), node.input_types().end(),
+                         is_ref));
+  }
+
+  // Equal for nodes that compute the same from the same; empty: not known.
+  static std::string KeyOf(const Node& node) {
+    std::string key = absl::StrCat(node.type_string(), "\n", DeviceOf(node));
+    std::vector<std::pair<std::string, std::string>> attrs;
+    for (const auto& [name, value] : node.attrs()) {
+      if (name == tensorflow::kColocationAttrName) continue;
+      if (value.ByteSizeLong() > kMostAttrBytes) return "";
+      attrs.emplace_back(name, value.SerializeAsString());
+    }
+    std::sort(attrs.begin(), attrs.end());
+    for (const auto& [name, value] : attrs) {
+      absl::StrAppend(&key, "\n", name, "=", value);
+    }
+    std::vector<std::pair<int, std::string>> inputs;
+    for (const Edge* edge : node.in_edges()) {
+      inputs.emplace_back(
+          edge->dst_input(),
+          absl::StrCat(edge->src()->id(), ":", edge->src_output()));
+    }
+    std::sort(inputs.begin(), inputs.end());
+    for (const auto& [index, source] : inputs) {
+      absl::StrAppend(&key, "\n", index, "<", source);
+    }
+    return key;
+  }
+
+  void Replace(Node* node, Node* by) {
+    const std::vector<const Edge*> edges(node->out_edges().begin(),
+                                         node->out_edges().end());
+    for (const Edge* edge : edges) {
+      Node* const reader = edge->dst();
+      const int output = edge->src_output(), input = edge->dst_input();
+      graph_->RemoveEdge(edge);
+      if (input == Graph::kControlSlot) {
+        graph_->AddControlEdge(by, reader);
+      } else {
+        graph_->AddEdge(by, output, reader, input);
+      }
+    }
+    graph_->RemoveNode(node);
+  }
+
+  Graph* const graph_;
+  absl::flat_hash_set<std::string> devices_;
+};
+
+class MergeRatesPass : public tensorflow::GraphOptimizationPass {
+ public:
+  absl::Status Run(
+      const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph != nullptr && *options.graph != nullptr) {
+      Merger(options.graph->get()).Run();
+    }
+    return absl::OkStatus();
+  }
+};
+
+// Grappler has run: what it makes of a computation depends on how many others
+// read the same. Devices are assigned, and the graph is not cut yet, so a
+// number that several operations of a server need is sent there once.
+REGISTER_OPTIMIZATION(
+    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 70,
+    MergeRatesPass);
+
+}  // namespace
+
+}  // namespace tf_fuse
