@@ -39,6 +39,7 @@ from tf_fuse.fuse_update.analysis.fusion_clusters import (
 from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
 from tf_fuse.fuse_update.analysis.rows import SCATTERS, PartialShape
 from tf_fuse.fuse_update.encode.encoder_interface import Encoder, FusedOperation
+from tf_fuse.fuse_update.encode.row_sums import take_rows
 from tf_fuse.fuse_update.encode.staged import StagedEncoder
 from tf_fuse.fuse_update.rewrite.function_builder import OutlinedFunction
 
@@ -133,6 +134,7 @@ def outline(
     for i, cluster in enumerate(kept):
         made = ready.get(id(cluster)) or encoder.encode(view, cluster, finder.shapes, site)
         if isinstance(made, FusedOperation):
+            take_rows(view, cluster, finder.shapes, made)
             operations[i] = made
             continue
         left += _assignments_of(view, cluster, made)

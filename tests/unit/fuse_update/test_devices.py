@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tf_fuse  # noqa: F401  (loads the operations)
 from tf_fuse.function_graph.function_lookup import op_defs, partial_shapes, static_shapes
-from tf_fuse.function_graph.view import GraphView, control_inputs, data_inputs
+from tf_fuse.function_graph.view import GraphView, control_inputs
 from tf_fuse.fuse_update.analysis.devices import CALLER, ArgumentDevices, Servers
 from tf_fuse.fuse_update.encode.elementwise import ElementwiseEncoder
 from tf_fuse.fuse_update.outline import outline

@@ -262,13 +262,19 @@ for seed in range(int(sys.argv[1])):
         program.steps.add(op=op, inputs=inputs, variable=number(2),
                           type=r.choice(types) if wild else {"Less": 10}.get(op, 1))
     program.results.extend(number(2 + len(program.steps)) for _ in range(r.randrange(3)))
+    if r.random() < 0.5:
+        program.rows = r.choice([3, 3, 1, 2, 0, -1, 2**62]) if wild else 3
+        program.index_types.append(r.choice([3, 3, 9, 1]) if wild else 3)
+        program.row_sums.add(input=number(1), indices=number(1), op=r.choice(["", "Square", "x"]))
     data = bytearray(program.SerializeToString())
     if r.random() < 0.2:
         data[r.randrange(len(data))] = r.randrange(256)
     kinds = [tf.float32 if r.random() < 0.9 else tf.bool for _ in program.results]
     try:
-        operation(variables=[v.handle, w.handle], inputs=[tf.ones([3]), tf.constant(True)],
-                  begun=[], Tout=kinds, shapes=[[3]] * len(kinds), program=bytes(data))
+        numbers = [tf.constant([2, -1, r.choice([0, 2, 3])])] if program.index_types else []
+        operation(variables=[v.handle, w.handle], begun=[],
+                  inputs=[tf.ones([3]), tf.constant(True), *numbers],
+                  Tout=kinds, shapes=[[3]] * len(kinds), program=bytes(data))
         ran += 1
     except (tf.errors.OpError, UnicodeDecodeError):
         pass

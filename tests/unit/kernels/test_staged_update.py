@@ -221,6 +221,15 @@ def test_who_has_read_the_value_keeps_it():
         np.testing.assert_array_equal(variable.numpy()[1], before[1] + 1)
 
 
+def _summing():
+    """A stage whose program would take rows."""
+    stage = _whole(6, _HALVE, (0,), (1,))
+    stage.program.rows = 3
+    stage.program.index_types.append(tf.int32.as_datatype_enum)
+    stage.program.row_sums.add(input=0, indices=0)
+    return stage
+
+
 _ROW, _ONE, _TWO = tf.constant([1]), tf.ones([1, 2]), _scatter()
 _WRONG = {
     "does not parse": (b"\xff\xff", None),
@@ -239,6 +248,7 @@ _WRONG = {
     "a program of 1 variables in a stage of 2": (
         [staged_update_pb2.UpdateStage(program=_whole(6, _HALVE, (0,), (1,)).program,
                                        variables=[0, 0], inputs=[1])], None),
+    "a program that sums rows": ([_summing()], None),
     "input 5 of 2": ([_whole(6, _HALVE, (0,), (5,))], None),
     "input -1 of 2": ([_whole(6, _HALVE, (0,), (-1,))], None),
     "in a stage of float and 5 elements": ([_whole(5, _HALVE, (0,), (1,))], None),

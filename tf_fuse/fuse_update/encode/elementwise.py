@@ -20,7 +20,6 @@ from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
 from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster, Rules
 from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
-from tf_fuse.fuse_update.analysis.row_sums import row_sum_of
 from tf_fuse.fuse_update.encode.encoder_interface import FusedOperation
 from tf_fuse.fuse_update.grappler.predict_common_subexpressions import CommonSubexpressions
 from tf_fuse.fuse_update.grappler.simplified_cluster import SimplifiedCluster
@@ -91,7 +90,7 @@ class ElementwiseEncoder:
             simple = cluster_as_traced(view, cluster, shapes)
             if simple is None:
                 return "optimizer"
-            made = _Writer(view, simple, cluster, shapes).write()
+            made = _Writer(simple, cluster).write(shapes)
         is_exact = set(made.node.attr["Tin"].list.type) <= _WHOLE and all(
             node.attr["dtype"].type in _WHOLE
             for node in map(view.nodes.__getitem__, cluster.nodes)
@@ -134,7 +133,7 @@ class ElementwiseEncoder:
                 return "optimizer"
         if len(simple.nodes) + len(simple.inputs) > _MOST_VALUES:
             return "too_many"
-        return _Writer(view, simple, cluster, shapes).write()
+        return _Writer(simple, cluster).write(shapes)
 
 
 @functools.cache
@@ -222,16 +221,9 @@ def _read(node: Any) -> list[str]:
 class _Writer:
     """Writes the program of a cluster."""
 
-    def __init__(
-        self,
-        outer: GraphView,
-        simple: SimplifiedCluster,
-        cluster: FusionCluster,
-        shapes: Mapping[str, Shape | None],
-    ):
+    def __init__(self, simple: SimplifiedCluster, cluster: FusionCluster):
         from tf_fuse.v1 import update_pb2
 
-        self._outer, self._shapes = outer, shapes
         self._simple, self._cone, self._view = simple, cluster, simple.view
         self._program = update_pb2.UpdateProgram(size=cluster.size)
         read = {t for name in simple.nodes for t in _read(self._view.nodes[name])}
@@ -242,7 +234,7 @@ class _Writer:
         self._values = {tensor: i for i, tensor in enumerate(self._inputs)}
         self._variables: dict[str, int] = {}
 
-    def write(self) -> FusedOperation:
+    def write(self, shapes: Mapping[str, Shape | None]) -> FusedOperation:
         from tensorflow.core.framework import node_def_pb2
 
         simple, program = self._simple, self._program
@@ -253,37 +245,19 @@ class _Writer:
         program.results.extend(self._values[tensor] for tensor in simple.results)
         node = node_def_pb2.NodeDef(op=OP, device=self._cone.device)
         node.input.extend(simple.variables[name] for name in self._variables)
-        node.input.extend(self._operands())
+        node.input.extend(simple.inputs.get(tensor, tensor) for tensor in self._inputs)
         node.attr["N"].i = len(self._variables)
-        node.attr["Tin"].list.type.extend([*program.input_types, *program.index_types])
+        node.attr["Tin"].list.type.extend(program.input_types)
         node.attr["Tout"].list.type.extend(map(self._view.dtype, simple.results))
         for tensor in simple.outer_results:
             shape = node.attr["shapes"].list.shape.add()
-            for size in self._shapes[tensor] or ():
+            for size in shapes[tensor] or ():
                 shape.dim.add(size=size)
         for key in ("Tin", "Tout", "shapes"):  # (An empty list is a value, too.)
             node.attr[key].list.SetInParent()
         node.attr["program"].s = program.SerializeToString(deterministic=True)
         constants = [self._view.nodes[name] for name in self._constants]
         return FusedOperation(node, simple.outer_results, "results", constants=constants)
-
-    def _operands(self) -> list[str]:
-        """Return what the operation reads, rows instead of their sums; describe the sums."""
-        operands, vectors = [], []
-        for index, name in enumerate(self._inputs):
-            tensor = self._simple.inputs.get(name, name)
-            found = row_sum_of(self._outer, self._cone, self._shapes, tensor)
-            if found is None or self._program.rows not in (0, found.rows):
-                operands.append(tensor)
-                continue
-            operands.append(found.values)
-            if found.indices not in vectors:
-                vectors.append(found.indices)
-            at = vectors.index(found.indices)
-            self._program.row_sums.add(input=index, indices=at, op=found.op)
-            self._program.rows = found.rows
-        self._program.index_types.extend(map(self._outer.dtype, vectors))
-        return [*operands, *vectors]
 
     def _add(self, node: Any) -> None:
         view, program = self._view, self._program
