@@ -52,14 +52,18 @@ def conditions(args: argparse.Namespace) -> list[Condition]:
     ]
 
 
-def in_turn(number: int, count: int) -> int:
-    """Which condition round `number` of `compare.run_in_turn` has.
+def condition_of(number: int, rounds: int) -> tuple[int, bool]:
+    """Which condition round `number` of `compare.run_in_turn` has, and whether it counts.
 
-    That reverses the order of the variants from round to round. So every other pass through the
-    conditions goes backwards: then each condition meets both orders, whatever their number is.
+    All rounds of a condition follow each other, and the first one does not count: connections of
+    TCP and HTTP/2 take seconds to learn how much they may send at once over another delay.
+
+    Args:
+      number: from 0.
+      rounds: that count, of each condition.
     """
-    at = number % count
-    return at if number // count % 2 == 0 else count - 1 - at
+    at, of_condition = divmod(number, rounds + 1)
+    return at, of_condition > 0
 
 
 def measure(
@@ -85,14 +89,16 @@ def measure(
     round_trips: list[list[float]] = [[] for _ in links]
 
     def before_round(number: int) -> None:
-        at = in_turn(number, len(links))
-        hosts.shape(**dataclasses.asdict(links[at]))
-        round_trips[at].append(hosts.round_trip_ms())
+        at, counts = condition_of(number, args.rounds)
+        if counts:
+            round_trips[at].append(hosts.round_trip_ms())
+        else:
+            hosts.shape(**dataclasses.asdict(links[at]))
 
     placed = {**spec, "hosts": hosts.of(_SIDES)}
     rounds, _ = compare.run_in_turn(
         {mode: compare.Variant({**placed, **fuse_recv.variant(args, mode)}) for mode in args.modes},
-        args.rounds * len(links),
+        (args.rounds + 1) * len(links),
         args.steps,
         progress,
         before_round=before_round,
@@ -111,7 +117,7 @@ def measure(
             **{mode: modes[mode]["recv_rpcs_per_step"] for mode in fused},
         },
         "conditions": [
-            _numbers(link, round_trips[at], _rounds_of(rounds, at, len(links)))
+            _numbers(link, round_trips[at], _rounds_of(rounds, at, args.rounds))
             for at, link in enumerate(links)
         ],
         "losses": modes[fused[0]]["losses"],
@@ -120,10 +126,10 @@ def measure(
 
 
 def _rounds_of(
-    rounds: Mapping[str, Sequence[Mapping[str, Any]]], at: int, count: int
+    rounds: Mapping[str, Sequence[Mapping[str, Any]]], at: int, counted: int
 ) -> dict[str, list[Mapping[str, Any]]]:
     return {
-        mode: [one for number, one in enumerate(of_mode) if in_turn(number, count) == at]
+        mode: [r for number, r in enumerate(of_mode) if condition_of(number, counted) == (at, True)]
         for mode, of_mode in rounds.items()
     }
 
@@ -299,7 +305,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", choices=options.MODES[1:-1], default=["fused"],
                         help="beside stock")  # fmt: skip
     parser.add_argument("--steps", type=int, default=20, help="per round and condition")
-    parser.add_argument("--rounds", type=int, default=5, help="through all conditions")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of each condition, after one that does not count"
+    )
     parser.add_argument("--json", type=Path, help="write all numbers here")
     parser.add_argument("--plot", type=Path, help="write a picture here")
     parser.add_argument(

@@ -52,7 +52,7 @@ def test_training_across_hosts(isolated_env, tmp_path, rounds):
     result = json.loads(out.read_text())
     # The same values as stock, on every kind of link, and they are no constant.
     assert result["losses_equal"] is True
-    assert len(set(result["losses"])) == 2 * rounds * 4
+    assert len(set(result["losses"])) == 2 * (rounds + 1) * 4
     # As on loopback: per table ids, rows and gradient; fused, one each way per server and depth.
     assert result["recv_rpcs_per_step"] == {"stock": 3 * _FEATURES + 5, "fused": 9}
     assert [row["name"] for row in result["conditions"]] == ["1 ms", "1 ms, 1% loss"]

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-in for netem: when packets arrive, and which do not; the clock is the test's."""
 
-import pytest
-
 from benchmarks.fuse_recv import network
 from examples import tun_relay
 
@@ -59,12 +57,10 @@ def test_loss_is_as_often_as_asked_for():
     assert 900 <= link.dropped <= 1100  # the seed is fixed: the same number each time
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 6])
-def test_each_condition_meets_both_orders_of_the_variants(count):
-    orders = {}
-    for number in range(2 * count):
-        orders.setdefault(network.in_turn(number, count), set()).add(number % 2)
-    assert orders == {at: {0, 1} for at in range(count)}
+def test_rounds_of_a_condition_follow_each_other_and_the_first_does_not_count():
+    assert [network.condition_of(number, 2) for number in range(7)] == [
+        (0, False), (0, True), (0, True), (1, False), (1, True), (1, True), (2, False),
+    ]  # fmt: skip
 
 
 def test_the_table_goes_between_its_marks(tmp_path):
