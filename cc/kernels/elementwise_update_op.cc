@@ -192,6 +192,11 @@ class ElementwiseUpdateOp : public OpKernel {
     absl::Status status = ctx->input_list("inputs", &inputs);
     if (!status.ok()) return status;
     const int count = static_cast<int>(program_->input_types().size());
+    for (int i = 0; i < count; ++i) {
+      const int at = program_->IndicesOf(i);
+      if (at >= 0) status.Update(CheckStart(inputs[i], inputs[count + at]));
+    }
+    if (!status.ok()) return status;
     for (int i = count; i < inputs.size(); ++i) {
       auto sorted = SortedRows::Sort(inputs[i], program_->rows());
       if (!sorted.ok()) return sorted.status();
@@ -218,8 +223,8 @@ class ElementwiseUpdateOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  // (As UnsortedSegmentSum does.)
-  absl::Status CheckRows(const Tensor& rows, const Tensor& indices) const {
+  // (As UnsortedSegmentSum does, before it looks at the numbers.)
+  static absl::Status CheckStart(const Tensor& rows, const Tensor& indices) {
     if (!tensorflow::TensorShapeUtils::StartsWith(rows.shape(),
                                                   indices.shape())) {
       return absl::InvalidArgumentError(
@@ -227,6 +232,10 @@ class ElementwiseUpdateOp : public OpKernel {
                        " does not start with segment_ids.shape = ",
                        indices.shape().DebugString()));
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRows(const Tensor& rows, const Tensor& indices) const {
     const int64_t width = program_->size() / program_->rows();
     if (rows.NumElements() != indices.NumElements() * width) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -17,6 +17,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "passes/view/frame_aliasing.h"
 #include "passes/view/placed_nodes.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -35,6 +36,9 @@ namespace {
 // its variable that waits for the same nodes.
 constexpr char kSharedReadAttr[] = "_tf_fuse_shared_read";
 
+// Of a node that computes the same as another one, its name.
+constexpr char kApartAttr[] = "_tf_fuse_apart";
+
 // Longer ones are not compared.
 constexpr size_t kMostAttrBytes = 256;
 
@@ -51,7 +55,27 @@ class Merger {
 
   void Run() {
     FindDevices();
-    if (devices_.empty()) return;
+    // (Merging adds devices.)
+    for (size_t known = 0; devices_.size() > known;) {
+      known = devices_.size();
+      MergeAll();
+    }
+  }
+
+ private:
+  // Those that have marked reads, or read what these read. (Those that read
+  // what is merged are added later.)
+  void FindDevices() {
+    for (const Node* node : graph_->op_nodes()) {
+      if (!IsSharedRead(*node)) continue;
+      devices_.insert(DeviceOf(*node));
+      for (const Node* reader : node->out_nodes()) {
+        devices_.insert(DeviceOf(*reader));
+      }
+    }
+  }
+
+  void MergeAll() {
     std::vector<Node*> order;
     tensorflow::GetReversePostOrder(*graph_, &order,
                                     tensorflow::NodeComparatorName());
@@ -61,18 +85,15 @@ class Merger {
       std::string key = KeyOf(*node);
       if (key.empty()) continue;
       const auto [it, is_new] = first.emplace(std::move(key), node);
-      if (!is_new) Replace(node, it->second);
-    }
-  }
-
- private:
-  // Those that have marked reads, or read what these read.
-  void FindDevices() {
-    for (const Node* node : graph_->op_nodes()) {
-      if (!IsSharedRead(*node)) continue;
-      devices_.insert(DeviceOf(*node));
-      for (const Node* reader : node->out_nodes()) {
-        devices_.insert(DeviceOf(*reader));
+      if (is_new) continue;
+      Node*& kept = it->second;
+      if (DependsOnOwner(*kept)) {
+        KeepApart(kept);
+        kept = node;
+      } else if (DependsOnOwner(*node)) {
+        KeepApart(node);
+      } else {
+        Replace(node, kept);
       }
     }
   }
@@ -117,6 +138,9 @@ class Merger {
     return key;
   }
 
+  // TensorFlow would merge nodes whose inputs have become the same.
+  void KeepApart(Node* node) { node->AddAttr(kApartAttr, node->name()); }
+
   void Replace(Node* node, Node* by) {
     const std::vector<const Edge*> edges(node->out_edges().begin(),
                                          node->out_edges().end());
@@ -127,6 +151,7 @@ class Merger {
       if (input == Graph::kControlSlot) {
         graph_->AddControlEdge(by, reader);
       } else {
+        devices_.insert(DeviceOf(*reader));
         graph_->AddEdge(by, output, reader, input);
       }
     }

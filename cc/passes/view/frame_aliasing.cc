@@ -185,4 +185,25 @@ bool NeedsOwnMemory(const Node& recv, bool in_loop) {
   return false;
 }
 
+bool DependsOnOwner(const Node& node) {
+  std::vector<const Node*> pending = {&node};
+  std::set<const Node*> seen = {&node};
+  while (!pending.empty()) {
+    const Node* one = pending.back();
+    pending.pop_back();
+    for (const Edge* edge : one->out_edges()) {
+      if (edge->IsControlEdge()) continue;
+      const Node* dst = edge->dst();
+      if (AddsInOrderOfOwnership(*dst) ||
+          absl::StartsWith(dst->type_string(), "Inplace")) {
+        return true;
+      }
+      if (MayShareMemory(*dst) && seen.insert(dst).second) {
+        pending.push_back(dst);
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace tf_fuse

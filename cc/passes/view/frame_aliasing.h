@@ -1,7 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decides which received tensors must not share the memory of a frame.
+// Decides which tensors must not share their memory: received ones that of a
+// frame, and others that of an equal one.
 
 #ifndef TF_FUSE_CC_PASSES_VIEW_FRAME_ALIASING_H_
 #define TF_FUSE_CC_PASSES_VIEW_FRAME_ALIASING_H_
@@ -16,6 +17,11 @@ namespace tf_fuse {
 // returns) or, for one received in a loop, longer than the iteration; or
 // computes otherwise with it.
 bool NeedsOwnMemory(const tensorflow::Node& recv, bool in_loop);
+
+// Whether it matters for a reader's result who else reads the value: an AddN
+// of three or more floats begins with an input that nobody else reads, and some
+// operations write over their input.
+bool DependsOnOwner(const tensorflow::Node& node);
 
 }  // namespace tf_fuse
 

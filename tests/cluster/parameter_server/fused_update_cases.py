@@ -149,6 +149,32 @@ def _main(which):
         fused = [len(fusion.variables) for one in found for fusion in one.clusters]
         return {"servers": servers, "stock": stock, "ours": ours, "fused": fused}
 
+    def sums():
+        """Of three, of which two depend on the rate alone."""
+        numbers = np.linspace(1, 3, 3000).astype("float32")
+
+        def run(on):
+            rate, *weights = job.variables([0.1, *[tf.constant(numbers)] * 4])
+
+            @tf.function(autograph=False)
+            def step(x):
+                def replica():
+                    for i in range(2):
+                        scaled = tf.cos(x * rate), tf.exp(x * rate), tf.tanh(x * (1.7 + i))
+                        total = tf.sin(tf.add_n(scaled))
+                        slot, weight = weights[2 * i : 2 * i + 2]
+                        slot.assign(slot * 0.9 + total)
+                        weight.assign_sub(slot * rate)
+
+                job.strategy.run(replica)
+
+            switch(on)
+            job.call(step, (tf.constant(numbers),))
+            switch(False)
+            return coordinator.exact([one.numpy() for one in weights])
+
+        return {"stock": run(False), "ours": run(True)}
+
     def passed_variables(nested):
         def run(on):
             switch(on)
@@ -281,6 +307,7 @@ def _main(which):
         "Adagrad with zeros": lambda: with_zeros("Adagrad", initial_accumulator_value=0.0),
         "RMSprop with zeros": lambda: with_zeros("RMSprop"),
         "two servers": two_servers,
+        "sums": sums,
         "passed variables": lambda: passed_variables(nested=False),
         "variables passed on": lambda: passed_variables(nested=True),
         "without fused receives": without_fused_receives,

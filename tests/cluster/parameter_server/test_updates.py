@@ -104,6 +104,11 @@ def test_variables_of_two_servers_that_are_made_of_each_other(cases):
     assert cases["two servers"]["fused"] == [1, 1, 1, 1]
 
 
+def test_sums_of_what_is_computed_from_a_rate(cases):
+    """TensorFlow adds three tensors in an order that depends on who else reads them."""
+    assert cases["sums"]["ours"] == cases["sums"]["stock"]
+
+
 @pytest.mark.parametrize("name", ["passed variables", "variables passed on"])
 def test_variables_that_are_arguments_are_updated_where_they_are(cases, name):
     """One trace, called with variables of one server, of the other one, and of both."""

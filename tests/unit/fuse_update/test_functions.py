@@ -10,7 +10,14 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import pytest
 import tensorflow as tf
 
-from tests.unit.fuse_update.fused_updates import _unrolled, clusters, compared, reasons
+from tests.unit.fuse_update.fused_updates import (
+    _unrolled,
+    bits,
+    clusters,
+    compared,
+    outlines_of,
+    reasons,
+)
 
 
 def _scalar_root(job, g):
@@ -278,3 +285,22 @@ def test_a_branch_that_has_got_more_results_for_gradients(caplog):
 
     assert clusters(compared(body)) >= 1
     assert [one.getMessage() for one in caplog.records if "cannot be" in one.getMessage()] == []
+
+
+def test_an_update_that_grappler_removes():
+    """It subtracts zeros."""
+
+    def run():
+        count = tf.Variable(tf.fill([6, 2], 3))
+
+        @tf.function(autograph=False)
+        def step():
+            count.assign_sub(count * 0)
+            return count.read_value()
+
+        return [step().numpy(), count.numpy()]
+
+    stock = run()
+    ours, outlines = outlines_of(run)
+    assert bits(ours) == bits(stock)
+    assert reasons(outlines) == {"optimizer"}

@@ -194,7 +194,8 @@ def test_a_row_that_is_not_there(row):
     assert ours == stock
 
 
-def test_rows_and_numbers_that_do_not_fit():
+@pytest.mark.parametrize("last", [3, 6])  # (A shape is wrong, also if a number is.)
+def test_rows_and_numbers_that_do_not_fit(last):
     """Shapes that are known only when the step runs."""
 
     def told():
@@ -207,7 +208,7 @@ def test_rows_and_numbers_that_do_not_fit():
             weight.assign_sub(slot * 0.1)
 
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            step(tf.ones([2, 2]), tf.constant([1, 2, 3]))
+            step(tf.ones([2, 2]), tf.constant([1, 2, last]))
         text = error.value.message
         return text[text.index("data.shape") :].split("\n")[0], slot.numpy().tolist()
 

@@ -99,14 +99,87 @@ def test_what_waits_for_a_read_waits_for_the_one_that_stays():
             value = tf.constant(1.0)
         with tf.control_dependencies(reads), tf.device(PS0):
             _raw.AssignVariableOp(resource=handle, value=value, name="assign")
-        _used(PS0, "used", tf.add_n(reads))
+        _used(PS0, "used", tf.stack(reads))
 
     partition = rewrite(trace(build)).before[PS0]
     (read,) = nodes_of(partition, "ReadVariableOp")
     (assign,) = nodes_of(partition, "AssignVariableOp")
     assert [one for one in assign.input if one.startswith("^")] == [f"^{read.name}"]
-    (sum_,) = nodes_of(partition, "AddN")
-    assert list(sum_.input) == [read.name] * 3
+    (stack,) = nodes_of(partition, "Pack")
+    assert list(stack.input) == [read.name] * 3
+
+
+@pytest.mark.parametrize("by", ["itself", "identity", "another device"])
+@pytest.mark.parametrize(("added", "squares"), [(2, 1), (3, 2)])
+def test_what_a_sum_may_begin_with_stays(added, squares, by):
+    """AddN begins with the first input that nothing else reads: merging would change its order."""
+
+    def build():
+        handle = _rate()
+        with tf.device(W0):
+            fed = [tf.compat.v1.placeholder(tf.float32, [], name=f"fed_{i}") for i in range(4)]
+        for number in range(2):
+            value = _read(handle)
+            with tf.device(PS0):
+                square = tf.square(value)
+                square = tf.identity(square) if by == "identity" else square
+            with tf.device(W0 if by == "another device" else PS0):
+                others = [tf.exp(fed[2 * number + i]) for i in range(added - 1)]
+                total = tf.add_n([square, *others])
+            _used(PS0, f"used_{number}", total)
+
+    found = nodes_of(rewrite(trace(build)).before[PS0], "Square")
+    assert len(found) == squares
+    # (TensorFlow would merge them later.)
+    assert len({node.attr["_tf_fuse_apart"].s for node in found}) == squares
+
+
+def test_many_that_a_sum_may_begin_with():
+    """One for each sum, and one for all that are not added up."""
+
+    def build():
+        handle = _rate()
+        with tf.device(PS0):
+            fed = [tf.compat.v1.placeholder(tf.float32, [], name=f"fed_{i}") for i in range(6)]
+        for number in range(6):
+            value = _read(handle)
+            with tf.device(PS0):
+                square = tf.square(value)
+                if number in (0, 3):
+                    square = tf.add_n([square, tf.exp(fed[number]), tf.sin(fed[number])])
+            _used(PS0, f"used_{number}", square)
+
+    found = nodes_of(rewrite(trace(build)).before[PS0], "Square")
+    assert len(found) == len({node.attr["_tf_fuse_apart"].s for node in found}) == 3
+
+
+def test_what_is_computed_elsewhere_from_what_was_merged():
+    def build():
+        handle = _rate()
+        for number in range(2):
+            with tf.device(PS0):
+                square = tf.square(_read(handle))
+            with tf.device(W0):
+                _used(W0, f"used_{number}", tf.exp(square))
+
+    assert _counts(build, W0)["Exp"] == 1
+
+
+@pytest.mark.parametrize("op", ["InplaceAdd", "Square"])
+def test_what_is_written_over_stays(op):
+    def build():
+        handle = _rate()
+        for number in range(2):
+            value = _read(handle)
+            with tf.device(PS0):
+                rows = tf.fill([2], value)
+                if op == "InplaceAdd":
+                    done = _raw.InplaceAdd(x=rows, i=[number], v=[2.0])
+                else:
+                    done = tf.square(rows)
+            _used(PS0, f"used_{number}", done)
+
+    assert _counts(build, PS0)["Fill"] == (2 if op == "InplaceAdd" else 1)
 
 
 def test_nodes_of_other_devices_stay():

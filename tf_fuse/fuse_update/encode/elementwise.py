@@ -128,6 +128,9 @@ class ElementwiseEncoder:
         )  # fmt: skip
         if simple is None:
             return "optimizer"
+        ops = {simple.view.nodes[name].op for name in simple.nodes}
+        if not simple.results and not ops & ASSIGNS:  # (Such as the subtraction of zeros.)
+            return "optimizer"
         for name in simple.nodes:
             if not _can_be(simple.view, simple.view.nodes[name]):
                 return "optimizer"
