@@ -54,31 +54,13 @@ class Merger {
   explicit Merger(Graph* graph) : graph_(graph) {}
 
   void Run() {
-    FindDevices();
-    // (Merging adds devices.)
-    for (size_t known = 0; devices_.size() > known;) {
-      known = devices_.size();
-      MergeAll();
-    }
-  }
-
- private:
-  // Those that have marked reads, or read what these read. (Those that read
-  // what is merged are added later.)
-  void FindDevices() {
-    for (const Node* node : graph_->op_nodes()) {
-      if (!IsSharedRead(*node)) continue;
-      devices_.insert(DeviceOf(*node));
-      for (const Node* reader : node->out_nodes()) {
-        devices_.insert(DeviceOf(*reader));
-      }
-    }
-  }
-
-  void MergeAll() {
     std::vector<Node*> order;
     tensorflow::GetReversePostOrder(*graph_, &order,
                                     tensorflow::NodeComparatorName());
+    for (const Node* node : order) {
+      if (IsSharedRead(*node) || ReadsRate(*node)) of_rates_.insert(node);
+    }
+    if (of_rates_.empty()) return;
     std::unordered_map<std::string, Node*> first;
     for (Node* node : order) {
       if (!MayMerge(*node)) continue;
@@ -98,18 +80,31 @@ class Merger {
     }
   }
 
+ private:
+  bool IsOfRates(const Node& node) const { return of_rates_.count(&node) > 0; }
+
+  bool ReadsRate(const Node& node) const {
+    return std::any_of(node.in_edges().begin(), node.in_edges().end(),
+                       [this](const Edge* edge) {
+                         return !edge->IsControlEdge() &&
+                                IsOfRates(*edge->src());
+                       });
+  }
+
+  // What depends on a marked read, and the constants beside it.
   bool MayMerge(const Node& node) const {
-    if (!node.IsOp() || node.IsControlFlow() || node.num_outputs() == 0 ||
-        devices_.count(DeviceOf(node)) == 0) {
+    if (!node.IsOp() || node.IsControlFlow() || node.num_outputs() == 0) {
       return false;
     }
-    const auto is_ref = [](tensorflow::DataType type) {
-      return tensorflow::IsRefType(type);
-    };
-    return IsSharedRead(node) ||
-           (!node.op_def().is_stateful() &&
-            std::none_of(node.input_types().begin(), node.input_types().end(),
-                         is_ref));
+    if (IsSharedRead(node)) return true;
+    const auto readers = node.out_nodes();
+    const bool is_constant =
+        node.IsConstant() &&
+        std::any_of(readers.begin(), readers.end(),
+                    [this](const Node* reader) { return IsOfRates(*reader); });
+    return (is_constant || IsOfRates(node)) && !node.op_def().is_stateful() &&
+           std::none_of(node.input_types().begin(), node.input_types().end(),
+                        tensorflow::IsRefType);
   }
 
   // Equal for nodes that compute the same from the same; empty: not known.
@@ -151,7 +146,6 @@ class Merger {
       if (input == Graph::kControlSlot) {
         graph_->AddControlEdge(by, reader);
       } else {
-        devices_.insert(DeviceOf(*reader));
         graph_->AddEdge(by, output, reader, input);
       }
     }
@@ -159,7 +153,7 @@ class Merger {
   }
 
   Graph* const graph_;
-  absl::flat_hash_set<std::string> devices_;
+  absl::flat_hash_set<const Node*> of_rates_;
 };
 
 class MergeRatesPass : public tensorflow::GraphOptimizationPass {
