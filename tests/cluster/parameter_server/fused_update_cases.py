@@ -267,6 +267,34 @@ def _main(which):
         finally:
             tf.config.optimizer.set_experimental_options({"shard_weight_update_exact": False})
 
+    def twice():
+        def trained(on):
+            switch(on, shard_weight_update_exact=on)
+            with job.strategy.scope():
+                table = tf.Variable(tf.random.stateless_normal([9, 4], [0, 3]))
+                optimizer = adam()
+                optimizer.build([table])
+
+            def replica(values):
+                slices = tf.IndexedSlices(values, tf.constant([1, 3, 3, 0, 8]), tf.constant([9, 4]))
+                for _ in range(2):
+                    optimizer.apply_gradients([(slices, table)])
+
+            step = tf.function(lambda one: job.strategy.run(replica, args=(one,)), autograph=False)
+            for number in range(3):
+                job.call(step, (tf.random.stateless_normal([5, 4], [number, 9]),))
+            values = [table, *optimizer.variables]
+            return [tf.convert_to_tensor(one).numpy().tobytes() for one in values]
+
+        stock, before = trained(False), len(decisions())
+        ours = trained(True)
+        found = decisions()[before:]
+        switch(False, shard_weight_update_exact=False)
+        return {
+            "same": [a == b for a, b in zip(ours, stock, strict=True)],
+            "fused": sum(len(one.outline.clusters) for one in found),
+        }
+
     def error():
         with job.strategy.scope():
             weight = tf.Variable(tf.zeros([2, 2]))
@@ -316,6 +344,7 @@ def _main(which):
         "report": report,
         "off": off,
         "exact": lambda: exact(adam),
+        "exact twice": twice,
         "exact rows": lambda: exact(makers["keras RMSprop centered"]),
         "exact clipnorm": lambda: exact(lambda: tf_keras.optimizers.RMSprop(0.01, clipnorm=0.5)),
         "error": error,

@@ -148,6 +148,11 @@ def test_bits_on_demand(cases):
     assert "too_small" in cases["exact"]["left"]
 
 
+def test_bits_of_two_updates_of_a_step_on_demand(cases):
+    assert all(cases["exact twice"]["same"])
+    assert cases["exact twice"]["fused"] == 1
+
+
 def test_bits_of_clipped_updates_on_demand(cases):
     """Where the documentation says that last bits differ, they do not with the option."""
     assert cases["exact clipnorm"]["ulps"] == 0

@@ -10,6 +10,7 @@ it.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,6 +42,7 @@ _SAME = frozenset({"Identity", "Reshape", "StopGradient"})
 _COMPOSITION = "_UnaryOpsComposition"
 _EXACT = frozenset({"Abs", "Neg", "Sqrt", "Square"})
 _FLOATS = frozenset({FLOAT, DOUBLE})
+_EXACT_NUMBERS = _EXACT | _SAME | {"Add", "AddN", "AddV2", "Cast", "Div", "Mul", "RealDiv", "Sub"}
 
 
 class ElementwiseEncoder:
@@ -134,6 +136,8 @@ class ElementwiseEncoder:
         for name in simple.nodes:
             if not _can_be(simple.view, simple.view.nodes[name]):
                 return "optimizer"
+        if cluster.size != 1 and _computes_numbers(simple, shapes):
+            return "optimizer"
         if len(simple.nodes) + len(simple.inputs) > _MOST_VALUES:
             return "too_many"
         return _Writer(simple, cluster).write(shapes)
@@ -177,6 +181,26 @@ def _can_be(view: GraphView, node: Any) -> bool:
         and bool(read)
         and _has(node.op, view.dtype(read[-1]), view.dtype(outputs[0]))
     )
+
+
+def _computes_numbers(simple: SimplifiedCluster, shapes: Mapping[str, Shape | None]) -> bool:
+    """Return whether one number is computed whose bits are others in a vector of it.
+
+    (The operation computes a function of one input that is a number as TensorFlow does.)
+    """
+    known = {name: shapes.get(tensor) for name, tensor in simple.inputs.items()}
+    given = {name for name, shape in known.items() if shape is not None and math.prod(shape) == 1}
+    numbers = set(given)
+    for name in simple.nodes:
+        node = simple.view.nodes[name]
+        read = _read(node)
+        if node.op in READS | ASSIGNS or not set(read) <= numbers:
+            continue
+        is_of_given = len(read) == 1 and set(read) <= given
+        if node.op != "Const" and node.op not in _EXACT_NUMBERS and not is_of_given:
+            return True
+        numbers.update(simple.view.outputs(node))
+    return False
 
 
 def _added(view: GraphView, node: Any) -> list[str] | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from tf_fuse.function_graph.view import ASSIGNS, READS, data_inputs
 
+COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
+
 
 class Expressions:
     """Hashes what nodes compute, without regard to their names."""
@@ -28,7 +30,10 @@ class Expressions:
     def _make(self, node: Any) -> bytes:
         if node.op in READS | ASSIGNS or node.op == "VarHandleOp":
             return str(node.name).encode()
-        parts = [str(node.op).encode(), attributes_of(node), *map(self.get, data_inputs(node))]
+        read = [self.get(text) for text in data_inputs(node)]
+        if node.op in COMMUTATIVE:  # (Grappler sorts its inputs by their names.)
+            read.sort()
+        parts = [str(node.op).encode(), attributes_of(node), *read]
         return hashlib.sha256(repr(parts).encode()).digest()
 
 

@@ -28,12 +28,11 @@ from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
 from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster
 from tf_fuse.fuse_update.analysis.grappler_inputs import same_as
 from tf_fuse.fuse_update.grappler.cluster_copy import CPU, ClusterCopy
-from tf_fuse.fuse_update.grappler.expression_hashes import attributes_of
+from tf_fuse.fuse_update.grappler.expression_hashes import COMMUTATIVE, attributes_of
 from tf_fuse.fuse_update.grappler.predict_common_subexpressions import CommonSubexpressions
 from tf_fuse.fuse_update.grappler.read_back import ReadBack
 from tf_fuse.fuse_update.grappler.simplified_cluster import SimplifiedCluster
 
-_COMMUTATIVE = frozenset({"Add", "AddV2", "Mul"})
 # TensorFlow's default: no update's function is smaller.
 _MIN_GRAPH_NODES = 4
 
@@ -168,7 +167,7 @@ def _signature(outer: GraphView, simple: SimplifiedCluster) -> list[object]:
                 ends.append(made)
         else:
             made = [known[tensor] for tensor in read]
-            if node.op in _COMMUTATIVE:
+            if node.op in COMMUTATIVE:
                 made = sorted(made, key=repr)
             made = (node.op, attributes_of(node), made)
         digest = hashlib.sha256(repr(made).encode()).hexdigest()
