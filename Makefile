@@ -29,7 +29,7 @@
 #   make bench    the README's benchmark
 #   make large-tables   tables of 8 GB: each phase of a job (14 GB of memory; 3 minutes a
 #                 model, last run on 2026-11-27; stock: ARGS="--modes stock_gather")
-#   make large-workers  1 to 16 workers (6 minutes, 2026-11-26)
+#   make large-workers  1 to 16 workers (4 minutes, 2026-11-27)
 #   make large-counts   40 to 1,000 tables (10 minutes, 2026-11-27)
 #   make wheel    build dist/*.whl, which holds a library for each minor version of TensorFlow
 #                 (ARCH=aarch64 with Debian's g++-aarch64-linux-gnu)
