@@ -17,7 +17,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/locked_variables.h"
-#include "update/sorted_rows.h"
+#include "update/row_numbers.h"
 #include "update/update_program.h"
 #include "update/update_threads.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/types.h"
-#include "update/row_number.h"
+#include "update/row_numbers.h"
 
 namespace tf_fuse {
 

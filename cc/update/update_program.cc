@@ -66,10 +66,11 @@ class Compiler {
                                 &program_.variable_types_);
     status.Update(
         Types(message_.input_types(), "an input", &program_.input_types_));
+    status.Update(Types(message_.index_types(), "numbers of rows",
+                        &program_.index_types_));
     if (!status.ok()) return status;
-    const int variables = static_cast<int>(program_.variable_types_.size());
-    program_.assigned_.resize(variables, false);
-    readers_.resize(variables);
+    program_.assigned_.resize(program_.variable_types_.size(), false);
+    readers_.resize(program_.variable_types_.size());
     for (int i = 0; i < message_.input_types_size(); ++i) {
       const DataType type = program_.input_types_[i];
       values_.push_back({type, Place{Kind::kInput, i, DataTypeSize(type)}});
@@ -119,52 +120,12 @@ class Compiler {
   }
 
   absl::Status AddRowSums() {
-    absl::Status status = Types(message_.index_types(), "numbers of rows",
-                                &program_.index_types_);
-    if (!status.ok()) return status;
-    for (const DataType type : program_.index_types_) {
-      if (type != tensorflow::DT_INT32 && type != tensorflow::DT_INT64) {
-        return Wrong(absl::StrCat("numbers of rows of ", DataTypeString(type)));
-      }
+    const std::string wrong = program_.AddRowSums(message_);
+    int index = 0;
+    for (const auto& sum : program_.row_sums_) {
+      values_[sum.input].place = {Kind::kRowSum, index++, sum.bytes};
     }
-    const int64_t rows = message_.rows();
-    const bool has_rows = !program_.index_types_.empty();
-    if (has_rows ? rows < 1 || program_.size_ % rows != 0 : rows != 0) {
-      return Wrong(
-          absl::StrCat(rows, " rows of ", program_.size_, " elements"));
-    }
-    program_.rows_ = rows;
-    for (const v1::RowSum& sum : message_.row_sums()) {
-      status = AddRowSum(sum);
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AddRowSum(const v1::RowSum& sum) {
-    const auto has = [](int index, const auto& all) {
-      return index >= 0 && static_cast<size_t>(index) < all.size();
-    };
-    if (!has(sum.input(), program_.input_types_) ||
-        !has(sum.indices(), program_.index_types_) ||
-        program_.IndicesOf(sum.input()) >= 0) {
-      return Wrong(absl::StrCat("rows in input ", sum.input(),
-                                " with the numbers ", sum.indices()));
-    }
-    const DataType type = program_.input_types_[sum.input()];
-    const BlockOp add = FindBlockOp("AddV2", type, type);
-    const BlockOp apply =
-        sum.op().empty() ? BlockOp() : FindBlockOp(sum.op(), type, type);
-    if (add.function == nullptr || (!sum.op().empty() && apply.operands != 1)) {
-      return Wrong(absl::StrCat("a sum of rows of ", DataTypeString(type),
-                                " after the operation '", sum.op(), "'"));
-    }
-    const int bytes = DataTypeSize(type);
-    values_[sum.input()].place = {
-        Kind::kRowSum, static_cast<int>(program_.row_sums_.size()), bytes};
-    program_.row_sums_.push_back(
-        {sum.input(), sum.indices(), bytes, apply.function, add.function});
-    return absl::OkStatus();
+    return wrong.empty() ? absl::OkStatus() : Wrong(wrong);
   }
 
   // Also finds what each value is the same as, and checks the values' numbers.

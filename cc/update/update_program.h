@@ -8,6 +8,7 @@
 #define TF_FUSE_CC_UPDATE_UPDATE_PROGRAM_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -15,7 +16,7 @@
 #include "tensorflow/core/framework/types.pb.h"
 #include "tf_fuse/v1/update.pb.h"
 #include "update/block_ops.h"
-#include "update/sorted_rows.h"
+#include "update/row_numbers.h"
 
 namespace tf_fuse {
 
@@ -109,6 +110,9 @@ class Program {
 
   Program() = default;
 
+  // Reads which inputs are rows; returns what is wrong with them, or "".
+  std::string AddRowSums(const v1::UpdateProgram& message);
+  std::string AddRowSum(const v1::RowSum& message);
   void FindStreams();
 
   int64_t size_ = 0;

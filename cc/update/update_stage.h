@@ -18,7 +18,7 @@
 #include "tf_fuse/v1/staged_update.pb.h"
 #include "update/block_ops.h"
 #include "update/locked_variables.h"
-#include "update/row_number.h"
+#include "update/row_numbers.h"
 #include "update/update_program.h"
 
 namespace tf_fuse {

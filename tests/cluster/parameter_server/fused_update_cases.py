@@ -150,7 +150,7 @@ def _main(which):
         return {"servers": servers, "stock": stock, "ours": ours, "fused": fused}
 
     def sums():
-        """Of three, of which two depend on the rate alone."""
+        """Returns the sum of three tensors; two depend on the rate alone."""
         numbers = np.linspace(1, 3, 3000).astype("float32")
 
         def run(on):

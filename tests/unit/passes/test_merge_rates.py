@@ -33,6 +33,11 @@ def _used(on, name, value):
         return _raw.ZerosLike(x=tf.identity(value, name=f"{name}_in"), name=name)
 
 
+def _fed(on, count):
+    with tf.device(on):
+        return [tf.compat.v1.placeholder(tf.float32, [], name=f"fed_{i}") for i in range(count)]
+
+
 def _counts(build, on):
     """How many nodes of each type a device has."""
     (partition,) = [rewrite(trace(build)).before[on]]
@@ -116,8 +121,7 @@ def test_what_a_sum_may_begin_with_stays(added, squares, by):
 
     def build():
         handle = _rate()
-        with tf.device(W0):
-            fed = [tf.compat.v1.placeholder(tf.float32, [], name=f"fed_{i}") for i in range(4)]
+        fed = _fed(W0, 4)
         for number in range(2):
             value = _read(handle)
             with tf.device(PS0):
@@ -139,8 +143,7 @@ def test_many_that_a_sum_may_begin_with():
 
     def build():
         handle = _rate()
-        with tf.device(PS0):
-            fed = [tf.compat.v1.placeholder(tf.float32, [], name=f"fed_{i}") for i in range(6)]
+        fed = _fed(PS0, 6)
         for number in range(6):
             value = _read(handle)
             with tf.device(PS0):

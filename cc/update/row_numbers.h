@@ -1,10 +1,10 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The rows of a tensor by where they go, as UnsortedSegmentSum takes them.
+// Reads the numbers of rows, int32 or int64, and sorts rows by them.
 
-#ifndef TF_FUSE_CC_UPDATE_SORTED_ROWS_H_
-#define TF_FUSE_CC_UPDATE_SORTED_ROWS_H_
+#ifndef TF_FUSE_CC_UPDATE_ROW_NUMBERS_H_
+#define TF_FUSE_CC_UPDATE_ROW_NUMBERS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -14,11 +14,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/types.pb.h"
 #include "tensorflow/core/util/util.h"
-#include "update/row_number.h"
 
 namespace tf_fuse {
 
+// One of the rows' numbers, which are int32 or int64.
+inline int64_t RowNumber(const tensorflow::Tensor& indices, int64_t i) {
+  return indices.dtype() == tensorflow::DT_INT32
+             ? static_cast<const int32_t*>(indices.data())[i]
+             : static_cast<const int64_t*>(indices.data())[i];
+}
+
+// The rows of a tensor by where they go, as UnsortedSegmentSum takes them.
 class SortedRows {
  public:
   struct Entry {
@@ -66,4 +74,4 @@ class SortedRows {
 
 }  // namespace tf_fuse
 
-#endif  // TF_FUSE_CC_UPDATE_SORTED_ROWS_H_
+#endif  // TF_FUSE_CC_UPDATE_ROW_NUMBERS_H_
