@@ -21,6 +21,7 @@ the others. (Whether Slurm's --kill-on-bad-exit waits then, too, nobody has trie
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -88,8 +89,9 @@ def _srun(arguments: list[str]) -> int:
         while one.is_alive() and not failed.is_set() and time.monotonic() < deadline:
             one.join(0.05)
     for task in tasks:
-        if task.poll() is None:
-            os.killpg(task.pid, signal.SIGTERM if failed.is_set() else signal.SIGKILL)
+        if task.poll() is None:  # Or it ends, and its follower's `wait` has it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(task.pid, signal.SIGTERM if failed.is_set() else signal.SIGKILL)
     for one in followers:
         one.join()
     return max(code if code >= 0 else 128 - code for code in (task.returncode for task in tasks))

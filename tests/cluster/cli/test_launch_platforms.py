@@ -219,7 +219,7 @@ def test_a_wrong_number_of_tasks_is_named(sbatch, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("")
     status, output = sbatch(2, 1, program)
-    assert status in (2, 128 + signal.SIGTERM)
+    assert status in (2, 128 + signal.SIGTERM), output
     assert "Slurm has started 2 tasks, but 0 worker(s), 1 server(s) and a program are 2" in output
 
 
