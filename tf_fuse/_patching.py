@@ -40,6 +40,7 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
     on &= options.OPTIONS.keys()
     if not on:
         return
+    from tf_fuse._tensorflow.variables import coordinator_schedule
     from tf_fuse.parameter_server import interception as parameter_server
     from tf_fuse.parameter_server import steps_in_flight
     from tf_fuse.parameter_server.lookups import (
@@ -60,6 +61,11 @@ def _extend_for(options_set: Mapping[str, Any]) -> None:
                 options.reader("compile_weight_update"),
                 options.fuses_updates,
             )
+    if "do_fuse_recv" in on and features.works(feature_names.SCHEDULE):
+        coordinator_schedule.extend(
+            options.reader("do_fuse_recv"),
+            lambda context: (options.value_of(context, "steps_in_flight") or 1) == 1,
+        )
     if "place_variables" in on and features.works(feature_names.PLACEMENT):
         parameter_server.extend()
     if "gather_on_servers" in on and features.works(feature_names.GATHERS):

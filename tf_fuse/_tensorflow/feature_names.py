@@ -21,6 +21,7 @@ COMPRESSION: Final = "compression"
 COLLECTIVES: Final = "collectives"
 LAYOUT: Final = "layout execution"
 LOCAL_CLUSTER: Final = "local cluster"
+SCHEDULE: Final = "scheduled calls"
 STEPS_IN_FLIGHT: Final = "steps in flight"
 PREDICTIONS: Final = "predicted jobs"
 
@@ -44,6 +45,7 @@ WITHOUT: Final = {
     COMPRESSION: "compress has no effect",
     COLLECTIVES: "collectives of one function run one after the other, and each keeps 800 bytes",
     LAYOUT: "layout plans cannot be executed",
+    SCHEDULE: "coordinators take longer to schedule a step",
     STEPS_IN_FLIGHT: "steps_in_flight has no effect",
     PREDICTIONS: "tf-fuse plan-cluster may put slots apart from their weights",
     LOCAL_CLUSTER: "TensorFlow may log calls to tasks that have ended",

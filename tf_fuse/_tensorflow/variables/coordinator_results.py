@@ -98,12 +98,13 @@ class _Fetcher:
     """A thread that fetches what the calls of one worker returned, one after the other."""
 
     def __init__(self, worker: str):
-        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Where results come slower than calls end, the worker waits.
+        self._results: queue.Queue[Any] = queue.Queue(1)
         name = f"tf_fuse-results-of-{worker}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def add(self, result: Any) -> None:
-        """Fetch a result soon."""
+        """Fetch a result soon; wait while another one waits."""
         self._results.put(result)
 
     def _run(self) -> None:
@@ -116,7 +117,7 @@ _fetchers_lock = threading.Lock()
 
 
 def _fetcher(worker: str) -> _Fetcher:
-    """Return the thread of a worker, by the name of its device."""
+    """Return the thread that fetches for a worker, by the name of the thread that runs its calls."""
     with _fetchers_lock:
         if worker not in _fetchers:
             _fetchers[worker] = _Fetcher(worker)
@@ -132,7 +133,10 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
         which takes half as much time again.
       late: whether they do while their worker runs its next call.
     """
+    import tensorflow as tf
+
     base: Any = _REMOTE_VALUE.resolve().RemoteValueImpl
+    handles = (tf.resource, tf.variant)
 
     class Result(base):
         """A result that is fetched before its worker runs another call."""
@@ -169,28 +173,50 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
             super().__init__(closure, closure._output_type_spec)
             self._calls = calls
             self._is_here = threading.Event()
+            self._asks_too_early: int | None = None
+
+        def _set_values(self, tensors: Any) -> None:
+            self._asks_too_early = threading.get_ident()
+            super()._set_values(tensors)
 
         def get(self) -> Any:
-            """Return the arrays; the worker's thread asks for them too early, and goes on."""
+            """Return what the call returned; the worker's thread, which goes on, gets nothing."""
             self._wait_and_maybe_error()
-            if not self._is_here.is_set():
+            if self._asks_too_early == threading.get_ident():
+                self._asks_too_early = None
+                if self._values is None:
+                    self._closure = None
+                    self._is_here.set()
+                    return None
                 # That thread will count one call less, but this one has not ended.
                 with self._calls._queue_lock:
                     self._calls.inflight_closure_count += 1
-                _fetcher(self._values[0].device).add(self)
+                _fetcher(threading.current_thread().name).add(self)
+                return None
+            self._is_here.wait()
+            self._wait_and_maybe_error()
             return self._fetched_tensors
 
         def bring(self) -> None:
-            """Fetch the arrays, and say how the call has ended."""
+            """Fetch what the call returned, and say how the call has ended."""
             try:
                 with _fetching():
-                    self._fetched_tensors = [one.numpy() for one in self._values]
+                    self._fetched_tensors = self._copy_to_local()
             except Exception as error:
                 self._fail(error)
                 return
             self._closure = None  # nor what it got
             self._is_here.set()
             self._calls.mark_finished()
+
+        def _copy_to_local(self) -> Any:
+            if as_arrays:
+                return [one.numpy() for one in self._values]
+            values = tf.nest.flatten(self._values)
+            if all(isinstance(one, tf.Tensor) and one.dtype not in handles for one in values):
+                # (An operation for each, as TensorFlow has, takes longer.)
+                return tf.nest.pack_sequence_as(self._values, [one.cpu() for one in values])
+            return super()._copy_to_local()
 
         def _fail(self, error: Exception) -> None:
             if _is_lost(error):
