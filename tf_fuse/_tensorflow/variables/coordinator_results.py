@@ -117,7 +117,7 @@ _fetchers_lock = threading.Lock()
 
 
 def _fetcher(worker: str) -> _Fetcher:
-    """Return the thread that fetches for a worker, by the name of the thread that runs its calls."""
+    """Return what fetches for a worker, by the name of the thread that runs its calls."""
     with _fetchers_lock:
         if worker not in _fetchers:
             _fetchers[worker] = _Fetcher(worker)
