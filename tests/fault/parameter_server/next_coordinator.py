@@ -48,6 +48,7 @@ def _go_on(mode, folder, cluster, is_killed):
     model = steps.model
     model.checkpoint().read(str(folder / "saved")).assert_existing_objects_matched()
     said = {"restored": model.state()}
+    assert coordinator.wait_until(lambda: _reaches(model))
     model.call(steps.plain)
     said["then"] = model.state()
     if is_killed:
@@ -56,6 +57,17 @@ def _go_on(mode, folder, cluster, is_killed):
         said["entered"] = steps.has_entered(since)
     os.write(1, (json.dumps(said) + "\n").encode())
     signal.pause()
+
+
+def _reaches(model):
+    """Whether the worker reaches the servers: it waits a while after one was not there."""
+    import tensorflow as tf
+
+    try:
+        model.call(model.function(lambda ids: model.losses(ids)[0]))
+    except tf.errors.UnavailableError:
+        return False
+    return True
 
 
 if __name__ == "__main__":
