@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tf_fuse.layout.operators.contraction import EINSUM, PRODUCT
+from tf_fuse.layout.operators.contraction import KINDS
 from tf_fuse.layout.relayout import link_rates as link_module
 from tf_fuse.layout.relayout.link_rates import GroupLinks, Hosts, Link, Links
 from tf_fuse.layout.relayout.steps import chain_of_sums
@@ -36,7 +36,7 @@ from tf_fuse.layout.types.mesh import Mesh
 
 
 class ContractionRates(NamedTuple):
-    """How fast a device runs products of matrices, or Einstein sums.
+    """How fast a device runs products of matrices, Einstein sums, or convolutions.
 
     Attributes:
       seconds_per_flop: of the sum.
@@ -62,8 +62,8 @@ class Rates:
       seconds_per_byte: that an operation reads or writes in a device's memory.
       seconds_per_operation: for each, however small.
       overlap: share of the time of reducing parameters' gradients that the backward pass hides.
-      contractions: (kind, rates) of `PRODUCT` and `EINSUM`, sorted; a mapping will do. Those that
-        are not there take what other operations do.
+      contractions: (kind, rates) of `contraction.KINDS`, sorted; a mapping will do. Those that are
+        not there take what other operations do.
       seconds_per_call: of a function, from Python and back.
       alone: rates of one device while the others do nothing, which is faster where devices share
         a processor's cores; None if they are not known.
@@ -118,8 +118,8 @@ class Rates:
             if not (_is_number(value) and value >= 0)
         ]
         problems += [
-            f"contractions are of {PRODUCT!r} and {EINSUM!r}, got {kind!r}"
-            for kind in sorted(by_kind.keys() - {PRODUCT, EINSUM})
+            f"contractions are of {', '.join(map(repr, KINDS))}, got {kind!r}"
+            for kind in sorted(by_kind.keys() - {*KINDS})
         ]
         if not (_is_number(overlap) and 0 <= overlap <= 1):
             problems.append(f"overlap is a share, from 0 to 1, got {overlap!r}")
@@ -153,7 +153,7 @@ class Rates:
           flops: floating-point operations.
           touched_bytes: that they read and write.
           operations: their number.
-          contraction: `PRODUCT`, `EINSUM`, or "" of others.
+          contraction: one of `contraction.KINDS`, or "" of others.
           transposed_bytes: of what a contraction transposes.
         """
         found = dict(self.contractions).get(contraction)

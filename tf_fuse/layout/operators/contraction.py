@@ -20,14 +20,18 @@ from tf_fuse.layout.types.operation import Operation
 
 PRODUCT: Final = "product"
 EINSUM: Final = "einsum"
+CONVOLUTION: Final = "convolution"
+KINDS: Final = (PRODUCT, EINSUM, CONVOLUTION)
 _KINDS: Final = {
     "MatMul": PRODUCT, "BatchMatMul": PRODUCT, "BatchMatMulV2": PRODUCT, "Einsum": EINSUM,
+    "Conv2D": CONVOLUTION, "Conv2DBackpropInput": CONVOLUTION,
+    "Conv2DBackpropFilter": CONVOLUTION,
 }  # fmt: skip
 _TRANSPOSED: Final = (("transpose_a", "adj_x"), ("transpose_b", "adj_y"))
 
 
 def kind_of(operation: Operation) -> str:
-    """Return `PRODUCT` or `EINSUM`, or "" for what is neither."""
+    """Return one of `KINDS`, or "" for another operation."""
     return _KINDS.get(operation.kind, "")
 
 

@@ -189,7 +189,7 @@ def fit_compute(samples: Sequence[ComputeSample]) -> tuple[tuple[float, float, f
 def fit_contractions(
     samples: Sequence[ComputeSample], who: str = ""
 ) -> tuple[ContractionRates, float]:
-    """Find the rates of products, or of Einstein sums, that fit measured times best.
+    """Find the rates of contractions of a kind that fit measured times best.
 
     Returns:
       The rates, and the largest relative error of a sample.

@@ -8,7 +8,7 @@
 
 All devices of the mesh work at once, as they do in a step, so they also share a processor's cores
 as they do there; the first one also works alone, to tell what a plan gains over it. Along each
-axis, relayouts of several sizes go there and back; products of matrices, leaky ReLUs and sigmoids
+axis, relayouts of several sizes go there and back; contractions, leaky ReLUs and sigmoids
 of vectors, and small operations run. Each runs a few times and many times within one call. Only the
 difference counts, so that the cost of a call itself does not.
 
@@ -107,11 +107,11 @@ class Bench(Protocol):
         count: int,
         alone: bool = False,
     ) -> Callable[[], None]:
-        """Return products or Einstein sums of two tensors, likewise; each has its own memory.
+        """Return contractions of two tensors, likewise; each has its own memory.
 
         Args:
-          kind: `PRODUCT` or `EINSUM`.
-          text: of a product the input that is transposed, "a", "b" or ""; of a sum its equation.
+          kind: one of `contraction.KINDS`.
+          text: as in `contraction_cases.CONTRACTIONS`.
           shapes: of the inputs.
           count: how many run one after the other.
           alone: whether one device computes while the others do nothing.
@@ -136,7 +136,7 @@ class _Case:
       few: runs it `_FEW` times.
       many: runs it `_MANY` times.
       alone: whether one device computes while the others do nothing.
-      contraction: `PRODUCT`, `EINSUM`, or "" of others.
+      contraction: one of `contraction.KINDS`, or "" of others.
     """
 
     axis: str | None
@@ -331,10 +331,10 @@ def _computes(bench: Bench, alone: bool) -> Iterator[_Case]:
 
 
 def _contractions(bench: Bench, alone: bool) -> Iterator[_Case]:
-    """Return products and sums: an operation's fixed cost is more there than elsewhere."""
+    """Return contractions: their rates are others, and so are their fixed costs."""
     for kind, cases in CONTRACTIONS.items():
         for text, shapes in cases:
-            work = work_of(text, shapes)
+            work = work_of(kind, text, shapes)
             few, many = (
                 bench.contraction(kind, text, shapes, count, alone) for count in (_FEW, _MANY)
             )

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_fuse.layout.operators.contraction import EINSUM
+from tf_fuse.layout.operators.contraction import CONVOLUTION, EINSUM
+from tf_fuse.layout.profile.contraction_cases import GRADIENT_OF_FILTER, GRADIENT_OF_IMAGES
 
 
 def powers(one: Any, count: int) -> Any:
@@ -45,11 +46,11 @@ def small(one: Any, count: int) -> Any:
 
 
 def contractions(kind: str, text: str, inputs: Sequence[Sequence[Any]]) -> Any:
-    """Run products or sums one after the other; return an element of each, added up.
+    """Run contractions one after the other; return an element of each, added up.
 
     Args:
-      kind: `PRODUCT` or `EINSUM`.
-      text: the input that is transposed, "a", "b" or ""; or the equation.
+      kind: of them.
+      text: as in `contraction_cases.CONTRACTIONS`.
       inputs: of each.
     """
     found: list[Any] = []
@@ -57,7 +58,25 @@ def contractions(kind: str, text: str, inputs: Sequence[Sequence[Any]]) -> Any:
         with tf.control_dependencies(found[-1:]):
             if kind == EINSUM:
                 made = tf.einsum(text, *pair)
+            elif kind == CONVOLUTION:
+                made = _convolution(text, *pair)
             else:
                 made = tf.linalg.matmul(*pair, transpose_a=text == "a", transpose_b=text == "b")
         found.append(tf.reshape(made, [-1])[:1])
     return tf.add_n(found)
+
+
+def _convolution(text: str, left: Any, right: Any) -> Any:
+    options = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+    if text == GRADIENT_OF_IMAGES:  # of a filter and the gradient of the result
+        shape = [*right.shape[:3], left.shape[2]]
+        return tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=shape, filter=left, out_backprop=right, **options
+        )
+    if text.startswith(GRADIENT_OF_FILTER):  # of images and the gradient of the result
+        size = int(text.removeprefix(GRADIENT_OF_FILTER))
+        shape = [size, size, left.shape[3], right.shape[3]]
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=left, filter_sizes=shape, out_backprop=right, **options
+        )
+    return tf.raw_ops.Conv2D(input=left, filter=right, **options)

@@ -77,7 +77,7 @@ class ExecutionBench:
         count: int,
         alone: bool = False,
     ) -> Callable[[], None]:
-        """Return products or Einstein sums of two tensors, each of tensors of its own."""
+        """Return contractions of two tensors, each of tensors of its own."""
         # Equal ones would be computed once.
         return self._compute(lambda pairs: contractions(kind, text, pairs), [shapes] * count, alone)
 

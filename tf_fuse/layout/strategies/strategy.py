@@ -128,7 +128,7 @@ class Strategy:
       known: whether it is by a rule; otherwise all devices do the same.
       operations: of TensorFlow that a device runs for it; 0 if it only passes its input on.
       view: whether its output is its input, so that it reads and writes nothing.
-      contraction: `PRODUCT` or `EINSUM`, or "" of others.
+      contraction: one of `contraction.KINDS`, or "" of others.
       transposed_bytes: of what a product or an Einstein sum transposes.
     """
 

@@ -27,10 +27,12 @@ CALL = 7e-4
 FACTORS = {
     "product": ContractionRates(2e-11, 3e-10, 9e-6, 4e-10),
     "einsum": ContractionRates(3e-11, 2e-10, 2e-5, 3e-10),
+    "convolution": ContractionRates(4e-11, 5e-10, 3e-5),
 }
 OWN = {
     "product": ContractionRates(1e-11, 1e-10, 8e-6, 3e-10),
     "einsum": ContractionRates(2e-11, 1e-10, 1e-5, 1e-10),
+    "convolution": ContractionRates(3e-11, 2e-10, 2e-5),
 }
 ALONE = Rates(MESH, LINKS, 3e-12, 1e-10, 3e-6, contractions=OWN, seconds_per_call=CALL)
 TRUE = Rates(
@@ -40,7 +42,7 @@ SCALARS = ("seconds_per_flop", "seconds_per_byte", "seconds_per_operation", "sec
 LINK_RATES = [one.name for one in dataclasses.fields(Link)]
 # Of two axes with relayouts, the other cases by all devices and by one, and what hides; each few
 # times and many times.
-RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1 + 10 + 10) + 1 + 2)
+RUNS = 2 * (2 * (2 * 4 + 1) + 2 * (3 + 3 + 1 + 10 + 10 + 11) + 1 + 2)
 
 
 class Clocked:
@@ -97,6 +99,10 @@ class Clocked:
         return self.computing(elements, 8 * elements, count, alone)
 
     def contraction(self, kind, text, shapes, count, alone=False):
+        if kind == "convolution":
+            made, flops = convolution(text, *shapes)
+            touched = 4 * (sum(map(math.prod, shapes)) + math.prod(made))
+            return self.computing(flops, touched, count, alone, kind)
         equation = {"": "mk,kn->mn", "a": "km,kn->mn", "b": "mk,nk->mn"}.get(text, text)
         terms, _, output = equation.partition("->")
         sizes = {}
@@ -128,6 +134,19 @@ class Clocked:
 
     def agreed(self, seconds):
         return list(seconds)
+
+
+def convolution(text, left, right):
+    """The shape of a result, and what it takes: each pixel of it, for each cell of the filter."""
+    match text:
+        case "":
+            made, filter_ = (*left[:3], right[3]), right
+        case "images":
+            made, filter_ = (*right[:3], left[2]), left
+        case _:
+            made = filter_ = (int(text[-1]), int(text[-1]), left[3], right[3])
+    images = right if text == "images" else left
+    return made, 2 * math.prod(images[:3]) * math.prod(filter_)
 
 
 def same(found: Rates, wanted: Rates, rel: float) -> None:
@@ -273,7 +292,7 @@ def test_files_that_hold_no_rates(tmp_path):
     with pytest.raises(LayoutError) as caught:
         Rates(MESH, LINKS, 1e-11, contractions=wrong)
     assert list(caught.value.problems) == [
-        "contractions are of 'product' and 'einsum', got 'sum'",
+        "contractions are of 'product', 'einsum', 'convolution', got 'sum'",
         "contractions['product'].seconds_per_byte is a finite number, 0 or more, got -1.0",
     ]
     assert error(overlap=float("nan")) == f"{path}: overlap is a share, from 0 to 1, got nan"
