@@ -65,7 +65,7 @@ MEMBERS = (
     Member(_CLASS, "_cluster", Stored(), "schedules calls", _FEATURES),
     Member(f"{_COORDINATOR}:Cluster", "closure_queue", Stored(), "holds the calls", _FEATURES),
     Member(_QUEUE, "_cancellation_mgr", Stored(), "is another one after an error", _FEATURES),
-    Member(_FUNCTION, "_function_captures", Stored(), "has captures that may change", _FEATURES),
+    Member(_FUNCTION, "_function_captures", Stored(), "names captures that may change", _FEATURES),
     *(
         Member(_CLOSURE, name, Stored(), why, _FEATURES)
         for name, why in (
