@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers that are lost before what `ClusterCoordinator.schedule` returns is fetched from them."""
 
+import functools
 import sys
 import threading
 
@@ -12,6 +13,8 @@ from tests.fault import coordinator
 pytestmark = [pytest.mark.cluster, pytest.mark.fault, pytest.mark.timeout(600)]
 
 _CASES = ("tensors", "strings", "rows")
+# Whether the worker is there again when results are fetched, and has run the next call.
+_WHEN = ("gone", "back", "known")
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +23,10 @@ def runs():
 
 
 @pytest.mark.parametrize("case", _CASES)
-@pytest.mark.parametrize("back", ["back", "gone"])
-def test_calls_whose_results_were_lost_run_again(runs, case, back):
+@pytest.mark.parametrize("when", _WHEN)
+def test_calls_whose_results_were_lost_run_again(runs, case, when):
     """The call that had ended, and the one that had not begun."""
-    found = runs[f"{case} {back}"]
+    found = runs[f"{case} {when}"]
     assert found["returned"] == [3, 4] or found["returned"] == [4, 3], found
     assert found["calls"] in (3, 4)
 
@@ -62,7 +65,7 @@ def _main():
         "rows": lambda number: {"number": number, "more": tf.RaggedTensor.from_tensor([[number]])},
     }
 
-    def lose(make, is_back):
+    def lose(make, when):
         @tf.function
         def step():
             return make(calls.assign_add(1, read_value=True))
@@ -75,13 +78,15 @@ def _main():
             results = [job.coordinator.schedule(step)]
             held.asked.wait()
             job.cluster.kill("worker:0")
-            if is_back:
+            if when != "gone":
                 job.cluster.restart("worker:0")
         finally:
             late.bring = bring
         results.append(job.coordinator.schedule(step))
+        if when == "known":
+            coordinator.wait_until(lambda: int(calls.numpy()) == 3)
         held.go.set()
-        if not is_back:
+        if when == "gone":
             held.ended.wait()
             job.cluster.restart("worker:0")
         job.coordinator.join()
@@ -90,9 +95,9 @@ def _main():
 
     coordinator.finish(
         {
-            f"{name} {back}": lambda make=make, back=back: lose(make, back == "back")
+            f"{name} {when}": functools.partial(lose, make, when)
             for name, make in functions.items()
-            for back in ("back", "gone")
+            for when in _WHEN
         }
     )
 
