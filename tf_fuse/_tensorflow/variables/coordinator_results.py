@@ -214,8 +214,9 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
                 return [one.numpy() for one in self._values]
             values = tf.nest.flatten(self._values)
             if all(isinstance(one, tf.Tensor) and one.dtype not in handles for one in values):
-                # (An operation for each, as TensorFlow has, takes longer.)
-                return tf.nest.pack_sequence_as(self._values, [one.cpu() for one in values])
+                # (An operation for each, as TensorFlow has, takes longer; its errors have classes.)
+                with contextlib.suppress(RuntimeError):
+                    return tf.nest.pack_sequence_as(self._values, [one.cpu() for one in values])
             return super()._copy_to_local()
 
         def _fail(self, error: Exception) -> None:
@@ -228,6 +229,7 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
 
         def _set_error(self, error: Exception) -> None:
             super()._set_error(error)
+            self._closure = None
             self._is_here.set()
 
         def is_done(self) -> bool:

@@ -83,7 +83,7 @@ MEMBERS = (
         _FEATURES,
     ),
 )
-_LITERALS = (type(None), bool, int, float, str)
+_LITERALS = (type(None), bool, int, float, str)  # Of a class derived from one, equal may differ.
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ def extend(is_on: Callable[[Any], bool], is_late: Callable[[Any], bool]) -> None
     @functools.wraps(stock)
     def schedule(self: Any, fn: Any, args: Any = None, kwargs: Any = None) -> Any:
         context = context_module.context()
-        given = tuple(args or ())
-        if kwargs or not is_on(context) or not _is_plain(self, fn, given, context):
+        if kwargs or not is_on(context) or not _is_plain(self, fn, args, context):
             return stock(self, fn, args=args, kwargs=kwargs)
+        given = tuple(args or ())
         queue, device = self._cluster.closure_queue, context.device_name
         known = _calls.setdefault(self, weakref.WeakKeyDictionary())
         call = known.get(fn)
@@ -167,13 +167,14 @@ def extend(is_on: Callable[[Any], bool], is_late: Callable[[Any], bool]) -> None
             queue.put(closure)
             return result
         _watch(queue)
+        before = _thread.notes  # of a function that is being traced, and schedules this one
         _thread.notes = True
         try:
             result = stock(self, fn, args=args, kwargs=kwargs)
             if not fn._function_captures.by_ref_external:
                 known[fn] = _noted(_thread.closure, fn, given, device)
         finally:
-            _thread.notes, _thread.closure = False, None
+            _thread.notes, _thread.closure = before, None
         return result
 
     monkey_patch.replace(_SCHEDULE, schedule)
@@ -188,24 +189,26 @@ def _result(closure: Any, queue: Any, is_late: bool) -> Any:
     return result
 
 
-def _is_plain(coordinator: Any, fn: Any, args: tuple[Any, ...], context: Any) -> bool:
+def _is_plain(coordinator: Any, fn: Any, args: Any, context: Any) -> bool:
     """Return whether what is looked at decides which concrete function runs."""
     import tensorflow as tf
 
     if not hasattr(fn, "_function_captures") or not context.executing_eagerly():
+        return False
+    if type(args) not in (tuple, list, type(None)):  # TensorFlow says what is wrong.
         return False
     if tf.distribute.has_strategy() and not (
         tf.distribute.get_strategy() is coordinator.strategy
         and tf.distribute.in_cross_replica_context()
     ):
         return False
-    kinds = (_PER_WORKER.resolve().PerWorkerValues, *_LITERALS)
-    return all(isinstance(one, kinds) for one in args)
+    kind = _PER_WORKER.resolve().PerWorkerValues
+    return all(type(one) in _LITERALS or isinstance(one, kind) for one in args or ())
 
 
 def _weak(argument: Any) -> Any:
     """Return what equals that of the same object, or of an equal literal of the same type."""
-    if isinstance(argument, _LITERALS):
+    if type(argument) in _LITERALS:
         return type(argument), repr(argument)
     return weakref.ref(argument)
 
