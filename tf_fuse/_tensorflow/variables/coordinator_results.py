@@ -98,18 +98,22 @@ class _Fetcher:
     """A thread that fetches what the calls of one worker returned, one after the other."""
 
     def __init__(self, worker: str):
-        # Where results come slower than calls end, the worker waits.
-        self._results: queue.Queue[Any] = queue.Queue(1)
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._has_room = threading.Lock()  # (`queue.Queue(1)` takes several times as long.)
         name = f"tf_fuse-results-of-{worker}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def add(self, result: Any) -> None:
         """Fetch a result soon; wait while another one waits."""
+        self._has_room.acquire()
         self._results.put(result)
 
     def _run(self) -> None:
         while True:
-            self._results.get().bring()
+            result = self._results.get()
+            self._has_room.release()
+            result.bring()
+            del result  # before the next one comes
 
 
 _fetchers: dict[str, _Fetcher] = {}
