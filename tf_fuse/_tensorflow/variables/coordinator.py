@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,8 +112,7 @@ class Scheduler:
             self._manager = manager
         closure = copy.copy(self._first)
         closure._args = args
-        result = self._result_class(closure, self._queue)
-        closure._output_remote_value_ref = weakref.ref(result)
+        result = coordinator_results.result_of(closure, self._queue, self._result_class)
         self._queue.put(closure)
         return result
 

@@ -9,6 +9,7 @@ import functools
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from tf_fuse._tensorflow.variables import coordinator_worker
 
 _VALUES = "tensorflow.python.distribute.coordinator.values"
 _QUEUE = "tensorflow.python.distribute.coordinator.cluster_coordinator:_CoordinatedClosureQueue"
-_FEATURES = (feature_names.KERAS_FIT,)
+_FEATURES = (feature_names.KERAS_FIT, feature_names.SCHEDULE)
 _MOMENT_S = 0.0005
 _COUNTS = "counts calls that have not ended"
 _EXECUTOR_SCOPE = Member(
@@ -189,8 +190,7 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
             if self._asks_too_early == threading.get_ident():
                 self._asks_too_early = None
                 if self._values is None:
-                    self._closure = None
-                    self._is_here.set()
+                    self._end()
                     return None
                 # That thread will count one call less, but this one has not ended.
                 with self._calls._queue_lock:
@@ -209,8 +209,7 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
             except Exception as error:
                 self._fail(error)
                 return
-            self._closure = None  # nor what it got
-            self._is_here.set()
+            self._end()
             self._calls.mark_finished()
 
         def _copy_to_local(self) -> Any:
@@ -233,7 +232,10 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
 
         def _set_error(self, error: Exception) -> None:
             super()._set_error(error)
-            self._closure = None
+            self._end()
+
+        def _end(self) -> None:
+            self._closure = None  # nor what it got
             self._is_here.set()
 
         def is_done(self) -> bool:
@@ -243,6 +245,19 @@ def class_of(as_arrays: bool, late: bool) -> type[Any]:
             self._is_here.wait(seconds)
 
     return LateResult if late else Result
+
+
+def result_of(closure: Any, calls: Any, kind: type[Any]) -> Any:
+    """Return the result that a call will have.
+
+    Args:
+      closure: the call, which has none yet.
+      calls: the queue of the coordinator.
+      kind: one of the classes.
+    """
+    result = kind(closure, calls)
+    closure._output_remote_value_ref = weakref.ref(result)
+    return result
 
 
 def is_done(result: Any) -> bool:

@@ -184,9 +184,8 @@ def _result(closure: Any, queue: Any, is_late: bool) -> Any:
     """Return the result that a call will have."""
     if not is_late:
         return closure.build_output_remote_value()
-    result = coordinator_results.class_of(as_arrays=False, late=True)(closure, queue)
-    closure._output_remote_value_ref = weakref.ref(result)
-    return result
+    kind = coordinator_results.class_of(as_arrays=False, late=True)
+    return coordinator_results.result_of(closure, queue, kind)
 
 
 def _is_plain(coordinator: Any, fn: Any, args: Any, context: Any) -> bool:

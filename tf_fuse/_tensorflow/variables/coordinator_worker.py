@@ -37,7 +37,7 @@ _EXECUTOR = Member(
     "new_executor",
     Takes("enable_async", "enable_streaming_enqueue", "in_flight_nodes_limit"),
     "runs the calls of one thread",
-    (*_FEATURES, feature_names.KERAS_FIT),
+    (*_FEATURES, feature_names.KERAS_FIT, feature_names.SCHEDULE),
 )
 _RECOVERY = Member(
     _WORKER,
