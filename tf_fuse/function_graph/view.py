@@ -271,6 +271,11 @@ def data_inputs(node: Any) -> list[str]:
     return [tensor for tensor in node.input if not tensor.startswith("^")]
 
 
+def value_inputs(node: Any) -> list[str]:
+    """Return the tensors that a node reads, without the shape that it reshapes to."""
+    return data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+
+
 def control_inputs(node: Any) -> list[str]:
     """Return the nodes that a node waits for."""
     return [tensor[1:] for tensor in node.input if tensor.startswith("^")]

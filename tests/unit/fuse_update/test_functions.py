@@ -91,8 +91,20 @@ def _read_by_no_one(job, g):
     job.w.assign_sub(x * 0.1)
 
 
+def _reshaped(job, g):
+    x = tf.reshape(tf.reshape(g, [35, 3]) @ (0.5 * tf.eye(3)), [5, 7, 3])
+    job.m.assign(0.9 * job.m + 0.1 * x)
+    job.w.assign_sub(0.1 * x / (tf.sqrt(job.m * job.m) + 1e-3))
+
+
+def _reshaped_in_between(job, g):
+    x = tf.reshape(tf.reduce_sum(g) * job.m, [35, 3])
+    job.w.assign_sub(tf.reshape(0.1 * x * x, [5, 7, 3]))
+
+
 _FUSED = [
     _accumulated, _broadcasts, _hoisted, _ones, _powers, _product_read_elsewhere, _read_by_no_one,
+    _reshaped, _reshaped_in_between,
     _root_read_elsewhere, _scalar_product, _scalar_root, _scalar_root_of_two,
     _scalar_root_read_elsewhere, _scalar_sum, _unrolled,
 ]  # fmt: skip

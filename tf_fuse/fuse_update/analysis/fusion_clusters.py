@@ -19,7 +19,7 @@ from typing import Any
 from tf_fuse._tensorflow.dtype_numbers import RESOURCE
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.operations import ELEMENTWISE
-from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs, value_inputs
 
 # Constants of up to this many elements become part of the fused operation.
 _LARGEST_CONSTANT = 16
@@ -294,7 +294,7 @@ class Finder:
             return True
         if self._known_size(node) != size:
             return False
-        inputs = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        inputs = value_inputs(node)
         known = [self._shapes.get(t) for t in inputs if self._view.dtype(t) != RESOURCE]
         return all(shape is not None and math.prod(shape) in (1, size) for shape in known)
 
@@ -307,7 +307,7 @@ class Finder:
             return False
         if node.op == "AddN" and len(data_inputs(node)) > self._rules.most_added:
             return False
-        tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        tensors = value_inputs(node)
         operand = view.dtype(tensors[-1])
         if any(view.dtype(t) not in self._rules.types for t in [*tensors, *outputs]):
             return False

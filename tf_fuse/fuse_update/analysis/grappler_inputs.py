@@ -15,7 +15,7 @@ from typing import Any
 from tf_fuse._tensorflow.dtype_numbers import RESOURCE
 from tf_fuse.function_graph.builder import Shape
 from tf_fuse.function_graph.operations import ELEMENTWISE, REDUCTIONS, SAME_ELEMENTS
-from tf_fuse.function_graph.view import GraphView, data_inputs
+from tf_fuse.function_graph.view import GraphView, data_inputs, value_inputs
 from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster, is_small_constant
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
@@ -87,7 +87,7 @@ class CallSite:
         waiting, seen = list(cluster.nodes), set(cluster.nodes)
         while waiting:
             node = view.nodes[waiting.pop()]
-            tensors = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+            tensors = value_inputs(node)
             if not self.set_shapes.isdisjoint(tensors):
                 return True
             for tensor in tensors:

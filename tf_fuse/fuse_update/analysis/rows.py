@@ -21,7 +21,14 @@ from typing import Any
 
 from tf_fuse._tensorflow.dtype_numbers import BFLOAT16, DOUBLE, FLOAT, HALF, INT32, INT64
 from tf_fuse.function_graph.builder import Shape
-from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, control_inputs, data_inputs
+from tf_fuse.function_graph.view import (
+    ASSIGNS,
+    READS,
+    GraphView,
+    control_inputs,
+    data_inputs,
+    value_inputs,
+)
 
 SCATTERS = frozenset({"ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"})
 GATHERS = frozenset({"ResourceGather"})
@@ -196,7 +203,7 @@ class RowFinder:
             node = view.producer(tensor)
             if node is None or node.name in found.nodes or not self._is_compiled(node):
                 continue
-            read = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+            read = value_inputs(node)
             users = {use.node for use in view.uses(tensor)}
             if (
                 node.device == scatter.device
@@ -252,7 +259,7 @@ class RowFinder:
             return is_one
         if not self._is_compiled(node) or node.device != scatter.device:
             return False
-        read = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        read = value_inputs(node)
         made = [one for one in read if self._visit(one, scatter, found)]
         others = [one for one in read if one not in made]
         if not made or not all(self._is_input(one, scatter) for one in others):

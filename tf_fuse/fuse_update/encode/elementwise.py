@@ -18,7 +18,7 @@ from typing import Any
 
 from tf_fuse._tensorflow.dtype_numbers import BFLOAT16, BOOL, DOUBLE, FLOAT, HALF, INT32, INT64
 from tf_fuse.function_graph.builder import Shape
-from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs, value_inputs
 from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster, Rules
 from tf_fuse.fuse_update.analysis.grappler_inputs import CallSite
 from tf_fuse.fuse_update.encode.encoder_interface import FusedOperation
@@ -242,7 +242,7 @@ def _read(node: Any) -> list[str]:
         return []
     if node.op in ASSIGNS:
         return data_inputs(node)[1:2]
-    return data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+    return value_inputs(node)
 
 
 class _Writer:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_fuse.function_graph.builder import Shape
-from tf_fuse.function_graph.view import READS, GraphView, data_inputs
+from tf_fuse.function_graph.view import READS, GraphView, data_inputs, value_inputs
 from tf_fuse.fuse_update.analysis.fusion_clusters import FusionCluster
 from tf_fuse.fuse_update.analysis.rows import (
     SUM,
@@ -350,7 +350,7 @@ class _RowProgram:
 
     def _add_step(self, node: Any) -> None:
         (output,) = self._view.outputs(node)
-        read = data_inputs(node)[:1] if node.op == "Reshape" else data_inputs(node)
+        read = value_inputs(node)
         step = self._stage.program.steps.add(op=node.op, type=self._view.dtype(output))
         step.inputs.extend(self._values[tensor] for tensor in read)
         self._values[output] = self._last()

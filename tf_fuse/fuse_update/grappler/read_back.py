@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_fuse._tensorflow.dtype_numbers import RESOURCE
-from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs
+from tf_fuse.function_graph.view import ASSIGNS, READS, GraphView, data_inputs, value_inputs
 from tf_fuse.fuse_update.grappler.cluster_copy import OTHER_CPU, ClusterCopy, front_fetch
 from tf_fuse.fuse_update.grappler.expression_hashes import Expressions, in_order
 from tf_fuse.fuse_update.grappler.simplified_cluster import SimplifiedCluster
@@ -59,13 +59,14 @@ class ReadBack:
             return f"{name}:{self._copy.view.op_def(nodes[name].op).output_arg[0].name}:0"
 
         kept = [name for name in order if nodes[name].op not in ("NoOp", "VarHandleOp")]
+        # Programs have no shapes.
+        values = {t.partition(":")[0] for name in kept for t in value_inputs(nodes[name])}
         for name in kept:
             copy = function.node_def.add()
             copy.CopyFrom(nodes[name])
             copy.device = ""
-            if copy.op == "Const" and not self._set_constant(copy):
-                return None
-            if copy.op == "Const" and self._is_moved(nodes[name]):
+            is_value = copy.op == "Const" and name in values
+            if is_value and (not self._set_constant(copy) or self._is_moved(nodes[name])):
                 return None
             del copy.input[:]
             copy.input.extend(tensor_of(text) for text in data_inputs(nodes[name]))
