@@ -226,6 +226,7 @@ class ClusterCopy:
 
     def _input(self, tensor: str, reader: str) -> str:
         """Return the input that stands for a tensor."""
+        tensor = self._read_behind(tensor)
         if self._is_front(source := same_as(self.view, tensor)):
             behind = self.view.producer(tensor)
             if behind is not None and behind.op == "IdentityN":
@@ -263,6 +264,16 @@ class ClusterCopy:
                 made.device = "" if producer is None else self._device_of(producer)
             self.inputs[tensor] = made.name
         return self.inputs[tensor]
+
+    def _read_behind(self, tensor: str) -> str:
+        """Return what reads the variable that a tensor has the value of; else the tensor."""
+        source = tensor
+        while (node := self.view.producer(source)) is not None and node.op in (
+            "Identity",
+            "StopGradient",
+        ):
+            source = data_inputs(node)[0]
+        return source if node is not None and node.op in READS else tensor
 
     def _is_front(self, tensor: str) -> bool:
         return not self._alone and is_front(self.view, self.view.producer(tensor))
