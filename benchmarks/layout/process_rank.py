@@ -88,6 +88,8 @@ class Plan:
         devices = layout.connect(mesh)
         import tensorflow as tf
 
+        # As with `shard_weight_update`.
+        tf.config.optimizer.set_experimental_options({"fuse_weight_update": True})
         from benchmarks.layout import process_models as models
         from tf_fuse.layout.profile import measure_rates
         from tf_fuse.layout.profile.probe_runner import ExecutionBench

@@ -24,10 +24,12 @@ def can_fuse_locally(context: Any, devices: Mapping[str, str]) -> CanFuseOn:
     local = [spec for spec in specs if (spec.job, spec.task) == (own.job, own.task)]
 
     def can_fuse_on(device: str, variable: str | None) -> bool:
-        # An assignment runs where its variable is. With several local devices, both must be known.
-        if len(local) > 1 and variable is not None and devices.get(variable) != device:
-            return False
         spec = device_module.DeviceSpec.from_string(device)
+        # An assignment runs where its variable is. With several local devices, both must be known.
+        if len(local) > 1 and variable is not None:
+            whole = own.make_merged_spec(spec).to_string() if device else ""
+            if devices.get(variable) != whole:
+                return False
         return (
             spec.device_type in (None, "CPU")
             and spec.job in (None, own.job)

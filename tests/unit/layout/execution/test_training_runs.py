@@ -56,3 +56,11 @@ def test_checkpoints_are_whole(train):
         "layouts": ["[8, 16/x] on x:4", "[8/x, 16] on x:2"],
         "released": True,
     }
+
+
+def test_fused_updates_have_the_bits_of_others(train):
+    """Each device updates its part of each weight, whose layouts differ, in one operation.
+
+    Those of the count of steps and of the seed stay on each.
+    """
+    assert train("fused updates") == {"losses": True, "bits": True, "fused": 6 * 2, "left": 2 * 2}

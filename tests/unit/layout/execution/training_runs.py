@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import tf_fuse
 from tests import scripted
 from tf_fuse import layout
 from tf_fuse.layout.cost.model import Rates
@@ -244,6 +245,27 @@ def checkpoints() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def fused_updates() -> dict[str, Any]:
+    """Trained with the option off and on, on two devices."""
+    mesh = layout.Mesh({"x": 2})
+    found, losses = [], []
+    for on in (False, True):
+        tf.config.optimizer.set_experimental_options({"fuse_weight_update": on})
+        model, optimizer, step = keras_model()
+        names = {model.layers[0].kernel.path: [None, "hidden"]}
+        run = layout.execute(planned(step, "hidden:x", names, mesh))
+        losses.append([float(run(*batch())["loss"]) for _ in range(STEPS)])
+        run.release()
+        found.append(bits(model, optimizer))
+    counts = tf_fuse.metrics()["weight_updates"]
+    return {
+        "losses": losses[0] == losses[1],
+        "bits": found[0] == found[1],
+        "fused": counts["updates_fused"],
+        "left": counts["assignments_left"],
+    }
+
+
 def bits(model: Any, optimizer: Any) -> list[tuple[str, bytes]]:
     return [
         (str(one.dtype), one.numpy().tobytes()) for one in (*model.variables, *optimizer.variables)
@@ -254,7 +276,8 @@ def main() -> None:
     devices = [tf.config.LogicalDeviceConfiguration()] * 4
     tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], devices)
     cases = {
-        "checkpoints": checkpoints, "keras": keras_training, "transformer": transformer,
+        "checkpoints": checkpoints, "fused updates": fused_updates, "keras": keras_training,
+        "transformer": transformer,
     }  # fmt: skip
     scripted.give(cases[sys.argv[1]]())
 
