@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures for all tests. Nothing here imports TensorFlow."""
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 from tests import file_order, forking
 
 _ROOT = Path(__file__).resolve().parents[1]
+_TESTS = _ROOT / "tests"
 
 # A busy machine takes any time for an example.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -137,6 +140,25 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False  # `--dist loadfile` takes them as they come
     if config.get_verbosity() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
         config.pluginmanager.register(_Ticker(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Has each of several processes import a part of all test files before it imports the others.
+
+    pytest rewrites the asserts of a file that is imported, and keeps what it made for the next
+    import. If all processes import all files in one order, all of them rewrite each file.
+    """
+    config = session.config
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or not (
+        given := getattr(config, "workerinput", None)
+    ):
+        return
+    first = int(given["workerid"].removeprefix("gw"))
+    for file in sorted(_TESTS.rglob("test_*.py"))[first :: given["workercount"]]:
+        # What this raises it raises again when pytest collects the file.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(_ROOT).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
