@@ -23,6 +23,7 @@ _steps = st.one_of(
     st.tuples(st.sampled_from(["+k", "k+", "*k", "k*", "-k", "k-", "/k", "k/"]),
               _numbers, _constants),
     st.tuples(st.sampled_from(["sqrt", "square", "negative", "abs", "rsqrt", "sum"]), _numbers),
+    st.tuples(st.sampled_from(["flat square", "flat reverse"]), _numbers),
     st.tuples(st.sampled_from(["assign", "assign_add", "assign_sub"]), st.integers(0, 1), _numbers),
 )  # fmt: skip
 
@@ -44,6 +45,10 @@ def _random_body(steps, returns):
                 if value.shape == variable.shape:
                     getattr(variable, kind)(value)
                     made.append(variable.read_value())
+            elif kind.startswith("flat"):
+                flat = tf.reshape(tensor, [-1])
+                of_flat = tf.square(flat) if kind == "flat square" else tf.reverse(flat, [0])
+                made.append(tf.reshape(of_flat, tensor.shape))
             elif kind == "sum":
                 made.append(tf.reduce_sum(tensor))
             elif kind.startswith("k") or kind.endswith("k"):
