@@ -98,6 +98,16 @@ def _identity_of_a_read(job, g):
     job.w.assign(x - 0.1 * job.m / (tf.sqrt(job.m * job.m) + 1e-3))
 
 
+def _identity_of_a_read_in_two_steps(job, g):
+    job.w.read_value()
+    x = job.m.read_value()
+    y = job.s + x
+    job.m.assign(y)
+    job.w.assign(job.m.read_value() + y)
+    job.w.read_value()
+    job.w.assign_sub(tf.sqrt(x) * 0.1)
+
+
 def _reshaped(job, g):
     x = tf.reshape(tf.reshape(g, [35, 3]) @ (0.5 * tf.eye(3)), [5, 7, 3])
     job.m.assign(0.9 * job.m + 0.1 * x)
@@ -110,7 +120,8 @@ def _reshaped_in_between(job, g):
 
 
 _FUSED = [
-    _accumulated, _broadcasts, _hoisted, _identity_of_a_read, _ones, _powers,
+    _accumulated, _broadcasts, _hoisted, _identity_of_a_read, _identity_of_a_read_in_two_steps,
+    _ones, _powers,
     _product_read_elsewhere, _read_by_no_one,
     _reshaped, _reshaped_in_between,
     _root_read_elsewhere, _scalar_product, _scalar_root, _scalar_root_of_two,

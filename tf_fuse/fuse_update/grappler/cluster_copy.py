@@ -29,6 +29,7 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 OTHER_CPU = "/job:localhost/replica:0/task:0/device:CPU:1"
 # The beginning of the names of all other devices.
 _ELSEWHERE = "/job:localhost/replica:0/task:0/device:CPU:"
+_FORWARDS = ("Identity", "StopGradient")
 # Grappler's own nodes have names that begin with one of these.
 _MADE = ("ArithmeticOptimizer", "ConstantFolding")
 
@@ -91,6 +92,7 @@ class ClusterCopy:
         self.inputs: dict[str, str] = {}
         self.variables: dict[str, str] = {}
         self._of_rows: dict[tuple[int, Shape], str] = {}
+        self._read_as: dict[str, str] = {}
         self.outer_results = results_of(view, cluster)
         for name in cluster.nodes:
             self._add(view.nodes[name])
@@ -226,8 +228,11 @@ class ClusterCopy:
 
     def _input(self, tensor: str, reader: str) -> str:
         """Return the input that stands for a tensor."""
-        tensor = self._read_behind(tensor)
-        if self._is_front(source := same_as(self.view, tensor)):
+        read = None if tensor.partition(":")[0] in self._inside else self._read_behind(tensor)
+        if read is not None:
+            # (The first one: another cluster may contain the read, and result in its Identity.)
+            tensor = self._read_as.setdefault(read, tensor)
+        elif self._is_front(source := same_as(self.view, tensor)):
             behind = self.view.producer(tensor)
             if behind is not None and behind.op == "IdentityN":
                 self.has_front_behind = True
@@ -235,7 +240,7 @@ class ClusterCopy:
         name = tensor.partition(":")[0]
         if name in self._inside:
             return name
-        if self._is_front(tensor):
+        if read is None and self._is_front(tensor):
             if name not in self._front:
                 self._front.add(name)
                 self._taken.add(name)
@@ -265,15 +270,11 @@ class ClusterCopy:
             self.inputs[tensor] = made.name
         return self.inputs[tensor]
 
-    def _read_behind(self, tensor: str) -> str:
-        """Return what reads the variable that a tensor has the value of; else the tensor."""
-        source = tensor
-        while (node := self.view.producer(source)) is not None and node.op in (
-            "Identity",
-            "StopGradient",
-        ):
-            source = data_inputs(node)[0]
-        return source if node is not None and node.op in READS else tensor
+    def _read_behind(self, tensor: str) -> str | None:
+        """Return what reads the variable that a tensor is the value of, if it is one's."""
+        while (node := self.view.producer(tensor)) is not None and node.op in _FORWARDS:
+            tensor = data_inputs(node)[0]
+        return tensor if node is not None and node.op in READS else None
 
     def _is_front(self, tensor: str) -> bool:
         return not self._alone and is_front(self.view, self.view.producer(tensor))
