@@ -32,7 +32,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _REMOVED_PREFIXES = ("TF_FUSE_", "GRPC_", "TF_CONFIG", "PYTHON")
 _PORT_ATTEMPTS = 5
 # No wait is longer: a hang is a failure that shows the stacks of the rank.
-DEADLINE_S = 150.0
+DEADLINE_S = 250.0
 _START_S = 200.0
 # What a rank logs in the middle of many calls.
 BEGUN = "tf_fuse test: calls are under way"

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 B, IO, H = 8, 16, 64
 
 
-def run(program: str, what: str, env: dict[str, str], timeout: int = 200):
+def run(program: str, what: str, env: dict[str, str], timeout: int = 280):
     """What a program gives."""
     path = {"PYTHONPATH": str(HERE.parents[3])}
     command = [sys.executable, str(HERE / program), what]
