@@ -21,7 +21,6 @@ import pytest
 from tests import file_order, forking
 
 _ROOT = Path(__file__).resolve().parents[1]
-_TESTS = _ROOT / "tests"
 
 # A busy machine takes any time for an example.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -144,18 +143,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Has each of several processes import a part of all test files before it imports the others.
+    """In a run of all tests, imports in each process (`-n`) another part of the files first.
 
-    pytest rewrites the asserts of a file that is imported, and keeps what it made for the next
-    import. If all processes import all files in one order, all of them rewrite each file.
+    pytest rewrites the asserts of a file at its first import, and writes the result to a cache.
+    Processes that import the files in the same order rewrite all of them at the same time.
     """
     config = session.config
-    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or not (
-        given := getattr(config, "workerinput", None)
-    ):
+    given = getattr(config, "workerinput", None)
+    if given is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     first = int(given["workerid"].removeprefix("gw"))
-    for file in sorted(_TESTS.rglob("test_*.py"))[first :: given["workercount"]]:
+    for file in sorted((_ROOT / "tests").rglob("test_*.py"))[first :: given["workercount"]]:
         # What this raises it raises again when pytest collects the file.
         with contextlib.suppress(Exception, pytest.skip.Exception):
             importlib.import_module(".".join(file.relative_to(_ROOT).with_suffix("").parts))

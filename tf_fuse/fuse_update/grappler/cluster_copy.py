@@ -29,7 +29,6 @@ CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 OTHER_CPU = "/job:localhost/replica:0/task:0/device:CPU:1"
 # The beginning of the names of all other devices.
 _ELSEWHERE = "/job:localhost/replica:0/task:0/device:CPU:"
-_FORWARDS = ("Identity", "StopGradient")
 # Grappler's own nodes have names that begin with one of these.
 _MADE = ("ArithmeticOptimizer", "ConstantFolding")
 
@@ -228,11 +227,13 @@ class ClusterCopy:
 
     def _input(self, tensor: str, reader: str) -> str:
         """Return the input that stands for a tensor."""
-        read = None if tensor.partition(":")[0] in self._inside else self._read_behind(tensor)
-        if read is not None:
-            # (The first one: another cluster may contain the read, and result in its Identity.)
-            tensor = self._read_as.setdefault(read, tensor)
-        elif self._is_front(source := same_as(self.view, tensor)):
+        name = tensor.partition(":")[0]
+        if name in self._inside:
+            return name
+        if (read := self._read_behind(tensor)) is not None:
+            # (Not the read itself: another cluster may contain it, and return its Identity.)
+            return self._outside(self._read_as.setdefault(read, tensor))
+        if self._is_front(source := same_as(self.view, tensor)):
             behind = self.view.producer(tensor)
             if behind is not None and behind.op == "IdentityN":
                 self.has_front_behind = True
@@ -240,7 +241,7 @@ class ClusterCopy:
         name = tensor.partition(":")[0]
         if name in self._inside:
             return name
-        if read is None and self._is_front(tensor):
+        if self._is_front(tensor):
             if name not in self._front:
                 self._front.add(name)
                 self._taken.add(name)
@@ -250,6 +251,11 @@ class ClusterCopy:
             if reader in self._inside:
                 self.fronts[tensor] = name
             return name
+        return self._outside(tensor)
+
+    def _outside(self, tensor: str) -> str:
+        """Return the input that stands for a tensor that neither cluster nor front produce."""
+        name = tensor.partition(":")[0]
         if tensor not in self.inputs:
             if is_small_constant(self.view, tensor):
                 made = self.graph.node.add(name=self._new(name), op="Const")
@@ -271,8 +277,10 @@ class ClusterCopy:
         return self.inputs[tensor]
 
     def _read_behind(self, tensor: str) -> str | None:
-        """Return what reads the variable that a tensor is the value of, if it is one's."""
-        while (node := self.view.producer(tensor)) is not None and node.op in _FORWARDS:
+        """Return what a read returns if a tensor is a copy of that, else None."""
+        # (It is unknown when Grappler removes an IdentityN.)
+        forwards = SAME - {"IdentityN"}
+        while (node := self.view.producer(tensor)) is not None and node.op in forwards:
             tensor = data_inputs(node)[0]
         return tensor if node is not None and node.op in READS else None
 
