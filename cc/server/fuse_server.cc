@@ -16,9 +16,9 @@
 #include "channel/socket/addresses.h"
 #include "collectives/runtime/collective_manager.h"
 #include "server/cluster_functions.h"
-#include "server/eager_threads.h"
 #include "server/fuse_worker.h"
 #include "server/loopback.h"
+#include "server/server_threads.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_server_lib.h"
 #include "tensorflow/core/distributed_runtime/server_lib.h"
@@ -82,7 +82,9 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
     if (!status.ok()) return status;
     // Never destroyed: handlers may run until the process exits.
     worker_env()->compute_pool = new tensorflow::thread::ThreadPool(
-        new ServerThreads(worker_env()->env, worker_env()->compute_pool));
+        new ServerThreads(worker_env()->env,
+                          worker_env()->compute_pool->NumThreads()));
+    AnswerOnCallingThread(grpc_worker_env());
     AddTaskServer(this);
     return status;
   }

@@ -153,6 +153,12 @@ def add_to_config(config: Any, options: Mapping[str, Any]) -> None:
         del rewrite.custom_optimizers[:]
         for entry in entries:
             rewrite.custom_optimizers.add().ParseFromString(entry)
+    # Tasks wait for each other in every step: threads that spin take the core that the one needs
+    # for which they wait.
+    if ours.get("do_fuse_recv"):
+        config.experimental.disable_thread_spinning = True
+    elif had_entry:
+        config.experimental.ClearField("disable_thread_spinning")
     # The other types only configure an option that is on.
     if not any(value for key, value in ours.items() if OPTIONS[key].type is bool):
         return

@@ -1,8 +1,10 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "server/eager_threads.h"
+#include "server/server_threads.h"
 
+#include <cstring>
+#include <typeinfo>
 #include <utility>
 
 namespace tf_fuse {
@@ -14,9 +16,34 @@ constexpr char kEagerThread[] = "TF_eager_service";
 // Calls beyond these wait: a peer must not be able to make threads without end.
 constexpr int kMaxThreads = 128;
 
+// A part of the type's name of what GrpcWorkerService schedules for RecvTensor.
+constexpr char kRecvTensor[] = "RecvTensorHandler";
+
 thread_local bool takes_eager_calls = false;
 
+bool AnswersRecvTensor(const std::function<void()>& function) {
+  return std::strstr(function.target_type().name(), kRecvTensor) != nullptr;
+}
+
 }  // namespace
+
+// (The names in an explicit instantiation may be private.)
+template <auto kPool>
+struct PoolOf {
+  friend std::unique_ptr<tensorflow::thread::ThreadPool>& CallbackPool(
+      tensorflow::GrpcWorkerEnv* env) {
+    return env->*kPool;
+  }
+};
+
+std::unique_ptr<tensorflow::thread::ThreadPool>& CallbackPool(
+    tensorflow::GrpcWorkerEnv* env);
+template struct PoolOf<&tensorflow::GrpcWorkerEnv::threadpool_>;
+
+void AnswerOnCallingThread(tensorflow::GrpcWorkerEnv* env) {
+  CallbackPool(env) =
+      std::make_unique<tensorflow::thread::ThreadPool>(new CallingThread);
+}
 
 tensorflow::Thread* ServerEnv::StartThread(
     const tensorflow::ThreadOptions& options, const std::string& name,
@@ -31,13 +58,15 @@ tensorflow::Thread* ServerEnv::StartThread(
                                  });
 }
 
-ServerThreads::ServerThreads(tensorflow::Env* env,
-                             tensorflow::thread::ThreadPool* others)
-    : others_(others), queue_(env, "tf_fuse_eager_calls") {}
+ServerThreads::ServerThreads(tensorflow::Env* env, int threads)
+    : operations_(env, tensorflow::ThreadOptions(), "tf_fuse_operations",
+                  threads, /*low_latency_hint=*/false),
+      queue_(env, "tf_fuse_eager_calls") {}
 
 void ServerThreads::Schedule(std::function<void()> function) {
   if (!takes_eager_calls) {
-    others_->Schedule(std::move(function));
+    if (AnswersRecvTensor(function)) return function();
+    operations_.Schedule(std::move(function));
     return;
   }
   {
@@ -69,15 +98,15 @@ void ServerThreads::Run(std::function<void()> call) {
 
 void ServerThreads::ScheduleWithHint(std::function<void()> function, int start,
                                      int limit) {
-  others_->ScheduleWithHint(std::move(function), start, limit);
+  operations_.ScheduleWithHint(std::move(function), start, limit);
 }
 
 void ServerThreads::Cancel() {}
 
-int ServerThreads::NumThreads() const { return others_->NumThreads(); }
+int ServerThreads::NumThreads() const { return operations_.NumThreads(); }
 
 int ServerThreads::CurrentThreadId() const {
-  return others_->CurrentThreadId();
+  return operations_.CurrentThreadId();
 }
 
 }  // namespace tf_fuse
