@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "passes/fuse_recv/acknowledgements.h"
 #include "passes/fuse_recv/deadlock_check.h"
 #include "passes/fuse_recv/operation_groups.h"
 #include "passes/fuse_recv/operations_rewrite.h"
@@ -39,6 +40,12 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
                           v1::FuseReport* report) {
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
+  const auto acknowledgements = FindAcknowledgements(*view, options);
+  if (!acknowledgements.empty()) {
+    DropReceives(*view, acknowledgements, partitions, report);
+    view = PartitionView::Build(partitions);
+    if (!view.ok()) return view.status();
+  }
   FusePlan plan = PlanAndVerify(*view, options);
   if (options.fuse_operations) {
     const auto runs_groups = [&options](const std::string& task) {

@@ -14,6 +14,7 @@
 
 #include "passes/fuse_recv/dynamic_groups.h"
 #include "passes/fuse_recv/recv_blockers.h"
+#include "passes/view/blocking_ops.h"
 #include "passes/view/liveness.h"
 #include "passes/view/partial_run_classes.h"
 #include "passes/view/receive_depth.h"
@@ -94,10 +95,11 @@ bool OnlyForwards(const Node& node) {
   return kTypes->count(node.type_string()) > 0;
 }
 
-// The nodes that use a value, those that only forward it looked through. Empty
-// if it ends in a node that nothing uses.
-std::vector<NodeId> FinalConsumers(const PartitionView& view,
-                                   const Consumers& consumers, NodeId start) {
+// The first nodes after `start` that do not pass `through`. Empty if one that
+// does is used by nothing.
+std::vector<NodeId> Reached(const PartitionView& view,
+                            const Consumers& consumers, NodeId start,
+                            bool through(const Node&)) {
   std::vector<NodeId> found;
   std::vector<NodeId> pending = {start};
   std::set<NodeId> seen;
@@ -107,15 +109,33 @@ std::vector<NodeId> FinalConsumers(const PartitionView& view,
     if (consumers[id].empty()) return {};
     for (const NodeId consumer : consumers[id]) {
       if (!seen.insert(consumer).second) continue;
-      const bool forwards = OnlyForwards(*view.node(consumer));
-      (forwards ? pending : found).push_back(consumer);
+      (through(*view.node(consumer)) ? pending : found).push_back(consumer);
     }
   }
   return found;
 }
 
-// Whether nothing that uses `receive` would wait for more than it does now, if
-// `receive` came with the group of this key.
+// The nodes that use a value, those that only forward it looked through.
+std::vector<NodeId> FinalConsumers(const PartitionView& view,
+                                   const Consumers& consumers, NodeId start) {
+  return Reached(view, consumers, start, OnlyForwards);
+}
+
+// Computes its outputs of its inputs and does nothing else, whenever it runs.
+bool OnlyComputes(const Node& node) {
+  return node.IsOp() && !node.op_def().is_stateful() && !node.IsControlFlow() &&
+         !node.IsRetval() && !MayBlock(node);
+}
+
+// The first nodes that do more than compute with what comes from `start`. Empty
+// if a value ends in a node that nothing uses: that may fail, too.
+std::vector<NodeId> FirstEffects(const PartitionView& view,
+                                 const Consumers& consumers, NodeId start) {
+  return Reached(view, consumers, start, OnlyComputes);
+}
+
+// Whether nothing of `uses` would wait for more than it does now, if `receive`
+// came with the group of this key.
 bool MayJoin(const PartitionView& view, const Ancestry& ancestry,
              const Receive& receive, const std::vector<NodeId>& uses,
              const GroupKey& key) {
@@ -131,33 +151,59 @@ bool MayJoin(const PartitionView& view, const Ancestry& ancestry,
   });
 }
 
-// Lets each receive that is alone join the next deeper group that it may.
-void JoinLoneReceives(const PartitionView& view, const Ancestry& ancestry,
-                      Candidates* candidates) {
+// Whether the step takes no longer, but for a call, if what follows `receive`
+// waits for all of `group`.
+bool MayWait(const std::map<NodeId, ReceiveEstimate>& estimates,
+             const Receive& receive, const std::vector<const Receive*>& group,
+             const CostModel& model) {
+  double tail_us = 0;
+  for (const Receive* other : group) {
+    tail_us = std::max(tail_us, estimates.at(other->node).tail_us);
+  }
+  return estimates.at(receive.node).tail_us <= tail_us + model.rpc_us;
+}
+
+// Lets receives of one group join the next deeper group that all of them may: a
+// call less. With estimates, what only computes may come to wait.
+void JoinDeeperGroups(const PartitionView& view, const Ancestry& ancestry,
+                      const std::map<NodeId, ReceiveEstimate>& estimates,
+                      const CostModel& model, Candidates* candidates) {
   const Consumers consumers = FindConsumers(view);
   // In the order of the keys: deeper groups of the same route come later.
   for (auto it = candidates->begin(); it != candidates->end();) {
-    auto joined = candidates->end();
-    if (it->second.size() == 1) {
-      const Receive& receive = *it->second[0];
-      const std::vector<NodeId> uses =
-          FinalConsumers(view, consumers, receive.node);
-      for (auto other = std::next(it);
-           other != candidates->end() && other->first.route == it->first.route;
-           ++other) {
-        if (other->first.depth > it->first.depth &&
-            other->first.feeds == it->first.feeds &&
-            MayJoin(view, ancestry, receive, uses, other->first)) {
-          joined = other;
-          break;
+    const std::vector<const Receive*>& receives = it->second;
+    std::vector<std::vector<NodeId>> uses;
+    std::vector<std::vector<NodeId>> effects;
+    for (const Receive* receive : receives) {
+      uses.push_back(FinalConsumers(view, consumers, receive->node));
+      if (estimates.empty()) continue;
+      effects.push_back(FirstEffects(view, consumers, receive->node));
+    }
+    const auto may_all_join = [&](const Candidates::value_type& group) {
+      for (size_t i = 0; i < receives.size(); ++i) {
+        const Receive& receive = *receives[i];
+        if (MayJoin(view, ancestry, receive, uses[i], group.first)) continue;
+        if (estimates.empty() ||
+            !MayJoin(view, ancestry, receive, effects[i], group.first) ||
+            !MayWait(estimates, receive, group.second, model)) {
+          return false;
         }
       }
+      return true;
+    };
+    auto other = std::next(it);
+    while (other != candidates->end() &&
+           other->first.route == it->first.route &&
+           (other->first.depth == it->first.depth ||
+            other->first.feeds != it->first.feeds || !may_all_join(*other))) {
+      ++other;
     }
-    if (joined == candidates->end()) {
+    if (other == candidates->end() ||
+        !(other->first.route == it->first.route)) {
       ++it;
       continue;
     }
-    joined->second.push_back(it->second[0]);
+    other->second.insert(other->second.end(), receives.begin(), receives.end());
     it = candidates->erase(it);
   }
 }
@@ -290,10 +336,11 @@ FusePlan PlanFusedReceives(const PartitionView& view,
     key.feeds = feed_classes[receive.node];
     candidates[std::move(key)].push_back(&receive);
   }
-  JoinLoneReceives(view, ancestry, &candidates);
   if (options.splitting == Splitting::kCost) {
     plan.estimates = EstimateReceives(view, options.cost_model);
   }
+  JoinDeeperGroups(view, ancestry, plan.estimates, options.cost_model,
+                   &candidates);
   const Consumers consumers = FindConsumers(view);
   for (auto& [key, receives] : candidates) {
     // One receive gains nothing from a frame.

@@ -56,10 +56,10 @@ std::vector<std::vector<T>> SplitEvenly(const std::vector<T>& items,
 // iteration waits for beside its own is earlier ones: no two iterations wait
 // for each other (docs/architecture/fuse_recv.md).
 //
-// A receive that is alone at its depth joins a deeper group of the same devices
-// if whatever uses it waits for a receive of that depth anyway, and for what
-// the group hangs on: nothing is held up. Depths stay in order by this, since
-// every receive below its consumers is deeper still.
+// The receives of one depth join a deeper group of the same devices if whatever
+// uses them waits for a receive of that depth anyway, and for what the group
+// hangs on: nothing is held up. Depths stay in order by this, since every
+// receive below their consumers is deeper still.
 //
 // Where a sender above a receive is not visible, neither is its depth. Such
 // receives of the same two devices, and frame of a loop, are fused dynamically:

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "passes/fuse_recv/acknowledgements.h"
 #include "passes/view/frame_aliasing.h"
 #include "passes/view/partitioner_names.h"
 #include "tensorflow/core/framework/node_def_util.h"
@@ -143,6 +144,13 @@ void FillSlot(const PartitionView& view, const FusePlan& plan,
   }
 }
 
+void FillSkip(const PartitionView& view, const FusePlan& plan,
+              const Receive& receive, v1::FuseReport::Skip* out) {
+  out->set_send_device(receive.send_device);
+  out->set_recv_device(receive.recv_device);
+  FillSlot(view, plan, receive, out->mutable_slot());
+}
+
 void FillReport(const PartitionView& view, const FusePlan& plan,
                 const std::vector<std::string>& names, v1::FuseReport* report) {
   for (size_t g = 0; g < plan.groups.size(); ++g) {
@@ -163,9 +171,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
   for (const SkippedReceive& skipped : plan.skipped) {
     v1::FuseReport::Skip* out = report->add_skips();
     out->set_reason(skipped.reason);
-    out->set_send_device(skipped.receive->send_device);
-    out->set_recv_device(skipped.receive->recv_device);
-    FillSlot(view, plan, *skipped.receive, out->mutable_slot());
+    FillSkip(view, plan, *skipped.receive, out);
   }
   report->set_local_receives(plan.local_receives);
 }
@@ -254,7 +260,39 @@ absl::Status AddDynamicNodes(const PartitionView& view, const FuseGroup& group,
   return absl::OkStatus();
 }
 
+// Removes a node, and what made its inputs if nothing else needs that.
+void RemoveWithInputs(Graph* graph, Node* node) {
+  std::set<Node*> constants;
+  for (const Edge* edge : node->in_edges()) {
+    if (edge->src()->IsConstant()) constants.insert(edge->src());
+  }
+  graph->RemoveNode(node);
+  for (Node* constant : constants) {
+    const auto& outputs = constant->out_edges();
+    if (std::none_of(outputs.begin(), outputs.end(),
+                     [](const Edge* edge) { return edge->dst()->IsOp(); })) {
+      graph->RemoveNode(constant);
+    }
+  }
+}
+
 }  // namespace
+
+void DropReceives(const PartitionView& view,
+                  const std::vector<const Receive*>& receives,
+                  const PartitionGraphs& partitions, v1::FuseReport* report) {
+  for (const Receive* receive : receives) {
+    FillSkip(view, FusePlan(), *receive, report->add_dropped());
+  }
+  for (const Receive* receive : receives) {
+    Graph* const graph = partitions.at(view.partition(receive->node)).get();
+    for (Node* carrier : CarriersOf(view.node(receive->node))) {
+      graph->RemoveNode(carrier);
+    }
+    RemoveWithInputs(partitions.at(view.partition(receive->send)).get(),
+                     view.node(receive->send));
+  }
+}
 
 absl::Status ApplyFusePlan(const PartitionView& view, const FusePlan& plan,
                            const PartitionGraphs& partitions,

@@ -11,6 +11,8 @@
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_RECV_REWRITE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_RECV_REWRITE_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "passes/fuse_recv/plan.h"
 #include "passes/view/partition_view.h"
@@ -22,6 +24,12 @@ namespace tf_fuse {
 // partition as a function of its own runs the pass again, sees only that
 // partition, and must not count the receive twice.
 extern const char kSkipReasonAttr[];
+
+// Removes receives that FindAcknowledgements() found, and what sends to them.
+// `view` must not be used afterwards. Fills `dropped` of `report`.
+void DropReceives(const PartitionView& view,
+                  const std::vector<const Receive*>& receives,
+                  const PartitionGraphs& partitions, v1::FuseReport* report);
 
 // Replaces each group by one _FuseRecv in its partition, with the control edges
 // of all members, and marks the receives that are left. `view` must not be used
