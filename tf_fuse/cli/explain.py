@@ -72,8 +72,9 @@ def describe(result: Any) -> dict[str, Any]:
       send_device, recv_device, depth, dynamic, loop ("" outside of loops), tensors, known_bytes,
       unknown_sizes, may_be_dead (how many of its tensors may be) and slots, which have may_be_dead
       (true or false) too), `skips` (send_device, recv_device, reason, meaning and the slot's
-      fields), `operation_groups` (node, device, `operations`, type to number, and `sends`: how
-      often the group sends, which is once for all tensors of one request),
+      fields), `dropped` (the same without reason and meaning: receives that only the end of the
+      function waited for), `operation_groups` (node, device, `operations`, type to number, and
+      `sends`: how often the group sends, which is once for all tensors of one request),
       `local_receives`, `receives` (between tasks, before) and `receives_after`, for which a dynamic
       group counts as one: how many requests its receives share is not known before they run. A slot
       has tensor_name, dtype, sender_node, recv_node and bytes, null where the shape is not static.
@@ -115,16 +116,16 @@ def describe(result: Any) -> dict[str, Any]:
         {
             "reason": skip.reason,
             "meaning": REASONS.get(skip.reason, ""),
-            "send_device": skip.send_device,
-            "recv_device": skip.recv_device,
-            **_slot(known, skip.send_device, skip.slot),
+            **_receive(known, skip),
         }
         for skip in report.skips
     ]
+    dropped = [_receive(known, one) for one in report.dropped]
     return {
         "grouping": result.splitting,
         "groups": groups,
         "skips": skips,
+        "dropped": dropped,
         "operation_groups": [
             {
                 "node": one.node,
@@ -135,8 +136,16 @@ def describe(result: Any) -> dict[str, Any]:
             for one in report.operation_groups
         ],
         "local_receives": report.local_receives,
-        "receives": sum(group["tensors"] for group in groups) + len(skips),
+        "receives": sum(group["tensors"] for group in groups) + len(skips) + len(dropped),
         "receives_after": len(groups) + len(skips),
+    }
+
+
+def _receive(known: dict[tuple[str, str], int | None], receive: Any) -> dict[str, Any]:
+    return {
+        "send_device": receive.send_device,
+        "recv_device": receive.recv_device,
+        **_slot(known, receive.send_device, receive.slot),
     }
 
 
@@ -228,6 +237,8 @@ def _print(data: dict[str, Any]) -> None:
     if least:
         saved = ""
     console.print(f"Receives between tasks: {before} before, {least}{after} after{saved}.")
+    if data["dropped"]:
+        console.print(f"Of these, only the end of the step waited for: {len(data['dropped'])}.")
     if data["local_receives"]:
         console.print(f"Receives within a task, no RPC: {data['local_receives']}.")
 

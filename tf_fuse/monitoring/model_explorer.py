@@ -37,7 +37,7 @@ def graph_collection(result: Any) -> dict[str, Any]:
         reason_of[skip.recv_device, skip.slot.recv_node] = skip.reason
     receives = len(group_of) + len(reason_of)
     numbers = {
-        "before": {"receives between tasks": receives},
+        "before": {"receives between tasks": receives + len(report.dropped)},
         "after": {"receives between tasks": len(report.groups) + len(reason_of)},
     }
     return {

@@ -66,6 +66,13 @@ bool InputsRunAnyway(const Node& node) {
   return true;
 }
 
+// Whether the value is the constant that TensorFlow's partitioner sends for a
+// control edge.
+bool SendsConstant(const Node& send) {
+  const Node* value = nullptr;
+  return send.input_node(0, &value).ok() && value->IsConstant();
+}
+
 bool IsAcknowledgement(const PartitionView& view, const Liveness& liveness,
                        const Receive& receive) {
   if (receive.same_task || receive.client_terminated ||
@@ -84,7 +91,8 @@ bool IsAcknowledgement(const PartitionView& view, const Liveness& liveness,
   return !carriers.empty() && inputs_of(node) == 0 &&
          std::all_of(carriers.begin() + 1, carriers.end(),
                      [&](Node* carrier) { return inputs_of(carrier) == 1; }) &&
-         OnlyEndWaits(carriers) && InputsRunAnyway(*view.node(receive.send));
+         SendsConstant(*view.node(receive.send)) && OnlyEndWaits(carriers) &&
+         InputsRunAnyway(*view.node(receive.send));
 }
 
 }  // namespace

@@ -164,7 +164,9 @@ bool MayWait(const std::map<NodeId, ReceiveEstimate>& estimates,
 }
 
 // Lets receives of one group join the next deeper group that all of them may: a
-// call less. With estimates, what only computes may come to wait.
+// call less. Without estimates only one that is alone does: many bytes should
+// not wait for what follows. With them, what only computes may come to wait,
+// and SplitByEstimates() divides groups again where that pays.
 void JoinDeeperGroups(const PartitionView& view, const Ancestry& ancestry,
                       const std::map<NodeId, ReceiveEstimate>& estimates,
                       const CostModel& model, Candidates* candidates) {
@@ -172,6 +174,10 @@ void JoinDeeperGroups(const PartitionView& view, const Ancestry& ancestry,
   // In the order of the keys: deeper groups of the same route come later.
   for (auto it = candidates->begin(); it != candidates->end();) {
     const std::vector<const Receive*>& receives = it->second;
+    if (receives.size() > 1 && estimates.empty()) {
+      ++it;
+      continue;
+    }
     std::vector<std::vector<NodeId>> uses;
     std::vector<std::vector<NodeId>> effects;
     for (const Receive* receive : receives) {

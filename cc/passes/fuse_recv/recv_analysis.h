@@ -56,10 +56,12 @@ std::vector<std::vector<T>> SplitEvenly(const std::vector<T>& items,
 // iteration waits for beside its own is earlier ones: no two iterations wait
 // for each other (docs/architecture/fuse_recv.md).
 //
-// The receives of one depth join a deeper group of the same devices if whatever
-// uses them waits for a receive of that depth anyway, and for what the group
-// hangs on: nothing is held up. Depths stay in order by this, since every
-// receive below their consumers is deeper still.
+// A receive that is alone at its depth joins a deeper group of the same devices
+// if whatever uses it waits for a receive of that depth anyway, and for what
+// the group hangs on: nothing is held up. Depths stay in order by this, since
+// every receive below its consumers is deeper still. With kCost several
+// receives join, too, and operations that only compute may be held up, if the
+// step is not: what they give has no effect before the group's depth.
 //
 // Where a sender above a receive is not visible, neither is its depth. Such
 // receives of the same two devices, and frame of a loop, are fused dynamically:

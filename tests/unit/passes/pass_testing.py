@@ -19,6 +19,12 @@ SPLITTINGS: dict[str, dict[str, Any]] = {
     "cost": {"splitting": "cost", "rpc_us": 1.0, "bytes_per_us": 1.0},
 }
 
+# The same, but a call costs so much that no group is divided.
+UNDIVIDED: dict[str, dict[str, Any]] = {
+    "consumer": {},
+    "cost": {"splitting": "cost", "rpc_us": 1e9, "bytes_per_us": 1.0},
+}
+
 
 def device(job: str, task: int = 0, kind: str = "CPU") -> str:
     return f"/job:{job}/replica:0/task:{task}/device:{kind}:0"

@@ -1,6 +1,6 @@
 # Copyright 2026 The tf_fuse Authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Receives that no other one goes with: which join a group, and which stay alone."""
+"""Receives that join a deeper group: alone, or together where that is estimated to pay."""
 
 import pytest
 import tensorflow as tf
@@ -127,3 +127,59 @@ def test_a_lone_receive_joins_only_what_hangs_on_no_more(early_waits, late_waits
 
     result = rewrite(trace(build))
     assert sorted_groups(result) == [["l", "x", "y"] if joins else ["x", "y"]]
+
+
+def _early_group(*more):
+    """As `_late_group`, with a second value k beside l."""
+    return [*_late_group(), const("k", PS0), *pair("k", "k", PS0, W0), *more]
+
+
+def _cost(*nodes, **options):
+    return rewrite(partitions(*nodes), splitting="cost", **options)
+
+
+def test_an_early_group_joins_if_it_is_estimated_to_pay():
+    nodes = _early_group(_add_late("r", "recv_l", "sum"), _add_late("s", "recv_k", "recv_x"))
+    assert sorted_groups(rewrite(partitions(*nodes))) == [["k", "l"], ["x", "y"]]
+    assert sorted_groups(_cost(*nodes)) == [["k", "l", "x", "y"]]
+    # Where calls cost nothing, what is ready early travels early.
+    divided = _cost(*nodes, rpc_us=0.01, bytes_per_us=1e-3)
+    assert not any({"l", "x"} <= set(group) for group in groups(divided))
+
+
+_PRODUCT = [
+    node("product", "MatMul", ["recv_l", "recv_k"], W0, T=tf.float32),
+    node("flat", "AddN", ["product", "product"], W0, T=tf.float32, N=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("effects", "joins"),
+    [
+        # What is computed of l and k has no effect before x and y are there,
+        ([_add_late("r", "flat", "sum"), node("u", "_Retval", ["r"], W0, T=tf.float32)], True),
+        ([_add_late("r", "flat", "sum"), *pair("r", "r", W0, PS1)], True),
+        # or has one: it is returned, sent, stored, or may fail.
+        ([node("u", "_Retval", ["flat"], W0, T=tf.float32)], False),
+        ([_add_late("r", "flat", "sum"), *pair("r", "flat", W0, PS1)], False),
+        (
+            [_add_late("r", "flat", "sum"), node("p", "Print", ["flat"], W0, T=tf.float32, U=[])],
+            False,
+        ),
+        ([_add_late("r", "flat", "sum"), _add_late("q", "flat")], False),
+    ],
+)
+def test_what_only_computes_may_wait(effects, joins):
+    result = _cost(*_early_group(*_PRODUCT, *effects))
+    assert (["k", "l", "x", "y"] in sorted_groups(result)) == joins
+    assert "would_cycle" not in skips(result)
+
+
+def test_a_group_does_not_wait_if_the_step_would():
+    """The way from l and k to the end is longer than that from x and y, by more than a call."""
+    way = [_add_late("n0", "recv_l", "recv_k")]
+    way += [_add_late(f"n{i}", f"n{i - 1}", f"n{i - 1}") for i in range(1, 60)]
+    end = [_add_late("r", "n59", "sum"), node("u", "_Retval", ["r"], W0, T=tf.float32)]
+    nodes = _early_group(*way, *end)
+    assert sorted_groups(_cost(*nodes)) == [["k", "l"], ["x", "y"]]
+    assert sorted_groups(_cost(*nodes, rpc_us=1000.0)) == [["k", "l", "x", "y"]]

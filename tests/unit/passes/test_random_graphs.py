@@ -17,6 +17,7 @@ from tests.unit.passes.graph_interpreters import DEAD, deadness, evaluate, stuck
 from tests.unit.passes.pass_testing import (
     PS0,
     SPLITTINGS,
+    UNDIVIDED,
     W0,
     analysed,
     const,
@@ -63,7 +64,7 @@ def test_divided_groups_are_dead_and_live_where_stock_is(splitting):
     for seed in range(1000, 1050):
         result, of_seed = _compare_conditionals(seed, **SPLITTINGS[splitting])
         assert "would_cycle" not in skips(result), f"seed {seed}"
-        parts = parts_of_groups(rewrite(random_conditionals(seed)), result)
+        parts = parts_of_groups(rewrite(random_conditionals(seed), **UNDIVIDED[splitting]), result)
         seen += of_seed + collections.Counter(parts=parts)
     wanted = ("partly", "whole", "parts")
     assert min(seen[what] for what in wanted) > 30, f"too dull: {seen}"
@@ -124,7 +125,7 @@ def test_divided_groups_never_deadlock(splitting):
         result = rewrite(graph, **SPLITTINGS[splitting])
         assert stuck(result.after) == set(), f"seed {seed}"
         assert "would_cycle" not in skips(result), f"seed {seed}"
-        parts += parts_of_groups(rewrite(graph), result)
+        parts += parts_of_groups(rewrite(graph, **UNDIVIDED[splitting]), result)
     assert parts > 50, "the graphs are too dull to find anything"
 
 

@@ -23,6 +23,7 @@ from tests.unit.passes.pass_testing import (
     PS0,
     PS1,
     SPLITTINGS,
+    UNDIVIDED,
     W0,
     node,
     parts_of_groups,
@@ -218,7 +219,7 @@ def test_divided_groups_run_as_stock_s(splitting):
         result, _ = _compare(graph, sources, seed, **SPLITTINGS[splitting])
         assert set(skips(result)) <= {"alone", "split_off"}, f"seed {seed}"
         in_loops += sum(group.frame != "" for group in result.report.groups)
-        parts += parts_of_groups(rewrite(graph), result)
+        parts += parts_of_groups(rewrite(graph, **UNDIVIDED[splitting]), result)
     assert min(in_loops, parts) > 30, "the graphs are too dull to find anything"
 
 
