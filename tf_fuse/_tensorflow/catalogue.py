@@ -39,6 +39,7 @@ from tf_fuse._tensorflow.members import Member
 from tf_fuse._tensorflow.variables import (
     checkpoint_saver,
     coordinator,
+    coordinator_closure,
     coordinator_results,
     coordinator_schedule,
     coordinator_worker,
@@ -71,6 +72,7 @@ FILES: Final[tuple[ModuleType, ...]] = (
     parameter_server_strategy,
     coordinator,
     coordinator_results,
+    coordinator_closure,
     coordinator_schedule,
     coordinator_worker,
     sharded_variable,

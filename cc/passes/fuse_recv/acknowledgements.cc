@@ -31,8 +31,8 @@ bool IsResult(const Node& node) {
   return node.IsRetval() || node.type_string() == "_DeviceRetval";
 }
 
-// Whether only the function's end waits for any of `nodes`, of which nothing
-// but each other reads the values.
+// Whether only the function's end waits for any of `nodes`. Nothing else than
+// each other reads their values.
 bool OnlyEndWaits(const std::vector<Node*>& nodes) {
   std::set<const Node*> seen(nodes.begin(), nodes.end());
   std::vector<const Node*> pending(nodes.begin(), nodes.end());

@@ -23,7 +23,7 @@ namespace tf_fuse {
 //   others in a partition run only if something needs them;
 // * it runs once in each step, and is never dead.
 //
-// A session's master may end a step of which a partition still runs, so this is
+// A session's master may end a step while a partition still runs, so this is
 // not for sessions. Returns receives of `view`, in its order.
 std::vector<const Receive*> FindAcknowledgements(
     const PartitionView& view, const AnalysisOptions& options);

@@ -25,6 +25,16 @@ _LOOKED = {
     "table": _CALLS,
     "traced_again": 2,
     "off": _CALLS,
+    "both_at_once": 1,
+}
+# How many took their inputs out of their arguments again. The first is TensorFlow's, the second
+# notes the inputs.
+_BOUND = dict.fromkeys(_LOOKED, _CALLS) | {
+    "same": 2,
+    "literal": 2,
+    "in_scope": 2,
+    "two_iterators": 4,
+    "traced_again": 3,
 }
 
 
@@ -47,6 +57,12 @@ def test_values_are_those_of_tensorflow(found, stock, case):
 def test_calls_that_are_alike_look_once_for_their_function(found, stock, case):
     assert found[case]["looked"] == _LOOKED[case]
     assert stock[case]["looked"] == _CALLS
+
+
+@pytest.mark.parametrize("case", list(_LOOKED))
+def test_calls_that_are_alike_take_inputs_out_of_their_arguments_twice(found, stock, case):
+    assert found[case]["bound"] == _BOUND[case]
+    assert stock[case]["bound"] == _CALLS
 
 
 def test_results_of_every_kind_are_those_of_tensorflow(found, stock):
@@ -80,6 +96,7 @@ def _main(mode):
     import weakref
 
     import tensorflow as tf
+    from tensorflow.core.function.polymorphism import function_type
     from tensorflow.python.distribute.coordinator import cluster_coordinator
 
     job = coordinator.Job(mode, 1, 1)
@@ -92,6 +109,14 @@ def _main(mode):
         stock(self, function, *args, **kwargs)
 
     cluster_coordinator.Closure.__init__ = init
+    bound = []
+    stock_unpack = function_type.FunctionType.unpack_inputs
+
+    def unpack(self, parameters):
+        bound.extend({"numbers", "second"} & set(self.parameters))
+        return stock_unpack(self, parameters)
+
+    function_type.FunctionType.unpack_inputs = unpack
 
     def iterator():
         make = lambda: tf.data.Dataset.range(1000)  # noqa: E731
@@ -100,10 +125,12 @@ def _main(mode):
     def made(call):
         """Makes calls, each by its number; returns their results, and how many were looked up."""
         looks.clear()
+        bound.clear()
         results = [call(number) for number in range(_CALLS)]
         job.coordinator.join()
         looked = sum(not hasattr(one, "structured_outputs") for one in looks)
-        return {"values": coordinator.exact([one.fetch() for one in results]), "looked": looked}
+        counts = {"looked": looked, "bound": len(bound)}
+        return {"values": coordinator.exact([one.fetch() for one in results]), **counts}
 
     def scaled(numbers, factor):
         number = tf.cast(next(numbers), tf.float32)
@@ -186,12 +213,23 @@ def _main(mode):
         function, data = tf.function(step), iterator()
         schedule(function, args=(data,))
         schedule(function, args=(data,))
+        job.coordinator.join()
         if mode == "on":
             tf.config.optimizer.set_experimental_options({"do_fuse_recv": False})
         result = made(lambda _: schedule(function, args=(data,)))
         if mode == "on":
             tf.config.optimizer.set_experimental_options({"do_fuse_recv": True})
         return result
+
+    def both_at_once():
+        # TensorFlow orders inputs by the names of parameters.
+        @tf.function
+        def function(second, first):
+            next(first)
+            return {"first": next(first), "second": next(second)}
+
+        both = iterator(), iterator()
+        return made(lambda _: schedule(function, args=both))
 
     def kinds():
         data = iterator()
@@ -293,7 +331,17 @@ def _main(mode):
         return {"ran": ran, "done": done, "values": [int(one.fetch()) for one in results]}
 
     cases = [same, literal, two_iterators, keywords, tensors, other_literals, other_device]
-    cases += [in_scope, table, traced_again, off, kinds, error, freed, threads]
+    cases += [
+        in_scope,
+        table,
+        traced_again,
+        off,
+        both_at_once,
+        kinds,
+        error,
+        freed,
+        threads,
+    ]
     cases += [late] * (mode == "on")
     coordinator.finish({case.__name__: case for case in cases})
 

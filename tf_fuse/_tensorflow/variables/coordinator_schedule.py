@@ -19,7 +19,7 @@ from typing import Any
 
 from tf_fuse._tensorflow import feature_names, monkey_patch
 from tf_fuse._tensorflow.members import AT_FIRST_USE, ON_OBJECTS, Member, Stored, Takes
-from tf_fuse._tensorflow.variables import coordinator_results
+from tf_fuse._tensorflow.variables import coordinator_closure, coordinator_results
 
 _COORDINATOR = "tensorflow.python.distribute.coordinator.cluster_coordinator"
 _CLASS = f"{_COORDINATOR}:ClusterCoordinator"
@@ -121,6 +121,7 @@ class _Call:
         closure._args = args
         closure._concrete_function = concrete
         closure._function = manager.get_cancelable_function(concrete)
+        closure._manager = manager
         return closure
 
 
@@ -215,6 +216,7 @@ def _weak(argument: Any) -> Any:
 def _noted(closure: Any, fn: Any, args: tuple[Any, ...], device: str) -> _Call:
     """Return what to keep of a call that was scheduled."""
     template = copy.copy(closure)
+    template.__class__ = coordinator_closure.class_of()
     template._args = template._concrete_function = template._function = None
     template._output_remote_value_ref = None
     return _Call(

@@ -1,0 +1,180 @@
+# Copyright 2026 The tf_fuse Authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Run a call of `ClusterCoordinator` without comparing its arguments with the function's again.
+
+TensorFlow maps structures of arguments five times, binds them to the function's parameters, and
+takes the tensors out of the worker's iterators. For a small step that takes longer than to start
+it, and the worker waits meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from tf_fuse._tensorflow import feature_names
+from tf_fuse._tensorflow.members import Member, Stored, Takes
+
+_PACKAGE = "tensorflow.python.distribute.coordinator"
+_CLOSURE = f"{_PACKAGE}.cluster_coordinator:Closure"
+_WORKER = f"{_PACKAGE}.cluster_coordinator:Worker"
+_RESULT = f"{_PACKAGE}.values:RemoteValueImpl"
+_CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction"
+_FEATURES = (feature_names.SCHEDULE,)
+_PER_WORKER = Member(
+    f"{_PACKAGE}.values",
+    "PerWorkerValues",
+    Takes("values"),
+    "has an argument of each worker",
+    _FEATURES,
+)
+_EXECUTE = Member(
+    _CLOSURE, "execute_on", Takes("self", "worker"), "runs a call whose inputs are known", _FEATURES
+)
+_EXECUTOR_SCOPE = Member(
+    "tensorflow.python.eager.context", "executor_scope", Takes("e"), "runs a call", _FEATURES
+)
+_DISPATCH = Member(
+    f"{_PACKAGE}.coordinator_context",
+    "with_dispatch_context",
+    Takes("worker_obj"),
+    "chooses what a table or a variable is on the worker",
+    _FEATURES,
+)
+_TIMER = Member(
+    f"{_PACKAGE}.metric_utils",
+    "monitored_timer",
+    Takes("metric_name", "state_tracker"),
+    "counts calls, as TensorFlow does",
+    _FEATURES,
+)
+_CANCELS = Member(
+    "tensorflow.python.eager.cancellation",
+    "CancellationManagerContext",
+    Takes("cancellation_manager"),
+    "cancels a call",
+    _FEATURES,
+)
+MEMBERS = (
+    _PER_WORKER,
+    _EXECUTE,
+    _EXECUTOR_SCOPE,
+    _DISPATCH,
+    _TIMER,
+    _CANCELS,
+    *(
+        Member(_WORKER, name, Stored(), "runs a call", _FEATURES)
+        for name in ("worker_index", "device_name", "executor")
+    ),
+    Member(
+        f"{_PACKAGE}.values:PerWorkerValues",
+        "_values",
+        Stored(),
+        "has an argument of each worker",
+        _FEATURES,
+    ),
+    Member(_RESULT, "_get_error", Takes("self"), "says why a worker has no argument", _FEATURES),
+    Member(_RESULT, "_get_values", Takes("self"), "is an argument on a worker", _FEATURES),
+    Member(_RESULT, "_set_values", Takes("self", "tensors"), "takes a result", _FEATURES),
+    Member(
+        _CONCRETE,
+        "_call_flat",
+        Takes("self", "tensor_inputs", "captured_inputs"),
+        "runs a function whose inputs are known",
+        _FEATURES,
+    ),
+)
+_INPUTS = "_tf_fuse_inputs"  # of an iterator on a worker, which keeps them alive
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The tensors that a function takes out of an argument.
+
+    Attributes:
+      concrete: the function, whose parameter the argument was compared with.
+      tensors: its inputs.
+    """
+
+    concrete: weakref.ref[Any]
+    tensors: list[Any]
+
+
+@functools.cache
+def class_of() -> type[Any]:
+    """Return the class of calls that know their concrete function and `_manager`."""
+    import tensorflow as tf
+
+    base = _EXECUTE.resolve()
+    executor_scope = _EXECUTOR_SCOPE.resolve().executor_scope
+    dispatch = _DISPATCH.resolve().with_dispatch_context
+    timer = _TIMER.resolve().monitored_timer
+    cancels = _CANCELS.resolve().CancellationManagerContext
+
+    class Closure(base):  # type: ignore[misc, valid-type]
+        """A call of a concrete function with iterators of workers, and with literals."""
+
+        def execute_on(self, worker: Any) -> None:
+            concrete = self._concrete_function
+            values = _values_on(worker, self._args)
+            inputs = None if values is None else _inputs_of(concrete, values)
+            if inputs is None:
+                super().execute_on(worker)  # which compares, or raises
+                if values is not None:
+                    _note(concrete, values)
+                return
+            with (
+                tf.device(worker.device_name),
+                executor_scope(worker.executor),
+                dispatch(worker),
+                timer("closure_execution"),
+                cancels(self._manager),
+            ):
+                outputs = concrete._call_flat(inputs, concrete.captured_inputs)
+            self.maybe_call_with_output_remote_value(lambda result: result._set_values(outputs))
+
+    return Closure
+
+
+def _values_on(worker: Any, args: tuple[Any, ...]) -> list[Any] | None:
+    """Return a worker's arguments; None if it has not all of them."""
+    kind = _PER_WORKER.resolve().PerWorkerValues
+    values = []
+    for one in args:
+        if isinstance(one, kind):
+            remote = one._values[worker.worker_index]
+            if remote._get_error() is not None:
+                return None
+            values.append(remote._get_values())
+        else:
+            values.append(one)
+    return values
+
+
+def _inputs_of(concrete: Any, values: list[Any]) -> list[Any] | None:
+    """Return a function's inputs; None if they were not noted, or not for this function.
+
+    They are those of one argument: TensorFlow orders those of several by the parameters' names.
+    """
+    noted = [one for value in values if (one := getattr(value, _INPUTS, None)) is not None]
+    if len(noted) != 1 or noted[0].concrete() is not concrete:
+        return None
+    kind = concrete.function_type
+    if len(values) != len(kind.parameters) or len(noted[0].tensors) != len(kind.flat_inputs):
+        return None
+    return noted[0].tensors
+
+
+def _note(concrete: Any, values: list[Any]) -> None:
+    """Keep the tensors of arguments, which a call of the function has accepted, with these."""
+    import tensorflow as tf
+
+    kind = concrete.function_type
+    if kind is None or len(values) != len(kind.parameters):
+        return
+    for value, parameter in zip(values, kind.parameters.values(), strict=True):
+        if isinstance(value, tf.__internal__.CompositeTensor):
+            tensors = list(parameter.type_constraint.to_tensors(value))
+            setattr(value, _INPUTS, _Inputs(weakref.ref(concrete), tensors))
