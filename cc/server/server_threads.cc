@@ -3,9 +3,14 @@
 
 #include "server/server_threads.h"
 
+#include <cfenv>
 #include <cstring>
+#include <memory>
 #include <typeinfo>
 #include <utility>
+
+#include "tensorflow/core/platform/denormal.h"
+#include "tensorflow/core/platform/setround.h"
 
 namespace tf_fuse {
 
@@ -20,6 +25,14 @@ constexpr int kMaxThreads = 128;
 constexpr char kRecvTensor[] = "RecvTensorHandler";
 
 thread_local bool takes_eager_calls = false;
+
+// Runs `function` with the floating-point numbers of TensorFlow's thread pools,
+// in which denormal ones are zero: a collective may reduce in it.
+void RunAsInPool(const std::function<void()>& function) {
+  tensorflow::port::ScopedFlushDenormal flush;
+  tensorflow::port::ScopedSetRound round(FE_TONEAREST);
+  function();
+}
 
 bool AnswersRecvTensor(const std::function<void()>& function) {
   return std::strstr(function.target_type().name(), kRecvTensor) != nullptr;
@@ -39,6 +52,10 @@ struct PoolOf {
 std::unique_ptr<tensorflow::thread::ThreadPool>& CallbackPool(
     tensorflow::GrpcWorkerEnv* env);
 template struct PoolOf<&tensorflow::GrpcWorkerEnv::threadpool_>;
+
+void CallingThread::Schedule(std::function<void()> function) {
+  RunAsInPool(function);
+}
 
 void AnswerOnCallingThread(tensorflow::GrpcWorkerEnv* env) {
   CallbackPool(env) =
@@ -65,7 +82,7 @@ ServerThreads::ServerThreads(tensorflow::Env* env, int threads)
 
 void ServerThreads::Schedule(std::function<void()> function) {
   if (!takes_eager_calls) {
-    if (AnswersRecvTensor(function)) return function();
+    if (AnswersRecvTensor(function)) return RunAsInPool(function);
     operations_.Schedule(std::move(function));
     return;
   }

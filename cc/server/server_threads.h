@@ -10,7 +10,8 @@
 //   there are cores, nothing would be left to answer the servers;
 // * the thread that read a request for a tensor answers it: what is to be done
 //   is short, and to wake another thread costs as much;
-// * threads that wait do not spin: a task of parameter servers waits most of the
+// * threads that wait do not spin: a task of parameter servers waits most of
+// the
 //   time, and tasks share cores.
 
 #ifndef TF_FUSE_CC_SERVER_SERVER_THREADS_H_
@@ -19,6 +20,7 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -72,10 +74,10 @@ class ServerThreads : public tensorflow::thread::ThreadPoolInterface {
 // their own. Thread-safe.
 class CallingThread : public tensorflow::thread::ThreadPoolInterface {
  public:
-  void Schedule(std::function<void()> function) override { function(); }
+  void Schedule(std::function<void()> function) override;
   void ScheduleWithHint(std::function<void()> function, int start,
                         int limit) override {
-    function();
+    Schedule(std::move(function));
   }
   void Cancel() override {}
   int NumThreads() const override { return 1; }

@@ -122,7 +122,6 @@ def function_of(task: str, report: Mapping[str, Any]) -> Function:
     return Function(
         task=task,
         local_receives=int(report.get("local_receives", 0)),
-        dropped=len(report.get("dropped", ())),
         groups=tuple(
             Group(
                 group.get("send_device", ""),

@@ -116,7 +116,6 @@ class Function:
       task: that reports it; "" for a function that was read from a file.
       name: of the traced function; "" if that is not known.
       local_receives: receives between devices of one task, without a request.
-      dropped: receives that the function does without, since only its end waits for them.
       groups: what was fused.
       left: what was not.
     """
@@ -124,7 +123,6 @@ class Function:
     task: str = ""
     name: str = ""
     local_receives: int = 0
-    dropped: int = 0
     groups: tuple[Group, ...] = ()
     left: tuple[Left, ...] = ()
 

@@ -3,10 +3,11 @@
 
 #include "passes/fuse_recv/pipeline.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
-#include "passes/fuse_recv/acknowledgements.h"
+#include "passes/acknowledgements/acknowledgements.h"
 #include "passes/fuse_recv/deadlock_check.h"
 #include "passes/fuse_recv/operation_groups.h"
 #include "passes/fuse_recv/operations_rewrite.h"
@@ -40,7 +41,15 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
                           v1::FuseReport* report) {
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
-  const auto acknowledgements = FindAcknowledgements(*view, options);
+  auto acknowledgements = FindAcknowledgements(*view);
+  if (options.task_blocker) {
+    const auto lacks_plugin = [&options](const Receive* receive) {
+      return !options.task_blocker(TaskOfDevice(receive->recv_device)).empty();
+    };
+    acknowledgements.erase(std::remove_if(acknowledgements.begin(),
+                                          acknowledgements.end(), lacks_plugin),
+                           acknowledgements.end());
+  }
   if (!acknowledgements.empty()) {
     DropReceives(*view, acknowledgements, partitions, report);
     view = PartitionView::Build(partitions);

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "passes/fuse_recv/acknowledgements.h"
+#include "passes/acknowledgements/acknowledgements.h"
 #include "passes/view/frame_aliasing.h"
 #include "passes/view/partitioner_names.h"
 #include "tensorflow/core/framework/node_def_util.h"

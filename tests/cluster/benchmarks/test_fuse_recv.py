@@ -63,6 +63,7 @@ def test_ablation_of_groupings(run_benchmark):
     rpcs = {mode: numbers["recv_rpcs_per_step"] for mode, numbers in modes.items()}
     # The option arrived: a call for each first user are more than one for a level.
     assert rpcs["level"] < rpcs["consumer"] < rpcs["stock"]
-    assert rpcs["level"] <= rpcs["cost"] < rpcs["stock"]
+    # On one host "cost" divides no group, and joins some.
+    assert rpcs["cost"] < rpcs["level"]
     assert all(modes[mode]["pass"]["groups"] > 0 for mode in ("level", "consumer", "cost"))
     assert set(result["cost_vs"]) == {"stock", "level", "consumer"}

@@ -74,8 +74,8 @@ def _counters(runs, case):
 def test_one_rpc_per_server_reads_all_variables(runs):
     ps, counters = _counters(runs, "reads")
     assert counters["fused_rpcs"] == counters["served_rpcs"] == ps
-    # A control edge from each server travels as an empty tensor, in the same frame.
-    assert counters["tensors"] == counters["served_tensors"] == _VARIABLES + ps
+    # Of the control edge from each server, for which only the end waits, nothing travels.
+    assert counters["tensors"] == counters["served_tensors"] == _VARIABLES
     assert "fallbacks" not in counters and "errors" not in counters
 
 

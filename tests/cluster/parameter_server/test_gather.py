@@ -28,8 +28,6 @@ def test_only_rows_travel(cases, kind):
     assert (ours["ops"].get("GatherV2"), ours["ops"]["ResourceGather"]) == (None, pieces)
     # What is not used is not run: no piece of the table is read.
     assert ours["read_bytes"] < 1000
-    if kind == "pieces":  # (One tensor alone is not fused, and its bytes not counted.)
-        assert stock["read_bytes"] > _ROWS * _WIDTH * 4
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -27,12 +27,10 @@ _PER_WORKER = Member(
     f"{_PACKAGE}.values",
     "PerWorkerValues",
     Takes("values"),
-    "has an argument of each worker",
+    "is an argument",
     _FEATURES,
 )
-_EXECUTE = Member(
-    _CLOSURE, "execute_on", Takes("self", "worker"), "runs a call whose inputs are known", _FEATURES
-)
+_EXECUTE = Member(_CLOSURE, "execute_on", Takes("self", "worker"), "runs a call", _FEATURES)
 _EXECUTOR_SCOPE = Member(
     "tensorflow.python.eager.context", "executor_scope", Takes("e"), "runs a call", _FEATURES
 )
@@ -40,21 +38,21 @@ _DISPATCH = Member(
     f"{_PACKAGE}.coordinator_context",
     "with_dispatch_context",
     Takes("worker_obj"),
-    "chooses what a table or a variable is on the worker",
+    "runs a call",
     _FEATURES,
 )
 _TIMER = Member(
     f"{_PACKAGE}.metric_utils",
     "monitored_timer",
     Takes("metric_name", "state_tracker"),
-    "counts calls, as TensorFlow does",
+    "runs a call",
     _FEATURES,
 )
 _CANCELS = Member(
     "tensorflow.python.eager.cancellation",
     "CancellationManagerContext",
     Takes("cancellation_manager"),
-    "cancels a call",
+    "runs a call",
     _FEATURES,
 )
 MEMBERS = (
@@ -72,17 +70,17 @@ MEMBERS = (
         f"{_PACKAGE}.values:PerWorkerValues",
         "_values",
         Stored(),
-        "has an argument of each worker",
+        "is an argument",
         _FEATURES,
     ),
-    Member(_RESULT, "_get_error", Takes("self"), "says why a worker has no argument", _FEATURES),
-    Member(_RESULT, "_get_values", Takes("self"), "is an argument on a worker", _FEATURES),
-    Member(_RESULT, "_set_values", Takes("self", "tensors"), "takes a result", _FEATURES),
+    Member(_RESULT, "_get_error", Takes("self"), "is an argument", _FEATURES),
+    Member(_RESULT, "_get_values", Takes("self"), "is an argument", _FEATURES),
+    Member(_RESULT, "_set_values", Takes("self", "tensors"), "runs a call", _FEATURES),
     Member(
         _CONCRETE,
         "_call_flat",
         Takes("self", "tensor_inputs", "captured_inputs"),
-        "runs a function whose inputs are known",
+        "runs a call",
         _FEATURES,
     ),
 )

@@ -65,7 +65,7 @@ function stepPart() {
     return;
   }
   const totals = DATA.functions.map((fn) => ({
-    before: d3.sum(fn.groups, (group) => group.tensors.length) + fn.left.length + fn.dropped,
+    before: d3.sum(fn.groups, (group) => group.tensors.length) + fn.left.length,
     after: fn.groups.length + fn.left.length,
   }));
   const order = DATA.functions.map((_, index) => index).sort((a, b) => totals[b].before - totals[a].before || b - a);
@@ -113,7 +113,6 @@ function stepPart() {
       card("left alone", sum("left", DATA.functions[index].left.length)),
       card("bytes between tasks", sum("bytes", d3.sum(rows, (row) => row.known), "bytes"),
         unknown ? `and ${unknown} tensors of unknown size` : "of all tensors"),
-      card("dropped", number(["functions", index, "dropped"]), "only the end of the step waited for them"),
       card("within a task", number(["functions", index, "local_receives"]), "receives without a request"));
     detail.replaceChildren();
     drawRows();

@@ -5,12 +5,11 @@
 // has come so far, as after an update, and only the function's end waits for
 // them. Looks at the graph, changes nothing.
 
-#ifndef TF_FUSE_CC_PASSES_FUSE_RECV_ACKNOWLEDGEMENTS_H_
-#define TF_FUSE_CC_PASSES_FUSE_RECV_ACKNOWLEDGEMENTS_H_
+#ifndef TF_FUSE_CC_PASSES_ACKNOWLEDGEMENTS_ACKNOWLEDGEMENTS_H_
+#define TF_FUSE_CC_PASSES_ACKNOWLEDGEMENTS_ACKNOWLEDGEMENTS_H_
 
 #include <vector>
 
-#include "passes/fuse_recv/options.h"
 #include "passes/view/partition_view.h"
 
 namespace tf_fuse {
@@ -25,8 +24,7 @@ namespace tf_fuse {
 //
 // A session's master may end a step while a partition still runs, so this is
 // not for sessions. Returns receives of `view`, in its order.
-std::vector<const Receive*> FindAcknowledgements(
-    const PartitionView& view, const AnalysisOptions& options);
+std::vector<const Receive*> FindAcknowledgements(const PartitionView& view);
 
 // The receive, and the operations Identity that its value goes through. Empty
 // if something else reads the value.
@@ -34,4 +32,4 @@ std::vector<tensorflow::Node*> CarriersOf(tensorflow::Node* receive);
 
 }  // namespace tf_fuse
 
-#endif  // TF_FUSE_CC_PASSES_FUSE_RECV_ACKNOWLEDGEMENTS_H_
+#endif  // TF_FUSE_CC_PASSES_ACKNOWLEDGEMENTS_ACKNOWLEDGEMENTS_H_

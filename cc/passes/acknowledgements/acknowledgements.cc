@@ -1,7 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "passes/fuse_recv/acknowledgements.h"
+#include "passes/acknowledgements/acknowledgements.h"
 
 #include <algorithm>
 #include <set>
@@ -20,7 +20,7 @@ bool IsOneOf(const Node& node, const std::set<std::string>& types) {
   return types.count(node.type_string()) > 0;
 }
 
-// Has no effect but on what reads its outputs or waits for it.
+// Nothing but its readers and what waits for it can tell that it ran.
 bool OnlyHandsOn(const Node& node) {
   static const auto* const kTypes =
       new std::set<std::string>{"Identity", "IdentityN", "NoOp"};
@@ -109,19 +109,13 @@ std::vector<Node*> CarriersOf(Node* receive) {
   return found;
 }
 
-std::vector<const Receive*> FindAcknowledgements(
-    const PartitionView& view, const AnalysisOptions& options) {
+std::vector<const Receive*> FindAcknowledgements(const PartitionView& view) {
   std::vector<const Receive*> found;
   const bool cyclic = view.size() > 0 && view.topological_order().empty();
   if (cyclic) return found;
   const Liveness liveness(view);
   for (const Receive& receive : view.receives()) {
-    if (!IsAcknowledgement(view, liveness, receive)) continue;
-    if (options.task_blocker &&
-        !options.task_blocker(TaskOfDevice(receive.recv_device)).empty()) {
-      continue;
-    }
-    found.push_back(&receive);
+    if (IsAcknowledgement(view, liveness, receive)) found.push_back(&receive);
   }
   return found;
 }
