@@ -81,9 +81,9 @@ class FuseServer : public tensorflow::GrpcServer, public TaskServer {
     const absl::Status status = GrpcServer::Init(options);
     if (!status.ok()) return status;
     // Never destroyed: handlers may run until the process exits.
-    worker_env()->compute_pool = new tensorflow::thread::ThreadPool(
-        new ServerThreads(worker_env()->env,
-                          worker_env()->compute_pool->NumThreads()));
+    worker_env()->compute_pool =
+        new tensorflow::thread::ThreadPool(new ServerThreads(
+            worker_env()->env, worker_env()->compute_pool->NumThreads()));
     AnswerOnCallingThread(grpc_worker_env());
     AddTaskServer(this);
     return status;
