@@ -34,6 +34,21 @@ void RunAsInPool(const std::function<void()>& function) {
   function();
 }
 
+// Runs what it is given at once.
+class CallingThread : public tensorflow::thread::ThreadPoolInterface {
+ public:
+  void Schedule(std::function<void()> function) override {
+    RunAsInPool(function);
+  }
+  void ScheduleWithHint(std::function<void()> function, int start,
+                        int limit) override {
+    RunAsInPool(function);
+  }
+  void Cancel() override {}
+  int NumThreads() const override { return 1; }
+  int CurrentThreadId() const override { return -1; }
+};
+
 bool AnswersRecvTensor(const std::function<void()>& function) {
   return std::strstr(function.target_type().name(), kRecvTensor) != nullptr;
 }
@@ -53,13 +68,9 @@ std::unique_ptr<tensorflow::thread::ThreadPool>& CallbackPool(
     tensorflow::GrpcWorkerEnv* env);
 template struct PoolOf<&tensorflow::GrpcWorkerEnv::threadpool_>;
 
-void CallingThread::Schedule(std::function<void()> function) {
-  RunAsInPool(function);
-}
-
 void AnswerOnCallingThread(tensorflow::GrpcWorkerEnv* env) {
-  CallbackPool(env) =
-      std::make_unique<tensorflow::thread::ThreadPool>(new CallingThread);
+  static auto* const calling = new CallingThread;  // A pool does not own it.
+  CallbackPool(env) = std::make_unique<tensorflow::thread::ThreadPool>(calling);
 }
 
 tensorflow::Thread* ServerEnv::StartThread(

@@ -20,7 +20,6 @@
 #include <deque>
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -68,24 +67,10 @@ class ServerThreads : public tensorflow::thread::ThreadPoolInterface {
   tensorflow::UnboundedWorkQueue queue_;
 };
 
-// Runs what it is given at once: for the threads that take the answers of other
-// tasks. TensorFlow hands each answer to another thread, which reads it and
-// calls what waits for it; both are short, since operations start on threads of
-// their own. Thread-safe.
-class CallingThread : public tensorflow::thread::ThreadPoolInterface {
- public:
-  void Schedule(std::function<void()> function) override;
-  void ScheduleWithHint(std::function<void()> function, int start,
-                        int limit) override {
-    Schedule(std::move(function));
-  }
-  void Cancel() override {}
-  int NumThreads() const override { return 1; }
-  int CurrentThreadId() const override { return -1; }
-};
-
-// Lets the threads that take other tasks' answers act on them. Call it before
-// the server reaches another task.
+// Lets the threads that take other tasks' answers act on them. TensorFlow hands
+// each answer to another thread, which reads it and calls what waits for it:
+// both are short, since operations start on threads of their own. Call it
+// before the server reaches another task.
 void AnswerOnCallingThread(tensorflow::GrpcWorkerEnv* env);
 
 }  // namespace tf_fuse

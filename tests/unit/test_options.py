@@ -247,6 +247,18 @@ def test_wrong_type_of_a_value(key, value):
         _set({key: value})
 
 
+def test_threads_of_fused_steps_do_not_spin():
+    config = config_pb2.ConfigProto()
+    options.add_to_config(config, {"fuse_weight_update": True})
+    assert not config.experimental.disable_thread_spinning
+    options.add_to_config(config, {"do_fuse_recv": True})
+    assert config.experimental.disable_thread_spinning
+    options.add_to_config(config, {"do_fuse_recv": False})
+    assert config == config_pb2.ConfigProto(
+        graph_options=config.graph_options, experimental=config_pb2.ConfigProto.Experimental()
+    )
+
+
 def test_other_custom_optimizers_stay():
     config = tf.compat.v1.ConfigProto()
     optimizers = config.graph_options.rewrite_options.custom_optimizers

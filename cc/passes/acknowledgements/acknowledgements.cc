@@ -16,15 +16,11 @@ using tensorflow::Node;
 
 namespace {
 
-bool IsOneOf(const Node& node, const std::set<std::string>& types) {
-  return types.count(node.type_string()) > 0;
-}
-
 // Nothing but its readers and what waits for it can tell that it ran.
 bool OnlyHandsOn(const Node& node) {
   static const auto* const kTypes =
       new std::set<std::string>{"Identity", "IdentityN", "NoOp"};
-  return IsOneOf(node, *kTypes);
+  return kTypes->count(node.type_string()) > 0;
 }
 
 bool IsResult(const Node& node) {
@@ -73,11 +69,10 @@ bool SendsConstant(const Node& send) {
   return send.input_node(0, &value).ok() && value->IsConstant();
 }
 
-bool IsAcknowledgement(const PartitionView& view, const Liveness& liveness,
-                       const Receive& receive) {
+// Whether it is one, unless it may be dead.
+bool MayBeAcknowledgement(const PartitionView& view, const Receive& receive) {
   if (receive.same_task || receive.client_terminated ||
-      receive.send == kNoNode || !view.frame(receive.node).empty() ||
-      liveness.MayBeDead(receive.node)) {
+      receive.send == kNoNode || !view.frame(receive.node).empty()) {
     return false;
   }
   Node* const node = view.node(receive.node);
@@ -113,10 +108,16 @@ std::vector<const Receive*> FindAcknowledgements(const PartitionView& view) {
   std::vector<const Receive*> found;
   const bool cyclic = view.size() > 0 && view.topological_order().empty();
   if (cyclic) return found;
-  const Liveness liveness(view);
   for (const Receive& receive : view.receives()) {
-    if (IsAcknowledgement(view, liveness, receive)) found.push_back(&receive);
+    if (MayBeAcknowledgement(view, receive)) found.push_back(&receive);
   }
+  if (found.empty()) return found;
+  const Liveness liveness(view);
+  const auto may_be_dead = [&liveness](const Receive* receive) {
+    return liveness.MayBeDead(receive->node);
+  };
+  found.erase(std::remove_if(found.begin(), found.end(), may_be_dead),
+              found.end());
   return found;
 }
 

@@ -3,7 +3,6 @@
 
 #include "passes/fuse_recv/pipeline.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -41,26 +40,23 @@ absl::Status FuseReceives(const PartitionGraphs& partitions,
                           v1::FuseReport* report) {
   auto view = PartitionView::Build(partitions);
   if (!view.ok()) return view.status();
-  auto acknowledgements = FindAcknowledgements(*view);
-  if (options.task_blocker) {
-    const auto lacks_plugin = [&options](const Receive* receive) {
-      return !options.task_blocker(TaskOfDevice(receive->recv_device)).empty();
-    };
-    acknowledgements.erase(std::remove_if(acknowledgements.begin(),
-                                          acknowledgements.end(), lacks_plugin),
-                           acknowledgements.end());
+  const auto runs_plugin = [&options](const std::string& task) {
+    return !options.task_blocker || options.task_blocker(task).empty();
+  };
+  std::vector<const Receive*> dropped;
+  for (const Receive* receive : FindAcknowledgements(*view)) {
+    if (runs_plugin(TaskOfDevice(receive->recv_device))) {
+      dropped.push_back(receive);
+    }
   }
-  if (!acknowledgements.empty()) {
-    DropReceives(*view, acknowledgements, partitions, report);
+  if (!dropped.empty()) {
+    DropReceives(*view, dropped, partitions, report);
     view = PartitionView::Build(partitions);
     if (!view.ok()) return view.status();
   }
   FusePlan plan = PlanAndVerify(*view, options);
   if (options.fuse_operations) {
-    const auto runs_groups = [&options](const std::string& task) {
-      return !options.task_blocker || options.task_blocker(task).empty();
-    };
-    plan.operation_groups = PlanOperationGroups(*view, plan, runs_groups);
+    plan.operation_groups = PlanOperationGroups(*view, plan, runs_plugin);
     VerifyPlan(*view, options, &plan);
     PlanJointSends(*view, &plan);
   }

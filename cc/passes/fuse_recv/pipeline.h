@@ -15,11 +15,11 @@
 //             small operations that wait for the same (operation_groups.h).
 // Switched    by do_fuse_recv (options.h).
 //
-// In order: PartitionView (the graph), PlanFusedReceives and
-// PlanOperationGroups (analysis), DropGroupsThatCloseCycles (verifier),
-// ApplyFusePlan and ApplyOperationGroups (rewrite). In a session
-// the master does the first three, and the worker reads the plan
-// (plan_from_stamps.h).
+// In order: PartitionView (the graph), FindAcknowledgements and DropReceives,
+// PlanFusedReceives and PlanOperationGroups (analysis),
+// DropGroupsThatCloseCycles (verifier), ApplyFusePlan and ApplyOperationGroups
+// (rewrite). In a session, which keeps acknowledgements, the master does what
+// comes before the rewrite, and the worker reads the plan (plan_from_stamps.h).
 
 #ifndef TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_
 #define TF_FUSE_CC_PASSES_FUSE_RECV_PIPELINE_H_

@@ -168,9 +168,9 @@ bool MayWait(const std::map<NodeId, ReceiveEstimate>& estimates,
 // not wait for what follows. With them, what only computes may come to wait,
 // and SplitByEstimates() divides groups again where that pays.
 void JoinDeeperGroups(const PartitionView& view, const Ancestry& ancestry,
+                      const Consumers& consumers,
                       const std::map<NodeId, ReceiveEstimate>& estimates,
                       const CostModel& model, Candidates* candidates) {
-  const Consumers consumers = FindConsumers(view);
   // In the order of the keys: deeper groups of the same route come later.
   for (auto it = candidates->begin(); it != candidates->end();) {
     const std::vector<const Receive*>& receives = it->second;
@@ -345,9 +345,9 @@ FusePlan PlanFusedReceives(const PartitionView& view,
   if (options.splitting == Splitting::kCost) {
     plan.estimates = EstimateReceives(view, options.cost_model);
   }
-  JoinDeeperGroups(view, ancestry, plan.estimates, options.cost_model,
-                   &candidates);
   const Consumers consumers = FindConsumers(view);
+  JoinDeeperGroups(view, ancestry, consumers, plan.estimates,
+                   options.cost_model, &candidates);
   for (auto& [key, receives] : candidates) {
     // One receive gains nothing from a frame.
     std::string reason = receives.size() < 2 ? skip::kAlone : "";

@@ -144,8 +144,8 @@ void FillSlot(const PartitionView& view, const FusePlan& plan,
   }
 }
 
-void FillSkip(const PartitionView& view, const FusePlan& plan,
-              const Receive& receive, v1::FuseReport::Skip* out) {
+void FillReceive(const PartitionView& view, const FusePlan& plan,
+                 const Receive& receive, v1::FuseReport::Skip* out) {
   out->set_send_device(receive.send_device);
   out->set_recv_device(receive.recv_device);
   FillSlot(view, plan, receive, out->mutable_slot());
@@ -171,7 +171,7 @@ void FillReport(const PartitionView& view, const FusePlan& plan,
   for (const SkippedReceive& skipped : plan.skipped) {
     v1::FuseReport::Skip* out = report->add_skips();
     out->set_reason(skipped.reason);
-    FillSkip(view, plan, *skipped.receive, out);
+    FillReceive(view, plan, *skipped.receive, out);
   }
   report->set_local_receives(plan.local_receives);
 }
@@ -260,19 +260,16 @@ absl::Status AddDynamicNodes(const PartitionView& view, const FuseGroup& group,
   return absl::OkStatus();
 }
 
-// Removes a node, and what made its inputs if nothing else needs that.
-void RemoveWithInputs(Graph* graph, Node* node) {
-  std::set<Node*> constants;
-  for (const Edge* edge : node->in_edges()) {
-    if (edge->src()->IsConstant()) constants.insert(edge->src());
-  }
-  graph->RemoveNode(node);
-  for (Node* constant : constants) {
-    const auto& outputs = constant->out_edges();
-    if (std::none_of(outputs.begin(), outputs.end(),
-                     [](const Edge* edge) { return edge->dst()->IsOp(); })) {
-      graph->RemoveNode(constant);
-    }
+// Removes a _Send, and the constant that it sends if nothing else needs it.
+void RemoveSend(Graph* graph, Node* send) {
+  Node* constant = nullptr;
+  const absl::Status status = send->input_node(0, &constant);
+  graph->RemoveNode(send);
+  if (!status.ok()) return;
+  const auto& outputs = constant->out_edges();
+  if (std::none_of(outputs.begin(), outputs.end(),
+                   [](const Edge* edge) { return edge->dst()->IsOp(); })) {
+    graph->RemoveNode(constant);
   }
 }
 
@@ -282,15 +279,15 @@ void DropReceives(const PartitionView& view,
                   const std::vector<const Receive*>& receives,
                   const PartitionGraphs& partitions, v1::FuseReport* report) {
   for (const Receive* receive : receives) {
-    FillSkip(view, FusePlan(), *receive, report->add_dropped());
+    FillReceive(view, FusePlan(), *receive, report->add_dropped());
   }
   for (const Receive* receive : receives) {
     Graph* const graph = partitions.at(view.partition(receive->node)).get();
     for (Node* carrier : CarriersOf(view.node(receive->node))) {
       graph->RemoveNode(carrier);
     }
-    RemoveWithInputs(partitions.at(view.partition(receive->send)).get(),
-                     view.node(receive->send));
+    RemoveSend(partitions.at(view.partition(receive->send)).get(),
+               view.node(receive->send));
   }
 }
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from tf_fuse._tensorflow import feature_names
@@ -84,20 +83,14 @@ MEMBERS = (
         _FEATURES,
     ),
 )
-_INPUTS = "_tf_fuse_inputs"  # of an iterator on a worker, which keeps them alive
+# Of an iterator on a worker: by function, the tensors that it takes out of that.
+_INPUTS = "_tf_fuse_inputs"
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The tensors that a function takes out of an argument.
-
-    Attributes:
-      concrete: the function, whose parameter the argument was compared with.
-      tensors: its inputs.
-    """
-
-    concrete: weakref.ref[Any]
-    tensors: list[Any]
+def per_worker_values() -> type[Any]:
+    """Return the class of arguments that differ by worker."""
+    kind: type[Any] = _PER_WORKER.resolve().PerWorkerValues
+    return kind
 
 
 @functools.cache
@@ -138,7 +131,7 @@ def class_of() -> type[Any]:
 
 def _values_on(worker: Any, args: tuple[Any, ...]) -> list[Any] | None:
     """Return a worker's arguments; None if it has not all of them."""
-    kind = _PER_WORKER.resolve().PerWorkerValues
+    kind = per_worker_values()
     values = []
     for one in args:
         if isinstance(one, kind):
@@ -152,27 +145,36 @@ def _values_on(worker: Any, args: tuple[Any, ...]) -> list[Any] | None:
 
 
 def _inputs_of(concrete: Any, values: list[Any]) -> list[Any] | None:
-    """Return a function's inputs; None if they were not noted, or not for this function.
-
-    They are those of one argument: TensorFlow orders those of several by the parameters' names.
-    """
-    noted = [one for value in values if (one := getattr(value, _INPUTS, None)) is not None]
-    if len(noted) != 1 or noted[0].concrete() is not concrete:
-        return None
-    kind = concrete.function_type
-    if len(values) != len(kind.parameters) or len(noted[0].tensors) != len(kind.flat_inputs):
-        return None
-    return noted[0].tensors
+    """Return the inputs of a function that were noted; None if they were not."""
+    for value in values:
+        noted = getattr(value, _INPUTS, None)
+        if noted is not None:
+            inputs: list[Any] | None = noted.get(concrete)
+            return inputs
+    return None
 
 
 def _note(concrete: Any, values: list[Any]) -> None:
-    """Keep the tensors of arguments, which a call of the function has accepted, with these."""
+    """Keep the inputs that a call of a function took out of its arguments with these.
+
+    They must be those of one argument: TensorFlow orders those of several by the parameters' names.
+    """
     import tensorflow as tf
 
     kind = concrete.function_type
     if kind is None or len(values) != len(kind.parameters):
         return
-    for value, parameter in zip(values, kind.parameters.values(), strict=True):
-        if isinstance(value, tf.__internal__.CompositeTensor):
-            tensors = list(parameter.type_constraint.to_tensors(value))
-            setattr(value, _INPUTS, _Inputs(weakref.ref(concrete), tensors))
+    found = [
+        (value, parameter.type_constraint)
+        for value, parameter in zip(values, kind.parameters.values(), strict=True)
+        if isinstance(value, tf.__internal__.CompositeTensor)
+    ]
+    if len(found) != 1:
+        return
+    ((value, constraint),) = found
+    inputs = list(constraint.to_tensors(value))
+    if len(inputs) != len(kind.flat_inputs):
+        return
+    if not hasattr(value, _INPUTS):
+        setattr(value, _INPUTS, weakref.WeakKeyDictionary())
+    getattr(value, _INPUTS)[concrete] = inputs

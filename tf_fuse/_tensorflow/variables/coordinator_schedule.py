@@ -43,13 +43,6 @@ _PUT = Member(
     _FEATURES,
     ON_OBJECTS,
 )
-_PER_WORKER = Member(
-    "tensorflow.python.distribute.coordinator.values",
-    "PerWorkerValues",
-    Takes("values"),
-    "is an argument that has one type for ever",
-    _FEATURES,
-)
 _MANAGER = Member(
     "tensorflow.python.eager.cancellation:CancellationManager",
     "get_cancelable_function",
@@ -60,7 +53,6 @@ _MANAGER = Member(
 MEMBERS = (
     _SCHEDULE,
     _PUT,
-    _PER_WORKER,
     _MANAGER,
     Member(_CLASS, "_cluster", Stored(), "schedules calls", _FEATURES),
     Member(f"{_COORDINATOR}:Cluster", "closure_queue", Stored(), "holds the calls", _FEATURES),
@@ -202,7 +194,7 @@ def _is_plain(coordinator: Any, fn: Any, args: Any, context: Any) -> bool:
         and tf.distribute.in_cross_replica_context()
     ):
         return False
-    kind = _PER_WORKER.resolve().PerWorkerValues
+    kind = coordinator_closure.per_worker_values()
     return all(type(one) in _LITERALS or isinstance(one, kind) for one in args or ())
 
 
