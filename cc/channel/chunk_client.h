@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "channel/chunk.h"
 #include "channel/chunk_fetch.h"
+#include "channel/frames/frame_client.h"
 #include "channel/shared_memory/mapping.h"
 #include "channel/socket/connection.h"
 #include "tf_fuse/v1/collectives.pb.h"
@@ -27,8 +28,11 @@ namespace tf_fuse {
 class ChunkClient : public FetchOwner,
                     public std::enable_shared_from_this<ChunkClient> {
  public:
-  // That of the process that wrote the card; null if no data channel leads
-  // there, as far as is known. Connects in the background.
+  // Whether a data channel leads to the process that wrote the card, as far as
+  // is known.
+  static bool CanReach(const v1::PeerCard& card);
+  // That of the process that wrote the card; null if it cannot be reached.
+  // Connects in the background.
   static std::shared_ptr<ChunkClient> To(const v1::PeerCard& card);
 
   // After an attempt to connect that has failed the next one is made when
@@ -40,6 +44,9 @@ class ChunkClient : public FetchOwner,
   // The number that the server gave the connection, if it is open now; else 0,
   // and it is opened in the background, unless that has just failed.
   uint64_t Channel();
+  // By what frames are asked for there, if it is open now; else null, and it is
+  // opened likewise.
+  std::shared_ptr<FrameClient> Frames();
 
   // Takes a chunk into `destination`, which nobody else writes until `done` is
   // called, on any thread. `no_way` is called instead, on any thread, if there
@@ -73,7 +80,7 @@ class ChunkClient : public FetchOwner,
   absl::Status ConnectBy(const std::string& address);
   // False if nobody waits for it any more.
   bool Opened(Greeting* greeting, std::shared_ptr<Connection> connection,
-              uint64_t channel);
+              std::shared_ptr<FrameClient> frames, uint64_t channel);
   void Closed(Greeting* greeting, const Connection* connection,
               const absl::Status& status);
   void NoWay(const absl::Status& status);
@@ -95,6 +102,7 @@ class ChunkClient : public FetchOwner,
   absl::Time next_attempt_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   std::shared_ptr<Connection> connection_ ABSL_GUARDED_BY(mu_);  // If open.
   uint64_t channel_ ABSL_GUARDED_BY(mu_) = 0;  // Of `connection_`.
+  std::shared_ptr<FrameClient> frames_ ABSL_GUARDED_BY(mu_);  // Likewise.
   std::map<uint64_t, std::shared_ptr<Fetch>> fetches_ ABSL_GUARDED_BY(mu_);
   std::map<uint32_t, std::shared_ptr<SharedMemory>> segments_
       ABSL_GUARDED_BY(mu_);

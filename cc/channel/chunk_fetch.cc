@@ -19,13 +19,6 @@ namespace {
 constexpr size_t kTensorAlignment = 64;  // Of tensors.
 constexpr uint64_t kStampBytes = sizeof(uint64_t);
 
-// A peer may send any number.
-absl::StatusCode CodeOf(int code) {
-  constexpr int kLast = static_cast<int>(absl::StatusCode::kUnauthenticated);
-  return code > 0 && code <= kLast ? static_cast<absl::StatusCode>(code)
-                                   : absl::StatusCode::kUnknown;
-}
-
 }  // namespace
 
 void Fetch::FreeMemory::operator()(char* memory) const { std::free(memory); }
@@ -153,7 +146,7 @@ absl::Status Fetch::OnAnswer(const v1::ChunkAnswer& answer, uint64_t bytes) {
     reading_ = false;
   }
   if (answer.code() != 0) {
-    Fail(absl::Status(CodeOf(answer.code()), answer.text()));
+    Fail(absl::Status(CodeOfPeer(answer.code()), answer.text()));
     return absl::OkStatus();
   }
   if (answer.lease() != 0) return OnShared(answer);

@@ -100,7 +100,7 @@ std::string Listen(std::string address, const Tokens& tokens) {
   for (int fd : fds.value_or(std::vector<int>())) {
     if (status.ok()) {
       status =
-          EventLoop::Get()->Add(fd, std::make_shared<Listener>(fd, tokens));
+          EventLoop::For(fd)->Add(fd, std::make_shared<Listener>(fd, tokens));
     }
     if (!status.ok()) CloseDescriptor(fd);
   }

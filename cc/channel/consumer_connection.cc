@@ -56,8 +56,11 @@ bool ConsumerConnection::IsStranger() {
 
 absl::StatusOr<char*> ConsumerConnection::DestinationOf(
     const v1::ChannelMessage& message, uint64_t bytes) {
+  if (message.has_frame_request() && !IsStranger()) {
+    return frames_->DestinationOf(bytes);
+  }
   return absl::DataLossError(
-      "data channel: the consumer sent bytes; only the producer may");
+      "data channel: the consumer sent bytes after a message that has none");
 }
 
 absl::Status ConsumerConnection::OnMessage(const v1::ChannelMessage& message,
@@ -81,19 +84,25 @@ absl::Status ConsumerConnection::OnMessage(const v1::ChannelMessage& message,
     case v1::ChannelMessage::kRelease:
       for (uint64_t lease : message.release().leases()) TakeBack(lease);
       return absl::OkStatus();
-    case v1::ChannelMessage::kCancel: {
-      std::shared_ptr<tensorflow::CancellationManager> cancellation;
-      {
-        absl::MutexLock lock(&mu_);
-        auto found = calls_.find(message.cancel().call());
-        if (found != calls_.end()) cancellation = found->second.cancellation;
-      }
-      if (cancellation != nullptr) cancellation->StartCancel();
+    case v1::ChannelMessage::kCancel:
+      OnCancel(message.cancel());
       return absl::OkStatus();
-    }
+    case v1::ChannelMessage::kFrameRequest:
+      return frames_->OnRequest(message.frame_request(), bytes);
     default:
       return absl::DataLossError("data channel: a message of an unknown kind");
   }
+}
+
+void ConsumerConnection::OnCancel(const v1::Cancel& cancel) {
+  if (cancel.is_frame()) return frames_->Cancel(cancel.call());
+  std::shared_ptr<tensorflow::CancellationManager> cancellation;
+  {
+    absl::MutexLock lock(&mu_);
+    auto found = calls_.find(cancel.call());
+    if (found != calls_.end()) cancellation = found->second.cancellation;
+  }
+  if (cancellation != nullptr) cancellation->StartCancel();
 }
 
 absl::Status ConsumerConnection::OnHello(const v1::Hello& hello) {
@@ -239,6 +248,7 @@ void ConsumerConnection::OnClosed(const absl::Status& status) {
     calls = calls_;  // Each leaves the map when it is called back.
     loans.swap(loans_);
   }
+  frames_->CancelAll();
   for (const auto& [id, call] : calls) {
     if (call.cancellation != nullptr) call.cancellation->StartCancel();
   }

@@ -15,6 +15,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "channel/chunk_source.h"
+#include "channel/frames/frame_server.h"
 #include "channel/parcel.h"
 #include "channel/shared_memory/slots.h"
 #include "channel/socket/connection.h"
@@ -39,7 +40,9 @@ class ConsumerConnection
 
   ConsumerConnection(std::shared_ptr<Connection> connection,
                      const Tokens& tokens)
-      : connection_(std::move(connection)), tokens_(tokens) {}
+      : connection_(connection),
+        tokens_(tokens),
+        frames_(std::make_shared<FrameServer>(std::move(connection))) {}
 
   // The connection of that number; null if there is none (any more).
   static std::shared_ptr<ConsumerConnection> Find(uint64_t channel);
@@ -64,6 +67,7 @@ class ConsumerConnection
 
   absl::Status OnHello(const v1::Hello& hello);
   absl::Status OnRequest(const v1::ChunkRequest& request);
+  void OnCancel(const v1::Cancel& cancel);
   absl::StatusOr<PostedChunk> TakeParcel(const v1::ChunkRequest& request);
   void OnPosted(uint64_t call, uint64_t bytes,
                 absl::StatusOr<PostedChunk> posted, bool is_parcel = false);
@@ -93,6 +97,7 @@ class ConsumerConnection
 
   const std::shared_ptr<Connection> connection_;
   const Tokens tokens_;
+  const std::shared_ptr<FrameServer> frames_;
   absl::Mutex mu_;
   bool knows_tokens_ ABSL_GUARDED_BY(mu_) = false;
   bool shares_memory_ ABSL_GUARDED_BY(mu_) = false;

@@ -48,7 +48,8 @@ v1::StallAnswer AnswerStallQuery(int64_t request_id) {
 }
 
 std::string BytesOfAnswer(const ParsedKeys& keys,
-                          const tensorflow::WorkerEnv& env) {
+                          const tensorflow::WorkerEnv& env,
+                          uint64_t frame_token) {
   if (keys.stalled_request_id != 0) {
     return AnswerStallQuery(keys.stalled_request_id).SerializeAsString();
   }
@@ -61,7 +62,7 @@ std::string BytesOfAnswer(const ParsedKeys& keys,
     return WaitingGroupsOf(env.collective_executor_mgr.get())
         .SerializeAsString();
   }
-  return AnswerQuestion(keys.question);
+  return AnswerQuestion(keys.question, frame_token);
 }
 
 // Errors: InvalidArgument for a request with much beside its `message`.
@@ -78,7 +79,7 @@ absl::Status CheckBytesAround(const tensorflow::RecvTensorRequest& request,
 // A frame with one vector of these bytes. Errors: ResourceExhausted where
 // receivers do not take the answers that they asked for.
 absl::Status EncodeBytesResponse(const std::string& bytes,
-                                 ::grpc::ByteBuffer* response) {
+                                 const FrameResponse& respond) {
   Slot slot;
   slot.tensor =
       Tensor(tensorflow::DT_UINT8,
@@ -102,14 +103,16 @@ absl::Status EncodeBytesResponse(const std::string& bytes,
   }
   Tensor frame;
   const absl::Status packed = PackFrame({slot}, &reservation, &frame);
-  return packed.ok() ? EncodeFrameResponse(frame, response) : packed;
+  return packed.ok() ? respond(frame) : packed;
 }
 
 }  // namespace
 
 FuseWorker::FuseWorker(tensorflow::WorkerEnv* env,
                        const tensorflow::ConfigProto& config)
-    : GrpcWorker(env, config) {}
+    : GrpcWorker(env, config), frame_token_(FrameSource::Register(this)) {}
+
+FuseWorker::~FuseWorker() { FrameSource::Unregister(frame_token_); }
 
 void FuseWorker::GrpcRecvTensorAsync(
     CallOptions* options, const tensorflow::RecvTensorRequest* request,
@@ -118,18 +121,54 @@ void FuseWorker::GrpcRecvTensorAsync(
   if (type_url == kChunkRequestTypeUrl) {
     return ServeChunkRequest(options, *request, response, std::move(done));
   }
-  const bool by_parts = type_url == kPartialRequestTypeUrl;
-  if (!by_parts && type_url != kFusedRequestTypeUrl) {
+  if (type_url != kPartialRequestTypeUrl && type_url != kFusedRequestTypeUrl) {
     GrpcWorker::GrpcRecvTensorAsync(options, request, response,
                                     std::move(done));
     return;
   }
+  auto respond = [response](const Tensor& frame) {
+    return EncodeFrameResponse(frame, response);
+  };
+  AnswerFused(options, *request, std::move(respond), std::move(done));
+}
+
+void FuseWorker::AnswerFrameRequest(
+    CallOptions* options, const tensorflow::RecvTensorRequest* request,
+    FrameDone done) {
+  const std::string& type_url = request->transport_options().type_url();
+  if (type_url != kPartialRequestTypeUrl && type_url != kFusedRequestTypeUrl) {
+    Metrics::Get()->rejected_requests.fetch_add(1);
+    return done(
+        absl::InvalidArgumentError(absl::StrCat(
+            "data channel: a RecvTensorRequest with transport_options '",
+            type_url.substr(0, kMaxOtherFieldsBytes), "', expected '",
+            kFusedRequestTypeUrl, "'")),
+        Tensor());
+  }
+  const auto answer = std::make_shared<Tensor>();
+  auto respond = [answer](const Tensor& frame) {
+    *answer = frame;
+    return absl::OkStatus();
+  };
+  AnswerFused(options, *request, std::move(respond),
+              [answer, done = std::move(done)](const absl::Status& status) {
+                done(status, std::exchange(*answer, Tensor()));
+              });
+}
+
+void FuseWorker::AnswerFused(CallOptions* options,
+                             const tensorflow::RecvTensorRequest& request,
+                             FrameResponse respond,
+                             tensorflow::StatusCallback done) {
+  const bool by_parts =
+      request.transport_options().type_url() == kPartialRequestTypeUrl;
   Metrics* metrics = Metrics::Get();
   std::shared_ptr<const ParsedKeys> keys;
   RequestBudget::Ticket ticket;
-  absl::Status status = Accept(*request, by_parts, &keys, &ticket);
+  absl::Status status = Accept(request, by_parts, &keys, &ticket);
   if (status.ok() && keys->is_question()) {
-    status = EncodeBytesResponse(BytesOfAnswer(*keys, *env_), response);
+    status =
+        EncodeBytesResponse(BytesOfAnswer(*keys, *env_, frame_token_), respond);
     if (!status.ok()) metrics->rejected_requests.fetch_add(1);
     done(status);
     return;
@@ -139,29 +178,27 @@ void FuseWorker::GrpcRecvTensorAsync(
     FrameReservation reservation;
     Tensor frame;
     status = PackFrame({}, &reservation, &frame);
-    if (status.ok()) status = EncodeFrameResponse(frame, response);
+    if (status.ok()) status = respond(frame);
     done(status);
     return;
   }
-  if (status.ok()) status = Check(*request, by_parts, *keys);
+  if (status.ok()) status = Check(request, by_parts, *keys);
   if (!status.ok()) {
     metrics->rejected_requests.fetch_add(1);
     done(status);
     return;
   }
-  auto abort_step = [this, step_id = request->step_id()] {
-    AbortStep(step_id);
-  };
+  auto abort_step = [this, step_id = request.step_id()] { AbortStep(step_id); };
   std::shared_ptr<PendingFrame> pending;
   if (by_parts) {
     pending = std::make_shared<PartialFrame>(
-        request->request_id(), env_, options, request->step_id(),
-        std::move(keys), std::move(ticket), response, std::move(done),
+        request.request_id(), env_, options, request.step_id(), std::move(keys),
+        std::move(ticket), std::move(respond), std::move(done),
         std::move(abort_step));
   } else {
     pending = std::make_shared<PendingFrame>(
-        request->request_id(), env_, options, request->step_id(),
-        std::move(keys), std::move(ticket), response, std::move(done),
+        request.request_id(), env_, options, request.step_id(), std::move(keys),
+        std::move(ticket), std::move(respond), std::move(done),
         std::move(abort_step));
   }
   PendingFrame::Start(pending);

@@ -8,10 +8,12 @@
 #ifndef TF_FUSE_CC_SERVER_FUSE_WORKER_H_
 #define TF_FUSE_CC_SERVER_FUSE_WORKER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "channel/frames/frame_source.h"
 #include "tensorflow/core/distributed_runtime/rpc/grpc_worker_service.h"
 #include "transport/sender/parsed_requests.h"
 #include "transport/sender/pending_frame.h"
@@ -19,15 +21,21 @@
 
 namespace tf_fuse {
 
-class FuseWorker : public tensorflow::GrpcWorker {
+class FuseWorker : public tensorflow::GrpcWorker, public FrameSource {
  public:
   FuseWorker(tensorflow::WorkerEnv* env, const tensorflow::ConfigProto& config);
+  ~FuseWorker() override;
 
   // Fused requests are answered here, all others by TensorFlow.
   void GrpcRecvTensorAsync(tensorflow::CallOptions* options,
                            const tensorflow::RecvTensorRequest* request,
                            ::grpc::ByteBuffer* response,
                            tensorflow::StatusCallback done) override;
+
+  // A fused request that came by a data channel.
+  void AnswerFrameRequest(tensorflow::CallOptions* options,
+                          const tensorflow::RecvTensorRequest* request,
+                          FrameDone done) override;
 
   // As TensorFlow's. A group that is not complete when this task's collectives
   // begin anew, and that this task was not in, is completed by those that take
@@ -48,6 +56,11 @@ class FuseWorker : public tensorflow::GrpcWorker {
                     tensorflow::StatusCallback done) override;
 
  private:
+  // Answers a fused request: puts the frame where `respond` says, then calls
+  // `done`.
+  void AnswerFused(tensorflow::CallOptions* options,
+                   const tensorflow::RecvTensorRequest& request,
+                   FrameResponse respond, tensorflow::StatusCallback done);
   // Answers a request for a chunk of a collective, within the limits of all
   // requests.
   void ServeChunkRequest(tensorflow::CallOptions* options,
@@ -65,6 +78,7 @@ class FuseWorker : public tensorflow::GrpcWorker {
                      bool by_parts, const ParsedKeys& keys);
 
   RequestCache request_cache_;
+  const uint64_t frame_token_;
 };
 
 }  // namespace tf_fuse

@@ -75,6 +75,12 @@ std::string HeadOf(const v1::ChannelMessage& message, uint64_t bytes) {
 
 }  // namespace
 
+absl::StatusCode CodeOfPeer(int code) {
+  constexpr int kLast = static_cast<int>(absl::StatusCode::kUnauthenticated);
+  return code > 0 && code <= kLast ? static_cast<absl::StatusCode>(code)
+                                   : absl::StatusCode::kUnknown;
+}
+
 std::shared_ptr<Connection> Connection::Create(int fd) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   const bool is_unix = IsUnix(fd);
@@ -94,7 +100,7 @@ Connection::~Connection() {
 absl::Status Connection::Start(std::shared_ptr<Receiver> receiver) {
   receiver_ = std::move(receiver);
   in_.wanted = kHeaderBytes;
-  const absl::Status status = EventLoop::Get()->Add(fd_, shared_from_this());
+  const absl::Status status = EventLoop::For(fd_)->Add(fd_, shared_from_this());
   if (!status.ok()) receiver_ = nullptr;  // It may hold this.
   return status;
 }
@@ -167,7 +173,7 @@ absl::Status Connection::Write(std::deque<Outgoing>* finished) {
       }
       if (!watches_writable_) {
         watches_writable_ = true;
-        EventLoop::Get()->WatchWritable(fd_, true);
+        EventLoop::For(fd_)->WatchWritable(fd_, true);
       }
       return absl::OkStatus();
     }
@@ -179,7 +185,7 @@ absl::Status Connection::Write(std::deque<Outgoing>* finished) {
   }
   if (watches_writable_) {
     watches_writable_ = false;
-    EventLoop::Get()->WatchWritable(fd_, false);
+    EventLoop::For(fd_)->WatchWritable(fd_, false);
   }
   return absl::OkStatus();
 }
@@ -370,7 +376,7 @@ void Connection::Shut(const absl::Status& status) {
   Finish(&unsent, why);
   const std::shared_ptr<Receiver> receiver = std::move(receiver_);
   if (receiver != nullptr) receiver->OnClosed(why);
-  EventLoop::Get()->Remove(fd_);  // Perhaps the last to hold this.
+  EventLoop::For(fd_)->Remove(fd_);  // Perhaps the last to hold this.
 }
 
 }  // namespace tf_fuse

@@ -30,6 +30,9 @@
 
 namespace tf_fuse {
 
+// A status code that a peer has sent, which may be any number but that of OK.
+absl::StatusCode CodeOfPeer(int code);
+
 class Connection : public EventLoop::Handler,
                    public std::enable_shared_from_this<Connection> {
  public:

@@ -5,32 +5,43 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cfenv>
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "channel/socket/descriptors.h"
+#include "tensorflow/core/platform/cpu_info.h"
+#include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/setround.h"
 
 namespace tf_fuse {
 
-EventLoop* EventLoop::Get() {
-  // Its thread uses it until the process ends.
-  static EventLoop* loop = new EventLoop;
-  return loop;
+EventLoop* EventLoop::For(int fd) {
+  // Their threads use them until the process ends.
+  static const auto* const loops = [] {
+    constexpr int kMaxLoops = 8;
+    constexpr int kCoresPerLoop = 4;
+    const int count = std::clamp(
+        tensorflow::port::NumSchedulableCPUs() / kCoresPerLoop, 1, kMaxLoops);
+    auto* const all = new std::vector<EventLoop*>;
+    for (int i = 0; i < count; ++i) all->push_back(new EventLoop);
+    return all;
+  }();
+  return (*loops)[fd % loops->size()];
 }
 
 EventLoop::EventLoop()
     : epoll_(OpenDescriptor([] { return epoll_create1(EPOLL_CLOEXEC); })) {
   if (epoll_ < 0) return;
   // Never joined: it ends with the process.
-  static tensorflow::Thread* const thread =
-      tensorflow::Env::Default()->StartThread(tensorflow::ThreadOptions(),
-                                              "tf_fuse_data_channels",
-                                              [this] { Run(); });
-  (void)thread;
+  (void)tensorflow::Env::Default()->StartThread(
+      tensorflow::ThreadOptions(), "tf_fuse_data_channels", [this] { Run(); });
 }
 
 absl::Status EventLoop::Add(int fd, std::shared_ptr<Handler> handler) {
@@ -77,6 +88,9 @@ std::shared_ptr<EventLoop::Handler> EventLoop::Find(int fd) {
 }
 
 void EventLoop::Run() {
+  // As on TensorFlow's pools, whose work may go on here.
+  tensorflow::port::ScopedFlushDenormal flush;
+  tensorflow::port::ScopedSetRound round(FE_TONEAREST);
   constexpr int kEvents = 64;
   epoll_event events[kEvents];
   while (true) {

@@ -1,8 +1,7 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one thread that waits for the sockets of all data channels of the
-// process.
+// Runs threads that wait for the sockets of all data channels of the process.
 
 #ifndef TF_FUSE_CC_CHANNEL_SOCKET_EVENT_LOOP_H_
 #define TF_FUSE_CC_CHANNEL_SOCKET_EVENT_LOOP_H_
@@ -26,8 +25,8 @@ class EventLoop {
     virtual void OnWritable() = 0;
   };
 
-  // Of this process; runs until it ends.
-  static EventLoop* Get();
+  // That of a socket, for as long as it is open; runs until the process ends.
+  static EventLoop* For(int fd);
 
   // The loop keeps `handler` until Remove(). Errors: ResourceExhausted.
   absl::Status Add(int fd, std::shared_ptr<Handler> handler);

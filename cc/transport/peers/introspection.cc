@@ -27,10 +27,11 @@ using tensorflow::Tensor;
 
 namespace {
 
-v1::PeerCard OwnCard() {
+v1::PeerCard OwnCard(uint64_t frame_token) {
   v1::PeerCard card;
   if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return card;
   card.set_version(kChannelVersion);
+  card.set_frame_token(frame_token);
   FillInDataPaths(OwnHost(), &card);
   return card;
 }
@@ -45,7 +46,7 @@ std::string Counters() {
 
 }  // namespace
 
-std::string AnswerQuestion(v1::Question question) {
+std::string AnswerQuestion(v1::Question question, uint64_t frame_token) {
   switch (question) {
     case v1::QUESTION_METRICS:
       return Counters();
@@ -61,7 +62,7 @@ std::string AnswerQuestion(v1::Question question) {
     case v1::QUESTION_TASKS:
       return absl::StrJoin(LocalTasks(), "\n");
     case v1::QUESTION_CARD:
-      return OwnCard().SerializeAsString();
+      return OwnCard(frame_token).SerializeAsString();
     default:
       return "";
   }

@@ -21,31 +21,37 @@ PeerChannels* PeerChannels::Get() {
   return channels;
 }
 
-PeerChannels::Channel PeerChannels::Find(const std::string& task,
-                                         uint64_t incarnation) {
-  Channel channel;
-  if (!any_.load(std::memory_order_acquire)) return channel;
+PeerChannels::Channels PeerChannels::Find(const std::string& task,
+                                          uint64_t incarnation) {
+  Channels channels;
+  std::shared_ptr<ChunkClient> frames;
   {
     absl::MutexLock lock(&mu_);
-    const auto found = clients_.find({task, incarnation});
-    if (found == clients_.end() || found->second == nullptr) return channel;
-    channel.client = found->second;
+    const auto found = peers_.find({task, incarnation});
+    if (found == peers_.end()) return channels;
+    channels.is_known = true;
+    frames = found->second.frames;
+    channels.frame_token = found->second.card.frame_token();
+    channels.parcels = found->second.parcels;
   }
-  channel.number = channel.client->Channel();
-  return channel;
+  if (frames != nullptr) channels.frames = frames->Frames();
+  if (channels.parcels != nullptr) {
+    channels.parcel_channel = channels.parcels->Channel();
+  }
+  return channels;
 }
 
 void PeerChannels::Open(
     const std::string& task, uint64_t incarnation,
     std::shared_ptr<tensorflow::WorkerCacheInterface> workers,
     tensorflow::Device* device) {
-  if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return;
   const Key key(task, incarnation);
   {
     absl::MutexLock lock(&mu_);
-    if (clients_.size() >= kMaxPeers) clients_.clear();
-    if (!clients_.emplace(key, nullptr).second) return;
+    if (peers_.size() >= kMaxPeers) peers_.clear();
+    if (!peers_.emplace(key, Peer()).second) return;
   }
+  if (!AllowedPaths().shared_memory && !AllowedPaths().tcp) return;
   v1::FuseRecvTensorRequest question;
   question.set_question(v1::QUESTION_CARD);
   AskPeer(
@@ -55,27 +61,47 @@ void PeerChannels::Open(
       });
 }
 
+void PeerChannels::OpenForLargeFrames(const std::string& task,
+                                      uint64_t incarnation) {
+  std::shared_ptr<ChunkClient> client;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto found = peers_.find({task, incarnation});
+    if (found == peers_.end()) return;
+    Peer& peer = found->second;
+    peer.has_sent_large = true;
+    if (peer.parcels != nullptr || !peer.card.version()) return;
+    client = peer.parcels = ChunkClient::To(peer.card);
+  }
+  if (client != nullptr) client->Channel();
+}
+
 void PeerChannels::OnCard(const Key& key, const absl::Status& status,
                           const tensorflow::Tensor& frame) {
   v1::PeerCard card;
-  std::shared_ptr<ChunkClient> client;
   const absl::StatusOr<std::string> bytes =
       status.ok() ? ReadBytesResponse(frame)
                   : absl::StatusOr<std::string>(status);
   // An older version has none.
-  if (bytes.ok() && card.ParseFromString(*bytes) &&
-      card.version() == kChannelVersion) {
-    client = ChunkClient::To(card);
-  }
+  const bool has_card = bytes.ok() && card.ParseFromString(*bytes) &&
+                        card.version() == kChannelVersion;
+  std::shared_ptr<ChunkClient> frames;
+  bool has_sent_large;
   {
     absl::MutexLock lock(&mu_);
     // One that could not be asked is asked again, when it sends again.
-    if (!status.ok()) clients_.erase(key);
-    if (client == nullptr) return;
-    clients_[key] = client;
+    if (!status.ok()) peers_.erase(key);
+    const auto found = peers_.find(key);
+    if (found == peers_.end() || !has_card) return;
+    Peer& peer = found->second;
+    peer.card = card;
+    if (card.frame_token() != 0 && ChunkClient::CanReach(card)) {
+      frames = peer.frames = std::make_shared<ChunkClient>(card);
+    }
+    has_sent_large = peer.has_sent_large;
   }
-  client->Channel();
-  any_.store(true, std::memory_order_release);
+  if (frames != nullptr) frames->Channel();
+  if (has_sent_large) OpenForLargeFrames(key.first, key.second);
 }
 
 }  // namespace tf_fuse

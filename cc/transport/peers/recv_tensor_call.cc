@@ -8,10 +8,31 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/executors.h"
+#include "channel/frames/frame_server.h"
 #include "tensorflow/core/distributed_runtime/request_id.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/status.h"
 
 namespace tf_fuse {
+
+using tensorflow::Tensor;
+
+namespace {
+
+// With the text by which TensorFlow's gRPC client says where an error comes
+// from: its ClusterCoordinator looks there for "/job:ps", and starts a closure
+// anew or ends by that.
+absl::Status AsOfTask(const absl::Status& status, const std::string& task) {
+  return tensorflow::errors::CreateWithUpdatedMessage(
+      status,
+      absl::StrCat(status.message(),
+                   "\nAdditional GRPC error information from remote target ",
+                   task, " while calling /tensorflow.WorkerService/RecvTensor",
+                   ":\n:by a data channel"));
+}
+
+}  // namespace
 
 RecvCall::RecvCall(
     std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache,
@@ -44,18 +65,53 @@ void RecvCall::Start(std::function<void()> recv_done) {
   auto finish_one = [pending, recv_done = std::move(recv_done)] {
     if (pending->fetch_sub(1) == 1) recv_done();
   };
-  worker_->RecvTensorAsync(&options_, &request_, &response_,
-                           [this, finish_one](const absl::Status& status) {
-                             if (!status.ok()) {
-                               absl::MutexLock lock(&mu_);
-                               status_.Update(status);
-                             }
-                             finish_one();
-                           });
+  if (!StartByChannel(finish_one)) {
+    worker_->RecvTensorAsync(&options_, &request_, &response_,
+                             [this, finish_one](const absl::Status& status) {
+                               if (!status.ok()) Fail(status);
+                               finish_one();
+                             });
+  }
   // An abort that came before the RPC registered its cancellation did not reach
   // it: look again.
   if (!status().ok()) options_.StartCancel();
   finish_one();
+}
+
+bool RecvCall::StartByChannel(const std::function<void()>& finish_one) {
+  if (frames_ == nullptr) return false;
+  const std::shared_ptr<FrameClient> frames = std::move(frames_);
+  std::string request = request_.SerializeAsString();
+  if (request.size() > kMaxFrameRequestBytes) return false;
+  by_channel_ = true;  // Before the answer.
+  const uint64_t call = frames->Ask(
+      frame_token_, std::move(request), max_bytes_,
+      [this, finish_one](const absl::Status& status, const Tensor& frame) {
+        frame_ = frame;
+        if (!status.ok()) Fail(AsOfTask(status, task_));
+        finish_one();
+      });
+  if (call == 0) {
+    by_channel_ = false;
+    return false;
+  }
+  // (Elsewhere: an abort holds locks that what follows the receive takes.)
+  options_.SetCancelCallback([frames, call] {
+    ScheduleElsewhere([frames, call] { frames->Cancel(call); });
+  });
+  return true;
+}
+
+void RecvCall::Fail(const absl::Status& status) {
+  absl::MutexLock lock(&mu_);
+  status_.Update(status);
+}
+
+void RecvCall::UseChannel(std::shared_ptr<FrameClient> frames,
+                          uint64_t frame_token, uint64_t max_bytes) {
+  frames_ = std::move(frames);
+  frame_token_ = frame_token;
+  max_bytes_ = max_bytes;
 }
 
 void RecvCall::StartAbort(const absl::Status& status) {

@@ -1,7 +1,8 @@
 // Copyright 2026 The tf_fuse Authors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One RecvTensor RPC of our rendezvous, fused or single.
+// One RecvTensor request of our rendezvous, fused or single: by gRPC, or by a
+// data channel.
 
 #ifndef TF_FUSE_CC_TRANSPORT_PEERS_RECV_TENSOR_CALL_H_
 #define TF_FUSE_CC_TRANSPORT_PEERS_RECV_TENSOR_CALL_H_
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "channel/frames/frame_client.h"
 #include "tensorflow/core/common_runtime/device.h"
 #include "tensorflow/core/distributed_runtime/base_rendezvous_mgr.h"
 #include "tensorflow/core/distributed_runtime/call_options.h"
@@ -42,6 +44,12 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   // The RPC fails with DeadlineExceeded after `ms` milliseconds; 0 is never.
   void SetTimeout(int64_t ms) { options_.SetTimeout(ms); }
 
+  // Has it go by a data channel, to the server of that token, unless that is
+  // closed or the request is long. The answer is a uint8 vector of at most
+  // `max_bytes`, in the memory of the host.
+  void UseChannel(std::shared_ptr<FrameClient> frames, uint64_t frame_token,
+                  uint64_t max_bytes);
+
   void Start(std::function<void()> recv_done) override;
   void StartAbort(const absl::Status& status) override;
   absl::Status status() const override;
@@ -54,10 +62,16 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
     return worker_cache_;
   }
 
-  const tensorflow::Tensor& tensor() const { return response_.tensor(); }
+  const tensorflow::Tensor& tensor() const {
+    return by_channel_ ? frame_ : response_.tensor();
+  }
   bool is_dead() const { return response_.metadata().is_dead(); }
 
  private:
+  // False if nothing was sent: then `finish_one` is not called.
+  bool StartByChannel(const std::function<void()>& finish_one);
+  void Fail(const absl::Status& status);
+
   const std::shared_ptr<tensorflow::WorkerCacheInterface> worker_cache_;
   const std::string task_;
   tensorflow::DeviceBase* const device_;
@@ -66,6 +80,11 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
   tensorflow::CallOptions options_;
   tensorflow::RecvTensorRequest request_;
   tensorflow::TensorResponse response_;
+  std::shared_ptr<FrameClient> frames_;
+  uint64_t frame_token_ = 0;
+  uint64_t max_bytes_ = 0;
+  bool by_channel_ = false;
+  tensorflow::Tensor frame_;  // By the channel.
 
   mutable absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);

@@ -44,8 +44,7 @@ absl::Status EncodeFrameResponse(const Tensor& frame,
 PendingFrame::PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
                            CallOptions* options, int64_t step_id,
                            std::shared_ptr<const ParsedKeys> keys,
-                           RequestBudget::Ticket ticket,
-                           ::grpc::ByteBuffer* response,
+                           RequestBudget::Ticket ticket, FrameResponse respond,
                            tensorflow::StatusCallback done,
                            std::function<void()> abort_step)
     : request_id_(request_id),
@@ -56,7 +55,7 @@ PendingFrame::PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
       start_ns_(traced_ || keys_->report_waits ? RecvTrace::NowNanos() : 0),
       options_(options),
       step_id_(step_id),
-      response_(response),
+      respond_(std::move(respond)),
       done_(std::move(done)),
       abort_step_(std::move(abort_step)),
       from_device_(!keys_->keys.empty() &&
@@ -286,14 +285,14 @@ absl::Status PendingFrame::Respond(StepRendezvous* step, const Tensor& frame) {
   if (parcel.id() != 0) {
     parcel.set_bytes(gathered_ != nullptr ? gathered_->bytes()
                                           : frame.TotalBytes());
-    return EncodeFrameResponse(ParcelAnswer(parcel), response_);
+    return respond_(ParcelAnswer(parcel));
   }
-  if (gathered_ == nullptr) return EncodeFrameResponse(frame, response_);
+  if (gathered_ == nullptr) return respond_(frame);
   // The channel was lost just now.
   FrameReservation reservation;
   Tensor packed;
   const absl::Status status = PackFrame(slots_, &reservation, &packed);
-  return status.ok() ? EncodeFrameResponse(packed, response_) : status;
+  return status.ok() ? respond_(packed) : status;
 }
 
 void PendingFrame::Finish() {

@@ -38,6 +38,9 @@ class ConsumerConnection;
 // Puts a frame into the response of a RecvTensor RPC.
 absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
                                  ::grpc::ByteBuffer* response);
+// Takes the frame that answers a request; called once at most.
+using FrameResponse =
+    std::function<absl::Status(const tensorflow::Tensor& frame)>;
 
 // Waits for the step, starts one local receive per send, counts down, packs,
 // and answers once. Every local receive holds a reference, so it outlives
@@ -45,13 +48,13 @@ absl::Status EncodeFrameResponse(const tensorflow::Tensor& frame,
 class PendingFrame : public Waiting,
                      public std::enable_shared_from_this<PendingFrame> {
  public:
-  // `options` and `response` belong to the RPC; they are not touched any more
-  // once `done` was called. `abort_step` is called when the receiver gives up,
+  // `options` and `respond` belong to the RPC; they are not used any more once
+  // `done` was called. `abort_step` is called when the receiver gives up,
   // on another thread than the one that says so.
   PendingFrame(int64_t request_id, tensorflow::WorkerEnv* env,
                tensorflow::CallOptions* options, int64_t step_id,
                std::shared_ptr<const ParsedKeys> keys,
-               RequestBudget::Ticket ticket, ::grpc::ByteBuffer* response,
+               RequestBudget::Ticket ticket, FrameResponse respond,
                tensorflow::StatusCallback done,
                std::function<void()> abort_step);
 
@@ -149,7 +152,7 @@ class PendingFrame : public Waiting,
 
   tensorflow::CallOptions* const options_;
   const int64_t step_id_;
-  ::grpc::ByteBuffer* const response_;
+  const FrameResponse respond_;
   tensorflow::StatusCallback done_;
   const std::function<void()> abort_step_;
   // Of Finish(): in place of a frame, if it will be a parcel.

@@ -87,12 +87,17 @@ void StepRendezvous::StartCall(const CallTarget& target, const Args& args,
   const int64_t request_id = call->request()->request_id();
   // What comes by a data channel lies in the memory of the host.
   const bool on_host = device->device_type() == tensorflow::DEVICE_CPU;
-  PeerChannels::Channel channel;
+  PeerChannels::Channels channels;
   if (on_host) {
-    channel = PeerChannels::Get()->Find(task, target.send_device_incarnation);
+    channels = PeerChannels::Get()->Find(task, target.send_device_incarnation);
   }
-  if (channel.number != 0) {
-    OfferChannel(channel.number, options.mutable_value());
+  if (channels.parcel_channel != 0) {
+    OfferChannel(channels.parcel_channel, options.mutable_value());
+  }
+  if (channels.frames != nullptr) {
+    call->UseChannel(channels.frames, channels.frame_token,
+                     MaxAnswerBytes(target.tensors));
+    channels.frames = nullptr;
   }
   call->request()->set_rendezvous_key(target.rendezvous_key);
   *call->request()->mutable_transport_options() = std::move(options);
@@ -103,7 +108,7 @@ void StepRendezvous::StartCall(const CallTarget& target, const Args& args,
   }
   Ref();
   RecvCall* raw_call = call.release();
-  raw_call->Start([this, raw_call, args, request_id, target, on_host, channel,
+  raw_call->Start([this, raw_call, args, request_id, target, on_host, channels,
                    done = std::move(done)] {
     std::unique_ptr<RecvCall> call(raw_call);
     DeregisterCall(call.get(), args);
@@ -111,21 +116,32 @@ void StepRendezvous::StartCall(const CallTarget& target, const Args& args,
     call->ReleaseWorker();
     const absl::Status status = call->status();
     v1::Parcel parcel;
-    if (status.ok() && channel.number != 0 &&
+    if (status.ok() && channels.parcel_channel != 0 &&
         ReadParcelAnswer(call->tensor(), &parcel)) {
-      TakeParcel(channel.client, parcel, target.tensors, args, request_id,
+      TakeParcel(channels.parcels, parcel, target.tensors, args, request_id,
                  done);
     } else {
-      if (status.ok() && on_host && channel.client == nullptr &&
-          call->tensor().TotalBytes() >= ChannelFrameBytes()) {
-        PeerChannels::Get()->Open(target.task, target.send_device_incarnation,
-                                  call->worker_cache(), HostDevice(env_));
+      if (status.ok() && on_host) {
+        OpenChannels(*call, target, channels.is_known);
       }
       done(status, call->tensor(), request_id);
     }
     call.reset();
     Unref();
   });
+}
+
+void StepRendezvous::OpenChannels(const RecvCall& call,
+                                  const CallTarget& target, bool is_known) {
+  PeerChannels* const channels = PeerChannels::Get();
+  const uint64_t incarnation = target.send_device_incarnation;
+  if (!is_known) {
+    channels->Open(target.task, incarnation, call.worker_cache(),
+                   HostDevice(env_));
+  }
+  if (call.tensor().TotalBytes() >= ChannelFrameBytes()) {
+    channels->OpenForLargeFrames(target.task, incarnation);
+  }
 }
 
 void StepRendezvous::TakeParcel(std::shared_ptr<ChunkClient> client,

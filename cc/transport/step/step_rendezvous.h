@@ -105,6 +105,10 @@ class StepRendezvous : public tensorflow::BaseRemoteRendezvous {
   bool Register(RecvCall* call, const Args& args);
   // The same without the release of the call's worker.
   bool List(tensorflow::BaseRecvTensorCall* call, const Args& args);
+  // A frame has come from a task on the host's memory: opens channels for those
+  // that follow.
+  void OpenChannels(const RecvCall& call, const CallTarget& target,
+                    bool is_known);
   // What StartCall() does with an answer that names a parcel.
   void TakeParcel(std::shared_ptr<ChunkClient> client, const v1::Parcel& parcel,
                   size_t tensors, const Args& args, int64_t request_id,
