@@ -66,6 +66,8 @@ class RecvCall : public tensorflow::BaseRecvTensorCall {
     return by_channel_ ? frame_ : response_.tensor();
   }
   bool is_dead() const { return response_.metadata().is_dead(); }
+  // Whether it went by the data channel.
+  bool by_channel() const { return by_channel_; }
 
  private:
   // False if nothing was sent: then `finish_one` is not called.

@@ -37,6 +37,13 @@ void OfferChannel(uint64_t number, std::string* request) {
   offer.AppendToString(request);
 }
 
+void CountChannelFrame(const Tensor& frame) {
+  Metrics* const metrics = Metrics::Get();
+  metrics->channel_frames.fetch_add(1, std::memory_order_relaxed);
+  metrics->channel_bytes.fetch_add(static_cast<int64_t>(frame.TotalBytes()),
+                                   std::memory_order_relaxed);
+}
+
 }  // namespace
 
 bool StepRendezvous::List(tensorflow::BaseRecvTensorCall* call,
@@ -121,6 +128,9 @@ void StepRendezvous::StartCall(const CallTarget& target, const Args& args,
       TakeParcel(channels.parcels, parcel, target.tensors, args, request_id,
                  done);
     } else {
+      if (status.ok() && call->by_channel()) {
+        CountChannelFrame(call->tensor());
+      }
       if (status.ok() && on_host) {
         OpenChannels(*call, target, channels.is_known);
       }
@@ -156,19 +166,15 @@ void StepRendezvous::TakeParcel(std::shared_ptr<ChunkClient> client,
   const bool listed = List(call.get(), args);
   Ref();
   ParcelCall* const raw_call = call.release();
-  raw_call->Start([this, raw_call, listed, args, request_id,
-                   done = std::move(done)] {
-    const std::unique_ptr<ParcelCall> call(raw_call);
-    if (listed) DeregisterCall(call.get(), args);
-    const absl::Status status = call->status();
-    if (status.ok()) {
-      Metrics::Get()->channel_frames.fetch_add(1, std::memory_order_relaxed);
-      Metrics::Get()->channel_bytes.fetch_add(call->tensor().TotalBytes(),
-                                              std::memory_order_relaxed);
-    }
-    done(status, call->tensor(), request_id);
-    Unref();
-  });
+  raw_call->Start(
+      [this, raw_call, listed, args, request_id, done = std::move(done)] {
+        const std::unique_ptr<ParcelCall> call(raw_call);
+        if (listed) DeregisterCall(call.get(), args);
+        const absl::Status status = call->status();
+        if (status.ok()) CountChannelFrame(call->tensor());
+        done(status, call->tensor(), request_id);
+        Unref();
+      });
 }
 
 void StepRendezvous::RecvFromRemoteAsync(const ParsedKey& parsed,
